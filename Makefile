@@ -1,0 +1,114 @@
+PYTHON ?= python3
+PYTEST_ARGS ?=
+FUZZ_SECONDS ?= 60
+FUZZ_SEED ?= 1
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP = $(PY) -m pip --disable-pip-version-check -q
+
+ASAN_VENV := .venv-asan
+ASAN_PY := $(ASAN_VENV)/bin/python
+ASAN_PIP := $(ASAN_PY) -m pip --disable-pip-version-check -q
+# Python itself is not instrumented, so the runtime must be there before it starts; without libstdc++ beside
+# it, the runtime finds no function to throw exceptions with.
+ASAN_RUNTIME = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so)
+
+FUZZ_TARGETS := build/fuzz/probe build/fuzz/jpeg
+
+# A change to one of these needs the extension built and the package installed anew; a change to a
+# Python file never does.
+BUILD_INPUTS := $(shell find native -name '*.[ch]pp') CMakeLists.txt pyproject.toml src/batchplant/_version.py
+
+# Reads the build requirements from pyproject.toml, so that they are written down once.
+BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
+
+.PHONY: help setup demo test check asan fuzz bench docs clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo 'make setup   build everything into .venv (the other targets do so themselves)'
+	@echo 'make demo    see batchplant at work'
+	@echo 'make test    run the tests            (PYTEST_ARGS="tests/test_native.py -k crc")'
+	@echo 'make check   lint, types and layers'
+	@echo 'make asan    run the native and format tests under the address sanitizer'
+	@echo 'make fuzz    feed damaged data to the parsers  (FUZZ_SECONDS=60 for each)'
+	@echo 'make bench   run the benchmarks'
+	@echo 'make docs    write the generated pages of docs/'
+	@echo 'make clean   remove what the targets above made'
+
+setup: $(VENV)/.installed
+
+demo: setup
+	@$(PY) demo/run.py
+
+test: setup
+	@$(PY) -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.dev
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@$(PY) tools/check_layers.py
+
+asan: $(ASAN_VENV)/.installed
+	@LD_PRELOAD="$(ASAN_RUNTIME)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(ASAN_PY) -m pytest -p no:cacheprovider tests/test_native.py $(wildcard tests/formats) $(PYTEST_ARGS)
+
+fuzz: setup $(FUZZ_TARGETS)
+	@$(PY) fuzz/seeds.py build/fuzz/seeds
+	@cd build/fuzz && for target in $(notdir $(FUZZ_TARGETS)); do \
+	  ./$$target --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED) seeds || exit 1; done
+	@if [ -e fuzz/formats.py ]; then $(PY) fuzz/formats.py --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED); fi
+
+bench: setup
+	@for script in benchmarks/[!_]*.py; do echo "== $$script"; $(PY) $$script || exit 1; done
+
+docs: setup
+	@$(PY) docs/generate.py
+
+clean:
+	rm -rf $(VENV) $(ASAN_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# --- set-up -----------------------------------------------------------------------------------------
+
+define make_venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "batchplant needs Python 3.11 or later and '$(PYTHON)' is not: try make PYTHON=python3.12" >&2; exit 1; }
+	@sh tools/system-packages.sh $(PYTHON)
+	@echo 'Creating $(1) …'
+	@$(PYTHON) -m venv $(1)
+	@touch $(1)/.created
+endef
+
+$(VENV)/.created:
+	$(call make_venv,$(VENV))
+
+$(ASAN_VENV)/.created:
+	$(call make_venv,$(ASAN_VENV))
+
+%/.tools: pyproject.toml | %/.created
+	@echo 'Installing the build tools …'
+	@$*/bin/python -c '$(BUILD_REQUIRES)' | $*/bin/python -m pip --disable-pip-version-check -q install -r /dev/stdin cmake ninja
+	@touch $@
+
+$(VENV)/.installed: $(BUILD_INPUTS) | $(VENV)/.tools
+	@echo 'Building batchplant …'
+	@$(PIP) install --no-build-isolation -e '.[test]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	@$(PIP) install 'batchplant[dev]'
+	@touch $@
+
+$(ASAN_VENV)/.installed: $(BUILD_INPUTS) | $(ASAN_VENV)/.tools
+	@echo 'Building batchplant with sanitizers …'
+	@$(ASAN_PIP) install --no-build-isolation -C build-dir=build/asan \
+	  -C cmake.define.BATCHPLANT_SANITIZE=ON -e '.[test]'
+	@touch $@
+
+build/fuzz/%: fuzz/%.cpp native/%.cpp native/%.hpp fuzz/driver.cpp
+	@echo 'Building $@ …'
+	@mkdir -p $(@D)
+	@$(CXX) -std=c++20 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all \
+	  $(filter %.cpp,$^) -ljpeg -o $@

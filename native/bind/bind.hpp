@@ -1,0 +1,48 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+namespace batchplant {
+
+namespace nb = nanobind;
+
+// Borrowed without a copy, for as long as the Python argument lives: the call's length. Arguments of these
+// types carry .noconvert(), else nanobind would quietly copy and cast an array of another type.
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MutableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Int64s = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Pixels = nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+
+using PixelsOut = nb::ndarray<nb::numpy, uint8_t, nb::ndim<3>>;
+
+inline void check_same_length(const Int64s& a, const char* a_name, const Int64s& b, const char* b_name) {
+    if (a.size() == b.size()) return;
+    throw std::invalid_argument(std::string(a_name) + " has " + std::to_string(a.size()) + " values but " + b_name +
+                                " has " + std::to_string(b.size()));
+}
+
+[[noreturn]] inline void throw_bad_run(int64_t index) {
+    throw std::out_of_range("run " + std::to_string(index) + " is out of bounds");
+}
+
+template <typename T>
+nb::capsule owner_of(std::unique_ptr<T[]>& memory) {
+    nb::capsule owner(memory.get(), [](void* p) noexcept { delete[] static_cast<T*>(p); });
+    memory.release();
+    return owner;
+}
+
+void bind_crc(nb::module_& module);
+void bind_bytes(nb::module_& module);
+void bind_probe(nb::module_& module);
+void bind_jpeg(nb::module_& module);
+void bind_image(nb::module_& module);
+void bind_features(nb::module_& module);
+
+}  // namespace batchplant

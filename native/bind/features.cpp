@@ -1,0 +1,19 @@
+#include "../crc.hpp"
+#include "../jpeg.hpp"
+#include "bind.hpp"
+
+namespace batchplant {
+
+void bind_features(nb::module_& module) {
+    module.def(
+        "features",
+        [] {
+            nb::dict features;
+            features["crc32c"] = crc32c_name();
+            features["jpeg"] = jpeg_library().c_str();
+            return features;
+        },
+        "What this build uses on this machine, by unit.");
+}
+
+}  // namespace batchplant

@@ -1,0 +1,60 @@
+#include "../jpeg.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+
+#include "bind.hpp"
+
+namespace batchplant {
+namespace {
+
+JpegMode parse_mode(const std::optional<std::string>& mode) {
+    if (!mode) return JpegMode::stored;
+    if (*mode == "L") return JpegMode::gray;
+    if (*mode == "RGB") return JpegMode::rgb;
+    throw std::invalid_argument("mode must be None, 'L' or 'RGB', not '" + *mode + "'");
+}
+
+struct Decoded {
+    ImageShape shape;
+    std::unique_ptr<uint8_t[]> pixels;
+};
+
+Decoded decode_unlocked(const Bytes& data, JpegMode mode) {
+    nb::gil_scoped_release unlocked;
+    JpegDecoder decoder(data.data(), data.size());
+    Decoded decoded{decoder.start(mode), nullptr};
+    decoded.pixels = std::make_unique_for_overwrite<uint8_t[]>(decoded.shape.bytes());
+    decoder.decode(decoded.pixels.get());
+    return decoded;
+}
+
+PixelsOut decode(const Bytes& data, const std::optional<std::string>& mode) {
+    Decoded decoded = decode_unlocked(data, parse_mode(mode));
+    uint8_t* pixels = decoded.pixels.get();
+    const auto& shape = decoded.shape;
+    return PixelsOut(pixels, {shape.height, shape.width, shape.channels}, owner_of(decoded.pixels));
+}
+
+std::vector<uint8_t> encode_unlocked(const Pixels& pixels, int quality) {
+    nb::gil_scoped_release unlocked;
+    return jpeg_encode(pixels.data(), {pixels.shape(0), pixels.shape(1), pixels.shape(2)}, quality);
+}
+
+nb::bytes encode(const Pixels& pixels, int quality) {
+    const auto encoded = encode_unlocked(pixels, quality);
+    return nb::bytes(encoded.data(), encoded.size());
+}
+
+}  // namespace
+
+void bind_jpeg(nb::module_& module) {
+    module.def("jpeg_decode", decode, nb::arg("data").noconvert(), nb::arg("mode") = nb::none(),
+               "Decode a JPEG to height x width x channels; mode is None (as stored), 'L' or 'RGB'.");
+    module.def("jpeg_encode", encode, nb::arg("pixels").noconvert(), nb::arg("quality") = 90,
+               "Encode gray or RGB pixels as a baseline JPEG.");
+}
+
+}  // namespace batchplant

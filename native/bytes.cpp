@@ -1,0 +1,28 @@
+#include "bytes.hpp"
+
+#include <cstring>
+
+namespace batchplant {
+
+int64_t first_bad_run(const int64_t* starts, const int64_t* sizes, size_t n, size_t total) {
+    for (size_t i = 0; i < n; ++i) {
+        if (!run_fits(starts[i], sizes[i], total)) return static_cast<int64_t>(i);
+    }
+    return -1;
+}
+
+int64_t copy_runs(const uint8_t* src, size_t src_size, const int64_t* src_starts, const int64_t* sizes, uint8_t* dst,
+                  size_t dst_size, const int64_t* dst_starts, size_t n) {
+    for (size_t i = 0; i < n; ++i) {
+        if (!run_fits(src_starts[i], sizes[i], src_size) || !run_fits(dst_starts[i], sizes[i], dst_size)) {
+            return static_cast<int64_t>(i);
+        }
+    }
+    for (size_t i = 0; i < n; ++i) {
+        // An empty run may come with a null buffer, which memmove must not be given.
+        if (sizes[i] > 0) std::memmove(dst + dst_starts[i], src + src_starts[i], static_cast<size_t>(sizes[i]));
+    }
+    return -1;
+}
+
+}  // namespace batchplant

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace batchplant {
+
+// Whether [start, start + size) lies inside a buffer of `total` bytes. The sum is never formed, so a
+// start and size near the limits of their type cannot wrap around and look valid.
+inline bool run_fits(int64_t start, int64_t size, size_t total) {
+    if (start < 0 || size < 0) return false;
+    const auto begin = static_cast<uint64_t>(start);
+    return begin <= total && static_cast<uint64_t>(size) <= total - begin;
+}
+
+// The index of the first run that leaves the buffer, or -1.
+int64_t first_bad_run(const int64_t* starts, const int64_t* sizes, size_t n, size_t total);
+
+// Copies run i from src + src_starts[i] to dst + dst_starts[i]. Every run is checked on both sides
+// before the first byte moves; returns the index of the first bad run (nothing copied) or -1.
+// src and dst may be the same memory.
+int64_t copy_runs(const uint8_t* src, size_t src_size, const int64_t* src_starts, const int64_t* sizes, uint8_t* dst,
+                  size_t dst_size, const int64_t* dst_starts, size_t n);
+
+}  // namespace batchplant

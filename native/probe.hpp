@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace batchplant {
+
+// The numbers are part of the Python API (batchplant._native.probe): append, never renumber.
+enum class Encoding : int32_t { unknown = 0, jpeg = 1, png = 2, webp = 3, gif = 4, bmp = 5, tiff = 6 };
+enum class PixelMode : int32_t { unknown = 0, l = 1, la = 2, rgb = 3, rgba = 4, palette = 5, cmyk = 6, bilevel = 7 };
+
+struct ImageHeader {
+    Encoding encoding = Encoding::unknown;
+    int32_t width = 0;
+    int32_t height = 0;
+    PixelMode mode = PixelMode::unknown;
+    int32_t bits = 0;
+};
+
+// What the first bytes of an encoded image say about it. Reads only inside [data, data + size).
+// A header that is damaged or cut short keeps the encoding its magic names; all else stays 0.
+ImageHeader probe_image(const uint8_t* data, size_t size);
+
+}  // namespace batchplant

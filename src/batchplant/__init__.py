@@ -1,0 +1,78 @@
+"""Open, check, convert and load every format that machine-learning data lives in."""
+
+from __future__ import annotations
+
+from ._version import __version__
+from .codecs.image_rules import ImageOptions
+from .columns import Columns, Ragged, Spans
+from .convert import convert
+from .errors import (
+    BatchplantError,
+    BusyError,
+    DamagedError,
+    DataError,
+    DecodeError,
+    EncodeError,
+    ExistsError,
+    FieldNameError,
+    MissingLibraryError,
+    NotFoundError,
+    OptionError,
+    SampleIndexError,
+    SchemaError,
+    UnknownFormatError,
+    UnsafeError,
+)
+from .format import Format, Probe, Problem
+from .reader import Reader
+from .registry import create, open
+from .schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from .shards import concat
+from .verify import verify
+from .writer import WriteOptions, Writer
+
+__all__ = [
+    "Audio",
+    "BatchplantError",
+    "Bool",
+    "BusyError",
+    "Bytes",
+    "Columns",
+    "DamagedError",
+    "DataError",
+    "DecodeError",
+    "EncodeError",
+    "ExistsError",
+    "Field",
+    "FieldNameError",
+    "Float",
+    "Format",
+    "Image",
+    "ImageOptions",
+    "Int",
+    "Json",
+    "MissingLibraryError",
+    "NotFoundError",
+    "OptionError",
+    "Probe",
+    "Problem",
+    "Ragged",
+    "Reader",
+    "SampleIndexError",
+    "Schema",
+    "SchemaError",
+    "Spans",
+    "Tensor",
+    "Text",
+    "UnknownFormatError",
+    "UnsafeError",
+    "Video",
+    "WriteOptions",
+    "Writer",
+    "__version__",
+    "concat",
+    "convert",
+    "create",
+    "open",
+    "verify",
+]

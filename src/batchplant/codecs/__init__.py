@@ -1,0 +1,1 @@
+"""Bytes to values and back: ``cells`` for every field kind, ``image`` for pictures."""

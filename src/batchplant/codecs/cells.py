@@ -1,0 +1,235 @@
+"""A sample's values to cells and back, for every field kind."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import schema as kinds
+from ..columns import U8, Column, Columns, Ragged, as_bytes
+from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, SchemaError
+from ..schema import Field, Schema
+from . import image, npy
+
+Shape = tuple[int, ...] | None
+
+
+def encode_samples(schema: Schema, samples: Sequence[Mapping[str, Any]]) -> Columns:
+    """Columns of these samples; a value that does not fit raises with its row as ``sample``."""
+    encoded: dict[str, list[Any]] = {name: [] for name in schema}
+    shapes: dict[str, list[Shape]] = {name: [] for name in schema}
+    for row, sample in enumerate(samples):
+        if set(sample) != set(schema):
+            raise _wrong_names(schema, sample).at(sample=row)
+        for name, field in schema.items():
+            try:
+                cell, shape = encode_value(field, sample[name])
+            except BatchplantError as error:
+                raise error.at(sample=row, field=name) from None
+            encoded[name].append(cell)
+            shapes[name].append(shape)
+    return Columns((name, _column(field, encoded[name], shapes[name])) for name, field in schema.items())
+
+
+def _wrong_names(schema: Schema, sample: Mapping[str, Any]) -> SchemaError:
+    missing = [name for name in schema if name not in sample]
+    unknown = [str(name) for name in sample if name not in schema]
+    said = f"it lacks {', '.join(missing)}" if missing else f"it has {', '.join(unknown)} besides"
+    return SchemaError(f"a sample needs exactly the fields {', '.join(schema)}; {said}")
+
+
+def _column(field: Field, cells: list[Any], shapes: list[Shape]) -> Column:
+    if field.cell is None:
+        return Ragged.from_cells(cells, shapes)
+    dtype, shape = field.cell
+    return np.array(cells, dtype=dtype).reshape(len(cells), *shape)
+
+
+def encode_value(field: Field, value: Any) -> tuple[Any, Shape]:
+    """The cell of one value, and its shape where it is raw pixels. Arrays are copied."""
+    if value is None:
+        if not field.optional:
+            raise SchemaError("the value is None, and the field is not optional")
+        return None, None
+    try:
+        cell, shape = _ENCODERS[field.kind](field, value)
+    except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, BatchplantError):
+            raise
+        raise SchemaError(f"{type(value).__name__} does not fit {field}: {error}") from None
+    if field.optional and isinstance(cell, np.ndarray):
+        cell = cell.tobytes()
+    return cell, shape
+
+
+def _encode_number(field: Field, value: Any) -> tuple[Any, Shape]:
+    if isinstance(field, kinds.Int):
+        number: int | float | bool = operator.index(value.item() if isinstance(value, np.ndarray) else value)
+        limits = np.iinfo(field.dtype)
+        if not limits.min <= number <= limits.max:
+            raise SchemaError(f"{number} is out of range for {field.dtype}")
+        return np.array(number, dtype=field.dtype), None
+    if isinstance(field, kinds.Float):
+        return np.array(float(value), dtype=field.dtype), None
+    if not isinstance(value, bool | np.bool_):
+        raise SchemaError(f"a Bool field needs True or False, not {value!r}")
+    return np.array(value, dtype=np.bool_), None
+
+
+def _encode_tensor(field: Field, value: Any) -> tuple[Any, Shape]:
+    assert isinstance(field, kinds.Tensor)
+    dtype = np.dtype(field.dtype)
+    if isinstance(value, list | tuple | int | float | bool | complex):
+        array = np.array(value, dtype=dtype)
+    else:
+        array = np.asarray(value)
+        if not np.can_cast(array.dtype, dtype, "safe"):
+            raise SchemaError(f"{array.dtype} values do not fit {dtype} exactly; convert them first")
+        array = np.array(array, dtype=dtype, order="C")
+    if not field.fits(array.shape):
+        raise SchemaError(f"an array of shape {array.shape} does not fit {field}")
+    return (array if field.cell is not None else pack_tensor(field, array)), None
+
+
+def pack_tensor(field: kinds.Tensor, array: npt.NDArray[Any]) -> bytes:
+    """The ragged cell of an array: its values, or a whole NPY where those do not tell the shape."""
+    return array.tobytes() if field.flat else npy.write(array)
+
+
+def _encode_bytes(field: Field, value: Any) -> tuple[Any, Shape]:
+    if isinstance(value, str):
+        raise SchemaError("a Bytes field needs bytes, not text; encode it, or use a Text field")
+    return bytes(memoryview(value)), None
+
+
+def _encode_text(field: Field, value: Any) -> tuple[Any, Shape]:
+    if not isinstance(value, str):
+        raise SchemaError(f"a Text field needs text, not {type(value).__name__}")
+    return value.encode(), None
+
+
+def _encode_json(field: Field, value: Any) -> tuple[Any, Shape]:
+    return json.dumps(value, ensure_ascii=False).encode(), None
+
+
+def _encode_media(field: Field, value: Any) -> tuple[Any, Shape]:
+    """Bytes are an encoded file, text is the path of one."""
+    if isinstance(value, str | os.PathLike):
+        try:
+            with open(value, "rb") as file:
+                return file.read(), None
+        except OSError as error:
+            raise EncodeError(f"{os.fspath(value)}: {error.strerror}") from None
+    return bytes(memoryview(value)), None
+
+
+def _encode_image(field: Field, value: Any) -> tuple[Any, Shape]:
+    """Arrays and PIL images become raw pixels (16 bits: PNG); how they are stored is the writer's choice."""
+    assert isinstance(field, kinds.Image)
+    if isinstance(value, str | os.PathLike | bytes | bytearray | memoryview):
+        return _encode_media(field, value)
+    if hasattr(value, "getbands") and hasattr(value, "info"):
+        value = image.from_pillow(value)
+    pixels = image.squeeze(np.asarray(value))
+    mode = image.mode_of(pixels)
+    if field.mode not in (None, mode):
+        raise SchemaError(f"the picture is {mode}, and the field says {field.mode}; use Image(mode={mode!r})")
+    if mode == "I;16":
+        return image.encode(pixels, "png"), None
+    return pixels.tobytes(), image.expand(pixels).shape
+
+
+_ENCODERS = {
+    "int": _encode_number,
+    "float": _encode_number,
+    "bool": _encode_number,
+    "tensor": _encode_tensor,
+    "bytes": _encode_bytes,
+    "text": _encode_text,
+    "json": _encode_json,
+    "image": _encode_image,
+    "audio": _encode_media,
+    "video": _encode_media,
+}
+
+
+def decode_cell(field: Field, column: Column, row: int) -> Any:
+    """The value of one cell: Python numbers, NumPy arrays, text, bytes, JSON values; None where missing."""
+    if not isinstance(column, Ragged):
+        cell = column[row]
+        return cell if isinstance(field, kinds.Tensor) else cell.item()
+    data = column[row]
+    if data is None:
+        return None
+    if column.shape is not None and column.shape[row].any():
+        return _raw_pixels(data, tuple(int(size) for size in column.shape[row]))
+    return decode_bytes(field, data)
+
+
+def _raw_pixels(data: U8, shape: tuple[int, ...]) -> Any:
+    if data.size != int(np.prod(shape, dtype=np.int64)):
+        raise DecodeError(f"{data.size} bytes cannot be raw pixels of shape {shape}")
+    return image.squeeze(data.reshape(shape))
+
+
+def decode_bytes(field: Field, data: U8) -> Any:
+    """The value of one ragged cell's bytes."""
+    try:
+        if isinstance(field, kinds.Image):
+            return image.decode(data, field.mode)
+        if isinstance(field, kinds.Text):
+            return data.tobytes().decode()
+        if isinstance(field, kinds.Json):
+            return json.loads(data.tobytes())
+        if isinstance(field, kinds.Tensor):
+            return _decode_tensor(field, data)
+        if isinstance(field, kinds.Int | kinds.Float | kinds.Bool):
+            return data.view(getattr(field, "dtype", "bool"))[0].item()
+    except DamagedError as error:
+        raise DecodeError(error.message) from None
+    # RecursionError: JSON nested a hundred thousand deep.
+    except (ValueError, IndexError, RecursionError) as error:
+        raise DecodeError(f"not {field}: {error}") from None
+    return data.tobytes()
+
+
+def _decode_tensor(field: kinds.Tensor, data: U8) -> npt.NDArray[Any]:
+    dtype = np.dtype(field.dtype)
+    if not field.flat:
+        return _decode_npy(field, data)
+    rest = [size for size in field.shape[1:] if size is not None]
+    first = field.shape[0] if field.shape and field.shape[0] is not None else -1
+    array = data.view(dtype)
+    return array.reshape((first, *rest) if field.shape else ())
+
+
+def _decode_npy(field: kinds.Tensor, data: U8) -> npt.NDArray[Any]:
+    array = npy.read(data)
+    if array.dtype != np.dtype(field.dtype) or not field.fits(array.shape):
+        raise DecodeError(f"an array {array.dtype} {array.shape} does not fit {field}")
+    return array
+
+
+def decode_sample(schema: Schema, columns: Columns, row: int) -> dict[str, Any]:
+    """One sample as a dict; a cell that cannot be decoded raises with its field."""
+    sample = {}
+    for name, field in schema.items():
+        try:
+            sample[name] = decode_cell(field, columns[name], row)
+        except BatchplantError as error:
+            raise error.at(field=name) from None
+    return sample
+
+
+def cell_bytes(column: Column, row: int) -> bytes | None:
+    """The bytes of one cell, whatever column it is in."""
+    if isinstance(column, Ragged):
+        data = column[row]
+        return None if data is None else data.tobytes()
+    return as_bytes(column[row : row + 1]).tobytes()

@@ -1,0 +1,54 @@
+"""The field kind that plain Python values have, for formats that declare none."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import SchemaError
+from ..schema import Bool, Bytes, Field, Float, Int, Json, Tensor, Text
+
+
+def infer_field(values: Iterable[Any]) -> Field:
+    """The narrowest kind that holds all of them; a None makes it optional."""
+    found = list(values)
+    present = [value for value in found if value is not None]
+    field = _kind(present)
+    return dataclasses.replace(field, optional=True) if len(present) < len(found) else field
+
+
+def _kind(values: Sequence[Any]) -> Field:
+    def all_are(*kinds: type) -> bool:
+        return all(isinstance(value, kinds) for value in values)
+
+    if not values:
+        return Json()
+    if all_are(bool, np.bool_):
+        return Bool()
+    if all_are(int, np.integer) and not any(isinstance(value, bool) for value in values):
+        if all(-(2**63) <= value < 2**63 for value in values):
+            return Int()
+        return Int("uint64") if all(0 <= value < 2**64 for value in values) else Json()
+    if all_are(int, float, np.integer, np.floating) and not any(isinstance(v, bool) for v in values):
+        return Float()
+    if all_are(str):
+        return Text()
+    if all_are(bytes, bytearray, memoryview):
+        return Bytes()
+    if all_are(np.ndarray):
+        return _array_kind(values)
+    if all_are(bool, int, float, str, list, tuple, dict, type(None)):
+        return Json()
+    raise SchemaError(f"values of type {type(values[0]).__name__} have no field kind")
+
+
+def _array_kind(arrays: Sequence[Any]) -> Field:
+    dtypes = {array.dtype.newbyteorder("=") for array in arrays}
+    ranks = {array.ndim for array in arrays}
+    if len(dtypes) != 1 or len(ranks) != 1:
+        raise SchemaError("arrays of differing dtypes or ranks have no field kind")
+    sizes = [{array.shape[axis] for array in arrays} for axis in range(ranks.pop())]
+    return Tensor(dtypes.pop().name, tuple(size.pop() if len(size) == 1 else None for size in sizes))

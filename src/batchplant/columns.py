@@ -1,0 +1,225 @@
+"""Cells in memory and on disk: Ragged, Spans and Columns. Pure NumPy, no files.
+
+A cell is a run of bytes. :class:`Ragged` holds the cells of one field for a few samples, one after
+another, in Arrow's binary layout. :class:`Spans` says where cells lie in files. Both may carry two
+things beside the bytes:
+
+- ``shape`` (images only): one row (height, width, channels) per cell that is raw pixels; a row of zeros
+  for a cell that is an encoded file.
+- a missing cell (of an optional field): ``valid[i]`` is False, or the span's size is -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native
+from .errors import SchemaError
+from .schema import Schema
+
+U8 = npt.NDArray[np.uint8]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+def as_bytes(data: Any) -> U8:
+    """A flat uint8 view of any contiguous buffer, without a copy."""
+    if isinstance(data, np.ndarray):
+        return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def starts_of(sizes: I64) -> I64:
+    """The n+1 offsets of runs of these sizes, one after another."""
+    offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
+
+
+class Ragged:
+    """Cells of differing length: ``data[offsets[i]:offsets[i + 1]]`` is cell i."""
+
+    __slots__ = ("data", "offsets", "shape", "valid")
+
+    def __init__(self, data: U8, offsets: I64, shape: I32 | None = None, valid: Flags | None = None) -> None:
+        self.data = data
+        self.offsets = offsets
+        self.shape = shape
+        self.valid = valid
+
+    @classmethod
+    def from_cells(cls, cells: Sequence[Any], shapes: Sequence[tuple[int, ...] | None] = ()) -> Ragged:
+        """From bytes-like objects; None is a missing cell. ``shapes``: of the cells that are raw pixels."""
+        views = [as_bytes(b"" if cell is None else cell) for cell in cells]
+        offsets = starts_of(np.fromiter((len(view) for view in views), dtype=np.int64, count=len(views)))
+        data = np.concatenate(views) if views else np.empty(0, dtype=np.uint8)
+        valid = None
+        if any(cell is None for cell in cells):
+            valid = np.fromiter((cell is not None for cell in cells), dtype=np.bool_, count=len(cells))
+        shape = None
+        if any(shapes):
+            shape = np.zeros((len(views), 3), dtype=np.int32)
+            for row, known in enumerate(shapes):
+                if known:
+                    shape[row] = known
+        return cls(data, offsets, shape, valid)
+
+    @property
+    def starts(self) -> I64:
+        return self.offsets[:-1]
+
+    @property
+    def sizes(self) -> I64:
+        return np.diff(self.offsets)
+
+    @property
+    def raw(self) -> Flags:
+        """Which cells are raw pixels."""
+        if self.shape is None:
+            return np.zeros(len(self), dtype=np.bool_)
+        return np.asarray(self.shape.any(axis=1))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> U8 | None:
+        """The bytes of one cell, a view; None where it is missing."""
+        if self.valid is not None and not self.valid[row]:
+            return None
+        row = range(len(self))[row]
+        return self.data[self.offsets[row] : self.offsets[row + 1]]
+
+    def __iter__(self) -> Iterator[U8 | None]:
+        return (self[row] for row in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"<Ragged: {len(self)} cells, {int(self.offsets[-1] - self.offsets[0])} bytes>"
+
+    def take(self, rows: Any) -> Ragged:
+        """These rows (a slice, which is a view where it can be, or an array of indices)."""
+        shape = None if self.shape is None else self.shape[rows]
+        valid = None if self.valid is None else self.valid[rows]
+        if isinstance(rows, slice):
+            first, last, step = rows.indices(len(self))
+            if step == 1:
+                last = max(first, last)
+                base = self.offsets[first]
+                data = self.data[base : self.offsets[last]]
+                return Ragged(data, self.offsets[first : last + 1] - base, shape, valid)
+            rows = np.arange(first, last, step)
+        rows = np.asarray(rows)
+        if rows.dtype == np.bool_:
+            rows = np.flatnonzero(rows)
+        sizes = self.sizes[rows]
+        offsets = starts_of(sizes)
+        data = np.empty(offsets[-1], dtype=np.uint8)
+        _native.copy_runs(self.data, self.starts[rows], sizes, data, offsets[:-1])
+        return Ragged(data, offsets, shape, valid)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Ragged]) -> Ragged:
+        if len(parts) == 1:
+            return parts[0]
+        sizes = np.concatenate([part.sizes for part in parts])
+        packed = [part.data[part.offsets[0] : part.offsets[-1]] for part in parts]
+        shape = valid = None
+        if any(part.shape is not None for part in parts):
+            shape = np.concatenate(
+                [np.zeros((len(p), 3), np.int32) if p.shape is None else p.shape for p in parts]
+            )
+        if any(part.valid is not None for part in parts):
+            valid = np.concatenate([np.ones(len(p), np.bool_) if p.valid is None else p.valid for p in parts])
+        return cls(np.concatenate(packed), starts_of(sizes), shape, valid)
+
+
+class Spans:
+    """Where cells lie: cell i is ``size[i]`` bytes at ``start[i]`` of ``files[file[i]]`` (-1: missing)."""
+
+    __slots__ = ("file", "files", "shape", "size", "start")
+
+    def __init__(
+        self, files: Sequence[str], start: I64, size: I64, file: I32 | None = None, shape: I32 | None = None
+    ) -> None:
+        self.files = tuple(files)
+        self.start = start
+        self.size = size
+        self.file = np.zeros(len(start), dtype=np.int32) if file is None else file
+        self.shape = shape
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __repr__(self) -> str:
+        return f"<Spans: {len(self)} cells in {len(self.files)} files>"
+
+
+Column = npt.NDArray[Any] | Ragged
+
+
+class Columns(dict[str, Column]):
+    """Encoded cells by field name, every column equally long: ``Columns(label=array, image=ragged)``."""
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.values()))) if self else 0
+
+    def check(self, schema: Schema) -> None:
+        """Raise SchemaError unless the columns are exactly what the schema says."""
+        if set(self) != set(schema):
+            raise SchemaError(f"the fields are {', '.join(schema)}, but columns {', '.join(self)} were given")
+        rows = self.rows
+        for name, field in schema.items():
+            column = self[name]
+            if len(column) != rows:
+                raise SchemaError(f"{len(column)} cells where other columns have {rows}", field=name)
+            if field.cell is None:
+                if not isinstance(column, Ragged):
+                    raise SchemaError(f"{field} needs a Ragged column", field=name)
+                if column.valid is not None and not field.optional and not column.valid.all():
+                    row = int(np.argmin(column.valid))
+                    raise SchemaError(
+                        "a cell is missing, and the field is not optional", field=name, sample=row
+                    )
+            else:
+                dtype, shape = field.cell
+                if isinstance(column, Ragged) or column.dtype != dtype or column.shape[1:] != shape:
+                    have = "ragged" if isinstance(column, Ragged) else f"{column.dtype} {column.shape[1:]}"
+                    raise SchemaError(f"{field} needs {dtype} {shape} per sample, not {have}", field=name)
+
+    def take(self, rows: Any) -> Columns:
+        return Columns(
+            (name, column.take(rows) if isinstance(column, Ragged) else column[rows])
+            for name, column in self.items()
+        )
+
+    @classmethod
+    def concat(cls, parts: Sequence[Mapping[str, Column]]) -> Columns:
+        """One after another; all parts have the same fields."""
+        if len(parts) == 1:
+            return cls(parts[0])
+        return cls((name, concat_columns([part[name] for part in parts])) for name in parts[0])
+
+
+def concat_columns(parts: Iterable[Column]) -> Column:
+    parts = list(parts)
+    ragged = [part for part in parts if isinstance(part, Ragged)]
+    if ragged:
+        return Ragged.concat(ragged)
+    return np.concatenate([part for part in parts if not isinstance(part, Ragged)])
+
+
+def column_runs(column: Column) -> tuple[U8, I64, I64]:
+    """Data, starts and sizes of every cell's bytes; a missing cell has size -1."""
+    if isinstance(column, Ragged):
+        sizes = column.sizes
+        if column.valid is not None:
+            sizes = np.where(column.valid, sizes, -1)
+        return column.data, np.ascontiguousarray(column.starts), sizes
+    width = column.dtype.itemsize * int(np.prod(column.shape[1:]))
+    starts = np.arange(len(column), dtype=np.int64) * width
+    return as_bytes(column), starts, np.full(len(column), width, dtype=np.int64)

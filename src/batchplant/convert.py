@@ -1,0 +1,202 @@
+"""Convert a dataset into another format: encoded cells pass through, nothing is decoded without need."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from .codecs.image_rules import ImageOptions
+from .columns import I64, Columns, column_runs
+from .errors import DataError, OptionError
+from .format import Problem
+from .reader import Reader
+from .registry import create_with
+from .registry import open as open_reader
+from .schema import Schema
+from .shards import ShardWriter
+from .writer import WriteOptions, Writer
+
+CHECKPOINT_SECONDS = 2.0
+BATCH_BYTES = 4 << 20
+BATCH_ROWS = 1024
+# Batches read ahead of the one being written.
+AHEAD = 2
+
+Progress = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """What a conversion did."""
+
+    path: str
+    samples: int
+    skipped: list[Problem]
+    seconds: float
+    resumed_at: int
+
+
+class _Source:
+    """The samples to convert, in the order they are written, in batches that are read ahead."""
+
+    def __init__(
+        self, reader: Reader, schema: Schema, names: Mapping[str, str], order: I64, skip: bool
+    ) -> None:
+        self.reader = reader
+        self.fields = tuple(schema)
+        self.names = names
+        self.order = order
+        self.skip = skip
+        self.skipped: list[tuple[int, Problem]] = []
+
+    def batches(self, start: int) -> Iterator[tuple[int, Columns, list[tuple[int, Problem]]]]:
+        """(end, cells, what could not be read) from position ``start`` of the order on."""
+        rows, position = 16, start
+        waiting: deque[Future[tuple[int, Columns, list[tuple[int, Problem]]]]] = deque()
+        with ThreadPoolExecutor(1, thread_name_prefix="batchplant-read") as pool:
+            try:
+                while position < len(self.order) or waiting:
+                    while position < len(self.order) and len(waiting) < AHEAD:
+                        end = min(position + rows, len(self.order))
+                        waiting.append(pool.submit(self._read, position, end))
+                        position = end
+                    done = waiting.popleft().result()
+                    size = sum(int(column_runs(column)[2].clip(0).sum()) for column in done[1].values())
+                    rows = int(np.clip(BATCH_BYTES * done[1].rows // max(size, 1), 1, BATCH_ROWS))
+                    yield done
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _read(self, start: int, end: int) -> tuple[int, Columns, list[tuple[int, Problem]]]:
+        indices = self.order[start:end]
+        try:
+            return end, self._renamed(self.reader.read(indices, self.fields)), []
+        except DataError as error:
+            if not self.skip:
+                raise error.at(path=self.reader.path) from None
+        parts, failed = [], []
+        for position, index in enumerate(indices, start):
+            try:
+                parts.append(self.reader.read([index], self.fields))
+            except DataError as error:
+                failed.append((position, Problem.of(error.at(path=self.reader.path, sample=int(index)))))
+        empty = self.reader.read([], self.fields)
+        return end, self._renamed(Columns.concat(parts) if parts else empty), failed
+
+    def _renamed(self, columns: Columns) -> Columns:
+        return Columns((self.names.get(name, name), column) for name, column in columns.items())
+
+
+def convert(
+    source: str | os.PathLike[str] | Iterable[str] | Reader,
+    target: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    target_format: str | None = None,
+    fields: Iterable[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    images: ImageOptions | None = None,
+    shard_size: int | None = None,
+    workers: int | None = None,
+    overwrite: bool = False,
+    on_error: str = "raise",
+    checksums: bool = False,
+    resume: bool = False,
+    progress: Progress | None = None,
+    source_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+) -> Conversion:
+    """Write all samples of ``source`` to ``target``, whatever their formats are.
+
+    The target appears only when it is complete. Stopped by Ctrl-C, a kill or an error, a long conversion
+    leaves a hidden folder beside the target, and the same call with ``resume=True`` goes on from there.
+    ``on_error="skip"`` leaves out what cannot be read or encoded; the result lists it.
+    """
+    began = time.monotonic()
+    images = images or ImageOptions()
+    reader = (
+        source if isinstance(source, Reader) else open_reader(source, format=format, **(source_options or {}))
+    )
+    chosen = reader.schema if fields is None else reader.schema.select(fields)
+    names = dict(rename or {})
+    order = _order(len(reader), limit, shuffle, seed)
+    options = WriteOptions(
+        overwrite=overwrite, length=len(order), workers=workers, on_error=on_error, images=images,
+        checksums=checksums, resume=resume,
+    )  # fmt: skip
+    writer = create_with(
+        os.fspath(target), chosen.rename(names), options, format=target_format, shard_size=shard_size,
+        **(target_options or {}),
+    )  # fmt: skip
+    identity = {
+        "source": reader.path, "samples": len(reader), "fields": chosen.to_json(), "rename": names,
+        "limit": limit, "shuffle": shuffle, "seed": seed, "images": dataclasses.asdict(images),
+        "shard_size": shard_size, "checksums": checksums,
+    }  # fmt: skip
+    feed = _Source(reader, chosen, names, order, on_error == "skip")
+    start = _resume_at(writer, feed, identity)
+    _run(writer, feed, start, identity, progress)
+    skipped = [problem for _, problem in feed.skipped] + writer.skipped
+    return Conversion(os.fspath(target), writer.written, skipped, time.monotonic() - began, start)
+
+
+def _order(samples: int, limit: int | None, shuffle: bool, seed: int) -> I64:
+    if limit is not None and limit < 0:
+        raise OptionError(f"limit must not be negative, as {limit} is")
+    order = np.random.default_rng(seed).permutation(samples) if shuffle else np.arange(samples)
+    return order[:limit].astype(np.int64)
+
+
+def _resume_at(writer: Writer | ShardWriter, feed: _Source, identity: dict[str, Any]) -> int:
+    """The position to go on from: as many samples as the writer has, and those that could not be read."""
+    extra = writer.resumed
+    if extra is None:
+        return 0
+    if extra["identity"] != identity:
+        different = ", ".join(name for name in identity if extra["identity"].get(name) != identity[name])
+        writer.suspend()
+        raise OptionError(
+            f"what was begun here had other options ({different}); use the same, or do not resume",
+            path=writer.path,
+        )
+    position = writer.received
+    for at, problem in extra["unread"]:
+        if at <= position:
+            feed.skipped.append((at, Problem(**problem)))
+            position += 1
+    return position
+
+
+def _run(
+    writer: Writer | ShardWriter,
+    feed: _Source,
+    start: int,
+    identity: dict[str, Any],
+    progress: Progress | None,
+) -> None:
+    saved = time.monotonic()
+    kept = writer.resumed is not None
+    try:
+        for end, columns, failed in feed.batches(start):
+            feed.skipped += failed
+            writer.append(columns)
+            if progress is not None:
+                progress(end, len(feed.order))
+            if time.monotonic() - saved >= CHECKPOINT_SECONDS:
+                unread = [[at, dataclasses.asdict(problem)] for at, problem in feed.skipped]
+                writer.checkpoint({"identity": identity, "unread": unread})
+                saved, kept = time.monotonic(), True
+        writer.close()
+    except BaseException:
+        writer.suspend() if kept else writer.abort()
+        raise

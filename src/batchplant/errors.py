@@ -1,0 +1,153 @@
+"""Every exception that batchplant raises on purpose.
+
+::
+
+    BatchplantError
+    ├── OptionError            an argument, option or name that cannot be used (also a ValueError)
+    ├── NotFoundError          no such file (also a FileNotFoundError)
+    ├── SampleIndexError       a sample number out of range (also an IndexError)
+    ├── SchemaError            a value does not fit its field, or a format cannot hold a field
+    │   └── FieldNameError     there is no field of that name (also a KeyError)
+    ├── UnknownFormatError     nothing here reads this file
+    ├── MissingLibraryError    the format's own library is not installed
+    ├── UnsafeError            opening it could run code; the caller has to allow that
+    ├── ExistsError            the target exists and ``overwrite`` was not given
+    ├── BusyError              another process is writing the same target
+    └── DataError              the bytes themselves are wrong
+        ├── DamagedError       a file is truncated, inconsistent or fails a checksum
+        ├── DecodeError        a cell cannot be decoded
+        └── EncodeError        a value cannot be encoded
+
+A place is part of every message: ``path``, ``sample``, ``field`` and ``offset`` are attributes too,
+``None`` where they make no sense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+
+def with_place(
+    message: str, path: str | None, sample: int | None, field: str | None, offset: int | None
+) -> str:
+    """The message behind the place it speaks of: ``a.beton, sample 3, field 'image', byte 812: …``."""
+    parts = [path] if path is not None else []
+    if sample is not None:
+        parts.append(f"sample {sample}")
+    if field is not None:
+        parts.append(f"field {field!r}")
+    if offset is not None:
+        parts.append(f"byte {offset}")
+    return f"{', '.join(parts)}: {message}" if parts else message
+
+
+class BatchplantError(Exception):
+    """The root of the tree."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: object = None,
+        sample: int | None = None,
+        field: str | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = None if path is None else str(path)
+        self.sample = None if sample is None else int(sample)
+        self.field = field
+        self.offset = None if offset is None else int(offset)
+
+    def at(
+        self,
+        *,
+        path: object = None,
+        sample: int | None = None,
+        field: str | None = None,
+        offset: int | None = None,
+    ) -> Self:
+        """Fill in what is not known yet of the place, and return the same exception."""
+        if self.path is None and path is not None:
+            self.path = str(path)
+        if self.sample is None and sample is not None:
+            self.sample = int(sample)
+        self.field = self.field if self.field is not None else field
+        if self.offset is None and offset is not None:
+            self.offset = int(offset)
+        return self
+
+    def __str__(self) -> str:
+        return with_place(self.message, self.path, self.sample, self.field, self.offset)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _remake, (type(self), self.message, self.path, self.sample, self.field, self.offset)
+
+
+def _remake(
+    kind: type[BatchplantError],
+    message: str,
+    path: str | None,
+    sample: int | None,
+    field: str | None,
+    offset: int | None,
+) -> BatchplantError:
+    return kind(message, path=path, sample=sample, field=field, offset=offset)
+
+
+class OptionError(BatchplantError, ValueError):
+    """An argument, option or name that cannot be used."""
+
+
+class NotFoundError(BatchplantError, FileNotFoundError):
+    """No such file or folder."""
+
+
+class SampleIndexError(BatchplantError, IndexError):
+    """A sample number out of range."""
+
+
+class SchemaError(BatchplantError):
+    """A value does not fit its field, or a format cannot hold a field."""
+
+
+class FieldNameError(SchemaError, KeyError):
+    """There is no field of that name."""
+
+
+class UnknownFormatError(BatchplantError):
+    """Nothing here reads this file."""
+
+
+class MissingLibraryError(BatchplantError):
+    """The format's own library is not installed."""
+
+
+class UnsafeError(BatchplantError):
+    """Opening it could run code; the caller has to allow that."""
+
+
+class ExistsError(BatchplantError):
+    """The target exists and ``overwrite`` was not given."""
+
+
+class BusyError(BatchplantError):
+    """Another process is writing the same target."""
+
+
+class DataError(BatchplantError):
+    """The bytes themselves are wrong."""
+
+
+class DamagedError(DataError):
+    """A file is truncated, inconsistent or fails a checksum."""
+
+
+class DecodeError(DataError):
+    """A cell cannot be decoded."""
+
+
+class EncodeError(DataError):
+    """A value cannot be encoded."""

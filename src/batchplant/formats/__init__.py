@@ -1,0 +1,1 @@
+"""One file per format; each ends with its ``FORMAT``. No format imports another."""

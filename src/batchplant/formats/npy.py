@@ -1,0 +1,149 @@
+"""NPY, one NumPy array per file.
+
+``\\x93NUMPY``, version, header length, a Python literal {descr, fortran_order, shape}, then the values.
+The first axis is the samples. A plain array is one field called ``data``; a structured array has a field
+for each of its names. The file is mapped; rows in C order and native byte order are spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..codecs import npy
+from ..codecs.cells import encode_samples
+from ..codecs.infer import infer_field
+from ..columns import I64, Columns, Spans, as_bytes
+from ..errors import BatchplantError, SchemaError, UnsafeError
+from ..format import Format, Probe
+from ..reader import Reader
+from ..schema import Bool, Field, Float, Int, Schema, Tensor
+from ..storage import open_source
+from ..writer import Writer
+
+PLAIN = "data"
+SPEC = "https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html"
+
+
+class NpyReader(Reader):
+    """Reads .npy files. ``allow_pickle``: also object arrays, which can run code when they are loaded."""
+
+    def __init__(self, path: str, *, allow_pickle: bool = False) -> None:
+        self.path = path
+        self._source = open_source(path)
+        try:
+            head = npy.parse_header(self._source.view(0, min(self._source.size, 16384)).tobytes())
+            if not head.shape:
+                raise SchemaError("a single value has no samples; batchplant reads arrays")
+            self._objects: Columns | None = None
+            if head.dtype.hasobject:
+                self._objects = self._unpickle(allow_pickle)
+                return
+            self._array = npy.view(head, self._source.view(head.start, self._source.size - head.start))
+            names = head.dtype.names or (PLAIN,)
+            self.schema = Schema(
+                (name, npy.field_of(head.dtype[name] if head.dtype.names else head.dtype, head.shape[1:]))
+                for name in names
+            )
+        except BatchplantError as error:
+            raise error.at(path=path) from None
+        self.length = head.shape[0]
+        self._start = head.start
+        self._plain = not head.dtype.names
+        self._spannable = not head.fortran and (self._plain or len(head.shape) == 1)
+
+    def _unpickle(self, allowed: bool) -> Columns:
+        if not allowed:
+            raise UnsafeError(
+                "an object array is a pickle, and loading a pickle can run any code; "
+                "open it with allow_pickle=True only if you trust where it comes from"
+            )
+        values = list(np.load(self.path, allow_pickle=True))
+        self.schema = Schema({PLAIN: infer_field(values)})
+        self.length = len(values)
+        return encode_samples(self.schema, [{PLAIN: value} for value in values])
+
+    def _column(self, name: str) -> npt.NDArray[Any]:
+        return self._array if self._plain else self._array[name]
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        if self._objects is not None:
+            return Columns((name, self._objects[name]) for name in fields).take(indices)
+        return Columns((name, npy.rows(self._column(name), indices, self.schema[name])) for name in fields)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        cell = self.schema[field].cell
+        if self._objects is not None or not self._spannable or cell is None:
+            return None
+        column = self._column(field)
+        if not column.dtype.isnative:
+            return None
+        stride = self._array.strides[0] if self.length else 0
+        inside = 0 if self._plain else self._array.dtype.fields[field][1]  # type: ignore[index]
+        size = cell[0].itemsize * int(np.prod(cell[1]))
+        starts = self._start + inside + indices * stride
+        return Spans([self.path], starts, np.full(len(indices), size, dtype=np.int64))
+
+    def facts(self) -> dict[str, Any]:
+        return (
+            {}
+            if self._objects is not None
+            else {"order": "C" if self._array.flags.c_contiguous else "Fortran"}
+        )
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class NpyWriter(Writer):
+    """Writes one .npy: a plain array for a single field called ``data``, else a structured one."""
+
+    @classmethod
+    def refuses(cls, field: Field) -> str | None:
+        return None if field.cell is not None else "npy holds only cells of one fixed size; write npz instead"
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        cells = {name: field.cell for name, field in self.schema.items() if field.cell is not None}
+        self._rows = np.dtype([(name, *cell) for name, cell in cells.items()])
+        self._dtype, self._shape = self._rows, ()
+        if list(cells) == [PLAIN]:
+            self._dtype, self._shape = self._rows[PLAIN].base, self._rows[PLAIN].shape
+        self._file = self.partial.spool("array")
+        if not self._file.size:
+            self._file.write(self._header(0))
+
+    def _header(self, samples: int) -> bytes:
+        # NumPy pads the header so that its length does not depend on the number of rows.
+        return npy.header_bytes(self._dtype, (samples, *self._shape))
+
+    def _write(self, columns: Columns) -> None:
+        rows = np.empty(columns.rows, dtype=self._rows)
+        for name, column in columns.items():
+            rows[name] = column
+        self._file.write(as_bytes(rows))
+
+    def _finish(self) -> str:
+        header = self._header(self.written)
+        assert len(header) == len(self._header(0))
+        self._file.write_at(header, 0)
+        return "array"
+
+
+def sniff(probe: Probe) -> bool:
+    return probe.head.startswith(npy.MAGIC)
+
+
+FORMAT = Format(
+    name="npy",
+    title="NumPy array",
+    suffixes=(".npy",),
+    spec=SPEC,
+    reader=NpyReader,
+    writer=NpyWriter,
+    sniff=sniff,
+    kinds=(Int, Float, Bool, Tensor),
+    notes="memory-mapped; structured arrays have several fields; object arrays only with allow_pickle",
+)

@@ -1,0 +1,206 @@
+"""Reader: a dataset to read from. A format implements ``_read``; the rest has a sensible default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Self, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from .codecs.cells import decode_sample
+from .columns import I64, Columns, Spans
+from .errors import BatchplantError, DataError, OptionError, SampleIndexError
+from .format import Problem
+from .schema import Schema
+
+
+class Reader:
+    """Samples by number, safe from many threads, picklable by the arguments it was made with.
+
+    A format's reader sets ``schema`` and ``length`` in its ``__init__`` and implements ``_read``.
+    """
+
+    format: ClassVar[str] = ""
+    path: str
+    schema: Schema
+    length: int
+
+    # Remembered here, so that no format has to write its own pickling.
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        self = super().__new__(cls)
+        self._made_with = (args, options)
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _remake, (type(self), *self._made_with)
+
+    # -- what a format implements ----------------------------------------------------------------------
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        """The cells of these samples (checked, not negative) in these fields."""
+        raise NotImplementedError
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        """Where these cells lie, bounds checked; None where they are not plain runs of bytes."""
+        return None
+
+    def blocks(self) -> I64 | None:
+        """For every sample the number of the storage unit (page, row group, shard) it lies in, or None."""
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """What `info` shows besides samples and fields: page size, version, compression …"""
+        return {}
+
+    def _verify(self) -> Iterator[Problem]:
+        """What is wrong with the structure, beyond what reading every sample would find."""
+        return iter(())
+
+    def close(self) -> None:
+        """Let go of files."""
+
+    # -- what everybody uses ---------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self, indices: Any, fields: Iterable[str] | None = None) -> Columns:
+        """The encoded cells of samples; negative numbers count from the end."""
+        return self._read(self._check(indices), tuple(self._schema_of(fields)))
+
+    def spans(self, field: str, indices: Any = None) -> Spans | None:
+        """Where the cells of a field lie in files, or None: then there is only ``read``."""
+        self.schema.select([field])
+        return self._spans(field, np.arange(len(self)) if indices is None else self._check(indices))
+
+    def scan(self, size: int = 1024, fields: Iterable[str] | None = None) -> Iterator[Columns]:
+        """All samples in order, ``size`` at a time."""
+        names = tuple(self._schema_of(fields))
+        for start in range(0, len(self), size):
+            yield self._read(np.arange(start, min(start + size, len(self))), names)
+
+    @overload
+    def __getitem__(self, index: slice) -> Reader: ...
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | Reader:
+        """One decoded sample, or a part of the dataset."""
+        if isinstance(index, slice):
+            return self.subset(range(*index.indices(len(self))))
+        rows = self._check([index])
+        try:
+            return decode_sample(self.schema, self._read(rows, tuple(self.schema)), 0)
+        except BatchplantError as error:
+            raise error.at(path=self.path, sample=int(rows[0])) from None
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Every sample, decoded."""
+        number = 0
+        for columns in self.scan(64):
+            for row in range(columns.rows):
+                try:
+                    yield decode_sample(self.schema, columns, row)
+                except BatchplantError as error:
+                    raise error.at(path=self.path, sample=number) from None
+                number += 1
+
+    def select(self, fields: Iterable[str]) -> Reader:
+        """The same samples with only these fields, in this order."""
+        return View(self, fields=tuple(self._schema_of(fields)))
+
+    def subset(self, indices: Any) -> Reader:
+        """Only these samples, in this order."""
+        return View(self, indices=self._check(indices))
+
+    def verify_each(self, rows: Iterable[int]) -> Iterator[Problem]:
+        """The damaged cells among these samples, read one by one."""
+        for row in rows:
+            for name in self.schema:
+                try:
+                    self.read([row], [name])
+                except DataError as error:
+                    yield Problem.of(error.at(path=self.path, sample=int(row), field=name))
+
+    def verify(self) -> Iterator[Problem]:
+        """Everything that is wrong with structure and bounds, every damaged sample by name."""
+        try:
+            yield from self._verify()
+        except DataError as error:
+            yield Problem.of(error.at(path=self.path))
+        step = 256
+        for start in range(0, len(self), step):
+            rows = range(start, min(start + step, len(self)))
+            try:
+                self.read(rows)
+            except DataError:
+                yield from self.verify_each(rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{self.format or type(self).__name__}: {len(self)} samples of {', '.join(self.schema)}>"
+
+    def _schema_of(self, fields: Iterable[str] | None) -> Schema:
+        return self.schema if fields is None else self.schema.select(fields)
+
+    def _check(self, indices: Any) -> I64:
+        """Sample numbers as int64, none negative, none out of range."""
+        found: npt.NDArray[Any] = np.asarray(indices)
+        if found.ndim != 1:
+            raise OptionError(f"a list of sample numbers is needed, not {indices!r}")
+        if found.dtype == np.bool_ and len(found) == len(self):
+            return np.flatnonzero(found)
+        if found.size == 0:
+            return np.empty(0, dtype=np.int64)
+        if found.dtype.kind not in "iu":
+            raise OptionError(f"sample numbers are integers, not {found.dtype}")
+        numbers = found.astype(np.int64)
+        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        bad = (numbers < 0) | (numbers >= len(self))
+        if bad.any():
+            wrong = int(found[int(np.argmax(bad))])
+            raise SampleIndexError(f"there is no sample {wrong}; there are {len(self)}", path=self.path)
+        return numbers
+
+
+def _remake(kind: type[Reader], args: tuple[Any, ...], options: dict[str, Any]) -> Reader:
+    return kind(*args, **options)
+
+
+class View(Reader):
+    """Some samples or some fields of another reader."""
+
+    def __init__(
+        self, base: Reader, *, indices: I64 | None = None, fields: Sequence[str] | None = None
+    ) -> None:
+        self.base = base
+        self.path = base.path
+        self.schema = base._schema_of(fields)
+        self._indices = indices
+        self.length = len(base) if indices is None else len(indices)
+
+    def _rows(self, indices: I64) -> I64:
+        return indices if self._indices is None else self._indices[indices]
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        return self.base._read(self._rows(indices), fields)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        return self.base._spans(field, self._rows(indices))
+
+    def blocks(self) -> I64 | None:
+        found = self.base.blocks()
+        return found if found is None or self._indices is None else found[self._indices]
+
+    def facts(self) -> dict[str, Any]:
+        return self.base.facts()
+
+    def close(self) -> None:
+        self.base.close()

@@ -1,0 +1,254 @@
+"""Many files as one dataset: ``concat`` to read, :class:`ShardWriter` to write files of limited size."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from .columns import I64, Columns, Spans, column_runs, concat_columns, starts_of
+from .errors import ExistsError, OptionError, SchemaError
+from .format import Problem
+from .reader import Reader
+from .schema import Image, Schema
+from .storage import Partial, sync_folder
+from .writer import WriteOptions, Writer
+
+
+class Concat(Reader):
+    """Readers with the same fields, one after another."""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        if not readers:
+            raise OptionError("there is nothing to join")
+        self.readers = tuple(readers)
+        self.schema = _common_schema(self.readers)
+        self._ends = starts_of(np.array([len(reader) for reader in readers], dtype=np.int64))
+        self.length = int(self._ends[-1])
+        first, last = self.readers[0].path, self.readers[-1].path
+        self.path = first if len(readers) == 1 else f"{first} … {os.path.basename(last)}"
+
+    def _parts(self, indices: I64) -> tuple[I64, I64]:
+        """Which reader each sample is in, and its number there."""
+        which = np.searchsorted(self._ends, indices, side="right") - 1
+        return which, indices - self._ends[which]
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        which, rows = self._parts(indices)
+        used = np.unique(which)
+        if len(used) <= 1:
+            return self.readers[int(used[0]) if len(used) else 0]._read(rows, fields)
+        parts = [self.readers[one]._read(rows[which == one], fields) for one in used]
+        # The parts stand in order of reader; put the rows back in the order that was asked for.
+        back = np.argsort(np.argsort(which, kind="stable"), kind="stable")
+        return Columns((name, concat_columns([part[name] for part in parts])) for name in fields).take(back)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        which, rows = self._parts(indices)
+        files: list[str] = []
+        start = np.zeros(len(indices), dtype=np.int64)
+        size, file = np.zeros_like(start), np.zeros(len(indices), dtype=np.int32)
+        shape = np.zeros((len(indices), 3), dtype=np.int32)
+        for one in np.unique(which):
+            at = which == one
+            spans = self.readers[one]._spans(field, rows[at])
+            if spans is None:
+                return None
+            start[at], size[at], file[at] = spans.start, spans.size, spans.file + len(files)
+            if spans.shape is not None:
+                shape[at] = spans.shape
+            files.extend(spans.files)
+        return Spans(files, start, size, file, shape if shape.any() else None)
+
+    def blocks(self) -> I64 | None:
+        """The blocks of the parts; a part that has none is one block."""
+        found, first = [], 0
+        for reader in self.readers:
+            own = reader.blocks()
+            own = (
+                np.zeros(len(reader), dtype=np.int64)
+                if own is None
+                else np.unique(own, return_inverse=True)[1]
+            )
+            found.append(own + first)
+            first += int(own.max()) + 1 if len(own) else 0
+        return np.concatenate(found).astype(np.int64)
+
+    def facts(self) -> dict[str, Any]:
+        return {"shards": len(self.readers), **self.readers[0].facts()}
+
+    def _verify(self) -> Iterator[Problem]:
+        for reader in self.readers:
+            yield from reader._verify()
+
+    def close(self) -> None:
+        for reader in self.readers:
+            reader.close()
+
+
+def _common_schema(readers: Sequence[Reader]) -> Schema:
+    """The first schema; where only encoding or mode of pictures differ, both become unknown."""
+    fields = dict(readers[0].schema)
+    for reader in readers[1:]:
+        if list(reader.schema) != list(fields):
+            raise SchemaError(
+                f"its fields are {', '.join(reader.schema)}, "
+                f"and those of {readers[0].path} are {', '.join(fields)}",
+                path=reader.path,
+            )
+        for name, field in reader.schema.items():
+            known = fields[name]
+            if isinstance(known, Image) and isinstance(field, Image):
+                encoding = known.encoding if known.encoding == field.encoding else None
+                mode = known.mode if known.mode == field.mode else None
+                fields[name] = Image(encoding, mode, optional=known.optional or field.optional)
+            elif known != field:
+                raise SchemaError(
+                    f"it is {field}, and in {readers[0].path} {known}", path=reader.path, field=name
+                )
+    return Schema(fields)
+
+
+def concat(readers: Iterable[Reader]) -> Reader:
+    """Readers with the same fields as one, one after another."""
+    return Concat(tuple(readers))
+
+
+class ShardWriter:
+    """Writes ``NAME-00000.SUFFIX``, ``NAME-00001.SUFFIX`` … of about ``shard_size`` bytes of cells each.
+
+    All shards get their names at the end, after the last is complete. ``make(path, options)`` gives the
+    writer of one shard.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        options: WriteOptions,
+        shard_size: int,
+        make: Callable[[str, WriteOptions], Writer],
+    ) -> None:
+        if shard_size < 1:
+            raise OptionError(f"shard_size must be at least 1 byte, not {shard_size}")
+        self.path = os.fspath(path)
+        self.schema = schema
+        self.options = options
+        self._size = shard_size
+        self._make = make
+        target = Path(self.path)
+        self._pattern = re.compile(
+            re.escape(target.stem) + r"-\d{5,}" + re.escape(target.suffix) + r"(\.crc)?"
+        )
+        self.check_target()
+        self.partial = Partial(self.path + ".shards", overwrite=True, resume=options.resume)
+        state = (self.partial.state or {}).get("own") or {"done": [], "bytes": 0}
+        self._done: list[dict[str, Any]] = state["done"]
+        self._bytes: int = state["bytes"]
+        self._current = self._open(resume=self.partial.state is not None)
+        # A shard may have been saved after the last time that all were.
+        self.resumed = self._current.resumed or (self.partial.state or {}).get("extra")
+
+    def _existing(self) -> list[Path]:
+        folder = Path(self.path).parent
+        return (
+            [one for one in folder.glob("*") if self._pattern.fullmatch(one.name)] if folder.is_dir() else []
+        )
+
+    def check_target(self) -> None:
+        found = self._existing()
+        if found and not self.options.overwrite:
+            raise ExistsError("it exists already; overwrite the shards with overwrite=True", path=found[0])
+
+    def _open(self, *, resume: bool = False) -> Writer:
+        target = Path(self.path)
+        name = f"{target.stem}-{len(self._done):05d}{target.suffix}"
+        options = dataclasses.replace(self.options, resume=resume, overwrite=True, length=None)
+        return self._make(str(self.partial.folder / name), options)
+
+    @property
+    def received(self) -> int:
+        return sum(int(one["received"]) for one in self._done) + self._current.received
+
+    @property
+    def written(self) -> int:
+        return sum(int(one["written"]) for one in self._done) + self._current.written
+
+    @property
+    def skipped(self) -> list[Problem]:
+        found, first = [], 0
+        for one in self._done:
+            found += [_shift(Problem(**problem), first) for problem in one["skipped"]]
+            first += one["received"]
+        return found + [_shift(problem, first) for problem in self._current.skipped]
+
+    def append(self, samples: Mapping[str, Any]) -> None:
+        """As :meth:`Writer.append`; Columns are split where a shard is full."""
+        if not isinstance(samples, Columns):
+            raise OptionError("a sharded writer takes Columns")
+        sizes = sum(np.maximum(column_runs(column)[2], 0) for column in samples.values())
+        start = 0
+        for row, size in enumerate(np.broadcast_to(sizes, samples.rows).tolist()):
+            if self._bytes and self._bytes + size > self._size:
+                self._current.append(samples.take(slice(start, row)))
+                self._next()
+                start = row
+            self._bytes += size
+        self._current.append(samples.take(slice(start, None)))
+
+    def _next(self) -> None:
+        self._finish_current()
+        self._bytes = 0
+        self._current = self._open()
+
+    def _finish_current(self) -> None:
+        self._current.close()
+        problems = [dataclasses.asdict(one) for one in self._current.skipped]
+        self._done.append(
+            {"received": self._current.received, "written": self._current.written, "skipped": problems}
+        )
+
+    def checkpoint(self, extra: dict[str, Any] | None = None) -> None:
+        self._current.checkpoint(extra)
+        own = {"done": self._done, "bytes": self._bytes}
+        self.partial.checkpoint({"received": self.received, "own": own, "extra": extra})
+
+    def close(self) -> None:
+        """Give all shards their names."""
+        try:
+            self.check_target()
+            self._finish_current()
+            old = self._existing()
+            made = [one for one in self.partial.folder.iterdir() if self._pattern.fullmatch(one.name)]
+            parent = Path(self.path).parent
+            for one in sorted(made):
+                os.replace(one, parent / one.name)
+            for one in old:
+                if one.name not in {other.name for other in made}:
+                    one.unlink()
+            sync_folder(parent)
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        self._current.abort()
+        self.partial.discard()
+
+    def suspend(self) -> None:
+        self._current.suspend()
+        self.partial.suspend()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close() if kind is None else self.abort()
+
+
+def _shift(problem: Problem, by: int) -> Problem:
+    return dataclasses.replace(problem, sample=None if problem.sample is None else problem.sample + by)

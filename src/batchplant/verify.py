@@ -1,0 +1,172 @@
+"""Verify a dataset: structure, bounds, checksums, decoding; or that two datasets hold the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from . import checksums
+from .codecs.cells import cell_bytes, decode_cell
+from .columns import Column, Columns, Ragged
+from .errors import BatchplantError, DamagedError, DataError
+from .format import Problem
+from .reader import Reader
+from .registry import open as open_reader
+from .schema import Field
+
+STEP = 256
+
+Progress = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """What verify looked at and what it found."""
+
+    path: str
+    samples: int
+    checks: tuple[str, ...]
+    problems: list[Problem]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def verify(
+    source: str | os.PathLike[str] | Iterable[str] | Reader,
+    *,
+    decode: bool = False,
+    against: str | os.PathLike[str] | Iterable[str] | Reader | None = None,
+    format: str | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Verification:
+    """Check every sample and name every problem.
+
+    Structure, bounds and checksums (the format's own, or a ``.crc`` side-car) always; ``decode`` also
+    decodes every cell; ``against`` proves cell by cell that another dataset holds the same.
+    """
+    path = source.path if isinstance(source, Reader) else str(source)
+    try:
+        reader = source if isinstance(source, Reader) else open_reader(source, format=format, **options)
+    except DamagedError as error:
+        return Verification(path, 0, ("structure",), [Problem.of(error)])
+    checks = ["structure", "bounds"]
+    problems = list(_structure(reader))
+    sums = _side_car(reader, problems)
+    checks += ["checksums"] if sums is not None else []
+    checks += ["decode"] if decode else []
+    other = None
+    if against is not None:
+        other = against if isinstance(against, Reader) else open_reader(against)
+        checks.append(f"against {other.path}")
+        problems += _shape_differs(reader, other)
+    with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
+        for start in range(0, len(reader), STEP):
+            rows = np.arange(start, min(start + STEP, len(reader)))
+            columns = _read(reader, rows, problems)
+            if columns is not None:
+                if sums is not None:
+                    problems += _wrong_sums(reader, columns, start, *sums)
+                if decode:
+                    jobs = [
+                        pool.submit(_undecodable, reader, columns, start, row) for row in range(columns.rows)
+                    ]
+                    problems += [problem for job in jobs for problem in job.result()]
+                if other is not None:
+                    problems += _differences(reader, other, columns, rows)
+            if progress is not None:
+                progress(int(rows[-1]) + 1, len(reader))
+    return Verification(reader.path, len(reader), tuple(checks), problems)
+
+
+def _structure(reader: Reader) -> Iterator[Problem]:
+    try:
+        yield from reader._verify()
+    except DataError as error:
+        yield Problem.of(error.at(path=reader.path))
+
+
+def _side_car(reader: Reader, problems: list[Problem]) -> tuple[list[str], checksums.Sums] | None:
+    try:
+        found = checksums.load(reader.path)
+    except DamagedError as error:
+        problems.append(Problem.of(error))
+        return None
+    if found is not None and (len(found[1]) != len(reader) or set(found[0]) != set(reader.schema)):
+        message = (
+            f"the checksums are of {len(found[1])} samples of {', '.join(found[0])}, not of this dataset"
+        )
+        problems.append(Problem(message, reader.path + checksums.SUFFIX))
+        return None
+    return found
+
+
+def _read(reader: Reader, rows: Any, problems: list[Problem]) -> Columns | None:
+    try:
+        return reader.read(rows)
+    except DataError:
+        problems += reader.verify_each(rows)
+        return None
+
+
+def _wrong_sums(
+    reader: Reader, columns: Columns, start: int, fields: list[str], sums: checksums.Sums
+) -> Iterator[Problem]:
+    found = checksums.of_columns(fields, columns)
+    for row, column in np.argwhere(found != sums[start : start + columns.rows]):
+        yield Problem("the checksum is wrong", reader.path, start + int(row), fields[column])
+
+
+def _undecodable(reader: Reader, columns: Columns, start: int, row: int) -> list[Problem]:
+    found = []
+    for name, field in reader.schema.items():
+        try:
+            decode_cell(field, columns[name], row)
+        except BatchplantError as error:
+            found.append(Problem.of(error.at(path=reader.path, sample=start + row, field=name)))
+    return found
+
+
+def _shape_differs(reader: Reader, other: Reader) -> Iterator[Problem]:
+    if len(reader) != len(other):
+        yield Problem(f"it has {len(reader)} samples, and {other.path} has {len(other)}", reader.path)
+    if set(reader.schema) != set(other.schema):
+        mine, yours = ", ".join(reader.schema), ", ".join(other.schema)
+        yield Problem(f"its fields are {mine}, and those of {other.path} are {yours}", reader.path)
+
+
+def _differences(reader: Reader, other: Reader, columns: Columns, rows: Any) -> Iterator[Problem]:
+    rows = rows[rows < len(other)]
+    fields = [name for name in reader.schema if name in other.schema]
+    try:
+        theirs = other.read(rows, fields)
+    except DataError as error:
+        yield Problem.of(error.at(path=other.path))
+        return
+    for name in fields:
+        pair = (reader.schema[name], columns[name]), (other.schema[name], theirs[name])
+        for row, number in enumerate(rows):
+            if not _same(*pair, row):
+                yield Problem(f"it differs from {other.path}", reader.path, int(number), name)
+
+
+def _same(mine: tuple[Field, Column], theirs: tuple[Field, Column], row: int) -> bool:
+    """Equal bytes, or, where the two are encoded differently, equal values."""
+    raw = [isinstance(column, Ragged) and bool(column.raw[row]) for _, column in (mine, theirs)]
+    if raw[0] == raw[1] and cell_bytes(mine[1], row) == cell_bytes(theirs[1], row):
+        return True
+    try:
+        one, two = (decode_cell(field, column, row) for field, column in (mine, theirs))
+    except BatchplantError:
+        return False
+    if isinstance(one, np.ndarray) or isinstance(two, np.ndarray):
+        return bool(np.array_equal(one, two))
+    return bool(one == two)

@@ -1,0 +1,305 @@
+"""Writer: a dataset to write to. A format implements ``_begin``, ``_write`` and ``_finish``.
+
+The base owns everything that all formats share: values become cells on all cores, pictures are bounded
+and encoded, checksums are taken, the target appears by one rename, and a conversion that was stopped
+goes on from its last checkpoint. A format only ever sees finished cells, in order, in one thread.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from . import checksums
+from .codecs.cells import encode_samples
+from .codecs.image_rules import ImageOptions, ImageTarget, conform
+from .columns import Columns, Ragged
+from .errors import BatchplantError, EncodeError, OptionError
+from .format import Problem
+from .schema import Audio, Field, Image, Schema, Video
+from .storage import Partial
+
+# A task for a worker: few enough samples that all cores have some, enough to be worth handing over.
+TASK_ROWS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class WriteOptions:
+    """What every writer understands, whatever its format.
+
+    length: how many samples will come, where known. workers: threads that encode (default: all cores).
+    on_error: ``raise``, or ``skip`` to leave out what cannot be encoded and list it in ``skipped``.
+    images_by_field: ImageOptions for some fields in place of ``images``. checksums: also write a side-car
+    with the CRC of every cell. resume: go on from the checkpoint of a writer that was suspended.
+    """
+
+    overwrite: bool = False
+    length: int | None = None
+    workers: int | None = None
+    on_error: str = "raise"
+    images: ImageOptions = dataclasses.field(default_factory=ImageOptions)
+    images_by_field: Mapping[str, ImageOptions] = dataclasses.field(default_factory=dict)
+    checksums: bool = False
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("raise", "skip"):
+            raise OptionError(f"on_error is raise or skip, not {self.on_error!r}")
+        if self.workers is not None and self.workers < 1:
+            raise OptionError(f"workers must be at least 1, not {self.workers}")
+
+
+@dataclasses.dataclass
+class _Encoded:
+    """What a worker made of a task."""
+
+    columns: Columns
+    failed: list[tuple[int, BatchplantError]]
+    sums: checksums.Sums | None
+
+
+class Writer:
+    """Takes samples, leaves a complete file or nothing."""
+
+    format: ClassVar[str] = ""
+
+    def __init__(self, path: str, schema: Schema, options: WriteOptions) -> None:
+        self.path = os.fspath(path)
+        self.schema = schema
+        self.options = options
+        self.skipped: list[Problem] = []
+        self.partial = Partial(self.path, overwrite=options.overwrite, resume=options.resume)
+        state = self.partial.state or {"received": 0, "written": 0, "skipped": [], "own": None}
+        self.received: int = state["received"]
+        self.written: int = state["written"]
+        self.skipped = [Problem(**one) for one in state["skipped"]]
+        self._handed = self.received
+        # What the checkpoint that is resumed was given; None where nothing is resumed.
+        self.resumed: dict[str, Any] | None = state.get("extra")
+        self._waiting: list[Mapping[str, Any]] = []
+        self._tasks: deque[tuple[int, Future[_Encoded]]] = deque()
+        self._pool: ThreadPoolExecutor | None = None
+        self._workers = options.workers or len(os.sched_getaffinity(0))
+        heavy = any(isinstance(field, Image | Audio | Video) for field in schema.values())
+        self._task_rows = 1 if heavy else TASK_ROWS
+        self._closed = False
+        self._broken = False
+        try:
+            if options.checksums and not self.partial.spool("checksums").size:
+                self.partial.spool("checksums").write(checksums.header(list(schema)))
+            self._begin(state["own"])
+        except BaseException:
+            self.abort()
+            raise
+
+    # -- what a format implements ----------------------------------------------------------------------
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        """Open spools; ``state`` is what ``_state`` gave at the checkpoint that is resumed, else None."""
+        raise NotImplementedError
+
+    def _write(self, columns: Columns) -> None:
+        """Take finished cells, in order."""
+        raise NotImplementedError
+
+    def _finish(self) -> str:
+        """Complete the file; return its name inside ``self.partial.folder``."""
+        raise NotImplementedError
+
+    def _state(self) -> dict[str, Any]:
+        """What ``_begin`` needs to go on, as JSON; spools remember their own length."""
+        return {}
+
+    @classmethod
+    def refuses(cls, field: Field) -> str | None:
+        """Why a field of a kind that the format holds is refused all the same; None where it is not."""
+        return None
+
+    def _image_target(self, field: Image) -> ImageTarget:
+        """What the format can hold in an image field."""
+        return ImageTarget()
+
+    # -- what everybody uses ---------------------------------------------------------------------------
+
+    def append(self, samples: Mapping[str, Any]) -> None:
+        """Write one sample (a dict of values), or many at once (Columns of encoded cells)."""
+        self._check_open()
+        if isinstance(samples, Columns):
+            self._flush_samples()
+            samples.check(self.schema)
+            for start in range(0, samples.rows, TASK_ROWS):
+                part = samples.take(slice(start, start + TASK_ROWS))
+                self._submit(part.rows, functools.partial(self._encode, columns=part))
+        else:
+            # Arrays may be refilled by the caller while a worker still reads them.
+            self._waiting.append({name: _own(value) for name, value in samples.items()})
+            if len(self._waiting) >= self._task_rows:
+                self._flush_samples()
+        self._drain(2 * self._workers)
+
+    def checkpoint(self, extra: dict[str, Any] | None = None) -> None:
+        """Write out all that was taken, so that a resumed writer goes on from here."""
+        self._check_open()
+        self._flush_samples()
+        self._drain(0)
+        self.partial.checkpoint(
+            {
+                "received": self.received,
+                "written": self.written,
+                "skipped": [dataclasses.asdict(one) for one in self.skipped],
+                "own": self._state(),
+                "extra": extra,
+            }
+        )
+
+    def close(self) -> None:
+        """Complete the file and give it its name."""
+        if self._closed:
+            return
+        try:
+            self._check_open()
+            self._flush_samples()
+            self._drain(0)
+            name = self._finish()
+            self.partial.commit(name, [("checksums", checksums.SUFFIX)] if self.options.checksums else [])
+            if not self.options.checksums and os.path.isfile(self.path + checksums.SUFFIX):
+                os.unlink(self.path + checksums.SUFFIX)
+        except BaseException:
+            self.abort()
+            raise
+        self._stop()
+
+    def abort(self) -> None:
+        """Stop and leave nothing."""
+        if not self._closed:
+            self._stop()
+            self.partial.discard()
+
+    def suspend(self) -> None:
+        """Stop at the last checkpoint and keep what is there for a resume."""
+        if not self._closed:
+            self._stop()
+            self.partial.suspend()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.abort()
+
+    # -- the pipeline ----------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed or self._broken:
+            raise OptionError("the writer is closed, or an error stopped it", path=self.path)
+
+    def _stop(self) -> None:
+        self._closed = True
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._tasks.clear()
+
+    def _flush_samples(self) -> None:
+        if self._waiting:
+            samples, self._waiting = self._waiting, []
+            self._submit(len(samples), functools.partial(self._encode_values, samples=samples))
+
+    def _submit(self, rows: int, work: Callable[[int], _Encoded]) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="batchplant-encode")
+        self._tasks.append((self._handed, self._pool.submit(work, self._handed)))
+        self._handed += rows
+
+    def _encode_values(self, first: int, samples: list[Mapping[str, Any]]) -> _Encoded:
+        """In a worker: values to cells, one by one so that a bad sample spoils only itself."""
+        parts: list[Columns] = []
+        failed: list[tuple[int, BatchplantError]] = []
+        good: list[int] = []
+        for row, sample in enumerate(samples):
+            try:
+                parts.append(encode_samples(self.schema, [sample]))
+                good.append(row)
+            except BatchplantError as error:
+                error.sample = None
+                failed.append((first + row, error))
+            # Values may be objects of any library, and those raise what they like.
+            except Exception as error:
+                failed.append((first + row, EncodeError(f"{type(error).__name__}: {error}")))
+        if not parts:
+            return _Encoded(encode_samples(self.schema, []), failed, None)
+        made = self._encode(first, Columns.concat(parts), np.array(good))
+        made.failed = sorted(failed + made.failed, key=lambda one: one[0])
+        return made
+
+    def _encode(self, first: int, columns: Columns, rows: Any = None) -> _Encoded:
+        """In a worker: pictures as the target stores them, then checksums."""
+        numbers = first + (np.arange(columns.rows) if rows is None else rows)
+        failed: dict[int, BatchplantError] = {}
+        done = Columns(columns)
+        for name, field in self.schema.items():
+            column = columns[name]
+            if isinstance(field, Image) and isinstance(column, Ragged):
+                options = self.options.images_by_field.get(name, self.options.images)
+                done[name], errors = conform(column, options, self._image_target(field), numbers)
+                for row, error in errors:
+                    failed.setdefault(row, error.at(field=name))
+        if failed:
+            done = done.take(np.setdiff1d(np.arange(columns.rows), list(failed)))
+        sums = checksums.of_columns(self.schema, done) if self.options.checksums else None
+        return _Encoded(done, [(int(numbers[row]), error) for row, error in failed.items()], sums)
+
+    def _drain(self, most: int) -> None:
+        """Write what is encoded, in order, until at most ``most`` tasks are under way."""
+        try:
+            for _, task in self._tasks:
+                if task.done() and self.options.on_error == "raise":
+                    self._raise_first(task.result())
+            while self._tasks and (len(self._tasks) > most or self._tasks[0][1].done()):
+                first, task = self._tasks.popleft()
+                self._take(first, task.result())
+        except BaseException:
+            self._broken = True
+            raise
+
+    def _raise_first(self, made: _Encoded) -> None:
+        for number, error in made.failed:
+            raise error.at(path=self.path, sample=number)
+
+    def _take(self, first: int, made: _Encoded) -> None:
+        if self.options.on_error == "raise":
+            self._raise_first(made)
+        for number, error in made.failed:
+            self.skipped.append(Problem.of(error.at(sample=number)))
+        if made.columns.rows:
+            self._write(made.columns)
+            if made.sums is not None:
+                self.partial.spool("checksums").write(made.sums)
+        self.written += made.columns.rows
+        self.received += made.columns.rows + len(made.failed)
+
+
+def _own(value: Any) -> Any:
+    """The value, copied where the caller could change it later."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, list | dict) or hasattr(value, "getbands"):
+        return copy.deepcopy(value)
+    # Tensors of other libraries.
+    return np.array(value) if hasattr(value, "__array__") and not isinstance(value, np.generic) else value

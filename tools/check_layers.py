@@ -1,0 +1,182 @@
+"""Check that the package keeps its shape: who may import whom, no cycles, no overlong module.
+
+usage: check_layers.py [PACKAGE_FOLDER]
+
+Imports inside functions count like those at the top; only `if TYPE_CHECKING:` blocks are left out.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# A module may import from its own layer and from those above it in this list. The names are the parts
+# right below the package; "__init__" stands for the package's own __init__, which may import anything.
+LAYERS = [
+    ["errors", "_native", "_version"],
+    ["schema", "columns"],
+    ["storage", "codecs", "checksums"],
+    ["index", "format"],
+    ["reader", "writer"],
+    ["shards", "formats", "ops", "order"],
+    ["registry", "plan"],
+    ["loader", "convert", "verify"],
+    ["interop"],
+    ["__init__", "ffcv", "ffrecord", "cli", "testing"],
+]
+# Parts whose members know nothing of each other.
+ISLANDS = ["formats"]
+LONGEST_MODULE = 400
+# Modules that exist without a .py file.
+COMPILED = ["_native"]
+
+Graph = dict[str, set[str]]
+
+
+def main(argv: list[str]) -> int:
+    default = Path(__file__).parent.parent / "src" / "batchplant"
+    problems = check(Path(argv[0]) if argv else default)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+def check(package: Path) -> list[str]:
+    files = {module_name(package, path): path for path in sorted(package.rglob("*.py"))}
+    graph = {module: imports(package.name, path, module, files) for module, path in files.items()}
+    return [
+        *find_long(files),
+        *find_unknown(files),
+        *find_wrong_layers(graph),
+        *find_linked_islands(graph),
+        *find_cycles(graph),
+    ]
+
+
+def module_name(package: Path, path: Path) -> str:
+    """The dotted name below the package; the package's own __init__ is "__init__"."""
+    parts = list(path.relative_to(package).with_suffix("").parts)
+    if parts[-1] == "__init__" and len(parts) > 1:
+        parts.pop()
+    return ".".join(parts)
+
+
+def imports(package: str, path: Path, module: str, files: dict[str, Path]) -> set[str]:
+    is_package = path.name == "__init__.py"
+    here = [package, *(module.split(".") if module != "__init__" else [])]
+    parent = here if is_package else here[:-1]
+    found = set()
+    for name in imported_names(ast.parse(path.read_text("utf-8"), str(path)), parent):
+        target = resolve(name, package, files)
+        if target is not None and target != module:
+            found.add(target)
+    return found
+
+
+def imported_names(tree: ast.AST, parent: list[str]) -> Iterator[str]:
+    """Absolute dotted names; `from a import b` gives a.b, for b may be a module."""
+    for node in runtime_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = parent[: len(parent) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+def runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    children = ast.iter_child_nodes(node)
+    if isinstance(node, ast.If) and is_type_checking(node.test):
+        children = iter(node.orelse)
+    for child in children:
+        yield from runtime_nodes(child)
+
+
+def is_type_checking(test: ast.expr) -> bool:
+    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
+    )
+
+
+def resolve(name: str, package: str, files: dict[str, Path]) -> str | None:
+    """The module of the package that a dotted name leads to, None when it is somebody else's."""
+    first, *rest = name.split(".")
+    if first != package:
+        return None
+    while rest:
+        module = ".".join(rest)
+        if module in files or module in COMPILED:
+            return module
+        rest.pop()
+    return "__init__"
+
+
+def part_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+def rank_of(module: str) -> int | None:
+    for rank, layer in enumerate(LAYERS):
+        if part_of(module) in layer:
+            return rank
+    return None
+
+
+def find_long(files: dict[str, Path]) -> Iterator[str]:
+    for module, path in files.items():
+        lines = len(path.read_text("utf-8").splitlines())
+        if lines > LONGEST_MODULE:
+            yield f"{module}: {lines} lines, more than {LONGEST_MODULE}: split it"
+
+
+def find_unknown(files: dict[str, Path]) -> Iterator[str]:
+    for part in sorted({part_of(module) for module in files}):
+        if rank_of(part) is None:
+            yield f"{part}: in no layer: add it to LAYERS in tools/check_layers.py"
+
+
+def find_wrong_layers(graph: Graph) -> Iterator[str]:
+    for module, target in edges(graph):
+        mine, theirs = rank_of(module), rank_of(target)
+        if mine is not None and theirs is not None and theirs > mine:
+            yield f"{module}: imports {target}, which is in a later layer"
+
+
+def find_linked_islands(graph: Graph) -> Iterator[str]:
+    for module, target in edges(graph):
+        here, there = module.split("."), target.split(".")
+        on_islands = here[0] == there[0] and here[0] in ISLANDS and len(here) > 1 and len(there) > 1
+        if on_islands and here[1] != there[1]:
+            yield f"{module}: imports {target}, but {here[0]} must not know each other"
+
+
+def edges(graph: Graph) -> Iterator[tuple[str, str]]:
+    """Every import that has to follow the rules."""
+    for module in sorted(graph):
+        if module != "__init__":
+            yield from ((module, target) for target in sorted(graph[module]))
+
+
+def find_cycles(graph: Graph) -> Iterator[str]:
+    """One line for each way back to a module that is being visited, found depth first."""
+    done: set[str] = set()
+    trail: list[str] = []
+
+    def visit(module: str) -> Iterator[str]:
+        if module in trail:
+            yield "cycle: " + " -> ".join([*trail[trail.index(module) :], module])
+            return
+        if module in done or module == "__init__":
+            return
+        trail.append(module)
+        for target in sorted(graph.get(module, ())):
+            yield from visit(target)
+        done.add(trail.pop())
+
+    for module in sorted(graph):
+        yield from visit(module)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

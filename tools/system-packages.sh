@@ -1,0 +1,70 @@
+#!/bin/sh
+# Makes sure that the compiler finds what the build needs: jpeglib.h, Python.h and the venv module.
+# Does nothing when all are there. Otherwise root on a machine with apt-get installs them, and anybody
+# else is told what to type. Usage: system-packages.sh PYTHON
+set -eu
+
+python=${1:-python3}
+
+if ! command -v "${CXX:-g++}" >/dev/null 2>&1; then
+    echo "A C++20 compiler is missing: install g++ (11 or later) and try again." >&2
+    exit 1
+fi
+
+compiles() {
+    printf '%s\n' "$1" | "${CXX:-g++}" $2 -x c++ -fsyntax-only - >/dev/null 2>&1
+}
+
+has_jpeg() {
+    compiles '#include <cstdio>
+#include <jpeglib.h>' ''
+}
+
+has_python_headers() {
+    include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    compiles '#include <Python.h>' "-I$include"
+}
+
+has_venv() {
+    "$python" -c 'import ensurepip, venv' >/dev/null 2>&1
+}
+
+# The dummy package libjpeg-dev exists on both Debian and Ubuntu; the direct names differ.
+jpeg_package() {
+    for name in libjpeg62-turbo-dev libjpeg-turbo8-dev; do
+        if apt-cache show "$name" >/dev/null 2>&1; then
+            echo "$name"
+            return
+        fi
+    done
+    echo libjpeg-dev
+}
+
+packages=
+has_jpeg || packages="$packages jpeg"
+has_python_headers || packages="$packages python3-dev"
+has_venv || packages="$packages python3-venv"
+[ -n "$packages" ] || exit 0
+
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "Missing on this machine:$packages (development files). Install them with your package manager." >&2
+    exit 1
+fi
+if [ "$(id -u)" -ne 0 ]; then
+    echo "Missing packages; type: sudo apt-get install$(echo "$packages" | sed 's/ jpeg/ libjpeg-dev/')" >&2
+    exit 1
+fi
+
+export DEBIAN_FRONTEND=noninteractive
+echo "Installing system packages:$packages"
+apt-get update -qq
+packages=$(echo "$packages" | sed "s/ jpeg/ $(jpeg_package)/")
+# shellcheck disable=SC2086 -- a list of names, one word each
+apt-get install -qq -y --no-install-recommends $packages >/dev/null
+
+for need in has_jpeg has_python_headers has_venv; do
+    if ! $need; then
+        echo "Installed$packages, yet $need still fails for $python: its headers come from elsewhere?" >&2
+        exit 1
+    fi
+done
