@@ -5,11 +5,10 @@ FUZZ_SEED ?= 1
 
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP = $(PY) -m pip --disable-pip-version-check -q
+PIP := python -m pip --disable-pip-version-check -q
 
 ASAN_VENV := .venv-asan
 ASAN_PY := $(ASAN_VENV)/bin/python
-ASAN_PIP := $(ASAN_PY) -m pip --disable-pip-version-check -q
 # Python itself is not instrumented, so the runtime must be there before it starts; without libstdc++ beside
 # it, the runtime finds no function to throw exceptions with.
 ASAN_RUNTIME = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so)
@@ -21,7 +20,7 @@ FUZZ_TARGETS := build/fuzz/probe build/fuzz/jpeg
 BUILD_INPUTS := $(shell find native -name '*.[ch]pp') CMakeLists.txt pyproject.toml src/batchplant/_version.py
 
 # Reads the build requirements from pyproject.toml, so that they are written down once.
-BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
+BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
 .PHONY: help setup demo test check asan fuzz bench docs clean
 .DELETE_ON_ERROR:
@@ -89,21 +88,21 @@ $(ASAN_VENV)/.created:
 
 %/.tools: pyproject.toml | %/.created
 	@echo 'Installing the build tools …'
-	@$*/bin/python -c '$(BUILD_REQUIRES)' | $*/bin/python -m pip --disable-pip-version-check -q install -r /dev/stdin cmake ninja
+	@$*/bin/$(PIP) install cmake ninja $$($*/bin/python -c '$(BUILD_REQUIRES)')
 	@touch $@
 
 $(VENV)/.installed: $(BUILD_INPUTS) | $(VENV)/.tools
 	@echo 'Building batchplant …'
-	@$(PIP) install --no-build-isolation -e '.[test]'
+	@$(VENV)/bin/$(PIP) install --no-build-isolation -e '.[test]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	@$(PIP) install 'batchplant[dev]'
+	@$(VENV)/bin/$(PIP) install 'batchplant[dev]'
 	@touch $@
 
 $(ASAN_VENV)/.installed: $(BUILD_INPUTS) | $(ASAN_VENV)/.tools
 	@echo 'Building batchplant with sanitizers …'
-	@$(ASAN_PIP) install --no-build-isolation -C build-dir=build/asan \
+	@$(ASAN_VENV)/bin/$(PIP) install --no-build-isolation -C build-dir=build/asan \
 	  -C cmake.define.BATCHPLANT_SANITIZE=ON -e '.[test]'
 	@touch $@
 

@@ -20,9 +20,9 @@ LAYERS = [
     ["reader", "writer"],
     ["shards", "formats", "ops", "order"],
     ["registry", "plan"],
-    ["loader", "convert", "verify"],
+    ["loader", "convert", "verify", "summary"],
     ["interop"],
-    ["__init__", "ffcv", "ffrecord", "cli", "testing"],
+    ["__init__", "ffcv", "ffrecord", "cli", "testing", "__main__"],
 ]
 # Parts whose members know nothing of each other.
 ISLANDS = ["formats"]

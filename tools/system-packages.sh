@@ -40,31 +40,34 @@ jpeg_package() {
     echo libjpeg-dev
 }
 
+# python3.12 may stand beside the system's python3, so its packages go by its own version.
+version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+
 packages=
-has_jpeg || packages="$packages jpeg"
-has_python_headers || packages="$packages python3-dev"
-has_venv || packages="$packages python3-venv"
+has_jpeg || packages="$packages libjpeg-dev"
+has_python_headers || packages="$packages $version-dev"
+has_venv || packages="$packages $version-venv"
 [ -n "$packages" ] || exit 0
 
 if ! command -v apt-get >/dev/null 2>&1; then
-    echo "Missing on this machine:$packages (development files). Install them with your package manager." >&2
+    echo "Missing on this machine (by Debian's names):$packages. Install them and try again." >&2
     exit 1
 fi
 if [ "$(id -u)" -ne 0 ]; then
-    echo "Missing packages; type: sudo apt-get install$(echo "$packages" | sed 's/ jpeg/ libjpeg-dev/')" >&2
+    echo "Some system packages are missing; type: sudo apt-get install$packages" >&2
     exit 1
 fi
 
 export DEBIAN_FRONTEND=noninteractive
 echo "Installing system packages:$packages"
 apt-get update -qq
-packages=$(echo "$packages" | sed "s/ jpeg/ $(jpeg_package)/")
+packages=$(echo "$packages" | sed "s/ libjpeg-dev/ $(jpeg_package)/")
 # shellcheck disable=SC2086 -- a list of names, one word each
 apt-get install -qq -y --no-install-recommends $packages >/dev/null
 
 for need in has_jpeg has_python_headers has_venv; do
     if ! $need; then
-        echo "Installed$packages, yet $need still fails for $python: its headers come from elsewhere?" >&2
+        echo "Installed$packages, yet $need still fails for $python: where does this Python come from?" >&2
         exit 1
     fi
 done

@@ -96,8 +96,8 @@ class Int(_Number):
     def __str__(self) -> str:
         if self.names is None or len(self.names) <= 4:
             return super().__str__()
-        shown = ", ".join(self.names[:3])
-        return f"{dataclasses.replace(self, names=None)}"[:-1] + f" {len(self.names)} classes: {shown}, …)"
+        dtype = "" if self.dtype == "int64" else f"dtype={self.dtype!r}, "
+        return f"Int({dtype}{len(self.names)} classes: {', '.join(self.names[:3])}, …)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,6 +207,11 @@ def field_from_json(found: Any) -> Field:
         return field
     except (TypeError, ValueError) as error:
         raise SchemaError(f"not a field description: {error}") from None
+
+
+def as_field(given: Field | str) -> Field:
+    """A field, or the one that a kind's bare name means: ``"bytes"``."""
+    return given if isinstance(given, Field) else field_from_json({"kind": given})
 
 
 class Schema(Mapping[str, Field]):

@@ -163,7 +163,9 @@ class ShardWriter:
     def check_target(self) -> None:
         found = self._existing()
         if found and not self.options.overwrite:
-            raise ExistsError("it exists already; overwrite the shards with overwrite=True", path=found[0])
+            raise ExistsError(
+                "it exists already; replace the shards with overwrite=True (--overwrite)", path=found[0]
+            )
 
     def _open(self, *, resume: bool = False) -> Writer:
         target = Path(self.path)

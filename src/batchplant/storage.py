@@ -233,6 +233,12 @@ class Spool:
             self._fd = -1
 
 
+def partial_folder(target: str, *, sharded: bool = False) -> Path:
+    """Where a target is made until it is complete."""
+    path = Path(f"{target}.shards" if sharded else target)
+    return path.with_name(f".{path.name}.partial")
+
+
 class Partial:
     """The hidden folder in which ``target`` is made, locked against a second writer."""
 
@@ -244,7 +250,7 @@ class Partial:
         if not self.target.name:
             raise OptionError("the target needs a name", path=target)
         self.check_target()
-        self.folder = self.target.with_name(f".{self.target.name}.partial")
+        self.folder = partial_folder(target)
         self._spools: dict[str, Spool] = {}
         self._lock = -1
         self._take_lock()
@@ -254,7 +260,9 @@ class Partial:
 
     def check_target(self) -> None:
         if os.path.lexists(self.target) and not self.overwrite:
-            raise ExistsError("it exists already; overwrite it with overwrite=True", path=self.target)
+            raise ExistsError(
+                "it exists already; replace it with overwrite=True (--overwrite)", path=self.target
+            )
 
     def _take_lock(self) -> None:
         lock = self.folder / "lock"

@@ -15,7 +15,7 @@ from ...columns import I32, I64, Column, Columns, Ragged, Spans
 from ...errors import DamagedError, SchemaError
 from ...format import Problem
 from ...reader import Reader
-from ...schema import Bytes, Field, Float, Image, Int, Json, Schema, Tensor
+from ...schema import Bytes, Field, Float, Image, Int, Json, Schema, Tensor, as_field
 from ...storage import open_source
 from .layout import (
     ALLOCATING,
@@ -43,9 +43,9 @@ from .layout import (
 
 
 class BetonReader(Reader):
-    """Reads .beton files. ``custom``: what FFCV's custom fields are laid out as, ``{"name": Bytes()}``."""
+    """Reads .beton files. ``custom``: what FFCV's custom fields are laid out as, ``{"name": Bytes()}`` or ``"bytes"``."""
 
-    def __init__(self, path: str, *, custom: Mapping[str, Field] | None = None) -> None:
+    def __init__(self, path: str, *, custom: Mapping[str, Field | str] | None = None) -> None:
         self.path = path
         self._source = open_source(path)
         header = self._source.array(HEADER, 0, 1)[0]
@@ -56,7 +56,9 @@ class BetonReader(Reader):
         self._allocations_at = int(header["allocations"])
         descriptors = self._source.array(DESCRIPTOR, HEADER.itemsize, int(header["fields"]))
         self._table_at = HEADER.itemsize + descriptors.nbytes
-        self.schema, self.types = self._fields(descriptors, dict(custom or {}))
+        self.schema, self.types = self._fields(
+            descriptors, {name: as_field(one) for name, one in (custom or {}).items()}
+        )
         self._dtype = table_dtype(self.types)
         end = self._table_at + self.length * self._dtype.itemsize
         if not end <= self._allocations_at <= self._source.size or self.page == 0 or not self.types:

@@ -1,0 +1,82 @@
+"""The command line: ``batchplant formats | info | head | convert | verify``.
+
+Exit codes: 0 all is well, 1 a problem was found in the data, 2 the command was used wrongly, 130 stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from .. import __version__
+from ..errors import BatchplantError, DataError
+from . import convert, formats, head, info, verify
+from .terminal import print_json
+
+COMMANDS = (formats, info, head, convert, verify)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="batchplant",
+        description="Open, check and convert machine-learning data, whatever format it is in.",
+        epilog="exit codes: 0 ok, 1 a problem was found in the data, 2 wrong use\n"
+        "`batchplant COMMAND --help` shows examples.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"batchplant {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in COMMANDS:
+        name = module.__name__.rpartition(".")[2]
+        summary, _, examples = (module.__doc__ or "").partition("\n\n")
+        one = commands.add_parser(
+            name,
+            help=summary.rstrip("."),
+            description=summary,
+            epilog=examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_args(one)
+        one.add_argument("--json", action="store_true", help="print JSON for machines")
+        one.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    args = build_parser().parse_args(argv)
+    # A kill is treated like Ctrl-C: the writer stops in order.
+    # Outside of the main thread (ValueError) signals are the caller's.
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGTERM, _stop)
+    try:
+        return int(args.run(args))
+    except BatchplantError as error:
+        if args.json:
+            print_json({"error": {"kind": type(error).__name__, "message": str(error), **_place(error)}})
+        print(f"batchplant: {error}", file=sys.stderr)
+        return 1 if isinstance(error, DataError) else 2
+    except KeyboardInterrupt:
+        print("batchplant: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (| head); Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"batchplant: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
+
+
+def _place(error: BatchplantError) -> dict[str, object]:
+    return {"path": error.path, "sample": error.sample, "field": error.field, "offset": error.offset}
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

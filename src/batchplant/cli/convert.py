@@ -1,0 +1,134 @@
+"""Convert a dataset into another format.
+
+examples:
+  batchplant convert photos/ train.beton
+  batchplant convert photos/ train.beton --max-resolution 400 --quality 90 --checksums
+  batchplant convert train.beton back/ --limit 100 --shuffle
+  batchplant convert arrays.npz train.beton --fields x,y --rename x=image
+  batchplant convert photos/ train.beton --shard-size 1GB
+  batchplant convert photos/ train.beton --resume        (go on after Ctrl-C or a kill)
+
+JPEGs that fit pass through byte for byte. The target appears only when it is complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from ..codecs.image_rules import WRITE_MODES, ImageOptions
+from ..convert import Conversion, convert
+from ..errors import BatchplantError, OptionError
+from ..storage import partial_folder
+from .terminal import add_reading, human_size, parse_options, parse_size, print_json, progress_bar
+
+SHOWN = 20
+
+
+def add_args(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SRC", help="file, folder, URL, glob or braces of shards")
+    parser.add_argument(
+        "target", metavar="DST", help="the suffix says the format; a name without one: a folder"
+    )
+    add_reading(parser)
+    parser.add_argument("--to", metavar="NAME", help="the format to write (default: by the suffix of DST)")
+    parser.add_argument(
+        "--to-option",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="an option of the format's writer",
+    )
+    chosen = parser.add_argument_group("what to write")
+    chosen.add_argument("--fields", metavar="A,B", help="only these fields, in this order")
+    chosen.add_argument("--rename", metavar="OLD=NEW,…", help="new names for fields")
+    chosen.add_argument("--limit", type=int, metavar="N", help="at most N samples")
+    chosen.add_argument("--shuffle", action="store_true", help="in random order")
+    chosen.add_argument(
+        "--seed", type=int, default=0, help="of --shuffle and of write mode proportion (default 0)"
+    )
+    pictures = parser.add_argument_group("pictures")
+    pictures.add_argument(
+        "--max-resolution", type=int, metavar="PX", help="shrink so that the longer side fits"
+    )
+    pictures.add_argument(
+        "--quality", type=int, default=90, metavar="Q", help="of JPEGs we encode (default 90)"
+    )
+    pictures.add_argument("--write-mode", choices=WRITE_MODES, help="default: keep JPEGs, the rest lossless")
+    pictures.add_argument(
+        "--smart-threshold", type=parse_size, default=256 * 256 * 3, metavar="SIZE",
+        help="write mode smart: JPEG above this many raw bytes (default 196608)",
+    )  # fmt: skip
+    pictures.add_argument(
+        "--compress-probability",
+        type=float,
+        default=0.5,
+        metavar="P",
+        help="write mode proportion (default 0.5)",
+    )
+    pictures.add_argument("--reencode", action="store_true", help="encode also what could pass through")
+    pictures.add_argument("--to-rgb", action="store_true", help="drop alpha, convert CMYK and 16 bits")
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--shard-size", type=parse_size, metavar="SIZE", help="several files of about this size each"
+    )
+    how.add_argument("--workers", type=int, metavar="N", help="encoding threads (default: all cores)")
+    how.add_argument("--checksums", action="store_true", help="also write DST.crc, which verify uses")
+    how.add_argument("--overwrite", action="store_true", help="replace DST")
+    how.add_argument(
+        "--on-error", choices=("raise", "skip"), default="raise", help="leave bad samples out and list them"
+    )
+    how.add_argument("--resume", action="store_true", help="go on where an interrupted conversion stopped")
+    how.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run(args: argparse.Namespace) -> int:
+    images = ImageOptions(
+        write_mode=args.write_mode, max_resolution=args.max_resolution, jpeg_quality=args.quality,
+        smart_threshold=args.smart_threshold, compress_probability=args.compress_probability,
+        reencode=args.reencode, to_rgb=args.to_rgb, seed=args.seed,
+    )  # fmt: skip
+    try:
+        with progress_bar("converting", quiet=args.quiet or args.json) as progress:
+            done = convert(
+                args.source, args.target, format=args.format, target_format=args.to,
+                fields=args.fields.split(",") if args.fields else None, rename=_renames(args.rename),
+                limit=args.limit, shuffle=args.shuffle, seed=args.seed, images=images,
+                shard_size=args.shard_size, workers=args.workers, overwrite=args.overwrite,
+                on_error=args.on_error, checksums=args.checksums, resume=args.resume, progress=progress,
+                source_options=parse_options(args.option), target_options=parse_options(args.to_option),
+            )  # fmt: skip
+    except (KeyboardInterrupt, BatchplantError):
+        if partial_folder(args.target, sharded=args.shard_size is not None).exists():
+            print("batchplant: what was done is kept; --resume goes on from there", file=sys.stderr)
+        raise
+    _report(args, done)
+    return 1 if done.skipped else 0
+
+
+def _renames(given: str | None) -> dict[str, str]:
+    pairs = [one.partition("=") for one in given.split(",")] if given else []
+    for old, equals, new in pairs:
+        if not (old and equals and new):
+            raise OptionError("--rename takes OLD=NEW, several with commas between")
+    return {old: new for old, _, new in pairs}
+
+
+def _report(args: argparse.Namespace, done: Conversion) -> None:
+    rate = (done.samples - done.resumed_at) / max(done.seconds, 1e-9)
+    size = os.path.getsize(done.path) if os.path.isfile(done.path) else None
+    if args.json:
+        found: dict[str, Any] = {
+            "path": done.path, "samples": done.samples, "bytes": size, "seconds": round(done.seconds, 3),
+            "resumed at": done.resumed_at, "skipped": [vars(one) for one in done.skipped],
+        }  # fmt: skip
+        print_json(found)
+        return
+    said = f", {human_size(size)}" if size is not None else ""
+    print(f"{done.path}: {done.samples:,} samples{said}, {done.seconds:.1f} s, {rate:,.0f} samples/s")
+    for problem in done.skipped[:SHOWN]:
+        print(f"  skipped: {problem}")
+    if len(done.skipped) > SHOWN:
+        print(f"  … and {len(done.skipped) - SHOWN} more (--json lists all)")

@@ -1,0 +1,74 @@
+"""List the formats, or all about one.
+
+examples:
+  batchplant formats
+  batchplant formats beton
+  batchplant formats --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from ..format import Format
+from ..registry import all_formats, get_format, own_options
+from .terminal import console, print_json
+
+
+def add_args(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="one format: what it holds and its options")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.name is not None:
+        return _one(get_format(args.name), args.json)
+    found = sorted(all_formats().values(), key=lambda one: one.name)
+    if args.json:
+        print_json([one.describe() for one in found])
+        return 0
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "suffixes", "read", "write", "field kinds", "install"):
+        table.add_column(column, overflow="fold")
+    for one in found:
+        kinds = ", ".join(kind.kind for kind in one.kinds)
+        suffixes = " ".join(one.suffixes) or "a folder"
+        table.add_row(one.name, suffixes, "yes", "yes" if one.writer else "no", kinds, escape(_install(one)))
+    console().print(table)
+    return 0
+
+
+def _install(one: Format) -> str:
+    return f'"batchplant[{one.extra}]"' if one.extra else ""
+
+
+def _options(made: Any) -> dict[str, str]:
+    return {
+        name: "" if option.default is inspect.Parameter.empty else repr(option.default)
+        for name, option in own_options(made).items()
+    }
+
+
+def _one(found: Format, as_json: bool) -> int:
+    described = found.describe()
+    described["reader options"] = _options(found.reader)
+    described["writer options"] = _options(found.writer) if found.writer else {}
+    if as_json:
+        print_json(described)
+        return 0
+    print(f"{found.name}: {found.title}")
+    print(f"  suffixes     {' '.join(found.suffixes) or 'a folder'}")
+    print(f"  holds        {', '.join(described['kinds'])}{', missing values' if found.optional else ''}")
+    print(f"  notes        {found.notes}")
+    print(f"  spec         {found.spec}")
+    for side, made in (("reading", found.reader), ("writing", found.writer)):
+        if made is not None:
+            about = " ".join((inspect.getdoc(made) or "").split())
+            print(f"  {side:<12} {about}")
+            for name, default in _options(made).items():
+                print(f"    {name} (default {default})")
+    return 0

@@ -1,0 +1,125 @@
+"""Show the first samples; pictures are drawn where the output is a terminal.
+
+examples:
+  batchplant head train.beton
+  batchplant head train.beton -n 3 --start 1000
+  batchplant head photos/ --fields label
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import os
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from ..codecs.image import expand, fit
+from ..errors import BatchplantError
+from ..schema import Field, Image
+from .terminal import add_source, console, human_size, open_source, print_json
+
+TEXT_SHOWN = 300
+PICTURE_WIDTH = 32
+
+
+def add_args(parser: argparse.ArgumentParser) -> None:
+    add_source(parser)
+    parser.add_argument("-n", type=int, default=5, metavar="N", help="how many samples (default 5)")
+    parser.add_argument("--start", type=int, default=0, metavar="I", help="the first to show (default 0)")
+    parser.add_argument("--fields", metavar="A,B", help="only these fields")
+    parser.add_argument("--no-pictures", action="store_true", help="do not draw pictures")
+
+
+def run(args: argparse.Namespace) -> int:
+    out = console()
+    reader = open_source(args)
+    if args.fields:
+        reader = reader.select(args.fields.split(","))
+    damaged = 0
+    shown = []
+    for number in range(*slice(args.start, args.start + max(0, args.n)).indices(len(reader))):
+        try:
+            sample = reader[number]
+        except BatchplantError as error:
+            damaged += 1
+            sample = {}
+            if args.json:
+                shown.append({"sample": number, "error": str(error)})
+            else:
+                print(f"sample {number}: {error}")
+            continue
+        if args.json:
+            values = {name: as_json(value) for name, value in sample.items()}
+            shown.append({"sample": number, **values})
+        else:
+            _print(out, number, sample, dict(reader.schema), draw=out.is_terminal and not args.no_pictures)
+    if args.json:
+        print_json(shown)
+    return 1 if damaged else 0
+
+
+def _print(
+    out: Console, number: int, sample: dict[str, Any], schema: dict[str, Field], *, draw: bool
+) -> None:
+    out.print(f"sample {number}", style="bold")
+    width = max(map(len, sample), default=0)
+    for name, value in sample.items():
+        out.print(Text(f"  {name:<{width}}  {as_text(value, schema[name])}"))
+        if draw and isinstance(schema[name], Image) and isinstance(value, np.ndarray):
+            out.print(picture(value))
+
+
+def as_text(value: Any, field: Field) -> str:
+    """One line about a value."""
+    names = getattr(field, "names", None)
+    if isinstance(value, np.ndarray):
+        if isinstance(field, Image):
+            height, width = value.shape[:2]
+            return f"{width}×{height} {field.mode or ''} mean {value.mean():.1f}"
+        inside = np.array2string(value.reshape(-1)[:8], separator=", ", threshold=8)
+        return f"{value.dtype} {value.shape} {inside[:-1]}{', …]' if value.size > 8 else ']'}"
+    if isinstance(value, bytes):
+        return f"{human_size(len(value))} {value[:16].hex(' ')}{' …' if len(value) > 16 else ''}"
+    if names and isinstance(value, int) and 0 <= value < len(names):
+        return f"{value} ({names[value]})"
+    text = repr(value)
+    return text if len(text) <= TEXT_SHOWN else text[:TEXT_SHOWN] + " …"
+
+
+def as_json(value: Any) -> Any:
+    """Whole values where they are small, a description where they are arrays."""
+    if isinstance(value, np.ndarray):
+        described: dict[str, Any] = {"dtype": str(value.dtype), "shape": list(value.shape)}
+        if value.size <= 64 and value.dtype.kind in "biuf":
+            described["values"] = value.tolist()
+        return described
+    if isinstance(value, bytes):
+        return {"bytes": len(value), "base64": base64.b64encode(value[:64]).decode()}
+    return value
+
+
+def picture(pixels: np.ndarray[Any, Any]) -> Text:
+    """The picture in half blocks, two pixels to a character."""
+    if pixels.dtype == np.uint16:
+        pixels = (pixels >> 8).astype(np.uint8)
+    columns = min(PICTURE_WIDTH, os.get_terminal_size().columns - 4 if os.isatty(1) else PICTURE_WIDTH)
+    small = expand(fit(pixels, columns))
+    small = small[:, :, :3] if small.shape[2] >= 3 else np.repeat(small[:, :, :1], 3, axis=2)
+    if small.shape[0] % 2:
+        small = np.concatenate([small, small[-1:]])
+    text = Text()
+    for top, bottom in zip(small[::2], small[1::2], strict=True):
+        text.append("  ")
+        for upper, lower in zip(top.tolist(), bottom.tolist(), strict=True):
+            style = Style(
+                color="#{:02x}{:02x}{:02x}".format(*upper), bgcolor="#{:02x}{:02x}{:02x}".format(*lower)
+            )
+            text.append("▀", style)
+        text.append("\n")
+    text.rstrip()
+    return text

@@ -1,0 +1,132 @@
+"""What the commands share: arguments, JSON, tables, sizes, a progress bar."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from ..errors import OptionError
+from ..reader import Reader
+from ..registry import open as open_reader
+
+UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
+
+
+def console() -> Console:
+    return Console(highlight=False, soft_wrap=False)
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """PATH… and how to read it."""
+    parser.add_argument(
+        "source", metavar="PATH", nargs="+", help="file, folder, URL, glob or braces of shards"
+    )
+    add_reading(parser)
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", metavar="NAME", help="the format to read (default: found by content)")
+    parser.add_argument(
+        "--option",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="an option of the reader, e.g. allow_pickle=true (`batchplant formats NAME` lists them)",
+    )
+
+
+def open_source(args: argparse.Namespace) -> Reader:
+    return open_reader(args.source, format=args.format, **parse_options(args.option))
+
+
+def parse_options(given: list[str]) -> dict[str, Any]:
+    """NAME=VALUE pairs; a value is JSON where it can be, else text."""
+    options = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name:
+            raise OptionError(f"{one!r} is not NAME=VALUE")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
+
+
+def parse_size(text: str) -> int:
+    """Bytes: 500MB, 1GiB, 65536."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
+    if match is None or match[2] not in UNITS or float(match[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 500MB or 1GiB")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def human_size(size: float | None) -> str:
+    if size is None:
+        return "unknown"
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON can hold, NumPy's kinds included."""
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(plain(value), ensure_ascii=False, indent=2))
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="progress.data.speed")
+
+
+@contextlib.contextmanager
+def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error with rate and time left; nothing where that is no terminal."""
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
+        disable=quiet or not Console(stderr=True).is_terminal,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

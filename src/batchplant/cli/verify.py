@@ -1,0 +1,54 @@
+"""Check every sample of a dataset and name every problem.
+
+examples:
+  batchplant verify train.beton
+  batchplant verify train.beton --decode           (also decode every cell)
+  batchplant verify train.beton --against photos/  (prove that both hold the same)
+
+Structure, bounds and checksums (the format's own, or a .crc side-car) are always checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ..verify import verify
+from .terminal import add_source, parse_options, print_json, progress_bar
+
+SHOWN = 50
+
+
+def add_args(parser: argparse.ArgumentParser) -> None:
+    add_source(parser)
+    parser.add_argument("--decode", action="store_true", help="also decode every cell")
+    parser.add_argument("--against", metavar="OTHER", help="compare cell by cell with another dataset")
+    parser.add_argument("--workers", type=int, metavar="N", help="decoding threads (default: all cores)")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run(args: argparse.Namespace) -> int:
+    source = args.source[0] if len(args.source) == 1 else args.source
+    with progress_bar("verifying", quiet=args.quiet or args.json) as progress:
+        found = verify(
+            source, decode=args.decode, against=args.against, format=args.format, workers=args.workers,
+            progress=progress, **parse_options(args.option),
+        )  # fmt: skip
+    if args.json:
+        problems = [vars(one) for one in found.problems]
+        print_json(
+            {
+                "path": found.path,
+                "ok": found.ok,
+                "samples": found.samples,
+                "checks": found.checks,
+                "problems": problems,
+            }
+        )
+        return 0 if found.ok else 1
+    for problem in found.problems[:SHOWN]:
+        print(problem)
+    if len(found.problems) > SHOWN:
+        print(f"… and {len(found.problems) - SHOWN} more (--json lists all)")
+    verdict = "ok" if found.ok else f"{len(found.problems)} problems"
+    print(f"{found.path}: {verdict} ({found.samples:,} samples; checked {', '.join(found.checks)})")
+    return 0 if found.ok else 1
