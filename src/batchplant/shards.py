@@ -164,7 +164,7 @@ class ShardWriter:
         found = self._existing()
         if found and not self.options.overwrite:
             raise ExistsError(
-                "it exists already; replace the shards with overwrite=True (--overwrite)", path=found[0]
+                "it exists; replace the shards with overwrite=True (--overwrite)", path=found[0]
             )
 
     def _open(self, *, resume: bool = False) -> Writer:

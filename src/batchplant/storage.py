@@ -260,9 +260,7 @@ class Partial:
 
     def check_target(self) -> None:
         if os.path.lexists(self.target) and not self.overwrite:
-            raise ExistsError(
-                "it exists already; replace it with overwrite=True (--overwrite)", path=self.target
-            )
+            raise ExistsError("it exists; replace it with overwrite=True (--overwrite)", path=self.target)
 
     def _take_lock(self) -> None:
         lock = self.folder / "lock"

@@ -43,7 +43,7 @@ from .layout import (
 
 
 class BetonReader(Reader):
-    """Reads .beton files. ``custom``: what FFCV's custom fields are laid out as, ``{"name": Bytes()}`` or ``"bytes"``."""
+    """Reads .beton files. ``custom``: how FFCV's custom fields are laid out, ``{"name": Bytes()}``."""
 
     def __init__(self, path: str, *, custom: Mapping[str, Field | str] | None = None) -> None:
         self.path = path

@@ -1,0 +1,128 @@
+"""What the benchmarks share: the machine's name, interleaved timing, FFCV's interpreter, results and figures."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import batchplant
+from batchplant import _native
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+RESULTS = HERE / "results"
+
+
+def photos() -> ModuleType:
+    """The photo generator of the demo."""
+    spec = importlib.util.spec_from_file_location("photos", ROOT / "demo" / "photos.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["photos"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on; part of every result."""
+    model = platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.lower().startswith("model name"):
+            model = f"{line.partition(':')[2].strip()} ({platform.machine()})"
+            break
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "batchplant": batchplant.__version__,
+        "native": _native.features(),
+    }
+
+
+def interleaved(tasks: dict[str, Callable[[], float]], rounds: int) -> dict[str, dict[str, float]]:
+    """Run all tasks in turn, several rounds; each returns its seconds. Best and median of each."""
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    for number in range(rounds):
+        for name, task in tasks.items():
+            seconds[name].append(task())
+            print(f"  round {number + 1}/{rounds}  {name:<28} {seconds[name][-1]:8.3f} s", flush=True)
+    return {
+        name: {"best": min(found), "median": statistics.median(found), "runs": len(found)}
+        for name, found in seconds.items()
+    }
+
+
+def timed(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def ffcv_python() -> str | None:
+    """An interpreter that imports ffcv: ours, or the one that BATCHPLANT_FFCV_PYTHON names."""
+    if named := os.environ.get("BATCHPLANT_FFCV_PYTHON"):
+        return named
+    if importlib.util.find_spec("ffcv") is not None:
+        return sys.executable
+    print("FFCV is not installed: its side is skipped (BATCHPLANT_FFCV_PYTHON may name a Python that has it)")
+    return None
+
+
+def arguments(about: str, rounds: int = 5) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"default {rounds}")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for JSON and figure")
+    return parser
+
+
+@contextmanager
+def workplace() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="batchplant-bench-") as folder:
+        yield Path(folder)
+
+
+def save(out: Path, name: str, results: dict[str, Any]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine(), **results}, indent=2) + "\n")
+    print(f"wrote {path}")
+
+
+def bars(out: Path, name: str, title: str, unit: str, groups: dict[str, dict[str, float]]) -> None:
+    """One bar chart per group, side by side."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(groups), figsize=(4.2 * len(groups), 3.2), squeeze=False)
+    for axis, (group, values) in zip(axes[0], groups.items(), strict=True):
+        colours = ["#2a6f97" if "batchplant" in label else "#b0b7bf" for label in values]
+        drawn = axis.bar(list(values), list(values.values()), color=colours, width=0.6)
+        axis.bar_label(drawn, fmt=lambda value: f"{value:,.3g}" if value < 100 else f"{value:,.0f}", padding=2)
+        axis.set_title(group, fontsize=10)
+        axis.set_ylabel(unit, fontsize=9)
+        axis.margins(y=0.15)
+        axis.spines[["top", "right"]].set_visible(False)
+    where = machine()
+    figure.suptitle(title, fontsize=11)
+    figure.text(0.5, 0.01, f"{where['cpu']}, {where['cores']} cores; median", ha="center", fontsize=8, color="#555")
+    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    out.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out / f"{name}.svg")
+    figure.savefig(out / f"{name}.png", dpi=110)
+    print(f"wrote {out / name}.svg")
