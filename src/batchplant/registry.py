@@ -5,6 +5,7 @@ A package adds a format with an entry point in the group ``batchplant.formats`` 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import glob
 import importlib
@@ -18,11 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from . import formats
-from .codecs.image_rules import ImageOptions
+from .codecs.image_rules import ImageOptions, stored_encoding
 from .errors import NotFoundError, OptionError, UnknownFormatError
 from .format import Format, Probe
 from .reader import Reader
-from .schema import Field, Schema
+from .schema import Field, Image, Schema
 from .shards import Concat, ShardWriter
 from .storage import is_remote
 from .writer import WriteOptions, Writer
@@ -242,11 +243,23 @@ def create_with(
     found.check(schema)
     check_options(found, found.writer, options)
     made = found.writer
+    schema = _as_stored(schema, made, write)
 
     def make(shard: str, how: WriteOptions) -> Writer:
         return made(shard, schema, how, **options)
 
     return make(path, write) if shard_size is None else ShardWriter(path, schema, write, shard_size, make)
+
+
+def _as_stored(schema: Schema, made: type[Writer], write: WriteOptions) -> Schema:
+    """The schema with the encodings that pictures will have."""
+    fields = dict(schema)
+    for name, field in schema.items():
+        if isinstance(field, Image):
+            options = write.images_by_field.get(name, write.images)
+            encoding = stored_encoding(field.encoding, options, made.image_target(field))
+            fields[name] = dataclasses.replace(field, encoding=encoding)
+    return Schema(fields)
 
 
 def target_format(path: str) -> Format:

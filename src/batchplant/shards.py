@@ -80,7 +80,7 @@ class Concat(Reader):
         return np.concatenate(found).astype(np.int64)
 
     def facts(self) -> dict[str, Any]:
-        return {"shards": len(self.readers), **self.readers[0].facts()}
+        return {"shards": len(self.readers)}
 
     def _verify(self) -> Iterator[Problem]:
         for reader in self.readers:
@@ -150,6 +150,7 @@ class ShardWriter:
         state = (self.partial.state or {}).get("own") or {"done": [], "bytes": 0}
         self._done: list[dict[str, Any]] = state["done"]
         self._bytes: int = state["bytes"]
+        self._finished = False
         self._current = self._open(resume=self.partial.state is not None)
         # A shard may have been saved after the last time that all were.
         self.resumed = self._current.resumed or (self.partial.state or {}).get("extra")
@@ -173,21 +174,30 @@ class ShardWriter:
         options = dataclasses.replace(self.options, resume=resume, overwrite=True, length=None)
         return self._make(str(self.partial.folder / name), options)
 
+    def _counted(self) -> list[dict[str, Any]]:
+        """What the finished shards and the one at work took, wrote and skipped."""
+        return self._done if self._finished else [*self._done, self._count()]
+
+    def _count(self) -> dict[str, Any]:
+        current = self._current
+        problems = [dataclasses.asdict(one) for one in current.skipped]
+        return {"received": current.received, "written": current.written, "skipped": problems}
+
     @property
     def received(self) -> int:
-        return sum(int(one["received"]) for one in self._done) + self._current.received
+        return sum(int(one["received"]) for one in self._counted())
 
     @property
     def written(self) -> int:
-        return sum(int(one["written"]) for one in self._done) + self._current.written
+        return sum(int(one["written"]) for one in self._counted())
 
     @property
     def skipped(self) -> list[Problem]:
         found, first = [], 0
-        for one in self._done:
+        for one in self._counted():
             found += [_shift(Problem(**problem), first) for problem in one["skipped"]]
             first += one["received"]
-        return found + [_shift(problem, first) for problem in self._current.skipped]
+        return found
 
     def append(self, samples: Mapping[str, Any]) -> None:
         """As :meth:`Writer.append`; Columns are split where a shard is full."""
@@ -205,15 +215,13 @@ class ShardWriter:
 
     def _next(self) -> None:
         self._finish_current()
-        self._bytes = 0
+        self._bytes, self._finished = 0, False
         self._current = self._open()
 
     def _finish_current(self) -> None:
         self._current.close()
-        problems = [dataclasses.asdict(one) for one in self._current.skipped]
-        self._done.append(
-            {"received": self._current.received, "written": self._current.written, "skipped": problems}
-        )
+        self._done.append(self._count())
+        self._finished = True
 
     def checkpoint(self, extra: dict[str, Any] | None = None) -> None:
         self._current.checkpoint(extra)

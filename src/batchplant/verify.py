@@ -122,7 +122,10 @@ def _wrong_sums(
 ) -> Iterator[Problem]:
     found = checksums.of_columns(fields, columns)
     for row, column in np.argwhere(found != sums[start : start + columns.rows]):
-        yield Problem("the checksum is wrong", reader.path, start + int(row), fields[column])
+        sample, name = start + int(row), fields[column]
+        spans = reader.spans(name, [sample])
+        offset = None if spans is None else int(spans.start[0])
+        yield Problem("the checksum is wrong", reader.path, sample, name, offset)
 
 
 def _undecodable(reader: Reader, columns: Columns, start: int, row: int) -> list[Problem]:

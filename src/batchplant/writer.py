@@ -123,7 +123,8 @@ class Writer:
         """Why a field of a kind that the format holds is refused all the same; None where it is not."""
         return None
 
-    def _image_target(self, field: Image) -> ImageTarget:
+    @classmethod
+    def image_target(cls, field: Image) -> ImageTarget:
         """What the format can hold in an image field."""
         return ImageTarget()
 
@@ -255,7 +256,7 @@ class Writer:
             column = columns[name]
             if isinstance(field, Image) and isinstance(column, Ragged):
                 options = self.options.images_by_field.get(name, self.options.images)
-                done[name], errors = conform(column, options, self._image_target(field), numbers)
+                done[name], errors = conform(column, options, self.image_target(field), numbers)
                 for row, error in errors:
                     failed.setdefault(row, error.at(field=name))
         if failed:

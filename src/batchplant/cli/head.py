@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import base64
-import os
+import shutil
 from typing import Any
 
 import numpy as np
@@ -107,8 +107,8 @@ def picture(pixels: np.ndarray[Any, Any]) -> Text:
     """The picture in half blocks, two pixels to a character."""
     if pixels.dtype == np.uint16:
         pixels = (pixels >> 8).astype(np.uint8)
-    columns = min(PICTURE_WIDTH, os.get_terminal_size().columns - 4 if os.isatty(1) else PICTURE_WIDTH)
-    small = expand(fit(pixels, columns))
+    columns = shutil.get_terminal_size().columns - 4
+    small = expand(fit(pixels, max(8, min(PICTURE_WIDTH, columns))))
     small = small[:, :, :3] if small.shape[2] >= 3 else np.repeat(small[:, :, :1], 3, axis=2)
     if small.shape[0] % 2:
         small = np.concatenate([small, small[-1:]])

@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
         print(problem)
     if len(found.problems) > SHOWN:
         print(f"… and {len(found.problems) - SHOWN} more (--json lists all)")
-    verdict = "ok" if found.ok else f"{len(found.problems)} problems"
+    count = len(found.problems)
+    verdict = "ok" if found.ok else f"{count} problem{'s' if count > 1 else ''}"
     print(f"{found.path}: {verdict} ({found.samples:,} samples; checked {', '.join(found.checks)})")
     return 0 if found.ok else 1

@@ -59,6 +59,13 @@ class ImageTarget:
     modes: frozenset[str] | None = None
 
 
+def stored_encoding(encoding: str | None, options: ImageOptions, target: ImageTarget) -> str | None:
+    """The encoding that a field's pictures have once they are stored; None: it may differ."""
+    if options.write_mode is not None:
+        return {"jpg": "jpeg", "raw": "raw"}.get(options.write_mode)
+    return None if encoding is None else _natural(encoding, target)
+
+
 def conform(
     cells: Ragged, options: ImageOptions, target: ImageTarget, numbers: I64
 ) -> tuple[Ragged, list[tuple[int, BatchplantError]]]:

@@ -250,7 +250,8 @@ class NpzWriter(Writer):
         if field.optional:
             yield f"{name}.valid", np.dtype(np.bool_), ()
 
-    def _image_target(self, field: Image) -> ImageTarget:
+    @classmethod
+    def image_target(cls, field: Image) -> ImageTarget:
         return ImageTarget(ANY_ENCODED | {"raw"})
 
     def _begin(self, state: dict[str, Any] | None) -> None:

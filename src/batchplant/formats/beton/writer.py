@@ -29,9 +29,9 @@ from .layout import (
     JSON,
     MISSING_MARK,
     NOTE_MAGIC,
-    PAGE_DEFAULT,
     PAGE_END,
     PAGE_LEAST,
+    PAGE_USUAL,
     RAW,
     RGB,
     layout,
@@ -39,12 +39,15 @@ from .layout import (
     table_dtype,
 )
 
+SMALL_FILE = 4 * PAGE_USUAL
+
 
 class BetonWriter(Writer):
-    """Writes .beton files that FFCV reads. ``page_size``: a power of two from 2 MiB; it grows with the data.
+    """Writes .beton files that FFCV reads. ``page_size``: a power of two from 2 MiB on.
 
-    Cells go to their place at once, behind room for the table: as much as ``length`` samples need, or a page
-    (some 300,000 samples). Only when more come are the pages copied once at the end.
+    Without it, pages are 2 MiB in small files and 8 MiB, as FFCV's, in others; a sample that is larger than
+    a page makes the page grow. Cells go to their place at once, behind room for the table: as much as
+    ``length`` samples need, or a page. Only when more come are the pages copied once at the end.
     """
 
     def __init__(
@@ -55,7 +58,8 @@ class BetonWriter(Writer):
         *,
         page_size: int | None = None,
     ) -> None:
-        self._page = page_size or PAGE_DEFAULT
+        self._page = page_size or PAGE_LEAST
+        self._fixed = page_size is not None
         if self._page & (self._page - 1) or not PAGE_LEAST <= self._page < PAGE_END:
             raise OptionError(f"page_size must be a power of two from 2 MiB to 2 GiB, not {page_size}")
         self._types = [layout(field) for field in schema.values()]
@@ -68,7 +72,8 @@ class BetonWriter(Writer):
             return f".beton cannot hold {field.dtype} exactly"
         return None
 
-    def _image_target(self, field: Image) -> ImageTarget:
+    @classmethod
+    def image_target(cls, field: Image) -> ImageTarget:
         if layout(field) == RGB:
             return ImageTarget(frozenset({"jpeg", "raw"}), frozenset({"RGB"}))
         return ImageTarget()
@@ -137,6 +142,9 @@ class BetonWriter(Writer):
         for row, total in enumerate(totals.tolist()):
             if total >= PAGE_END // 2:
                 raise EncodeError(f"{total} bytes exceed .beton's largest page", sample=self.written + row)
+            # What lies in smaller pages lies in larger ones too, so the page may grow at any time.
+            if not self._fixed and self._cursor - self._origin >= SMALL_FILE:
+                self._page = max(self._page, PAGE_USUAL)
             while total > self._page:
                 self._page *= 2
             if self._cursor % self._page + total > self._page:
