@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine's name, interleaved timing, FFCV's interpreter, results and figures."""
+"""What the benchmarks share: the machine's name, timing in turns, FFCV's Python, results and figures."""
 
 from __future__ import annotations
 
@@ -113,14 +113,18 @@ def bars(out: Path, name: str, title: str, unit: str, groups: dict[str, dict[str
     for axis, (group, values) in zip(axes[0], groups.items(), strict=True):
         colours = ["#2a6f97" if "batchplant" in label else "#b0b7bf" for label in values]
         drawn = axis.bar(list(values), list(values.values()), color=colours, width=0.6)
-        axis.bar_label(drawn, fmt=lambda value: f"{value:,.3g}" if value < 100 else f"{value:,.0f}", padding=2)
+        axis.bar_label(
+            drawn, fmt=lambda value: f"{value:,.3g}" if value < 100 else f"{value:,.0f}", padding=2
+        )
         axis.set_title(group, fontsize=10)
         axis.set_ylabel(unit, fontsize=9)
         axis.margins(y=0.15)
         axis.spines[["top", "right"]].set_visible(False)
     where = machine()
     figure.suptitle(title, fontsize=11)
-    figure.text(0.5, 0.01, f"{where['cpu']}, {where['cores']} cores; median", ha="center", fontsize=8, color="#555")
+    figure.text(
+        0.5, 0.01, f"{where['cpu']}, {where['cores']} cores; median", ha="center", fontsize=8, color="#555"
+    )
     figure.tight_layout(rect=(0, 0.04, 1, 1))
     out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / f"{name}.svg")

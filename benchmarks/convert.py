@@ -34,7 +34,8 @@ class Folder:
         return Image.open(path), label
 
 root, target, longest, workers = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-fields = {"image": RGBImageField(write_mode="jpg", max_resolution=longest, jpeg_quality=90), "label": IntField()}
+picture = RGBImageField(write_mode="jpg", max_resolution=longest, jpeg_quality=90)
+fields = {"image": picture, "label": IntField()}
 folder = Folder(root)
 began = time.perf_counter()
 DatasetWriter(target, fields, num_workers=workers).from_indexed_dataset(folder, chunksize=20)
@@ -69,11 +70,11 @@ def main() -> None:
     python = ffcv_python()
     results: dict[str, Any] = {"pass-through": {}, "re-encode": {}}
     with workplace() as folder:
+        target = folder / "out.beton"
         for size, count in ((256, args.small), (500, args.large)):
             source = folder / f"photos{size}"
             print(f"making {count} pictures of {size} px")
             photos().make_folder(source, count, size=size)
-            target = folder / "out.beton"
             print(f"pass-through, {count} JPEGs of {size} px")
             found = interleaved(
                 {

@@ -30,7 +30,8 @@ opened = time.perf_counter() - began
 grown = resident() - before
 began = time.perf_counter()
 {reads}
-print(json.dumps({{"open": opened, "read": time.perf_counter() - began, "grown": grown, "resident": resident()}}))
+read = time.perf_counter() - began
+print(json.dumps({{"open": opened, "read": read, "grown": grown, "resident": resident()}}))
 """
 OURS = MEASURE.format(
     imports="import batchplant",
@@ -82,12 +83,15 @@ def main() -> None:
                 runs[name].append(measure(interpreter, script, path))
     for name, found in runs.items():
         results[name] = {
-            key: {"best": min(one[key] for one in found), "median": statistics.median(one[key] for one in found)}
+            key: {
+                "best": min(one[key] for one in found),
+                "median": statistics.median(one[key] for one in found),
+            }
             for key in found[0]
         }
         median = {key: value["median"] for key, value in results[name].items()}
         print(
-            f"{name:<12} open {median['open'] * 1e3:9.2f} ms, memory grown by {median['grown'] / 1e6:7.1f} MB, "
+            f"{name:<12} open {median['open'] * 1e3:9.2f} ms, memory grown {median['grown'] / 1e6:7.1f} MB, "
             f"process {median['resident'] / 1e6:6.1f} MB, 256 labels {median['read'] * 1e3:.2f} ms"
         )
     save(args.out, "open", results)

@@ -30,7 +30,9 @@ PICTURE_WIDTH = 32
 def add_args(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     parser.add_argument("-n", type=int, default=5, metavar="N", help="how many samples (default 5)")
-    parser.add_argument("--start", type=int, default=0, metavar="I", help="the first to show (default 0)")
+    parser.add_argument(
+        "--start", type=int, default=0, metavar="I", help="the first (default 0; -5: from the end)"
+    )
     parser.add_argument("--fields", metavar="A,B", help="only these fields")
     parser.add_argument("--no-pictures", action="store_true", help="do not draw pictures")
 
@@ -42,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
         reader = reader.select(args.fields.split(","))
     damaged = 0
     shown = []
-    for number in range(*slice(args.start, args.start + max(0, args.n)).indices(len(reader))):
+    start = max(0, args.start + len(reader)) if args.start < 0 else args.start
+    for number in range(start, min(start + args.n, len(reader))):
         try:
             sample = reader[number]
         except BatchplantError as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import io
+import ast
+import re
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,14 @@ from ..schema import Bool, Bytes, Field, Float, Int, Tensor, Text
 MAGIC = b"\x93NUMPY"
 # NumPy itself reads no longer header from files it does not trust.
 HEADER_MOST = 10_000
+EMPTY_ROWS_MOST = 1_000_000
+# Version → bytes of the header's length, encoding of its text.
+_VERSIONS = {1: (2, "latin1"), 2: (4, "latin1"), 3: (4, "utf8")}
+# What NumPy writes for an array that is not structured.
+_PLAIN = re.compile(
+    r"\{'descr': '([<>|=]?[a-zA-Z]\d*(?:\[\w+\])?)', 'fortran_order': (True|False), "
+    r"'shape': \(((?:\d+, ?)*\d*)\), \} *\n?"
+)
 
 
 class Header(NamedTuple):
@@ -33,32 +42,43 @@ class Header(NamedTuple):
 
 def parse_header(head: bytes) -> Header:
     """The header at the start of these bytes; DamagedError where there is none."""
-    file = io.BytesIO(head[: HEADER_MOST + 12])
     try:
-        # A damaged header may hold an odd literal that Python warns about while it reads it.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            major, _ = np.lib.format.read_magic(file)
-            if major == 1:
-                shape, fortran, dtype = np.lib.format.read_array_header_1_0(file, HEADER_MOST)
-            elif major in (2, 3):
-                shape, fortran, dtype = np.lib.format.read_array_header_2_0(file, HEADER_MOST)
-            else:
-                raise ValueError(f"version {major}")
-    # NumPy evaluates the header as a Python literal; damaged ones raise all of these.
+        if head[:6] != MAGIC or len(head) < 12 or head[6] not in _VERSIONS:
+            raise ValueError(f"it begins with {head[:8]!r}")
+        width, encoding = _VERSIONS[head[6]]
+        start = 8 + width + int.from_bytes(head[8 : 8 + width], "little")
+        if not 8 + width < start <= min(len(head), HEADER_MOST + 12):
+            raise ValueError(f"{start} bytes of header")
+        text = head[8 + width : start].decode(encoding)
+        plain = _PLAIN.fullmatch(text)
+        if plain is not None:
+            descr: Any = plain[1]
+            shape: Any = tuple(int(size) for size in plain[3].split(",") if size.strip())
+            fortran: Any = plain[2] == "True"
+        else:
+            # A damaged header may hold an odd literal that Python warns about while it reads it.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = ast.literal_eval(text.strip())
+            descr, fortran, shape = found["descr"], found["fortran_order"], found["shape"]
+        dtype = np.lib.format.descr_to_dtype(descr)
+        sizes = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
+        if not sizes or not isinstance(fortran, bool):
+            raise ValueError(f"shape {shape}")
+    # The header is a Python literal; damaged ones raise all of these.
     except (
         ValueError,
         SyntaxError,
         TypeError,
         KeyError,
+        IndexError,
+        AttributeError,
         RecursionError,
         MemoryError,
         OverflowError,
     ) as error:
         raise DamagedError(f"not an NPY header: {error}") from None
-    if any(not isinstance(size, int) or size < 0 for size in shape):
-        raise DamagedError(f"not an NPY header: shape {shape}")
-    return Header(dtype, shape, fortran, file.tell())
+    return Header(dtype, shape, fortran, start)
 
 
 def read(data: U8) -> npt.NDArray[Any]:
@@ -74,15 +94,23 @@ def view(header: Header, values: U8) -> npt.NDArray[Any]:
     if header.size != values.size:
         raise DamagedError(f"{values.size} bytes of values, and the header promises {header.size}")
     if header.size == 0:
+        # Rows without a byte cost nothing, so a header could promise any number of them.
+        if header.shape and header.shape[0] > EMPTY_ROWS_MOST:
+            raise DamagedError(f"it promises {header.shape[0]} rows of no bytes")
         return np.empty(header.shape, header.dtype)
     return values.view(header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
 
 
 def header_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    out = io.BytesIO()
+    """The header as NumPy writes it, with room for the number of rows to grow."""
     described = np.lib.format.dtype_to_descr(dtype)
-    np.lib.format.write_array_header_1_0(out, {"descr": described, "fortran_order": False, "shape": shape})
-    return out.getvalue()
+    text = f"{{'descr': {described!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    text += " " * (21 - len(repr(shape[0]))) if shape else ""
+    version = 1 if text.isascii() and len(text) < 65_000 else 3
+    width, encoding = _VERSIONS[version]
+    encoded = text.encode(encoding)
+    encoded += b" " * (64 - (8 + width + len(encoded) + 1) % 64) + b"\n"
+    return MAGIC + bytes([version, 0]) + len(encoded).to_bytes(width, "little") + encoded
 
 
 def write(array: npt.NDArray[Any]) -> bytes:
