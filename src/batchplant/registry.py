@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import glob
 import importlib
-import importlib.metadata
 import inspect
 import os
 import pkgutil
@@ -34,6 +33,9 @@ ENTRY_POINTS = "batchplant.formats"
 @functools.cache
 def all_formats() -> dict[str, Format]:
     """Every format by name: our own, then those of other packages."""
+    # A tenth of the time that importing batchplant takes, and needed only here.
+    import importlib.metadata
+
     found: dict[str, Format] = {}
     for module in pkgutil.iter_modules(formats.__path__):
         one = importlib.import_module(f"{formats.__name__}.{module.name}").FORMAT

@@ -12,12 +12,13 @@ import numpy as np
 
 from . import checksums
 from .codecs.cells import cell_bytes, decode_cell
-from .columns import Column, Columns, Ragged
+from .columns import I64, Column, Columns, Ragged
 from .errors import BatchplantError, DamagedError, DataError
 from .format import Problem
 from .reader import Reader
 from .registry import open as open_reader
 from .schema import Field
+from .shards import Concat
 
 STEP = 256
 
@@ -70,20 +71,21 @@ def verify(
         problems += _shape_differs(reader, other)
     with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
         for start in range(0, len(reader), STEP):
-            rows = np.arange(start, min(start + STEP, len(reader)))
-            columns = _read(reader, rows, problems)
+            end = min(start + STEP, len(reader))
+            rows, columns = _read(reader, np.arange(start, end), problems)
             if columns is not None:
                 if sums is not None:
-                    problems += _wrong_sums(reader, columns, start, *sums)
+                    problems += _wrong_sums(reader, columns, rows, *sums)
                 if decode:
                     jobs = [
-                        pool.submit(_undecodable, reader, columns, start, row) for row in range(columns.rows)
+                        pool.submit(_undecodable, reader, columns, row, int(number))
+                        for row, number in enumerate(rows)
                     ]
                     problems += [problem for job in jobs for problem in job.result()]
                 if other is not None:
                     problems += _differences(reader, other, columns, rows)
             if progress is not None:
-                progress(int(rows[-1]) + 1, len(reader))
+                progress(end, len(reader))
     return Verification(reader.path, len(reader), tuple(checks), problems)
 
 
@@ -95,6 +97,16 @@ def _structure(reader: Reader) -> Iterator[Problem]:
 
 
 def _side_car(reader: Reader, problems: list[Problem]) -> tuple[list[str], checksums.Sums] | None:
+    """The checksums beside a dataset; of shards only when every one has its own."""
+    if isinstance(reader, Concat):
+        parts = [_side_car(one, problems) for one in reader.readers]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        fields = known[0][0]
+        return fields, np.concatenate(
+            [sums[:, [names.index(one) for one in fields]] for names, sums in known]
+        )
     try:
         found = checksums.load(reader.path)
     except DamagedError as error:
@@ -109,32 +121,40 @@ def _side_car(reader: Reader, problems: list[Problem]) -> tuple[list[str], check
     return found
 
 
-def _read(reader: Reader, rows: Any, problems: list[Problem]) -> Columns | None:
+def _read(reader: Reader, rows: I64, problems: list[Problem]) -> tuple[I64, Columns | None]:
+    """The samples among these that can be read, and their cells."""
     try:
-        return reader.read(rows)
+        return rows, reader.read(rows)
     except DataError:
-        problems += reader.verify_each(rows)
-        return None
+        parts, good = [], []
+    for row in rows:
+        try:
+            parts.append(reader.read([row]))
+            good.append(row)
+        except DataError as error:
+            here = Problem.of(error.at(path=reader.path, sample=int(row)))
+            problems += list(reader.verify_each([row])) or [here]
+    return np.array(good, dtype=np.int64), Columns.concat(parts) if parts else None
 
 
 def _wrong_sums(
-    reader: Reader, columns: Columns, start: int, fields: list[str], sums: checksums.Sums
+    reader: Reader, columns: Columns, rows: I64, fields: list[str], sums: checksums.Sums
 ) -> Iterator[Problem]:
     found = checksums.of_columns(fields, columns)
-    for row, column in np.argwhere(found != sums[start : start + columns.rows]):
-        sample, name = start + int(row), fields[column]
+    for row, column in np.argwhere(found != sums[rows]):
+        sample, name = int(rows[row]), fields[column]
         spans = reader.spans(name, [sample])
         offset = None if spans is None else int(spans.start[0])
         yield Problem("the checksum is wrong", reader.path, sample, name, offset)
 
 
-def _undecodable(reader: Reader, columns: Columns, start: int, row: int) -> list[Problem]:
+def _undecodable(reader: Reader, columns: Columns, row: int, sample: int) -> list[Problem]:
     found = []
     for name, field in reader.schema.items():
         try:
             decode_cell(field, columns[name], row)
         except BatchplantError as error:
-            found.append(Problem.of(error.at(path=reader.path, sample=start + row, field=name)))
+            found.append(Problem.of(error.at(path=reader.path, sample=sample, field=name)))
     return found
 
 
@@ -171,5 +191,5 @@ def _same(mine: tuple[Field, Column], theirs: tuple[Field, Column], row: int) ->
     except BatchplantError:
         return False
     if isinstance(one, np.ndarray) or isinstance(two, np.ndarray):
-        return bool(np.array_equal(one, two))
-    return bool(one == two)
+        return bool(np.array_equal(one, two, equal_nan=True))
+    return bool(one == two) or (one != one and two != two)

@@ -14,6 +14,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -110,6 +111,10 @@ class Writer:
         """Take finished cells, in order."""
         raise NotImplementedError
 
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        """Row → why the format cannot hold it, for what the schema alone does not tell. In a worker."""
+        return {}
+
     def _finish(self) -> str:
         """Complete the file; return its name inside ``self.partial.folder``."""
         raise NotImplementedError
@@ -131,7 +136,10 @@ class Writer:
     # -- what everybody uses ---------------------------------------------------------------------------
 
     def append(self, samples: Mapping[str, Any]) -> None:
-        """Write one sample (a dict of values), or many at once (Columns of encoded cells)."""
+        """Write one sample (a dict of values), or many at once (Columns of encoded cells).
+
+        Values are copied. Columns are not: leave their arrays alone until the writer is closed.
+        """
         self._check_open()
         if isinstance(samples, Columns):
             self._flush_samples()
@@ -171,8 +179,8 @@ class Writer:
             self._drain(0)
             name = self._finish()
             self.partial.commit(name, [("checksums", checksums.SUFFIX)] if self.options.checksums else [])
-            if not self.options.checksums and os.path.isfile(self.path + checksums.SUFFIX):
-                os.unlink(self.path + checksums.SUFFIX)
+            if not self.options.checksums:
+                Path(f"{self.partial.target}{checksums.SUFFIX}").unlink(missing_ok=True)
         except BaseException:
             self.abort()
             raise
@@ -259,6 +267,8 @@ class Writer:
                 done[name], errors = conform(column, options, self.image_target(field), numbers)
                 for row, error in errors:
                     failed.setdefault(row, error.at(field=name))
+        for row, error in self._unfit(done).items():
+            failed.setdefault(row, error)
         if failed:
             done = done.take(np.setdiff1d(np.arange(columns.rows), list(failed)))
         sums = checksums.of_columns(self.schema, done) if self.options.checksums else None
@@ -300,7 +310,11 @@ def _own(value: Any) -> Any:
         return value.copy()
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    if isinstance(value, list | dict) or hasattr(value, "getbands"):
-        return copy.deepcopy(value)
-    # Tensors of other libraries.
-    return np.array(value) if hasattr(value, "__array__") and not isinstance(value, np.generic) else value
+    try:
+        if isinstance(value, list | tuple | dict) or hasattr(value, "getbands"):
+            return copy.deepcopy(value)
+        # Tensors of other libraries.
+        return np.array(value) if hasattr(value, "__array__") and not isinstance(value, np.generic) else value
+    # The worker that encodes it will meet the same error, and say which sample it was.
+    except Exception:
+        return value
