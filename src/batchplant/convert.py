@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 class Conversion:
     """What a conversion did."""
 
-    path: str
+    files: list[str]
     samples: int
     skipped: list[Problem]
     seconds: float
@@ -147,7 +147,7 @@ def convert(
     start = _resume_at(writer, feed, identity)
     _run(writer, feed, start, identity, progress)
     skipped = [problem for _, problem in feed.skipped] + writer.skipped
-    return Conversion(os.fspath(target), writer.written, skipped, time.monotonic() - began, start)
+    return Conversion(writer.files, writer.written, skipped, time.monotonic() - began, start)
 
 
 def _order(samples: int, limit: int | None, shuffle: bool, seed: int) -> I64:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from . import checksums
 from .columns import I64, Columns, Spans, column_runs, concat_columns, starts_of
 from .errors import ExistsError, OptionError, SchemaError
 from .format import Problem
@@ -151,6 +152,7 @@ class ShardWriter:
         self._done: list[dict[str, Any]] = state["done"]
         self._bytes: int = state["bytes"]
         self._finished = False
+        self.files: list[str] = []
         self._current = self._open(resume=self.partial.state is not None)
         # A shard may have been saved after the last time that all were.
         self.resumed = self._current.resumed or (self.partial.state or {}).get("extra")
@@ -238,6 +240,7 @@ class ShardWriter:
             parent = Path(self.path).parent
             for one in sorted(made):
                 os.replace(one, parent / one.name)
+            self.files = [str(parent / one.name) for one in sorted(made) if one.suffix != checksums.SUFFIX]
             for one in old:
                 if one.name not in {other.name for other in made}:
                     one.unlink()

@@ -74,6 +74,7 @@ class Writer:
 
     def __init__(self, path: str, schema: Schema, options: WriteOptions) -> None:
         self.path = os.fspath(path)
+        self.files = [self.path]
         self.schema = schema
         self.options = options
         self.skipped: list[Problem] = []

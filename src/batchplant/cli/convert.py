@@ -118,16 +118,17 @@ def _renames(given: str | None) -> dict[str, str]:
 
 def _report(args: argparse.Namespace, done: Conversion) -> None:
     rate = (done.samples - done.resumed_at) / max(done.seconds, 1e-9)
-    size = os.path.getsize(done.path) if os.path.isfile(done.path) else None
+    size = sum(map(os.path.getsize, done.files)) if all(map(os.path.isfile, done.files)) else None
     if args.json:
         found: dict[str, Any] = {
-            "path": done.path, "samples": done.samples, "bytes": size, "seconds": round(done.seconds, 3),
+            "files": done.files, "samples": done.samples, "bytes": size, "seconds": round(done.seconds, 3),
             "resumed at": done.resumed_at, "skipped": [vars(one) for one in done.skipped],
         }  # fmt: skip
         print_json(found)
         return
     said = f", {human_size(size)}" if size is not None else ""
-    print(f"{done.path}: {done.samples:,} samples{said}, {done.seconds:.1f} s, {rate:,.0f} samples/s")
+    where = args.target if len(done.files) == 1 else f"{len(done.files)} files from {done.files[0]} on"
+    print(f"{where}: {done.samples:,} samples{said}, {done.seconds:.1f} s, {rate:,.0f} samples/s")
     for problem in done.skipped[:SHOWN]:
         print(f"  skipped: {problem}")
     if len(done.skipped) > SHOWN:
