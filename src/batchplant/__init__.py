@@ -18,12 +18,13 @@ from .errors import (
     MissingLibraryError,
     NotFoundError,
     OptionError,
+    Problem,
     SampleIndexError,
     SchemaError,
     UnknownFormatError,
     UnsafeError,
 )
-from .format import Format, Probe, Problem
+from .format import Format, Probe
 from .reader import Reader
 from .registry import create, open
 from .schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video

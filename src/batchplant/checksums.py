@@ -40,7 +40,7 @@ def header(fields: Sequence[str]) -> bytes:
 
 def load(path: str) -> tuple[list[str], Sums] | None:
     """The fields and checksums beside a dataset; None where there is no side-car."""
-    name = path + SUFFIX
+    name = path.rstrip("/") + SUFFIX
     if "://" in path or not os.path.isfile(name):
         return None
     data = Path(name).read_bytes()
@@ -50,6 +50,6 @@ def load(path: str) -> tuple[list[str], Sums] | None:
         start = 12 + int.from_bytes(data[8:12], "little")
         fields = [str(one) for one in json.loads(data[12:start])["fields"]]
         sums = np.frombuffer(data, dtype="<u4", offset=start).reshape(-1, max(1, len(fields)))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"the checksums cannot be read: {error}", path=name) from None
     return fields, sums

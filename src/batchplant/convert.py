@@ -14,8 +14,7 @@ import numpy as np
 
 from .codecs.image_rules import ImageOptions
 from .columns import I64, Columns, column_runs
-from .errors import DataError, OptionError
-from .format import Problem
+from .errors import DataError, OptionError, Problem
 from .reader import Reader
 from .registry import create_with
 from .registry import open as open_reader
@@ -41,6 +40,7 @@ class Conversion:
     skipped: list[Problem]
     seconds: float
     resumed_at: int
+    remarks: list[str]
 
 
 class _Source:
@@ -89,6 +89,20 @@ class _Source:
                 failed.append((position, Problem.of(error.at(path=self.reader.path, sample=int(index)))))
         empty = self.reader.read([], self.fields)
         return end, self._renamed(Columns.concat(parts) if parts else empty), failed
+
+    def source_of(self, received: int) -> tuple[int, str]:
+        """The number and the file of the sample that was the n-th handed to the writer."""
+        position = received
+        for at in sorted(at for at, _ in self.skipped):
+            position += at <= position
+        sample = int(self.order[position])
+        return sample, self.reader.where(sample)
+
+    def named(self, problem: Problem) -> Problem:
+        if problem.sample is None:
+            return problem
+        sample, path = self.source_of(problem.sample)
+        return dataclasses.replace(problem, sample=sample, path=path)
 
     def _renamed(self, columns: Columns) -> Columns:
         return Columns((self.names.get(name, name), column) for name, column in columns.items())
@@ -145,9 +159,17 @@ def convert(
     }  # fmt: skip
     feed = _Source(reader, chosen, names, order, on_error == "skip")
     start = _resume_at(writer, feed, identity)
-    _run(writer, feed, start, identity, progress)
-    skipped = [problem for _, problem in feed.skipped] + writer.skipped
-    return Conversion(writer.files, writer.written, skipped, time.monotonic() - began, start)
+    try:
+        _run(writer, feed, start, identity, progress)
+    except DataError as error:
+        # The writer counts what it was handed; a person wants the sample of the source.
+        if error.path == writer.path and error.sample is not None:
+            error.sample, error.path = feed.source_of(error.sample)
+        raise
+    skipped = [problem for _, problem in feed.skipped] + [feed.named(one) for one in writer.skipped]
+    return Conversion(
+        writer.files, writer.written, skipped, time.monotonic() - began, start, writer.remarks()
+    )
 
 
 def _order(samples: int, limit: int | None, shuffle: bool, seed: int) -> I64:

@@ -24,6 +24,7 @@ A place is part of every message: ``path``, ``sample``, ``field`` and ``offset``
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -151,3 +152,21 @@ class DecodeError(DataError):
 
 class EncodeError(DataError):
     """A value cannot be encoded."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One thing that verify found wrong."""
+
+    message: str
+    path: str | None = None
+    sample: int | None = None
+    field: str | None = None
+    offset: int | None = None
+
+    @classmethod
+    def of(cls, error: BatchplantError) -> Problem:
+        return cls(error.message, error.path, error.sample, error.field, error.offset)
+
+    def __str__(self) -> str:
+        return with_place(self.message, self.path, self.sample, self.field, self.offset)

@@ -6,15 +6,13 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .errors import BatchplantError, SchemaError, with_place
+from .errors import SchemaError
+from .reader import Reader
 from .schema import Field, Schema
 from .storage import Source, is_remote, open_source
-
-if TYPE_CHECKING:
-    from .reader import Reader
-    from .writer import Writer
+from .writer import Writer
 
 HEAD_SIZE = 16384
 FOLDER_ENTRIES = 2000
@@ -122,21 +120,3 @@ class Format:
             "spec": self.spec,
             "notes": self.notes,
         }
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """One thing that verify found wrong."""
-
-    message: str
-    path: str | None = None
-    sample: int | None = None
-    field: str | None = None
-    offset: int | None = None
-
-    @classmethod
-    def of(cls, error: BatchplantError) -> Problem:
-        return cls(error.message, error.path, error.sample, error.field, error.offset)
-
-    def __str__(self) -> str:
-        return with_place(self.message, self.path, self.sample, self.field, self.offset)

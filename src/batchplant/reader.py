@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Self, overload
+from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from .codecs.cells import decode_sample
 from .columns import I64, Columns, Spans
-from .errors import BatchplantError, DataError, OptionError, SampleIndexError
-from .format import Problem
+from .errors import BatchplantError, DataError, OptionError, Problem, SampleIndexError
 from .schema import Schema
 
 
@@ -21,7 +20,7 @@ class Reader:
     A format's reader sets ``schema`` and ``length`` in its ``__init__`` and implements ``_read``.
     """
 
-    format: ClassVar[str] = ""
+    format: str = ""
     path: str
     schema: Schema
     length: int
@@ -50,6 +49,10 @@ class Reader:
     def blocks(self) -> I64 | None:
         """For every sample the number of the storage unit (page, row group, shard) it lies in, or None."""
         return None
+
+    def where(self, sample: int) -> str:
+        """The file that a sample lies in."""
+        return self.path
 
     def facts(self) -> dict[str, Any]:
         """What `info` shows besides samples and fields: page size, version, compression …"""
@@ -162,6 +165,9 @@ class Reader:
         if found.dtype.kind not in "iu":
             raise OptionError(f"sample numbers are integers, not {found.dtype}")
         numbers = found.astype(np.int64)
+        if found.dtype == np.uint64:
+            # Beyond int64 there is no sample, whatever the number would wrap around to.
+            numbers[numbers < 0] = np.iinfo(np.int64).max
         numbers = np.where(numbers < 0, numbers + len(self), numbers)
         bad = (numbers < 0) | (numbers >= len(self))
         if bad.any():
@@ -182,6 +188,7 @@ class View(Reader):
     ) -> None:
         self.base = base
         self.path = base.path
+        self.format = base.format
         self.schema = base._schema_of(fields)
         self._indices = indices
         self.length = len(base) if indices is None else len(indices)
@@ -198,6 +205,9 @@ class View(Reader):
     def blocks(self) -> I64 | None:
         found = self.base.blocks()
         return found if found is None or self._indices is None else found[self._indices]
+
+    def where(self, sample: int) -> str:
+        return self.base.where(int(self._rows(np.array([sample]))[0]))
 
     def facts(self) -> dict[str, Any]:
         return self.base.facts()

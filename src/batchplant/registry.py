@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import glob
-import importlib
 import inspect
 import os
 import pkgutil
@@ -86,7 +85,7 @@ def find_format(path: str) -> Format | None:
     if suffixed is not None and not suffixed.folder:
         return suffixed
     raise UnknownFormatError(
-        f"no format knows these bytes (they begin with {probe.head[:8]!r}); name one with format=…: "
+        f"no format knows these bytes (they begin {probe.head[:8]!r}); name one with format (--format): "
         f"{', '.join(sorted(all_formats()))}",
         path=path,
     )
@@ -254,13 +253,14 @@ def create_with(
 
 
 def _as_stored(schema: Schema, made: type[Writer], write: WriteOptions) -> Schema:
-    """The schema with the encodings that pictures will have."""
+    """The schema with the encodings and modes that pictures will have."""
     fields = dict(schema)
     for name, field in schema.items():
         if isinstance(field, Image):
             options = write.images_by_field.get(name, write.images)
             encoding = stored_encoding(field.encoding, options, made.image_target(field))
-            fields[name] = dataclasses.replace(field, encoding=encoding)
+            mode = "RGB" if options.to_rgb else field.mode
+            fields[name] = dataclasses.replace(field, encoding=encoding, mode=mode)
     return Schema(fields)
 
 

@@ -19,6 +19,7 @@ any of them with optional=True      ragged, so that a cell can be missing
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -27,6 +28,8 @@ import numpy as np
 from .errors import FieldNameError, OptionError, SchemaError
 
 KINDS: dict[str, type[Field]] = {}
+# No cell is larger; sizes in bytes never overflow.
+MOST_BYTES = 2**62
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +77,7 @@ def _check_dtype(dtype: Any, allowed: str, kind: str) -> str:
     """The canonical name of a dtype of one of the allowed NumPy kinds."""
     try:
         found = np.dtype(dtype)
-    except TypeError as error:
+    except (TypeError, ValueError, SyntaxError) as error:
         raise OptionError(f"{kind} cannot have dtype {dtype!r}: {error}") from None
     if found.kind not in allowed:
         raise OptionError(f"{kind} cannot have dtype {found.name}")
@@ -140,7 +143,8 @@ class Tensor(Field):
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", _check_dtype(self.dtype, "biufcmM", "Tensor"))
         shape = tuple(None if size is None else int(size) for size in self.shape)
-        if any(size is not None and size < 0 for size in shape):
+        known = [size for size in shape if size is not None]
+        if min(known, default=0) < 0 or math.prod(known) * np.dtype(self.dtype).itemsize > MOST_BYTES:
             raise OptionError(f"a Tensor cannot have the shape {shape}")
         object.__setattr__(self, "shape", shape)
 
@@ -167,6 +171,9 @@ class _Media(Field):
     encoding: str | None = None
 
     def __post_init__(self) -> None:
+        for part in (self.encoding, getattr(self, "mode", None)):
+            if not isinstance(part, str | None):
+                raise OptionError(f"encoding and mode are names, not {part!r}")
         if self.encoding == "jpg":
             object.__setattr__(self, "encoding", "jpeg")
 
@@ -194,7 +201,7 @@ for _helper in ("_number", "_media"):
 
 def field_from_json(found: Any) -> Field:
     """The field that ``Field.to_json`` described; anything else is a SchemaError."""
-    if not isinstance(found, dict) or found.get("kind") not in KINDS:
+    if not isinstance(found, dict) or str(found.get("kind")) not in KINDS:
         raise SchemaError(f"not a field description: {str(found)[:80]}")
     arguments = {
         name: tuple(value) if isinstance(value, list) else value
@@ -202,7 +209,7 @@ def field_from_json(found: Any) -> Field:
         if name != "kind"
     }
     try:
-        made: Any = KINDS[found["kind"]]
+        made: Any = KINDS[str(found["kind"])]
         field: Field = made(**arguments)
         return field
     except (TypeError, ValueError) as error:
@@ -282,6 +289,9 @@ class Schema(Mapping[str, Field]):
     def from_json(cls, found: Any) -> Schema:
         if not isinstance(found, list) or not all(isinstance(one, dict) and "name" in one for one in found):
             raise SchemaError("not a schema: a list of field descriptions is needed")
+        if len({str(one["name"]) for one in found}) < len(found):
+            raise SchemaError("not a schema: two fields have one name")
         return cls(
-            [(one["name"], field_from_json({k: v for k, v in one.items() if k != "name"})) for one in found]
+            (str(one["name"]), field_from_json({k: v for k, v in one.items() if k != "name"}))
+            for one in found
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -12,12 +13,12 @@ from typing import Any, Self
 import numpy as np
 
 from . import checksums
+from .codecs.cells import encode_samples
 from .columns import I64, Columns, Spans, column_runs, concat_columns, starts_of
-from .errors import ExistsError, OptionError, SchemaError
-from .format import Problem
+from .errors import ExistsError, OptionError, Problem, SchemaError
 from .reader import Reader
 from .schema import Image, Schema
-from .storage import Partial, sync_folder
+from .storage import Partial, sync
 from .writer import WriteOptions, Writer
 
 
@@ -79,6 +80,10 @@ class Concat(Reader):
             found.append(own + first)
             first += int(own.max()) + 1 if len(own) else 0
         return np.concatenate(found).astype(np.int64)
+
+    def where(self, sample: int) -> str:
+        which, rows = self._parts(np.array([sample]))
+        return self.readers[int(which[0])].where(int(rows[0]))
 
     def facts(self) -> dict[str, Any]:
         return {"shards": len(self.readers)}
@@ -148,14 +153,15 @@ class ShardWriter:
         )
         self.check_target()
         self.partial = Partial(self.path + ".shards", overwrite=True, resume=options.resume)
-        state = (self.partial.state or {}).get("own") or {"done": [], "bytes": 0}
-        self._done: list[dict[str, Any]] = state["done"]
-        self._bytes: int = state["bytes"]
+        state = self.partial.state or {}
+        self._done: list[dict[str, Any]] = state.get("own") or []
         self._finished = False
         self.files: list[str] = []
         self._current = self._open(resume=self.partial.state is not None)
-        # A shard may have been saved after the last time that all were.
-        self.resumed = self._current.resumed or (self.partial.state or {}).get("extra")
+        # The shard may have been saved after the last time that all were, or been finished and begun anew.
+        saved = self._current.resumed or {"bytes": 0, "extra": state.get("extra")}
+        self._bytes: int = saved["bytes"]
+        self.resumed: dict[str, Any] | None = saved["extra"]
 
     def _existing(self) -> list[Path]:
         folder = Path(self.path).parent
@@ -201,10 +207,13 @@ class ShardWriter:
             first += one["received"]
         return found
 
+    def remarks(self) -> list[str]:
+        return self._current.remarks()
+
     def append(self, samples: Mapping[str, Any]) -> None:
         """As :meth:`Writer.append`; Columns are split where a shard is full."""
         if not isinstance(samples, Columns):
-            raise OptionError("a sharded writer takes Columns")
+            samples = encode_samples(self.schema, [samples])
         sizes = sum(np.maximum(column_runs(column)[2], 0) for column in samples.values())
         start = 0
         for row, size in enumerate(np.broadcast_to(sizes, samples.rows).tolist()):
@@ -226,9 +235,8 @@ class ShardWriter:
         self._finished = True
 
     def checkpoint(self, extra: dict[str, Any] | None = None) -> None:
-        self._current.checkpoint(extra)
-        own = {"done": self._done, "bytes": self._bytes}
-        self.partial.checkpoint({"received": self.received, "own": own, "extra": extra})
+        self._current.checkpoint({"bytes": self._bytes, "extra": extra})
+        self.partial.checkpoint({"received": self.received, "own": self._done, "extra": extra})
 
     def close(self) -> None:
         """Give all shards their names."""
@@ -239,12 +247,16 @@ class ShardWriter:
             made = [one for one in self.partial.folder.iterdir() if self._pattern.fullmatch(one.name)]
             parent = Path(self.path).parent
             for one in sorted(made):
-                os.replace(one, parent / one.name)
+                there = parent / one.name
+                if there.is_dir() and not there.is_symlink():
+                    # A folder cannot be replaced in one step.
+                    os.replace(there, self.partial.folder / f"replaced {one.name}")
+                os.replace(one, there)
             self.files = [str(parent / one.name) for one in sorted(made) if one.suffix != checksums.SUFFIX]
             for one in old:
                 if one.name not in {other.name for other in made}:
-                    one.unlink()
-            sync_folder(parent)
+                    shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
+            sync(parent)
         finally:
             self.abort()
 

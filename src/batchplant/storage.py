@@ -152,7 +152,12 @@ class RemoteSource(Source):
     """A URL, read by range through fsspec."""
 
     def __init__(self, path: str) -> None:
-        self._fs, self._name = _fsspec().core.url_to_fs(path)
+        try:
+            self._fs, self._name = _fsspec().core.url_to_fs(path)
+        # fsspec says which package drives the protocol, or that it knows none.
+        except (ImportError, ValueError) as error:
+            kind = MissingLibraryError if isinstance(error, ImportError) else OptionError
+            raise kind(str(error), path=path) from None
         try:
             super().__init__(path, int(self._fs.size(self._name)))
         except FileNotFoundError:
@@ -169,12 +174,13 @@ class RemoteSource(Source):
         return np.frombuffer(data, dtype=np.uint8)
 
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
-        ranges, where = plan_ranges(starts, sizes)
-        parts = self._fs.cat_ranges(
-            [self._name] * len(ranges), [first for first, _ in ranges], [end for _, end in ranges]
-        )
+        # A range of no bytes cannot be asked for over HTTP.
+        some = np.flatnonzero(sizes)
+        ranges, where = plan_ranges(starts[some], sizes[some])
+        firsts, ends = [first for first, _ in ranges], [end for _, end in ranges]
+        parts = self._fs.cat_ranges([self._name] * len(ranges), firsts, ends, on_error="raise")
         for number, ((first, end), part) in enumerate(zip(ranges, parts, strict=True)):
-            rows = np.flatnonzero(where == number)
+            rows = some[where == number]
             data = self._whole(part, first, end - first)
             _native.copy_runs(data, starts[rows] - first, sizes[rows], out, out_starts[rows])
 
@@ -281,12 +287,11 @@ class Partial:
     def _load(self) -> dict[str, Any] | None:
         try:
             state: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
-        except (OSError, ValueError):
+            whole = all((self.folder / name).stat().st_size >= size for name, size in state["spools"].items())
+        # A writer that was killed while it finished may have moved a spool away.
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
-        for name, size in state["spools"].items():
-            if (self.folder / name).stat().st_size < size:
-                return None
-        return state
+        return state if whole else None
 
     def _clear(self) -> None:
         for entry in self.folder.iterdir():
@@ -307,8 +312,13 @@ class Partial:
         draft.write_text(json.dumps(state))
         os.replace(draft, self.folder / "state.json")
 
-    def commit(self, name: str, beside: Iterable[tuple[str, str]] = ()) -> None:
-        """Move the finished ``name`` to the target, and ``beside`` (name, suffix) next to it."""
+    def commit(
+        self, name: str, beside: Iterable[tuple[str, str]] = (), side_cars: Iterable[str] = ()
+    ) -> None:
+        """Move the finished ``name`` to the target, and ``beside`` (name, suffix) next to it.
+
+        ``side_cars``: suffixes of what belonged to an older target, and goes with it.
+        """
         self.check_target()
         for spool in self._spools.values():
             spool.sync()
@@ -318,12 +328,19 @@ class Partial:
             os.sync()
             if self.target.is_dir() and not self.target.is_symlink():
                 os.replace(self.target, self.folder / "replaced")
+            elif os.path.lexists(self.target):
+                raise ExistsError("it is no folder; remove it first", path=self.target)
         elif self.target.is_dir():
             raise ExistsError("it is a folder; remove it first", path=self.target)
+        else:
+            sync(made)
+        # Never an old side-car beside a new target, whenever the power goes.
+        for suffix in side_cars:
+            Path(f"{self.target}{suffix}").unlink(missing_ok=True)
+        os.replace(made, self.target)
         for spooled, suffix in beside:
             os.replace(self.folder / spooled, f"{self.target}{suffix}")
-        os.replace(made, self.target)
-        sync_folder(self.target.parent)
+        sync(self.target.parent)
         self.discard()
 
     def suspend(self) -> None:
@@ -341,9 +358,9 @@ class Partial:
         self.suspend()
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder last through a power cut."""
-    fd = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file, or the renames in a folder, last through a power cut."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

@@ -13,8 +13,7 @@ import numpy as np
 from . import checksums
 from .codecs.cells import cell_bytes, decode_cell
 from .columns import I64, Column, Columns, Ragged
-from .errors import BatchplantError, DamagedError, DataError
-from .format import Problem
+from .errors import BatchplantError, DamagedError, DataError, Problem
 from .reader import Reader
 from .registry import open as open_reader
 from .schema import Field

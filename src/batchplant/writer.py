@@ -14,7 +14,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,8 +22,7 @@ from . import checksums
 from .codecs.cells import encode_samples
 from .codecs.image_rules import ImageOptions, ImageTarget, conform
 from .columns import Columns, Ragged
-from .errors import BatchplantError, EncodeError, OptionError
-from .format import Problem
+from .errors import BatchplantError, EncodeError, OptionError, Problem
 from .schema import Audio, Field, Image, Schema, Video
 from .storage import Partial
 
@@ -129,6 +127,10 @@ class Writer:
         """Why a field of a kind that the format holds is refused all the same; None where it is not."""
         return None
 
+    def remarks(self) -> list[str]:
+        """What a user may not expect about how fields are stored; one sentence each."""
+        return []
+
     @classmethod
     def image_target(cls, field: Image) -> ImageTarget:
         """What the format can hold in an image field."""
@@ -179,9 +181,8 @@ class Writer:
             self._flush_samples()
             self._drain(0)
             name = self._finish()
-            self.partial.commit(name, [("checksums", checksums.SUFFIX)] if self.options.checksums else [])
-            if not self.options.checksums:
-                Path(f"{self.partial.target}{checksums.SUFFIX}").unlink(missing_ok=True)
+            beside = [("checksums", checksums.SUFFIX)] if self.options.checksums else []
+            self.partial.commit(name, beside, side_cars=[checksums.SUFFIX])
         except BaseException:
             self.abort()
             raise

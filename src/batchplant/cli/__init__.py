@@ -52,8 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     # A kill is treated like Ctrl-C: the writer stops in order.
     # Outside of the main thread (ValueError) signals are the caller's.
+    before = None
     with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGTERM, _stop)
+        before = signal.signal(signal.SIGTERM, _stop)
     try:
         return int(args.run(args))
     except BatchplantError as error:
@@ -72,6 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"batchplant: {where}{error.strerror or error}", file=sys.stderr)
         return 2
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _place(error: BatchplantError) -> dict[str, object]:

@@ -122,13 +122,16 @@ def _report(args: argparse.Namespace, done: Conversion) -> None:
     if args.json:
         found: dict[str, Any] = {
             "files": done.files, "samples": done.samples, "bytes": size, "seconds": round(done.seconds, 3),
-            "resumed at": done.resumed_at, "skipped": [vars(one) for one in done.skipped],
+            "resumed at": done.resumed_at, "remarks": done.remarks,
+            "skipped": [vars(one) for one in done.skipped],
         }  # fmt: skip
         print_json(found)
         return
     said = f", {human_size(size)}" if size is not None else ""
     where = args.target if len(done.files) == 1 else f"{len(done.files)} files from {done.files[0]} on"
     print(f"{where}: {done.samples:,} samples{said}, {done.seconds:.1f} s, {rate:,.0f} samples/s")
+    for remark in done.remarks:
+        print(f"  note: {remark}")
     for problem in done.skipped[:SHOWN]:
         print(f"  skipped: {problem}")
     if len(done.skipped) > SHOWN:

@@ -67,7 +67,7 @@ def _one(found: Format, as_json: bool) -> int:
     print(f"  spec         {found.spec}")
     for side, made in (("reading", found.reader), ("writing", found.writer)):
         if made is not None:
-            about = " ".join((inspect.getdoc(made) or "").split())
+            about = " ".join((inspect.getdoc(made) or "").replace("``", "").split())
             print(f"  {side:<12} {about}")
             for name, default in _options(made).items():
                 print(f"    {name} (default {default})")

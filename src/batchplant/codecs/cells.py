@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import os
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,11 @@ def _encode_number(field: Field, value: Any) -> tuple[Any, Shape]:
             raise SchemaError(f"{number} is out of range for {field.dtype}")
         return np.array(number, dtype=field.dtype), None
     if isinstance(field, kinds.Float):
-        return np.array(float(value), dtype=field.dtype), None
+        with np.errstate(over="ignore"):
+            real = np.array(float(value), dtype=field.dtype)
+        if np.isinf(real) and not math.isinf(value):
+            raise SchemaError(f"{value} is out of range for {field.dtype}")
+        return real, None
     if not isinstance(value, bool | np.bool_):
         raise SchemaError(f"a Bool field needs True or False, not {value!r}")
     return np.array(value, dtype=np.bool_), None
@@ -173,7 +178,7 @@ def decode_cell(field: Field, column: Column, row: int) -> Any:
 
 
 def _raw_pixels(data: U8, shape: tuple[int, ...]) -> Any:
-    if data.size != int(np.prod(shape, dtype=np.int64)):
+    if min(shape) < 0 or data.size != math.prod(shape):
         raise DecodeError(f"{data.size} bytes cannot be raw pixels of shape {shape}")
     return image.squeeze(data.reshape(shape))
 

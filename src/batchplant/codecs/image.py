@@ -95,6 +95,8 @@ def decode(data: Any, mode: str | None = None) -> Pixels:
             raise DecodeError(str(error)) from None
     if not found.encoding:
         raise DecodeError("these bytes are no picture that batchplant knows")
+    if found.bits == 16 and found.mode != "I;16":
+        raise DecodeError(f"the picture is {found.mode}, and decoding it would cut its 16 bits to 8")
     image = _pillow_open(view)
     return from_pillow(image, mode)
 
@@ -142,13 +144,22 @@ def to_rgb(data: Any) -> Pixels:
     return np.asarray(image.convert("RGB"))
 
 
+def pixels_to_rgb(pixels: Pixels) -> Pixels:
+    """Pixels of 8 bits as RGB: grayscale three times, alpha dropped."""
+    colour = expand(pixels)[:, :, : pixels.shape[2] - 1 if mode_of(pixels) in ("LA", "RGBA") else None]
+    return colour if colour.shape[2] == 3 else np.repeat(colour, 3, axis=2)
+
+
 def encode(pixels: Pixels, encoding: str, *, quality: int = 90, lossless: bool = True) -> bytes:
     """An encoded picture. WebP is lossless unless told otherwise; JPEG takes L and RGB only."""
     mode = mode_of(pixels)
     if encoding == "jpeg":
         if mode not in ("L", "RGB"):
             raise EncodeError(f"JPEG cannot hold {mode} pixels exactly; use png, or to_rgb=True")
-        return _native.jpeg_encode(np.ascontiguousarray(expand(pixels)), quality)
+        try:
+            return _native.jpeg_encode(np.ascontiguousarray(expand(pixels)), quality)
+        except ValueError as error:
+            raise EncodeError(f"jpeg: {error}") from None
     if mode == "I;16" and encoding not in ("png", "tiff"):
         raise EncodeError(f"{encoding} cannot hold 16-bit pixels; use png or tiff")
     image = _pillow().fromarray(squeeze(pixels))

@@ -49,6 +49,8 @@ class ImageOptions:
             raise OptionError(f"jpeg_quality must be from 1 to 100, not {self.jpeg_quality}")
         if not 0 <= self.compress_probability <= 1:
             raise OptionError(f"compress_probability must be from 0 to 1, not {self.compress_probability}")
+        if not 0 <= self.seed < 2**63:
+            raise OptionError(f"seed must be a number from 0 to 2**63 - 1, not {self.seed}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,8 @@ def conform(
 
     ``numbers`` are the samples' numbers in the whole dataset; a random choice depends on nothing else.
     """
+    if options.to_rgb:
+        target = dataclasses.replace(target, modes=frozenset({"RGB"}))
     headers = image.probe(cells)
     want = _wanted(headers, options, numbers)
     keep = _untouched(cells, headers, want, options, target)
@@ -151,26 +155,38 @@ def _store(
     source = "raw"
     if shape and any(shape):
         pixels = image.squeeze(data.reshape(shape))
+        pixels = image.pixels_to_rgb(pixels) if options.to_rgb else pixels
     else:
-        source = image.header(data).encoding
+        found = image.header(data)
+        source = found.encoding
+        # As pixels, CMYK is four channels like RGBA, and would be taken for it; 16 bits would be cut to 8.
+        if not options.to_rgb and (found.mode == "CMYK" or (found.bits == 16 and found.mode != "I;16")):
+            raise _wrong_mode(found.mode, target)
         pixels = image.to_rgb(data) if options.to_rgb else image.decode(data)
     if target.modes == frozenset({"RGB"}) and image.mode_of(pixels) == "L":
         pixels = np.repeat(pixels[:, :, None], 3, axis=2)
     pixels = image.fit(pixels, options.max_resolution)
     mode = image.mode_of(pixels)
     if target.modes is not None and mode not in target.modes:
-        raise EncodeError(
-            f"the picture is {mode}, and the image field of this format holds only "
-            f"{' and '.join(sorted(target.modes))}; convert it with to_rgb (--to-rgb), skip it, "
-            f"or declare the field as Image(mode={mode!r})"
-        )
+        raise _wrong_mode(mode, target)
     encoding = want or _natural(source, target)
     if encoding not in target.encodings:
         held = ", ".join(sorted(target.encodings))
         raise EncodeError(f"this format cannot hold {encoding} pictures, only {held}")
     if encoding == "raw":
+        if pixels.dtype != np.uint8:
+            raise EncodeError(f"raw pictures have 8 bits a channel, and this one is {mode}; use png or tiff")
         return np.ascontiguousarray(pixels).reshape(-1), image.expand(pixels).shape
     return np.frombuffer(image.encode(pixels, encoding, quality=options.jpeg_quality), np.uint8), None
+
+
+def _wrong_mode(mode: str, target: ImageTarget) -> EncodeError:
+    kept = "pixels are" if target.modes is None else "the image field of this format holds"
+    held = "L, LA, RGB, RGBA or I;16" if target.modes is None else " and ".join(sorted(target.modes))
+    return EncodeError(
+        f"the picture is {mode}, and {kept} only {held}; convert it with to_rgb (--to-rgb), skip it, "
+        f"or keep the file as it is in a field Image(mode={mode!r})"
+    )
 
 
 def _natural(source: str, target: ImageTarget) -> str:

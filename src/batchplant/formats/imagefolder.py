@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from ..codecs import image
 from ..codecs.cells import decode_cell, encode_samples
 from ..codecs.infer import infer_field
 from ..columns import I64, Columns, Ragged, Spans, starts_of
-from ..errors import BatchplantError, DamagedError, OptionError, SchemaError
+from ..errors import BatchplantError, DamagedError, EncodeError, SchemaError
 from ..format import Format, Probe
 from ..reader import Reader
 from ..schema import Bool, Field, Float, Image, Int, Json, Schema, Text
@@ -35,6 +36,8 @@ NOTE = ".batchplant.json"
 METADATA = ("metadata.jsonl", "metadata.csv")
 # Enough to tell which encodings and modes a folder has without opening every file.
 LOOKED_AT = 48
+_WHOLE = re.compile(r"-?(0|[1-9]\d{0,99})", re.ASCII)
+_REAL = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?|-?inf|nan", re.ASCII)
 
 
 class ImageFolderReader(Reader):
@@ -53,13 +56,18 @@ class ImageFolderReader(Reader):
         else:
             self._files = sorted(self._walk(""), key=os.path.basename if note else None)
             classes = sorted({name.split(os.sep)[0] for name in self._files if os.sep in name})
-            if classes:
+            if classes or (note and not self._files):
                 fields = self._labels(classes, note)
         picture = self._look(mode)
         name = note.get("image", IMAGE) if note else IMAGE
         self.schema = Schema({name: picture, **fields})
+        if IMAGE in fields and not note:
+            message = f"{metadata} has a column {IMAGE!r}, which is what the pictures are called; rename it"
+            raise SchemaError(message, path=path)
         if note:
             self.schema = self._like(note["schema"])
+            if mode is not None:
+                self.schema = Schema({**self.schema, name: picture})
         if file_names:
             named = Schema({FILE_NAME: Text()})
             self._columns.update(encode_samples(named, [{FILE_NAME: one} for one in self._files]))
@@ -73,7 +81,7 @@ class ImageFolderReader(Reader):
             return {"image": str(found["image"]), "schema": Schema.from_json(found["schema"])}
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError, SchemaError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, SchemaError) as error:
             raise DamagedError(f"{NOTE} is damaged: {error}", path=self.path) from None
 
     def _like(self, noted: Schema) -> Schema:
@@ -95,7 +103,8 @@ class ImageFolderReader(Reader):
                     self._skipped += entry.name != NOTE
                 elif entry.is_dir():
                     yield from self._walk(name, seen)
-                elif os.path.splitext(entry.name)[1].lower() in image.SUFFIXES:
+                # What is neither file nor dangling link (a pipe, say) could block whoever opens it.
+                elif _is_picture(entry.name) and (entry.is_file() or not os.path.exists(entry.path)):
                     yield name
                 else:
                     self._skipped += 1
@@ -105,6 +114,8 @@ class ImageFolderReader(Reader):
         label, field = LABEL, Int(names=tuple(classes))
         if note is not None:
             named = [(key, one) for key, one in note["schema"].items() if isinstance(one, Int) and one.names]
+            if not named and not self._files:
+                return {}
             label, field = named[0] if named else (LABEL, field)
         numbers = {name: number for number, name in enumerate(field.names or ())}
         labels = []
@@ -153,8 +164,9 @@ class ImageFolderReader(Reader):
             try:
                 with open(os.path.join(self.path, name), "rb") as file:
                     headers.append(image.header(np.frombuffer(file.read(65536), dtype=np.uint8)))
-            except OSError as error:
-                raise DamagedError(f"{name}: {error.strerror}", path=self.path) from None
+            # Whoever reads the sample is told.
+            except OSError:
+                continue
         encodings = {header.encoding for header in headers}
         modes = {header.mode for header in headers} - {""}
         encoding = (encodings.pop() or None) if len(encodings) == 1 else None
@@ -189,9 +201,18 @@ class ImageFolderReader(Reader):
         if field != self._image:
             return None
         paths = [os.path.join(self.path, self._files[index]) for index in indices]
-        sizes = np.array([os.path.getsize(path) for path in paths], dtype=np.int64)
+        sizes = np.zeros(len(paths), dtype=np.int64)
+        for row, path in enumerate(paths):
+            try:
+                sizes[row] = os.path.getsize(path)
+            except OSError as error:
+                message = f"{path}: {error.strerror}"
+                raise DamagedError(message, path=self.path, sample=indices[row], field=field) from None
         order = np.arange(len(paths), dtype=np.int32)
         return Spans(paths, np.zeros(len(paths), dtype=np.int64), sizes, order)
+
+    def where(self, sample: int) -> str:
+        return os.path.join(self.path, self._files[sample])
 
     def facts(self) -> dict[str, Any]:
         return {"skipped files": self._skipped}
@@ -234,11 +255,10 @@ def _metadata_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _typed(column: list[Any]) -> list[Any]:
-    for kind in (int, float):
-        try:
+    """As numbers where all of them are written as such: 007 and 1_000 are names."""
+    for kind, written in ((int, _WHOLE), (float, _REAL)):
+        if column and all(isinstance(value, str) and written.fullmatch(value) for value in column):
             return [kind(value) for value in column]
-        except (ValueError, TypeError):
-            continue
     return column
 
 
@@ -266,36 +286,48 @@ class ImageFolderWriter(Writer):
         for name in self._classes or ():
             if not _is_inside(name) or os.sep in name or name.startswith("."):
                 raise SchemaError(f"the class {name!r} cannot be a folder's name", path=self.path)
+        if self._classes and len(set(self._classes)) < len(self._classes):
+            raise SchemaError("two classes have one name, and would be one folder", path=self.path)
         self._folder = self.partial.folder / "folder"
         self._folder.mkdir(exist_ok=True)
         note = {"image": self._image, "schema": self.schema.to_json()}
         (self._folder / NOTE).write_text(json.dumps(note, ensure_ascii=False))
         self._lines = None if self._classes or not others else self.partial.spool("metadata")
 
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        found: dict[int, BatchplantError] = {}
+        cells = columns[self._image]
+        assert isinstance(cells, Ragged)
+        for row in np.flatnonzero(image.probe(cells)[:, 0] == 0):
+            found[int(row)] = EncodeError(
+                "these bytes are no picture that batchplant knows", field=self._image
+            )
+        if self._classes is not None:
+            [label] = self._others
+            column = columns[label]
+            assert not isinstance(column, Ragged)
+            for row in np.flatnonzero((column < 0) | (column >= len(self._classes))):
+                found[int(row)] = EncodeError(f"there is no class {column[row]}", field=label)
+        return found
+
     def _write(self, columns: Columns) -> None:
         cells = columns[self._image]
         assert isinstance(cells, Ragged)
         codes = image.probe(cells)[:, 0]
-        suffixes = {"jpeg": ".jpg", "": ".bin"}
         lines = []
         for row in range(columns.rows):
             encoding = image.ENCODINGS[codes[row]]
-            if not encoding:
-                message = "these bytes are no picture that batchplant knows"
-                raise OptionError(message, path=self.path, sample=self.written + row, field=self._image)
-            name = f"{self.written + row:08d}{suffixes.get(encoding, '.' + encoding)}"
+            name = f"{self.written + row:08d}{'.jpg' if encoding == 'jpeg' else '.' + encoding}"
             values = {key: decode_cell(field, columns[key], row) for key, field in self._others.items()}
             if self._classes is not None:
-                name = os.path.join(self._class(next(iter(values.values())), row), name)
+                name = os.path.join(self._class(next(iter(values.values()))), name)
             (self._folder / name).write_bytes(cells[row])  # type: ignore[arg-type]
             lines.append(json.dumps({FILE_NAME: name, **values}, ensure_ascii=False) + "\n")
         if self._lines is not None:
             self._lines.write("".join(lines).encode())
 
-    def _class(self, label: int, row: int) -> str:
+    def _class(self, label: int) -> str:
         assert self._classes is not None
-        if not 0 <= label < len(self._classes):
-            raise SchemaError(f"there is no class {label}", path=self.path, sample=self.written + row)
         (self._folder / self._classes[label]).mkdir(exist_ok=True)
         return self._classes[label]
 
@@ -307,7 +339,10 @@ class ImageFolderWriter(Writer):
 
 def sniff(probe: Probe) -> bool:
     """Pictures, or a metadata file, at the top; or pictures in the first folders."""
-    if any(name in (*METADATA, NOTE) or _is_picture(name) for name in probe.names):
+    # Hidden names are not among those of the probe.
+    if os.path.isfile(os.path.join(probe.path, NOTE)):
+        return True
+    if any(name in METADATA or _is_picture(name) for name in probe.names):
         return True
     folders = [name for name in probe.names if name.endswith("/")]
     if len(folders) < len(probe.names) / 2:

@@ -17,7 +17,7 @@ from ..codecs import npy
 from ..codecs.cells import encode_samples
 from ..codecs.infer import infer_field
 from ..columns import I64, Columns, Spans, as_bytes
-from ..errors import BatchplantError, SchemaError, UnsafeError
+from ..errors import BatchplantError, DamagedError, SchemaError, UnsafeError
 from ..format import Format, Probe
 from ..reader import Reader
 from ..schema import Bool, Field, Float, Int, Schema, Tensor
@@ -59,9 +59,13 @@ class NpyReader(Reader):
         if not allowed:
             raise UnsafeError(
                 "an object array is a pickle, and loading a pickle can run any code; "
-                "open it with allow_pickle=True only if you trust where it comes from"
+                "open it with allow_pickle=True (--option allow_pickle=true) only if you trust its source"
             )
-        values = list(np.load(self.path, allow_pickle=True))
+        try:
+            values = list(np.load(self._source.file(), allow_pickle=True))
+        # Pickles run code, which raises what it likes.
+        except Exception as error:
+            raise DamagedError(f"the pickle does not load: {type(error).__name__}: {error}") from None
         self.schema = Schema({PLAIN: infer_field(values)})
         self.length = len(values)
         return encode_samples(self.schema, [{PLAIN: value} for value in values])
@@ -105,12 +109,21 @@ class NpyWriter(Writer):
     def refuses(cls, field: Field) -> str | None:
         return None if field.cell is not None else "npy holds only cells of one fixed size; write npz instead"
 
+    def remarks(self) -> list[str]:
+        return [
+            f"npy has no place for the class names of {name!r}; npz has"
+            for name, field in self.schema.items()
+            if isinstance(field, Int) and field.names
+        ]
+
     def _begin(self, state: dict[str, Any] | None) -> None:
         cells = {name: field.cell for name, field in self.schema.items() if field.cell is not None}
         self._rows = np.dtype([(name, *cell) for name, cell in cells.items()])
         self._dtype, self._shape = self._rows, ()
         if list(cells) == [PLAIN]:
             self._dtype, self._shape = self._rows[PLAIN].base, self._rows[PLAIN].shape
+        if len(self._header(0)) > npy.HEADER_MOST:
+            raise SchemaError("the names take a longer header than NumPy reads; write npz", path=self.path)
         self._file = self.partial.spool("array")
         if not self._file.size:
             self._file.write(self._header(0))

@@ -26,8 +26,8 @@ from ..codecs.cells import encode_samples
 from ..codecs.image_rules import ANY_ENCODED, ImageTarget
 from ..codecs.infer import infer_field
 from ..columns import I64, U8, Column, Columns, Ragged, Spans, column_runs
-from ..errors import BatchplantError, DamagedError, OptionError, SchemaError, UnsafeError
-from ..format import Format, Probe, Problem
+from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, UnsafeError
+from ..format import Format, Probe
 from ..reader import Reader
 from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
 from ..storage import open_source
@@ -50,6 +50,7 @@ class NpzReader(Reader):
         self._source = open_source(path)
         self._allow_pickle = allow_pickle
         self._arrays: dict[str, npt.NDArray[Any]] = {}
+        self._checked: dict[str, Ragged] = {}
         try:
             with zipfile.ZipFile(self._source.file()) as archive:
                 self._members = {one.filename: one for one in archive.infolist()}
@@ -66,15 +67,15 @@ class NpzReader(Reader):
     def _open_noted(self, wanted: Sequence[str] | None) -> None:
         try:
             self.schema = Schema.from_json(json.loads(self._member(SCHEMA).tobytes()))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DamagedError(f"the schema is damaged: {error}") from None
         if wanted is not None:
             self.schema = self.schema.select(wanted)
         lengths = {
-            len(self._array(name)) if field.cell is not None else len(self._array(f"{name}.offsets")) - 1
+            self._count(name, field.cell[1]) if field.cell is not None else self._count(f"{name}.offsets") - 1
             for name, field in self.schema.items()
         }
-        if len(lengths) != 1:
+        if len(lengths) != 1 or min(lengths) < 0:
             raise DamagedError(f"the fields differ in length: {sorted(lengths)}")
         self.length = lengths.pop()
 
@@ -100,6 +101,12 @@ class NpzReader(Reader):
         self.schema = Schema(fields)
         self.length = next(iter(lengths.values()))
 
+    def _count(self, name: str, shape: tuple[int, ...] = ()) -> int:
+        array = self._array(name)
+        if array.ndim == 0 or array.shape[1:] != shape:
+            raise DamagedError(f"{name} has the shape {array.shape}")
+        return len(array)
+
     def _start(self, member: zipfile.ZipInfo) -> int:
         """Where the bytes of a member begin, behind its local header."""
         head = self._source.view(member.header_offset, 30).tobytes()
@@ -123,7 +130,8 @@ class NpzReader(Reader):
         if member.file_size > DEFLATE_MOST * member.compress_size + 1024:
             raise DamagedError(f"member {name} claims {member.file_size} bytes", offset=start)
         try:
-            unpacked = zlib.decompressobj(-15).decompress(data.data, member.file_size)
+            # A bound of 0 would be none.
+            unpacked = zlib.decompressobj(-15).decompress(data.data, max(1, member.file_size))
         except zlib.error as error:
             raise DamagedError(f"member {name}: {error}", offset=start) from None
         if len(unpacked) != member.file_size:
@@ -144,11 +152,15 @@ class NpzReader(Reader):
         if not self._allow_pickle:
             raise UnsafeError(
                 "an object array is a pickle, and loading a pickle can run any code; "
-                "open it with allow_pickle=True only if you trust where it comes from",
+                "open it with allow_pickle=True (--option allow_pickle=true) only if you trust its source",
                 field=name,
             )
-        with np.load(self.path, allow_pickle=True) as arrays:
-            return np.asarray(arrays[name])
+        try:
+            with np.load(self._source.file(), allow_pickle=True) as arrays:
+                return np.asarray(arrays[name])
+        # Pickles run code, which raises what it likes.
+        except Exception as error:
+            raise DamagedError(f"the pickle does not load: {type(error).__name__}: {error}") from None
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         found = Columns()
@@ -174,6 +186,11 @@ class NpzReader(Reader):
         return rows
 
     def _ragged(self, name: str) -> Ragged:
+        if name not in self._checked:
+            self._checked[name] = self._check_ragged(name)
+        return self._checked[name]
+
+    def _check_ragged(self, name: str) -> Ragged:
         data, offsets = self._array(f"{name}.data"), self._array(f"{name}.offsets")
         shape = self._array(f"{name}.shape") if f"{name}.shape.npy" in self._members else None
         valid = self._array(f"{name}.valid") if f"{name}.valid.npy" in self._members else None
@@ -181,6 +198,7 @@ class NpzReader(Reader):
         good = good and len(offsets) == self.length + 1 and offsets[0] == 0 and offsets[-1] == len(data)
         good = good and bool((np.diff(offsets) >= 0).all())
         good = good and (shape is None or (shape.dtype == np.int32 and shape.shape == (self.length, 3)))
+        good = good and (shape is None or bool(((shape >= 0) & (shape[:, 2:] <= 4)).all()))
         good = good and (valid is None or (valid.dtype == np.bool_ and valid.shape == (self.length,)))
         if not good:
             raise DamagedError("its data, offsets, shape and valid members do not fit together")
@@ -196,13 +214,15 @@ class NpzReader(Reader):
             cells = self._ragged(field)
             sizes = column_runs(cells)[2][indices]
             shape = None if cells.shape is None else cells.shape[indices]
-            inside = npy.parse_header(self._source.view(start, min(member.file_size, 16384)).tobytes()).start
+            inside = npy.parse_header(
+                self._source.view(start, min(member.compress_size, 16384)).tobytes()
+            ).start
             return Spans([self.path], start + inside + cells.starts[indices], sizes, shape=shape)
         array, cell = self._array(field), self.schema[field].cell
         if cell is None or not array.flags.c_contiguous or not array.dtype.isnative:
             return None
         size = array.dtype.itemsize * int(np.prod(array.shape[1:]))
-        inside = member.file_size - array.nbytes
+        inside = member.compress_size - array.nbytes
         return Spans(
             [self.path], start + inside + indices * size, np.full(len(indices), size, dtype=np.int64)
         )
@@ -222,6 +242,7 @@ class NpzReader(Reader):
 
     def close(self) -> None:
         self._arrays.clear()
+        self._checked.clear()
         self._source.close()
 
 

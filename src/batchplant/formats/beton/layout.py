@@ -30,6 +30,8 @@ MEMBERS = {
 ALLOCATING = (RGB, BYTES, ARRAY, JSON, TORCH)
 JPEG, RAW = 0, 1
 PAGE_LEAST, PAGE_USUAL, PAGE_END = 1 << 21, 1 << 23, 1 << 32
+# Width and height are u16.
+SIDE_MOST = 65535
 NOTE_MAGIC = b"bpschema"
 MISSING_MARK = 0xFF
 

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from ... import _native
 from ...columns import I32, I64, Column, Columns, Ragged, Spans
-from ...errors import DamagedError, SchemaError
-from ...format import Problem
+from ...errors import DamagedError, Problem, SchemaError
 from ...reader import Reader
 from ...schema import Bytes, Field, Float, Image, Int, Json, Schema, Tensor, as_field
 from ...storage import open_source

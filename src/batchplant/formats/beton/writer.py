@@ -12,7 +12,7 @@ from ... import _native
 from ...codecs.image import probe
 from ...codecs.image_rules import ImageTarget
 from ...columns import I64, Column, Columns, Ragged, column_runs
-from ...errors import EncodeError, OptionError
+from ...errors import BatchplantError, EncodeError, OptionError
 from ...schema import Field, Float, Image, Schema
 from ...storage import Spool
 from ...writer import WriteOptions, Writer
@@ -34,6 +34,7 @@ from .layout import (
     PAGE_USUAL,
     RAW,
     RGB,
+    SIDE_MOST,
     layout,
     short_names,
     table_dtype,
@@ -72,6 +73,14 @@ class BetonWriter(Writer):
             return f".beton cannot hold {field.dtype} exactly"
         return None
 
+    def remarks(self) -> list[str]:
+        return [
+            f"the pictures of {name!r} are {field.mode or 'not all RGB'}; FFCV's image type holds RGB, "
+            "so they are stored as bytes, which FFCV reads as such; to_rgb (--to-rgb) makes them RGB"
+            for name, field in self.schema.items()
+            if isinstance(field, Image) and layout(field) != RGB
+        ]
+
     @classmethod
     def image_target(cls, field: Image) -> ImageTarget:
         if layout(field) == RGB:
@@ -95,9 +104,30 @@ class BetonWriter(Writer):
     def _table_at(self) -> int:
         return HEADER.itemsize + len(self._types) * DESCRIPTOR.itemsize
 
+    def _table_end(self, samples: int) -> int:
+        return self._table_at() + samples * self._dtype.itemsize + len(self._note())
+
     def _first_page(self, samples: int) -> int:
-        end = self._table_at() + samples * self._dtype.itemsize + len(self._note())
-        return -(-end // self._page) * self._page
+        return -(-self._table_end(samples) // self._page) * self._page
+
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        found: dict[int, BatchplantError] = {}
+        totals = np.zeros(columns.rows, dtype=np.int64)
+        for name, kind in zip(self.schema, self._types, strict=True):
+            column = columns[name]
+            if kind in ALLOCATING:
+                totals += np.maximum(column_runs(column)[2], 0) + 1
+            if isinstance(column, Ragged):
+                large = (probe(column)[:, 1:3] > SIDE_MOST).any(axis=1) if kind == RGB else ()
+                for row in np.flatnonzero(large):
+                    message = f".beton holds pictures of at most {SIDE_MOST} pixels a side"
+                    found[int(row)] = EncodeError(message, field=name)
+            elif kind == INT and column.dtype == np.uint64:
+                for row in np.flatnonzero(column > np.iinfo(np.int64).max):
+                    found[int(row)] = EncodeError(f"{column[row]} is out of range for int64", field=name)
+        for row in np.flatnonzero(totals >= PAGE_END // 2):
+            found[int(row)] = EncodeError(f"{totals[row]} bytes exceed .beton's largest page")
+        return found
 
     def _write(self, columns: Columns) -> None:
         runs = {
@@ -118,7 +148,7 @@ class BetonWriter(Writer):
         for number, (name, kind) in enumerate(zip(self.schema, self._types, strict=True)):
             member = rows[f"f{number}"]
             if kind in (INT, FLOAT):
-                member[...] = self._numbers(name, columns[name])
+                member[...] = columns[name]
                 continue
             allocated["ptr"][:, at], allocated["size"][:, at] = ptrs[:, at], sizes[:, at]
             if kind == ARRAY:
@@ -126,7 +156,7 @@ class BetonWriter(Writer):
             else:
                 member["ptr"] = ptrs[:, at]
                 if kind == RGB:
-                    self._picture(name, columns[name], member)
+                    self._picture(columns[name], member)
                 else:
                     member["size"] = sizes[:, at]
             at += 1
@@ -140,8 +170,6 @@ class BetonWriter(Writer):
         totals = sizes.sum(axis=1)
         starts = np.empty(len(totals), dtype=np.int64)
         for row, total in enumerate(totals.tolist()):
-            if total >= PAGE_END // 2:
-                raise EncodeError(f"{total} bytes exceed .beton's largest page", sample=self.written + row)
             # What lies in smaller pages lies in larger ones too, so the page may grow at any time.
             if not self._fixed and self._cursor - self._origin >= SMALL_FILE:
                 self._page = max(self._page, PAGE_USUAL)
@@ -163,25 +191,16 @@ class BetonWriter(Writer):
             buffer[ptrs[own < 0, number] - first] = MISSING_MARK
         self._pages.write_at(buffer, first)
 
-    def _numbers(self, name: str, column: Column) -> Column:
-        if not isinstance(column, Ragged) and column.dtype == np.uint64 and (column > 2**63 - 1).any():
-            row = int(np.argmax(column > 2**63 - 1))
-            raise EncodeError(".beton holds int64", sample=self.written + row, field=name)
-        return column
-
-    def _picture(self, name: str, column: Column, member: Any) -> None:
+    def _picture(self, column: Column, member: Any) -> None:
         assert isinstance(column, Ragged)
         headers = probe(column)
-        if (large := (headers[:, 1:3] > 65535).any(axis=1)).any():
-            row = self.written + int(np.argmax(large))
-            raise EncodeError(".beton holds pictures of at most 65535 pixels a side", sample=row, field=name)
         member["mode"] = np.where(column.raw, RAW, JPEG)
         member["width"], member["height"] = headers[:, 1], headers[:, 2]
 
     def _finish(self) -> str:
-        start = self._first_page(self.written)
-        if start > self._origin:
-            self._move(start)
+        # The page may have grown since; that alone moves nothing.
+        if self._table_end(self.written) > self._origin:
+            self._move(self._first_page(self.written))
         end = -(-self._cursor // self._page) * self._page if self._cursor > self._origin else self._origin
         file = self._pages
         file.resize(end)

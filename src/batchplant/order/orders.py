@@ -1,0 +1,297 @@
+"""The orders, and :func:`make` to find one by its name."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from ..columns import I64, starts_of
+from ..errors import OptionError, SampleIndexError
+from .keyed import CHUNK, LONGEST, U64, derive, key_of, mix, permute, uniform, whole
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Order:
+    """A row of ``length`` sample numbers, all in [0, ``samples``). Immutable."""
+
+    samples: int
+    length: int
+    # The samples at positions that are flat, checked and not negative.
+    _take: Callable[[I64], I64] = dataclasses.field(repr=False)
+
+    def take(self, positions: Any) -> I64:
+        """The samples at an array of positions of any shape; negative ones count from the end."""
+        at = _integers(positions, "positions")
+        wrong = at[(at >= self.length) | (at < -self.length)]
+        if wrong.size:
+            raise SampleIndexError(f"there is no position {wrong[0]}; there are {self.length}")
+        return self._take(np.where(at < 0, at + self.length, at).reshape(-1)).reshape(at.shape)
+
+    def __len__(self) -> int:
+        return self.length
+
+    @overload
+    def __getitem__(self, position: slice) -> I64: ...
+    @overload
+    def __getitem__(self, position: int) -> int: ...
+    def __getitem__(self, position: int | slice) -> int | I64:
+        if isinstance(position, slice):
+            return self._take(np.arange(*position.indices(self.length), dtype=np.int64))
+        return int(self.take(whole("position", position, -LONGEST)))
+
+    def __iter__(self) -> Iterator[int]:
+        for start in range(0, self.length, CHUNK):
+            yield from self[start : start + CHUNK].tolist()
+
+
+def sequential(n: int) -> Order:
+    """The samples as they stand."""
+    return Order(n := whole("n", n, 0), n, np.asarray)
+
+
+def random(n: int, *, seed: int, epoch: int) -> Order:
+    """A permutation that is computed, not stored: no memory, whatever n is (up to 2**48)."""
+    n = whole("n", n, 0)
+    return Order(n, n, partial(permute, count=np.array([n]), key=key_of(seed, epoch, 1)))
+
+
+class BlockIndex:
+    """The samples of every block. It knows no epoch: build it once, pass it as ``blocks`` every time."""
+
+    def __init__(self, blocks: Any) -> None:
+        """``blocks``: for every sample the number of its block, as ``Reader.blocks()`` gives them."""
+        values = np.asarray(blocks)
+        if values.ndim != 1 or (values.size and values.dtype.kind not in "iubUS"):
+            raise OptionError(f"one number per sample is needed, not {values.dtype} of shape {values.shape}")
+        self.samples = len(values)
+        # Where blocks lie one after another, as in most files, no table of rows is needed.
+        in_order = bool((values[1:] >= values[:-1]).all())
+        self.rows: I64 | None = None if in_order else np.argsort(values, kind="stable")
+        values = values if self.rows is None else values[self.rows]
+        is_first = np.ones(len(values), dtype=np.bool_)
+        is_first[1:] = values[1:] != values[:-1]
+        self.starts: I64 = np.append(np.flatnonzero(is_first), len(values))
+        self.names: npt.NDArray[Any] = values[is_first]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def sizes(self) -> I64:
+        return np.diff(self.starts)
+
+    def sample(self, block: I64, place: I64) -> I64:
+        """The sample at a place of a block; blocks count from 0, whatever their names are."""
+        at = self.starts[block] + place
+        return at if self.rows is None else self.rows[at]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+    index: BlockIndex
+    turns: I64  # the blocks in the order of this epoch
+    starts: I64  # the first position of each turn, and the end
+    edges: I64  # the first position of each window, and the end
+    key: U64
+
+    def find(self, at: I64) -> tuple[I64, I64]:
+        """The block that each position reads, and the place there."""
+        window = np.searchsorted(self.edges, at, side="right") - 1
+        first = self.edges[window]
+        there = first + permute(at - first, self.edges[window + 1] - first, derive(self.key, window))
+        turn = np.searchsorted(self.starts, there, side="right") - 1
+        return self.turns[turn], there - self.starts[turn]
+
+    def take(self, at: I64) -> I64:
+        return self.index.sample(*self.find(at))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class QuasiRandom(Order):
+    """What :func:`quasi_random` gives: it can also say which blocks a range of positions needs."""
+
+    _blocks: _Blocks = dataclasses.field(repr=False)
+
+    def touched(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """The numbers of the blocks that positions [start, stop) read, first needed first."""
+        at = np.arange(*slice(start, stop).indices(self.length), dtype=np.int64)
+        found, first = np.unique(self._blocks.find(at)[0], return_index=True)
+        return self._blocks.index.names[found[np.argsort(first)]]
+
+
+def quasi_random(n: int, *, seed: int, epoch: int, blocks: Any, window: int = 32) -> QuasiRandom:
+    """Whole blocks in random order, samples shuffled within every ``window`` blocks of that order.
+
+    Positions of one window read from its blocks alone, and no other window reads from them. ``blocks``:
+    an array as of ``Reader.blocks()``, or the :class:`BlockIndex` of one.
+    """
+    n, window = whole("n", n, 0), whole("window", window, 1)
+    if blocks is None:
+        raise OptionError("quasi_random needs blocks, and there are none: use random or windowed")
+    index = blocks if isinstance(blocks, BlockIndex) else BlockIndex(blocks)
+    if index.samples != n:
+        raise OptionError(f"there are {n} samples, but blocks of {index.samples}")
+    turns = random(len(index), seed=seed, epoch=epoch)[:]
+    starts = starts_of(index.sizes[turns])
+    edges = np.append(starts[:-1:window], n)
+    found = _Blocks(index, turns, starts, edges, key_of(seed, epoch, 2))
+    return QuasiRandom(n, n, found.take, found)
+
+
+def windowed(n: int, *, seed: int, epoch: int, window: int = 1000) -> Order:
+    """What a shuffle buffer does, but bounded both ways: no sample is over ``window`` from its place.
+
+    Runs of ``window // 2 + 1`` samples are shuffled, then once more with the borders half a run further,
+    so that no border separates neighbours. Where the borders lie changes with the epoch. A window of n
+    or more shuffles everything evenly.
+    """
+    n, window, key = whole("n", n, 0), whole("window", window, 1), key_of(seed, epoch, 3)
+    size = n if window >= n else window // 2 + 1
+    phase = int(key[0]) % max(size, 1)
+    phases = (0,) if window >= n else (phase, (phase + size // 2) % size)
+    return Order(n, n, partial(_shuffle_runs, n=n, size=size, phases=phases, key=key))
+
+
+def _shuffle_runs(at: I64, n: int, size: int, phases: tuple[int, ...], key: U64) -> I64:
+    for phase in phases:
+        key = mix(key + 1)
+        run = (at - phase) // max(size, 1)
+        first = np.maximum(run * size + phase, 0)
+        last = np.minimum(run * size + phase + size, n)
+        at = first + permute(at - first, last - first, derive(key, run))
+    return at
+
+
+def weighted(weights: Any, *, seed: int, epoch: int, count: int | None = None, replace: bool = True) -> Order:
+    """Samples drawn in proportion to their weights; one of weight 0 never comes.
+
+    With ``replace`` every position is a draw of its own (``count``: as many as there are samples).
+    Without, it is a draw among the samples left (``count``: all whose weight is not 0).
+    """
+    values = np.asarray(() if weights is None else weights)
+    if weights is None or values.ndim != 1 or (values.size and values.dtype.kind not in "iufb"):
+        raise OptionError("weighted needs weights: one number per sample")
+    values = values.astype(np.float64)
+    n, drawn, key = len(values), np.flatnonzero(values), key_of(seed, epoch, 4)
+    if not ((values >= 0) & np.isfinite(values)).all() or (n and not len(drawn)):
+        raise OptionError("weights must be finite, none below 0 and not all 0")
+    most = LONGEST if replace and n else len(drawn)
+    length = min(n, most) if count is None else whole("count", count, 0, most)
+    if replace:
+        # Scaled, for the sum must neither overflow nor be so small that a product rounds up to it.
+        ends = np.cumsum(values / values.max(initial=0.0))
+        return Order(n, length, partial(_draw, ends=ends, key=key))
+    # A race: the sample of weight w arrives after an exponential time of rate w. Logarithms, for the
+    # quotient of extreme weights would overflow.
+    arrival = np.log(-np.log1p(-np.maximum(uniform(key, drawn), 2.0**-54))) - np.log(values[drawn])
+    return Order(n, length, partial(np.take, drawn[np.argsort(arrival, kind="stable")]))
+
+
+def _draw(at: I64, ends: npt.NDArray[np.float64], key: U64) -> I64:
+    # "right" passes over samples of weight 0: their end is that of the sample before.
+    return np.searchsorted(ends, uniform(key, at) * ends[-1:], side="right")
+
+
+def class_balanced(labels: Any, *, seed: int, epoch: int, count: int | None = None) -> Order:
+    """Every class equally often: each turn has one sample of every class, the classes in random order.
+
+    A class goes through all its samples in random order before one comes again. ``count``: how many
+    positions, by default as many as there are samples; the shares of classes differ by one at most.
+    """
+    if labels is None:
+        raise OptionError("class_balanced needs labels: one per sample")
+    index = labels if isinstance(labels, BlockIndex) else BlockIndex(labels)
+    n, key = index.samples, key_of(seed, epoch, 5)
+    length = n if count is None else whole("count", count, 0, LONGEST if n else 0)
+    return Order(n, length, partial(_take_turns, index=index, key=key))
+
+
+def _take_turns(at: I64, index: BlockIndex, key: U64) -> I64:
+    turn, slot = np.divmod(at, max(len(index), 1))
+    group = permute(slot, np.array([len(index)]), derive(key, turn))
+    size = index.sizes[group]
+    lap, place = np.divmod(turn, size)
+    return index.sample(group, permute(place, size, derive(derive(~key, group), lap)))
+
+
+def from_array(indices: Any, *, samples: int | None = None) -> Order:
+    """These samples in this order, repeats and all; each below ``samples``, where that is given."""
+    numbers = _integers(indices, "sample numbers")
+    if numbers.ndim != 1:
+        raise OptionError(f"sample numbers must be one row, not of shape {numbers.shape}")
+    bound = int(numbers.max(initial=-1)) + 1 if samples is None else whole("samples", samples, 0)
+    wrong = numbers[(numbers < 0) | (numbers >= bound)]
+    if wrong.size:
+        raise OptionError(f"the order has sample {wrong[0]}, but there are {bound} samples")
+    return Order(bound, len(numbers), partial(np.take, numbers))
+
+
+def from_function(fn: Callable[[int, np.random.Generator], Any], n: int, *, seed: int, epoch: int) -> Order:
+    """The sample numbers that ``fn(n, rng)`` returns; ``rng`` is fresh for every (seed, epoch)."""
+    rng = np.random.Generator(np.random.Philox(key=int(key_of(seed, epoch, 6)[0])))
+    return from_array(fn(whole("n", n, 0), rng), samples=n)
+
+
+def subset(order: Order | int, indices: Any) -> Order:
+    """``indices[order[k]]``: an order (a number: sequential) of as many samples as there are indices."""
+    inner, outer = order if isinstance(order, Order) else sequential(order), from_array(indices)
+    if inner.samples != outer.length:
+        raise OptionError(f"the order is of {inner.samples} samples, but there are {outer.length} indices")
+    return Order(outer.samples, inner.length, partial(_compose, inner=inner._take, outer=outer._take))
+
+
+def _compose(at: I64, inner: Callable[[I64], I64], outer: Callable[[I64], I64]) -> I64:
+    return outer(inner(at))
+
+
+NAMED: dict[str, Callable[..., Order]] = {
+    one.__name__: one for one in (sequential, random, quasi_random, windowed, weighted, class_balanced)
+}
+
+
+def make(
+    order: Any,
+    n: int,
+    *,
+    seed: int,
+    epoch: int,
+    blocks: Any = None,
+    labels: Any = None,
+    weights: Any = None,
+    **options: Any,
+) -> Order:
+    """An order of n samples: by name, from sample numbers, from ``fn(n, rng)``, or an Order as it is."""
+    known = {"n": n, "seed": seed, "epoch": epoch, "blocks": blocks, "labels": labels, "weights": weights}
+    build = NAMED.get(order) if isinstance(order, str) else None
+    if isinstance(order, str) and build is None:
+        raise OptionError(f"there is no order {order!r}; there are {', '.join(NAMED)}")
+    takes = inspect.signature(build).parameters if build else {}
+    for name in options:
+        if name not in takes:
+            raise OptionError(f"the order {order if build else 'given'} takes no option {name}")
+    if build:
+        made = build(**{name: known[name] for name in takes if name in known}, **options)
+    elif callable(order):
+        made = from_function(order, n, seed=seed, epoch=epoch)
+    else:
+        made = order if isinstance(order, Order) else from_array(order, samples=n)
+    if made.samples != n:
+        raise OptionError(f"the order is of {made.samples} samples, but there are {n}")
+    return made
+
+
+def _integers(values: Any, what: str) -> I64:
+    """A copy as int64."""
+    found = np.asarray(values)
+    if found.size and found.dtype.kind not in "iu":
+        raise OptionError(f"{what} must be whole numbers, not {found.dtype}")
+    if found.dtype == np.uint64:
+        # What is beyond int64 must not wrap around to something valid.
+        found = np.minimum(found, 2**63 - 1)
+    return found.astype(np.int64)

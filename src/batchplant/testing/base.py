@@ -1,0 +1,128 @@
+"""Bench: what is peculiar about a format, and how the suite writes and reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from .. import registry
+from ..convert import Conversion, convert
+from ..errors import BatchplantError
+from ..format import Format
+from ..reader import Reader
+from ..schema import Field
+from ..verify import verify
+from ..writer import Writer
+from .cases import ORDINARY, Case, Sample, all_cases
+
+
+class Bench:
+    """The attributes and helpers of a suite.
+
+    options: given to every ``create``. beside: name → (field, value) that a dataset of this format cannot
+    do without; left out where the field under test is of that kind itself. leave_out: names of
+    ``all_cases`` that do not apply; values: other values for some of them. keeps_schema: the very same
+    kinds come back. keeps_jpeg: JPEG files are stored byte for byte. in_place: some field has spans.
+    notices_cuts: no truncation goes unnoticed. golden: a folder with one folder of files per format.
+    """
+
+    format: ClassVar[str]
+    suffix: ClassVar[str] = ""
+    options: ClassVar[Mapping[str, Any]] = {}
+    beside: ClassVar[Mapping[str, tuple[Field, Any]]] = {}
+    leave_out: ClassVar[Collection[str]] = ()
+    values: ClassVar[Mapping[str, list[Any]]] = {}
+    keeps_schema: ClassVar[bool] = True
+    keeps_jpeg: ClassVar[bool] = True
+    in_place: ClassVar[bool] = True
+    notices_cuts: ClassVar[bool] = True
+    golden: ClassVar[Path | None] = None
+
+    # -- what a subclass may override ------------------------------------------------------------------
+
+    def write(
+        self, path: str, schema: Mapping[str, Field], samples: Iterable[Sample], **options: Any
+    ) -> None:
+        with self.create(path, schema, **options) as out:
+            for sample in samples:
+                out.append(sample)
+
+    def files(self, path: str) -> list[Path]:
+        """The files to damage."""
+        found = [Path(path)] if os.path.isfile(path) else sorted(Path(path).rglob("*"))
+        return [file for file in found if file.is_file()]
+
+    # -- helpers ---------------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> Format:
+        return registry.get_format(self.format)
+
+    def create(self, path: str, schema: Mapping[str, Field], **options: Any) -> Writer:
+        if self.spec.writer is None:
+            pytest.skip(f"{self.format} is read only")
+        return registry.create(path, schema, format=self.format, **{**self.options, **options})
+
+    def open(self, path: str) -> Reader:
+        return registry.open(path, format=self.format)
+
+    def path(self, folder: Path, name: str = "data") -> str:
+        return str(folder / (name + self.suffix))
+
+    def cases(self, *, held: bool = True) -> dict[str, Case]:
+        """The cases that the format holds (or does not), each also with missing values."""
+        found: dict[str, Case] = {}
+        for name, (field, values) in all_cases().items():
+            if name not in self.leave_out:
+                values = self.values.get(name, values)
+                optional = dataclasses.replace(field, optional=True)
+                found |= {name: (field, values), f"{name}, optional": (optional, [None, *values, None])}
+        return {name: one for name, one in found.items() if (self.spec.refuses(one[0]) is None) == held}
+
+    def around(self, name: str, field: Field, values: Iterable[Any]) -> tuple[dict[str, Field], list[Sample]]:
+        """A dataset with one field of these values, and those that the format cannot do without."""
+        beside = {key: one for key, one in self.beside.items() if one[0].kind != field.kind}
+        schema = {**{key: other for key, (other, _) in beside.items()}, name: field}
+        rest = {key: value for key, (_, value) in beside.items()}
+        return schema, [{**rest, name: value} for value in values]
+
+    def dataset(self, count: int, *fields: str) -> tuple[dict[str, Field], list[Sample]]:
+        """Samples with one field of every kind that the format holds, or with these fields."""
+        chosen = {name: ORDINARY[name] for name in fields or ORDINARY}
+        schema = {name: field for name, (field, _) in chosen.items() if self.spec.refuses(field) is None}
+        return schema, [{name: chosen[name][1](n) for name in schema} for n in range(count)]
+
+    def written(self, folder: Path, count: int = 20, *fields: str, **options: Any) -> str:
+        path = self.path(folder)
+        self.write(path, *self.dataset(count, *fields), **options)
+        return path
+
+    def converted(self, source: str, target: str, **how: Any) -> Conversion:
+        if self.spec.writer is None:
+            pytest.skip(f"{self.format} is read only")
+        return convert(source, target, target_format=self.format, target_options=dict(self.options), **how)
+
+    def is_sound(self, path: str) -> bool:
+        """Read it in every way; False where something was wrong and we said so in our own terms."""
+        try:
+            with self.open(path) as reader:
+                for row in range(min(len(reader), 1000)):
+                    with contextlib.suppress(BatchplantError):
+                        reader[row]
+                for name in reader.schema:
+                    with contextlib.suppress(BatchplantError):
+                        reader.spans(name)
+            return verify(path, format=self.format, decode=True).ok
+        except BatchplantError:
+            return False
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        for name, held in (("case", True), ("refused_case", False)):
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, list(self.cases(held=held)))

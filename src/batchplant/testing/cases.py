@@ -1,0 +1,120 @@
+"""Fields and values to try a format with, and whether what comes back is the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..codecs import image
+from ..codecs.cells import cell_bytes
+from ..reader import Reader
+from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Tensor, Text, Video
+
+Case = tuple[Field, list[Any]]
+Sample = dict[str, Any]
+
+INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FLOATS = ("float16", "float32", "float64")
+
+
+def pixels(*shape: int, dtype: Any = np.uint8) -> Any:
+    """A picture that is the same every time."""
+    return np.random.default_rng(shape).integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+
+def jpeg(height: int = 8, width: int = 8, channels: int = 3) -> bytes:
+    return image.encode(image.squeeze(pixels(height, width, channels)), "jpeg")
+
+
+def png(*shape: int) -> bytes:
+    return image.encode(pixels(*shape), "png")
+
+
+def numbers(dtype: str, *shape: int) -> Any:
+    values = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
+    if values.dtype.kind == "f" and values.size:
+        values.flat[:3] = [math.nan, math.inf, -0.0][: values.size]
+    return values
+
+
+def all_cases() -> dict[str, Case]:
+    """Every kind of field with values at its limits."""
+    varied = [numbers("float32", n, 2) for n in (3, 0, 1)]
+    freely = [numbers("int64", n, 4 - n) for n in (1, 4, 0)]
+    found: dict[str, Case] = {
+        "bool": (Bool(), [True, False, True]),
+        "class": (Int(names=("cat", "dog")), [1, 0, 1]),
+        "bytes": (Bytes(), [b"", b"\0", bytes(range(256)) * 3, b"\xff"]),
+        "text": (Text(), ["", "plain", "Größe, размер", "🌱\u200d🧪", 'line\nbreak, "comma"', "x" * 5000]),
+        "text with NUL": (Text(), ["a\0b", "\0"]),
+        "json": (Json(), [{"a": [1, 2.5, None, True, {"deep": [[]]}]}, [], "text", -3, 0.1, {"ключ": "🌱"}]),
+        "audio": (Audio(), [b"RIFF....", b"\0\1\2"]),
+        "video": (Video("mp4"), [b"....ftyp", bytes(1000)]),
+        "tensor without axes": (Tensor("float32"), [np.float32(1.5), np.array(math.nan, np.float32)]),
+        "tensor of size 0": (Tensor("int16", (0, 3)), [np.zeros((0, 3), np.int16)] * 3),
+        "tensor, first size varies": (Tensor("float32", (None, 2)), varied),
+        "tensor, sizes vary": (Tensor("int64", (None, None)), freely),
+        "tensor, size 0 inside": (Tensor("uint8", (None, 0)), [np.zeros((n, 0), np.uint8) for n in (2, 0)]),
+        "image": (Image(), [pixels(5, 7, 3), pixels(1, 1, 3), pixels(16, 9, 3)]),
+        "image L": (Image(mode="L"), [pixels(5, 7), pixels(1, 1)]),
+        "image RGBA": (Image(mode="RGBA"), [pixels(5, 7, 4), pixels(2, 1, 4)]),
+        "image I;16": (Image(mode="I;16"), [pixels(5, 7, dtype=np.uint16)]),
+        "image jpeg": (Image("jpeg"), [jpeg(), jpeg(17, 3), jpeg(channels=1)]),
+        "image png": (Image("png"), [png(4, 4, 3), png(3, 5)]),
+        "image of any mode": (Image(mode=None), [pixels(3, 4), jpeg(), pixels(2, 2, 4), pixels(2, 5, 3)]),
+    }
+    for name in INTS:
+        found[name] = Int(name), [int(np.iinfo(name).min), int(np.iinfo(name).max), 0, 7]
+    for name in FLOATS:
+        most, least = float(np.finfo(name).max), float(np.finfo(name).smallest_subnormal)
+        found[name] = Float(name), [0.0, -0.0, 1.5, most, -most, least, math.nan, math.inf, -math.inf]
+    for name in ("bool", *INTS, *FLOATS, "complex64", "datetime64[ms]"):
+        found[f"tensor {name}"] = Tensor(name, (2, 3)), [numbers(name, 2, 3), np.zeros((2, 3), name)]
+    return found
+
+
+# One field of every kind, and its value in sample n.
+ORDINARY: dict[str, tuple[Field, Callable[[int], Any]]] = {
+    "image": (Image(), lambda n: jpeg(8, 8 + n % 5)),
+    "number": (Int(), lambda n: n * n - 3),
+    "real": (Float("float32"), lambda n: n / 8),
+    "flag": (Bool(), lambda n: n % 3 == 0),
+    "blob": (Bytes(), lambda n: bytes([n % 256]) * (n % 7)),
+    "text": (Text(), lambda n: f"sample № {n}"),
+    "meta": (Json(), lambda n: {"n": n, "list": [n, None]}),
+    "fixed": (Tensor("int16", (2, 3)), lambda n: np.full((2, 3), n, np.int16)),
+    "varied": (Tensor("float32", (None, 2)), lambda n: np.full((n % 4, 2), n, np.float32)),
+}
+
+
+def equal(mine: Any, theirs: Any) -> bool:
+    """Equal to the last bit, NaN included; arrays by dtype, shape and bytes."""
+    if isinstance(mine, np.ndarray | np.generic):
+        theirs = np.asarray(theirs)
+        alike = (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+        return alike and bool(mine.tobytes() == theirs.tobytes())
+    if isinstance(mine, float) and isinstance(theirs, float):
+        alike = mine == theirs and math.copysign(1, mine) == math.copysign(1, theirs)
+        return alike or (math.isnan(mine) and math.isnan(theirs))
+    return type(mine) is type(theirs) and bool(mine == theirs)
+
+
+def check_samples(reader: Reader, schema: Mapping[str, Field], samples: Sequence[Sample]) -> None:
+    """The reader holds exactly these samples; pictures that went in encoded are compared decoded."""
+    assert len(reader) == len(samples)
+    for number, (read, wrote) in enumerate(zip(reader, samples, strict=True)):
+        assert list(read) == list(schema)
+        for name, field in schema.items():
+            value = wrote[name]
+            if isinstance(field, Image) and isinstance(value, bytes):
+                value = image.decode(value, field.mode)
+            assert equal(value, read[name]), f"sample {number}, {name}: {value!r} became {read[name]!r}"
+
+
+def cells(reader: Reader) -> dict[str, list[bytes | None]]:
+    """The bytes of every cell."""
+    columns = reader.read(range(len(reader)))
+    return {name: [cell_bytes(columns[name], row) for row in range(len(reader))] for name in reader.schema}

@@ -1,0 +1,86 @@
+"""Where to damage a file, and how much memory reading it may take."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+# Files up to this size are cut at every byte; of larger ones the ends, and some places between.
+CUT_EVERYWHERE, CUT_ENDS, CUT_BETWEEN = 64 << 10, 4 << 10, 300
+FLIPS = 400
+MEMORY_ALWAYS, MEMORY_PER_BYTE = 64 << 20, 8
+
+
+def cut_points(size: int) -> list[int]:
+    """Where to cut a file, longest first."""
+    if size <= CUT_EVERYWHERE:
+        return list(range(size - 1, -1, -1))
+    between = np.random.default_rng(size).integers(CUT_ENDS, size - CUT_ENDS, CUT_BETWEEN).tolist()
+    return sorted({*range(CUT_ENDS), *between, *range(size - CUT_ENDS, size)}, reverse=True)
+
+
+def flip_points(size: int) -> list[tuple[int, int]]:
+    """(byte, bit) to flip: half of them near the ends, where structure is."""
+    rng = np.random.default_rng(size)
+    places = rng.integers(0, size, FLIPS)
+    ends = rng.integers(0, min(CUT_ENDS, size), FLIPS)
+    places[::4], places[2::4] = ends[::4], size - 1 - ends[2::4]
+    return list(zip(places.tolist(), rng.integers(0, 8, FLIPS).tolist(), strict=True))
+
+
+def flip(file: Path, place: int, bit: int) -> None:
+    with open(file, "r+b") as stream:
+        stream.seek(place)
+        [byte] = stream.read(1)
+        stream.seek(place)
+        stream.write(bytes([byte ^ 1 << bit]))
+
+
+def cuts(file: Path) -> Iterator[str]:
+    """Truncate a file at one place after another, saying where; whole again in the end."""
+    whole = file.read_bytes()
+    for size in cut_points(len(whole)):
+        os.truncate(file, size)
+        yield f"{file.name} cut to {size} of {len(whole)} bytes"
+    file.write_bytes(whole)
+
+
+def flips(file: Path) -> Iterator[str]:
+    """Flip one bit after another, saying which; each is flipped back."""
+    for place, bit in flip_points(os.path.getsize(file)):
+        flip(file, place, bit)
+        yield f"{file.name} with bit {bit} of byte {place} flipped"
+        flip(file, place, bit)
+
+
+def survive(what: Iterator[str], read: Callable[[], bool]) -> Iterator[tuple[str, bool]]:
+    """(damage, whether ``read`` found nothing wrong); an exception says which damage it was."""
+    for damage in what:
+        try:
+            yield damage, read()
+        except Exception as error:
+            error.add_note(damage)
+            raise
+
+
+@contextlib.contextmanager
+def memory_bounded(size: int) -> Iterator[None]:
+    """The peak of resident memory grows by no more than a small multiple of ``size``."""
+    reset = Path("/proc/self/clear_refs")
+    if not reset.exists():
+        yield
+        return
+    reset.write_text("5")
+    before = resident("VmRSS")
+    yield
+    grown = resident("VmHWM") - before
+    assert grown <= MEMORY_ALWAYS + MEMORY_PER_BYTE * size, f"{grown >> 20} MiB for a file of {size} bytes"
+
+
+def resident(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1]) << 10

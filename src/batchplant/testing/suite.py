@@ -1,0 +1,325 @@
+"""FormatSuite: what every format has to do."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import importlib
+import lzma
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .. import registry
+from ..codecs import image
+from ..codecs.cells import cell_bytes
+from ..columns import Columns, Ragged
+from ..errors import ExistsError, FieldNameError, SampleIndexError, SchemaError
+from ..format import Probe, never
+from ..schema import Field, Image, Int
+from ..shards import concat
+from ..verify import verify
+from .base import Bench
+from .cases import Sample, cells, check_samples, equal, jpeg, pixels
+from .damage import cuts, flip, flips, memory_bounded, survive
+
+_READ_ELSEWHERE = """
+import pickle, sys
+from batchplant.testing.cases import cells
+pickle.dump(cells(pickle.load(sys.stdin.buffer)), sys.stdout.buffer)
+"""
+
+
+def _kinds(schema: Mapping[str, Field]) -> list[tuple[str, Field]]:
+    """The fields, whatever pictures are encoded as: that is the writer's choice."""
+    return [
+        (name, dataclasses.replace(field, encoding=None) if isinstance(field, Image) else field)
+        for name, field in schema.items()
+    ]
+
+
+class FormatSuite(Bench):
+    """Subclass it as ``Test…``, and set at least ``format`` and ``suffix``; :class:`Bench` has the rest."""
+
+    # -- what goes in comes out ------------------------------------------------------------------------
+
+    def test_round_trip(self, case: str, tmp_path: Path) -> None:
+        schema, samples = self.around("value", *self.cases()[case])
+        path = self.path(tmp_path)
+        self.write(path, schema, samples)
+        with self.open(path) as reader:
+            check_samples(reader, schema, samples)
+            if self.keeps_schema:
+                assert _kinds(reader.schema) == _kinds(schema)
+            if case == "image jpeg" and self.keeps_jpeg:
+                assert cells(reader)["value"] == [sample["value"] for sample in samples]
+
+    def test_what_the_format_cannot_hold_is_refused(self, refused_case: str, tmp_path: Path) -> None:
+        schema, _ = self.around("value", *self.cases(held=False)[refused_case])
+        with pytest.raises(SchemaError, match="'value'") as caught:
+            self.create(self.path(tmp_path), schema)
+        assert caught.value.field == "value"
+        assert os.listdir(tmp_path) == []
+
+    @pytest.mark.parametrize("count", [0, 1, 20])
+    def test_every_kind_at_once(self, count: int, tmp_path: Path) -> None:
+        schema, samples = self.dataset(count)
+        path = self.written(tmp_path, count, checksums=self.spec.writer is not None)
+        with self.open(path) as reader:
+            check_samples(reader, schema, samples)
+            assert reader.read([]).rows == 0
+        assert verify(path, format=self.format, decode=True).problems == []
+
+    def test_pictures_from_paths_and_pillow(self, tmp_path: Path) -> None:
+        if Image not in self.spec.kinds:
+            pytest.skip(f"{self.format} holds no pictures")
+        pillow = pytest.importorskip("PIL.Image")
+        file = tmp_path / "one.jpg"
+        file.write_bytes(jpeg())
+        with pillow.open(file) as opened:
+            values = [file, str(file), opened, pillow.fromarray(pixels(4, 5, 3))]
+            self.write(self.path(tmp_path), *self.around("value", Image(), values))
+        with self.open(self.path(tmp_path)) as reader:
+            found = [sample["value"] for sample in reader]
+            assert not self.keeps_jpeg or cells(reader)["value"][:2] == [jpeg(), jpeg()]
+        decoded = image.decode(jpeg())
+        assert all(map(equal, [decoded, decoded, decoded, pixels(4, 5, 3)], found))
+
+    @pytest.mark.parametrize("name", ["Größe", "ラベル", "with space", "🌱", "a.b", "a" * 60])
+    def test_field_names_of_any_script(self, name: str, tmp_path: Path) -> None:
+        case = next(one for one in ("int64", "bytes", "image") if one in self.cases())
+        schema, samples = self.around(name, *self.cases()[case])
+        self.write(self.path(tmp_path), schema, samples)
+        with self.open(self.path(tmp_path)) as reader:
+            check_samples(reader, schema, samples)
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("kind", [list, np.array])
+    @pytest.mark.parametrize("wanted", [[3, 3, 19, 0], [-1, -20], [*range(19, -1, -3)], [5], []])
+    def test_samples_by_number(self, wanted: list[int], kind: Callable[[Any], Any], tmp_path: Path) -> None:
+        path = self.written(tmp_path)
+        with self.open(path) as reader:
+            found = reader.read(kind(wanted))
+            for name, expected in cells(reader).items():
+                have = [cell_bytes(found[name], row) for row in range(found.rows)]
+                assert have == [expected[number] for number in wanted]
+
+    def test_numbers_out_of_range(self, tmp_path: Path) -> None:
+        path = self.written(tmp_path)
+        with self.open(path) as reader:
+            for wrong in ([20], [-21], [0, 2**40], [2**64 - 1]):
+                with pytest.raises(SampleIndexError, match="there are 20"):
+                    reader.read(wrong)
+            with pytest.raises(IndexError):
+                reader[20]
+
+    def test_spans_are_where_the_cells_are(self, tmp_path: Path) -> None:
+        path = self.written(tmp_path)
+        wanted = [7, 0, 7, 19]
+        with self.open(path) as reader:
+            found = {name: reader.spans(name, wanted) for name in reader.schema}
+            columns = reader.read(wanted)
+        assert not self.in_place or any(spans is not None for spans in found.values())
+        for name, spans in found.items():
+            for row in range(len(wanted) if spans is not None else 0):
+                assert spans is not None
+                with open(spans.files[spans.file[row]], "rb") as file:
+                    file.seek(spans.start[row])
+                    assert file.read(spans.size[row]) == cell_bytes(columns[name], row), name
+            column = columns[name]
+            if spans is not None and isinstance(column, Ragged):
+                shapes = [() if one is None else one.tolist() for one in (spans.shape, column.shape)]
+                assert shapes[0] == shapes[1], name
+
+    def test_pickled_reader_reads_in_another_process(self, tmp_path: Path) -> None:
+        path = self.written(tmp_path)
+        with self.open(path) as reader:
+            for view in (reader, reader.select(list(reader.schema)[:1])[3:9]):
+                done = subprocess.run(
+                    [sys.executable, "-c", _READ_ELSEWHERE], input=pickle.dumps(view), capture_output=True
+                )
+                assert done.returncode == 0, done.stderr.decode()
+                assert pickle.loads(done.stdout) == cells(view)
+
+    def test_many_threads_read_the_same(self, tmp_path: Path) -> None:
+        path = self.written(tmp_path)
+        with self.open(path) as reader, self.open(path) as alone, ThreadPoolExecutor(8) as pool:
+            orders = [np.random.default_rng(seed).permutation(20) for seed in range(40)]
+            found = list(pool.map(lambda order: cells(reader.subset(order)), orders))
+            assert found == [cells(alone.subset(order)) for order in orders]
+
+    def test_parts_of_a_dataset(self, tmp_path: Path) -> None:
+        path = self.written(tmp_path)
+        with self.open(path) as reader:
+            every = cells(reader)
+            [name, *_], last = reader.schema, list(reader.schema)[-1]
+            assert cells(reader.select([last])) == {last: every[last]}
+            assert cells(reader.subset([4, -1, 4]))[name] == [every[name][n] for n in (4, 19, 4)]
+            assert cells(reader[15:3:-4])[name] == every[name][15:3:-4]
+            twice = concat([reader, reader[:3]])
+            assert cells(twice)[name] == every[name] + every[name][:3]
+            assert cells(twice.subset([20, 1, 22]))[name] == [every[name][n] for n in (0, 1, 2)]
+            assert sum(columns.rows for columns in reader.scan(7)) == 20
+            with pytest.raises(FieldNameError, match="no field 'nonsense'"):
+                reader.select(["nonsense"])
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def test_values_belong_to_the_caller(self, tmp_path: Path) -> None:
+        """Neither are they changed, nor does changing them after append change what is written."""
+        schema, samples = self.dataset(4)
+        mutable = copy.deepcopy(samples)
+        for sample in mutable:
+            sample |= {name: bytearray(sample[name]) for name in ("blob", "image") if name in sample}
+        with self.create(self.path(tmp_path), schema) as out:
+            for sample, original in zip(mutable, samples, strict=True):
+                out.append(sample)
+                for name, value in sample.items():
+                    same = bytes(value) if isinstance(value, bytearray) else value
+                    assert equal(original[name], same)
+                    if isinstance(value, np.ndarray):
+                        value[:] = -1
+                    elif isinstance(value, bytearray):
+                        value[:] = bytes(len(value))
+                    elif isinstance(value, dict):
+                        value["list"].append("later")
+                sample.clear()
+        with self.open(self.path(tmp_path)) as reader:
+            check_samples(reader, schema, samples)
+
+    @pytest.mark.parametrize("exists", [False, True])
+    def test_an_aborted_write_leaves_things_as_they_were(self, exists: bool, tmp_path: Path) -> None:
+        if exists:
+            self.written(tmp_path, 3)
+        before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+        schema, samples = self.dataset(20)
+
+        def interrupted() -> Iterator[Sample]:
+            yield from samples
+            raise ZeroDivisionError
+
+        self.create(self.path(tmp_path), schema, overwrite=True).abort()
+        with pytest.raises(ZeroDivisionError):
+            self.write(self.path(tmp_path), schema, interrupted(), overwrite=True)
+        assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+        assert len(os.listdir(tmp_path)) == exists
+
+    def test_overwriting_has_to_be_asked_for(self, tmp_path: Path) -> None:
+        path = self.written(tmp_path, 3)
+        with pytest.raises(ExistsError, match="overwrite=True"):
+            self.create(path, self.dataset(0)[0])
+        self.written(tmp_path, 5, overwrite=True)
+        assert len(self.open(path)) == 5
+        assert os.listdir(tmp_path) == [os.path.basename(path)]
+
+    def test_converts_to_itself(self, tmp_path: Path) -> None:
+        path = self.written(tmp_path)
+        again = self.path(tmp_path, "again")
+        self.converted(path, again)
+        assert verify(again, decode=True, against=path).problems == []
+        assert cells(self.open(again)) == cells(self.open(path))
+
+    def test_an_interrupted_conversion_resumes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        # The package's attribute of that name is the function.
+        monkeypatch.setattr(importlib.import_module("batchplant.convert"), "CHECKPOINT_SECONDS", 0)
+        source = self.path(tmp_path)
+        self.write(source, *self.dataset(100))
+        done: list[int] = []
+
+        def interrupt(now: int, _: int) -> None:
+            done.append(now)
+            if len(done) == 3:
+                raise KeyboardInterrupt
+
+        whole, stopped = (self.path(tmp_path / "out", name) for name in ("whole", "stopped"))
+        self.converted(source, whole)
+        with pytest.raises(KeyboardInterrupt):
+            self.converted(source, stopped, progress=interrupt)
+        assert not os.path.exists(stopped)
+        found = self.converted(source, stopped, resume=True)
+        assert 0 < found.resumed_at < 100
+        assert found.samples == 100
+        assert verify(stopped, against=whole).problems == []
+        assert sorted(os.listdir(tmp_path / "out")) == sorted(map(os.path.basename, (whole, stopped)))
+
+    # -- telling formats apart -------------------------------------------------------------------------
+
+    def test_content_tells_the_format(self, tmp_path: Path) -> None:
+        if self.spec.sniff is never:
+            pytest.skip(f"{self.format} has no magic")
+        path = self.written(tmp_path)
+        os.rename(path, tmp_path / "nameless")
+        assert registry.find_format(str(tmp_path / "nameless")) is self.spec
+
+    def test_files_of_other_formats_are_not_taken_for_ours(self, tmp_path: Path) -> None:
+        others = [*self._written_by_others(tmp_path), *self._golden_of_others(tmp_path)]
+        assert others
+        for path in others:
+            assert not self.spec.matches(Probe(str(path))), f"{path.name} is not {self.format}"
+
+    def _written_by_others(self, folder: Path) -> Iterator[Path]:
+        for name, other in registry.all_formats().items():
+            for schema in ({"n": Int()}, {"image": Image(), "n": Int()}):
+                path = folder / f"other.{name}"
+                if name == self.format or other.writer is None or path.exists():
+                    continue
+                with contextlib.suppress(SchemaError), registry.create(path, schema, format=name) as out:
+                    out.append({"image": jpeg(), "n": 1} if "image" in schema else {"n": 1})
+            if (folder / f"other.{name}").exists():
+                yield folder / f"other.{name}"
+
+    def _golden_of_others(self, folder: Path) -> Iterator[Path]:
+        for file in self.golden.glob("*/*") if self.golden is not None else ():
+            other = registry.all_formats().get(file.parent.name)
+            plain = file.name.removesuffix(".xz")
+            if other is None or other is self.spec or not plain.endswith(other.suffixes):
+                continue
+            data = file.read_bytes()
+            copied = folder / f"golden {plain}"
+            copied.write_bytes(data if plain == file.name else lzma.decompress(data))
+            yield copied
+
+    # -- damage ----------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("damage", [cuts, flips])
+    def test_damage_gives_errors_or_values(
+        self, damage: Callable[[Path], Iterator[str]], tmp_path: Path
+    ) -> None:
+        """Never another exception, a crash, a hang, or more memory than the file explains."""
+        path = self.written(tmp_path, 3, "image", "number", "text", "fixed")
+        assert self.is_sound(path)
+        for file in self.files(path):
+            with memory_bounded(file.stat().st_size):
+                for what, sound in survive(damage(file), lambda: self.is_sound(path)):
+                    assert not (sound and damage is cuts and self.notices_cuts), f"unnoticed: {what}"
+
+    def test_checksums_find_a_flipped_bit(self, tmp_path: Path) -> None:
+        path = self.written(tmp_path, checksums=True)
+        with self.open(path) as reader:
+            found = {name: reader.spans(name, [11]) for name in reader.schema}
+        held = [(name, spans) for name, spans in found.items() if spans is not None and spans.size[0] > 0]
+        if not held:
+            pytest.skip(f"{self.format} has no cells in place")
+        name, spans = held[0]
+        assert verify(path, format=self.format).problems == []
+        flip(Path(spans.files[spans.file[0]]), int(spans.start[0] + spans.size[0] // 2), 3)
+        result = verify(path, format=self.format)
+        assert "checksums" in result.checks
+        places = {(problem.sample, problem.field) for problem in result.problems}
+        assert (11, name) in places
+        assert places <= {(11, name), (None, None)}
+
+    def test_columns_are_checked(self, tmp_path: Path) -> None:
+        schema, _ = self.dataset(0)
+        with self.create(self.path(tmp_path), schema) as out, pytest.raises(SchemaError):
+            out.append(Columns())
