@@ -21,6 +21,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def whole(name: str, value: Any, least: int, most: int = LONGEST) -> int:
+    """The value, if it is an integer of that range."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -41,7 +42,10 @@ def mix(x: U64) -> U64:
 
 
 def key_of(seed: int, epoch: int, purpose: int) -> U64:
-    """One key, as an array: arithmetic of arrays wraps around without a warning."""
+    """The key of an epoch; ``purpose`` tells its uses apart.
+
+    It is an array of one, for the arithmetic of arrays wraps around without a warning.
+    """
     key = np.zeros(1, dtype=np.uint64)
     for name, value in (("seed", seed), ("epoch", epoch), ("purpose", purpose)):
         key = mix(key + whole(name, value, 0, 2**64 - 1) + _GOLDEN)
@@ -68,8 +72,9 @@ def permute(at: I64, count: I64, key: U64) -> I64:
         here = slice(start, start + CHUNK)
         x, sizes, keys = at[here].astype(np.uint64), _pick(count, here).astype(np.uint64), _pick(key, here)
         # In a small rectangle it takes more rounds until two numbers of one row have surely parted.
-        small = np.broadcast_to(sizes < 1024, x.shape)
-        for rounds, which in ((32, np.flatnonzero(small)), (8, np.flatnonzero(~small))):
+        tier = np.broadcast_to(np.digitize(sizes, (64, 1024)), x.shape)
+        for number, rounds in enumerate((32, 16, 8)):
+            which = np.flatnonzero(tier == number)
             if len(which):
                 out[start + which] = _walk(x[which], _pick(sizes, which), _pick(keys, which), rounds)
     return out
@@ -77,7 +82,7 @@ def permute(at: I64, count: I64, key: U64) -> I64:
 
 def _walk(x: U64, count: U64, key: U64, rounds: int) -> U64:
     """Permute the cells of a rectangle just over ``count``; who leaves [0, count) walks on until back."""
-    # An even width: rotations of odd length alone would reach only half of all permutations.
+    # An even width: rotations of rows of odd length are all even, and reach half of the permutations.
     width = (2 * np.ceil(np.sqrt(count) / 2)).astype(np.uint64)
     height = (count + width - 1) // width
     x = _rotate(x, width, height, key, rounds)

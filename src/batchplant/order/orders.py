@@ -66,7 +66,7 @@ class BlockIndex:
 
     def __init__(self, blocks: Any) -> None:
         """``blocks``: for every sample the number of its block, as ``Reader.blocks()`` gives them."""
-        values = np.asarray(blocks)
+        values = _array(blocks)
         if values.ndim != 1 or (values.size and values.dtype.kind not in "iubUS"):
             raise OptionError(f"one number per sample is needed, not {values.dtype} of shape {values.shape}")
         self.samples = len(values)
@@ -174,7 +174,7 @@ def weighted(weights: Any, *, seed: int, epoch: int, count: int | None = None, r
     With ``replace`` every position is a draw of its own (``count``: as many as there are samples).
     Without, it is a draw among the samples left (``count``: all whose weight is not 0).
     """
-    values = np.asarray(() if weights is None else weights)
+    values = _array(() if weights is None else weights)
     if weights is None or values.ndim != 1 or (values.size and values.dtype.kind not in "iufb"):
         raise OptionError("weighted needs weights: one number per sample")
     values = values.astype(np.float64)
@@ -288,10 +288,17 @@ def make(
 
 def _integers(values: Any, what: str) -> I64:
     """A copy as int64."""
-    found = np.asarray(values)
+    found = _array(values)
     if found.size and found.dtype.kind not in "iu":
         raise OptionError(f"{what} must be whole numbers, not {found.dtype}")
     if found.dtype == np.uint64:
         # What is beyond int64 must not wrap around to something valid.
         found = np.minimum(found, 2**63 - 1)
     return found.astype(np.int64)
+
+
+def _array(values: Any) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise OptionError(f"this is no array: {error}") from None

@@ -36,15 +36,15 @@ class Shard:
         if not 0 <= number < len(self):
             raise SampleIndexError(f"there is no batch {number}; there are {len(self)}")
         step = self.world * self.batch_size
-        whole, rest = divmod(self.order.length - self.start, step)
-        if not self.drop_last and whole and self.batch_size > 1 and 0 < rest < self.world:
+        full, rest = divmod(self.order.length - self.start, step)
+        if not self.drop_last and full and self.batch_size > 1 and 0 < rest < self.world:
             # Too few for every rank: the last two steps share what is left.
-            whole -= 1
+            full -= 1
             rest += step
-        first = self.start + min(number, whole) * step
-        if number < whole:
+        first = self.start + min(number, full) * step
+        if number < full:
             return first, first + step
-        tail, turn = len(self) - whole, number - whole
+        tail, turn = len(self) - full, number - full
         return first + rest * turn // tail, first + rest * (turn + 1) // tail
 
     def positions(self, number: int) -> range:
