@@ -7,7 +7,9 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -39,7 +41,9 @@ def photos() -> ModuleType:
 def machine() -> dict[str, Any]:
     """What was measured on; part of every result."""
     model = platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    # ARM's /proc/cpuinfo has numbers only; lscpu knows their names.
+    said = subprocess.run(["lscpu"], capture_output=True, text=True) if shutil.which("lscpu") else None
+    for line in said.stdout.splitlines() if said else Path("/proc/cpuinfo").read_text().splitlines():
         if line.lower().startswith("model name"):
             model = f"{line.partition(':')[2].strip()} ({platform.machine()})"
             break
@@ -64,6 +68,18 @@ def interleaved(tasks: dict[str, Callable[[], float]], rounds: int) -> dict[str,
         name: {"best": min(found), "median": statistics.median(found), "runs": len(found)}
         for name, found in seconds.items()
     }
+
+
+def rates(found: dict[str, dict[str, float]], count: int, peer: str) -> dict[str, Any]:
+    """Images per second, and our speed as a ratio to the peer's."""
+    speeds = {name: {key: count / one[key] for key in ("best", "median")} for name, one in found.items()}
+    result: dict[str, Any] = {"images": count, "images/s": speeds}
+    if peer in speeds:
+        mine, theirs = speeds["batchplant"], speeds[peer]
+        result[f"ratio to {peer}"] = {key: mine[key] / theirs[key] for key in mine}
+        print(f"  ratio to {peer}: best {mine['best'] / theirs['best']:.2f}, "
+              f"median {mine['median'] / theirs['median']:.2f}")  # fmt: skip
+    return result
 
 
 def timed(work: Callable[[], Any]) -> float:
@@ -104,6 +120,9 @@ def save(out: Path, name: str, results: dict[str, Any]) -> None:
 
 def bars(out: Path, name: str, title: str, unit: str, groups: dict[str, dict[str, float]]) -> None:
     """One bar chart per group, side by side."""
+    if importlib.util.find_spec("matplotlib") is None:
+        print("matplotlib is not installed: no figure")
+        return
     import matplotlib
 
     matplotlib.use("Agg")

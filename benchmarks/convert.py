@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from _common import arguments, bars, ffcv_python, interleaved, photos, save, timed, workplace
+from _common import arguments, bars, ffcv_python, interleaved, photos, rates, save, timed, workplace
 
 import batchplant
 
@@ -102,18 +102,6 @@ def main() -> None:
         for size, found in sizes.items()
     }
     bars(args.out, "convert", "Folder of JPEGs to .beton", "images/s", groups)
-
-
-def rates(found: dict[str, dict[str, float]], count: int, peer: str) -> dict[str, Any]:
-    """Images per second, and our speed as a ratio to the peer's."""
-    speeds = {name: {key: count / one[key] for key in ("best", "median")} for name, one in found.items()}
-    result: dict[str, Any] = {"images": count, "images/s": speeds}
-    if peer in speeds:
-        mine, theirs = speeds["batchplant"], speeds[peer]
-        result[f"ratio to {peer}"] = {key: mine[key] / theirs[key] for key in mine}
-        print(f"  ratio to {peer}: best {mine['best'] / theirs['best']:.2f}, "
-              f"median {mine['median'] / theirs['median']:.2f}")  # fmt: skip
-    return result
 
 
 if __name__ == "__main__":

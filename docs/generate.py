@@ -1,27 +1,29 @@
-"""Write the pages that are made from the code: docs/formats.md and the format table in the README.
+"""Write the pages that are made from the code: the formats, the ops, and the format table in the README.
 
 usage: generate.py [--check]
 
-Everything comes from the formats' own descriptions. With --check nothing is written; the exit code is 1
-when a page is not up to date.
+Everything comes from the formats' and the ops' own descriptions. With --check nothing is written; the exit
+code is 1 when a page is not up to date.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from batchplant import ops
 from batchplant.format import Format
 from batchplant.reader import Reader
 from batchplant.registry import all_formats, own_options
 from batchplant.writer import Writer
 
 ROOT = Path(__file__).resolve().parent.parent
-README, PAGE = ROOT / "README.md", ROOT / "docs" / "formats.md"
+README, PAGE, OPS = ROOT / "README.md", ROOT / "docs" / "formats.md", ROOT / "docs" / "reference" / "ops.md"
 START, END = "<!-- formats:start -->", "<!-- formats:end -->"
 PACKAGE = "batchplant.formats."
 
@@ -43,6 +45,41 @@ Options of a reader go to `batchplant.open(path, name=value)`, or on the command
 `--to-option name=value`.
 """
 
+OPS_INTRO = """\
+<!-- Written by docs/generate.py (make docs) from the ops themselves: edit those, not this page. -->
+
+# Ops
+
+The steps of a pipeline. They are in `batchplant.ops`; those for PyTorch are in `batchplant.interop.torch`.
+[Loading](../guides/loading.md#pipelines) shows how they are used, and how to write one of your own.
+
+An op that draws random numbers has the option `share`: ops with the same name there draw the same numbers
+for a sample, in whatever field they run. So a picture and its mask get the same box and the same flip.
+"""
+
+OPS_SECTIONS = {
+    "decode": (
+        "Decoding pictures",
+        """\
+A decoder is the first step of an image field's pipeline; without one it is `Decode()`. `filter` is one of
+`area`, `bilinear`, `bicubic`, `nearest`. `RandomHorizontalFlip`, `Normalize` and `ChannelsFirst` that follow
+the decoder, in this order, are done by the engine while it decodes, and cost no pass of their own.
+""",
+    ),
+    "augment": (
+        "Changing pictures",
+        "Batches of pictures, (samples, height, width, channels), `uint8`, go in and come out.\n",
+    ),
+    "values": ("Labels, numbers, and anything else", ""),
+    "torch": (
+        "PyTorch",
+        """\
+From `batchplant.interop.torch`. A loader with a `device` gives tensors by itself; these are for pipelines
+that go on with tensors.
+""",
+    ),
+}
+
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Write the generated pages of the documentation.")
@@ -53,6 +90,7 @@ def main(argv: list[str]) -> int:
         print(f"{path.relative_to(ROOT)}: {'out of date; run make docs' if check else 'written'}")
     if not check:
         for path, text in pages():
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, "utf-8")
     return 1 if check and old else 0
 
@@ -63,6 +101,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield README, with_table(README.read_text("utf-8"), table(formats, "docs/formats.md"))
     parts = [INTRO, table(formats, ""), AFTER_TABLE, *(section(one) for one in formats)]
     yield PAGE, "\n".join(parts)
+    yield OPS, "\n".join([OPS_INTRO, *(ops_section(name) for name in OPS_SECTIONS)])
 
 
 def own_formats() -> list[Format]:
@@ -146,6 +185,45 @@ def layout(one: Format) -> str:
     """The docstring of the format's module: what stands where in the file."""
     name = ".".join(one.reader.__module__.split(".")[:3])
     return markdown(inspect.getdoc(importlib.import_module(name)) or "")
+
+
+def ops_section(name: str) -> str:
+    title, intro = OPS_SECTIONS[name]
+    rows = torch_ops() if name == "torch" else own_ops(name)
+    table = "".join(f"| `{call}` | {said} |\n" for call, said in rows)
+    return "\n".join(filter(None, [f"## {title}\n", intro, f"| Op | What it does |\n| --- | --- |\n{table}"]))
+
+
+def own_ops(module: str) -> Iterator[tuple[str, str]]:
+    """The call and the first words of every public op in a module of batchplant.ops, as they stand there."""
+    found = [one for one in map(vars(ops).get, ops.__all__) if isinstance(one, type)]
+    found = [
+        one for one in found if one.__module__ == f"batchplant.ops.{module}" and one is not ops.ImageDecoder
+    ]
+    for one in sorted(found, key=lambda one: inspect.getsourcelines(one)[1]):
+        arguments = [] if one.__init__ is object.__init__ else inspect.signature(one).parameters.values()
+        shown = [argument.replace(annotation=argument.empty) for argument in arguments]
+        yield f"{one.__name__}{inspect.Signature(shown)}", summary(inspect.getdoc(one) or "")
+
+
+def torch_ops() -> Iterator[tuple[str, str]]:
+    """The same for PyTorch; read, not imported, since it may not be installed."""
+    source = ROOT / "src" / "batchplant" / "interop" / "torch.py"
+    for one in ast.parse(source.read_text("utf-8")).body:
+        if not isinstance(one, ast.ClassDef) or [ast.unparse(base) for base in one.bases] != ["Op"]:
+            continue
+        made = [part for part in one.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
+        shown = ""
+        for function in made:
+            for argument in function.args.args:
+                argument.annotation = None
+            shown = ast.unparse(function.args).removeprefix("self").removeprefix(", ")
+        yield f"{one.name}({shown})", summary(ast.get_docstring(one) or "")
+
+
+def summary(docstring: str) -> str:
+    """The first paragraph on one line, fit for a table."""
+    return " ".join(docstring.partition("\n\n")[0].split()).replace("``", "`").replace("|", r"\|")
 
 
 def markdown(docstring: str) -> str:

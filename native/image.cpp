@@ -1,9 +1,10 @@
 #include "image.hpp"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <vector>
+
+#include "coverage.hpp"
 
 namespace batchplant {
 namespace {
@@ -17,41 +18,6 @@ struct Job {
     size_t stride() const { return width * channels; }
     size_t dst_stride() const { return dst_width * channels; }
 };
-
-// The source pixels under one result pixel and how much each counts. For result i they are
-// first[i] + k with weight[begin[i] + k], for k from 0 to begin[i + 1] - begin[i].
-struct Coverage {
-    std::vector<size_t> first;
-    std::vector<size_t> begin;
-    std::vector<float> weight;
-};
-
-Coverage cover(size_t source, size_t result) {
-    // Thinner slivers are left out, as OpenCV does: they come from rounding, and would cost a row each.
-    constexpr double sliver = 1e-3;
-    // Inverting the inverse looks odd, but gives the very bits that OpenCV computes with.
-    const double scale = 1.0 / (static_cast<double>(result) / static_cast<double>(source));
-    Coverage coverage;
-    coverage.first.reserve(result);
-    coverage.begin.reserve(result + 1);
-    coverage.weight.reserve(source + 2 * result);
-    for (size_t i = 0; i < result; ++i) {
-        const double from = static_cast<double>(i) * scale;
-        const double to = std::min(from + scale, static_cast<double>(source));
-        auto pixel = std::min(static_cast<size_t>(from), source - 1);
-        if (static_cast<double>(pixel + 1) - from <= sliver && pixel + 1 < source) ++pixel;
-        coverage.first.push_back(pixel);
-        coverage.begin.push_back(coverage.weight.size());
-        do {
-            const double left = std::max(static_cast<double>(pixel), from);
-            const double right = std::min(static_cast<double>(pixel + 1), to);
-            coverage.weight.push_back(static_cast<float>((right - left) / (to - from)));
-            ++pixel;
-        } while (pixel < source && to - static_cast<double>(pixel) > sliver);
-    }
-    coverage.begin.push_back(coverage.weight.size());
-    return coverage;
-}
 
 // The loops over whole rows are kept in the shape that compilers turn into vector code: plain indices, no
 // branches, no aliasing, rounding by arithmetic.
@@ -89,7 +55,7 @@ template <size_t fixed>
 constexpr size_t lanes_for = fixed == 3 ? 4 : fixed == 0 ? 1 : fixed;
 
 template <size_t fixed>
-void weighted_means(const float* sums, const Coverage& coverage, size_t channels, float* means, size_t width) {
+void weighted_means(const float* sums, const Coverage<float>& coverage, size_t channels, float* means, size_t width) {
     constexpr size_t lanes = lanes_for<fixed>;
     const size_t step = fixed ? fixed : channels;
     for (size_t x = 0; x < width; ++x) {
@@ -108,8 +74,9 @@ void weighted_means(const float* sums, const Coverage& coverage, size_t channels
 
 template <size_t fixed>
 void resize_weighted(const Job& job) {
-    const Coverage rows = cover(job.height, job.dst_height);
-    const Coverage columns = cover(job.width, job.dst_width);
+    Coverage<float> rows, columns;
+    cover(0, static_cast<double>(job.height), job.height, job.dst_height, rows);
+    cover(0, static_cast<double>(job.width), job.width, job.dst_width, columns);
     std::vector<float> sums(job.stride() + spare);
     std::vector<float> means(job.dst_stride() + spare);
     for (size_t y = 0; y < job.dst_height; ++y) {

@@ -28,6 +28,8 @@ struct Errors {
     jpeg_error_mgr manager;  // first, so that libjpeg's pointer to it is a pointer to this
     std::jmp_buf jump;
     char message[JMSG_LENGTH_MAX];
+    size_t warnings;
+    bool strict;
 };
 
 [[noreturn]] void fail(j_common_ptr codec) {
@@ -39,12 +41,15 @@ struct Errors {
 void on_message(j_common_ptr codec, int level) {
     const bool is_warning = level < 0;
     if (!is_warning) return;
+    auto* errors = reinterpret_cast<Errors*>(codec->err);
+    ++errors->warnings;
     switch (codec->err->msg_code) {
         case JWRN_EXTRANEOUS_DATA:
         case JWRN_JFIF_MAJOR:
         case JWRN_ADOBE_XFORM: return;
         // libjpeg would go on with made-up pixels.
-        default: fail(codec);
+        default:
+            if (errors->strict) fail(codec);
     }
 }
 
@@ -61,6 +66,8 @@ jpeg_error_mgr* install(Errors& errors) {
     errors.manager.error_exit = fail;
     errors.manager.emit_message = on_message;
     errors.message[0] = '\0';
+    errors.warnings = 0;
+    errors.strict = true;
     return &errors.manager;
 }
 
@@ -93,17 +100,66 @@ void check_size(ImageShape shape, size_t encoded_size) {
     }
 }
 
+// libjpeg keeps Huffman and quantization tables from one picture to the next, and has no call to drop them.
+// Here they are taken away from it before each picture, and their memory given back to it when it asks for
+// memory for tables: dropping the pointers alone would lose some memory with every picture.
+class SpareTables {
+public:
+    void take(jpeg_decompress_struct& codec) {
+        for (auto& table : codec.quant_tbl_ptrs) take(table, quantization_);
+        for (auto& table : codec.dc_huff_tbl_ptrs) take(table, huffman_);
+        for (auto& table : codec.ac_huff_tbl_ptrs) take(table, huffman_);
+    }
+
+    void* give(size_t size) {
+        if (size == sizeof(JQUANT_TBL)) return give(quantization_);
+        if (size == sizeof(JHUFF_TBL)) return give(huffman_);
+        return nullptr;
+    }
+
+private:
+    template <typename Table>
+    struct Shelf {
+        Table* tables[2 * NUM_HUFF_TBLS + NUM_QUANT_TBLS];
+        size_t count = 0;
+    };
+
+    template <typename Table>
+    static void take(Table*& table, Shelf<Table>& shelf) {
+        if (table != nullptr) shelf.tables[shelf.count++] = table;
+        table = nullptr;
+    }
+
+    template <typename Table>
+    static void* give(Shelf<Table>& shelf) {
+        return shelf.count > 0 ? shelf.tables[--shelf.count] : nullptr;
+    }
+
+    Shelf<JQUANT_TBL> quantization_;
+    Shelf<JHUFF_TBL> huffman_;
+};
+
+// Decoding parts of rows came with libjpeg-turbo 1.5, but gave wrong pixels in some cases up to 2.0.
+#if defined(LIBJPEG_TURBO_VERSION_NUMBER) && LIBJPEG_TURBO_VERSION_NUMBER >= 2001000
+#define BATCHPLANT_PARTIAL_JPEG 1
+#endif
+
+// Interpolating the colours of a pixel needs those beside it, so the columns at a cut differ from a decode of
+// the whole picture. One would do on the left; on the right colours end with the pair that the last is in.
+[[maybe_unused]] constexpr size_t cut_margin = 2;
+
 }  // namespace
 
 struct JpegDecoder::State {
     jpeg_decompress_struct codec{};
     Errors errors{};
     jpeg_progress_mgr progress{};
-    const uint8_t* data;
-    size_t size;
-    ImageShape shape;
+    SpareTables spare_tables;
+    void* (*allocate)(j_common_ptr, int, size_t) = nullptr;
+    size_t encoded_size = 0;
+    std::vector<uint8_t> scratch;
 
-    State(const uint8_t* bytes, size_t count) : data(bytes), size(count) {
+    State() {
         codec.err = install(errors);
         progress.progress_monitor = limit_scans;
     }
@@ -112,60 +168,151 @@ struct JpegDecoder::State {
     State(const State&) = delete;
     State& operator=(const State&) = delete;
 
-    bool read_header() {
+    static void* allocate_small(j_common_ptr codec, int pool, size_t size) {
+        auto* state = static_cast<State*>(codec->client_data);
+        void* spare = pool == JPOOL_PERMANENT ? state->spare_tables.give(size) : nullptr;
+        return spare != nullptr ? spare : state->allocate(codec, pool, size);
+    }
+
+    bool create() {
         if (setjmp(errors.jump)) return false;
         jpeg_create_decompress(&codec);
+        codec.client_data = this;
         codec.progress = &progress;
+        allocate = codec.mem->alloc_small;
+        codec.mem->alloc_small = allocate_small;
+        return true;
+    }
+
+    bool read_header(const uint8_t* data, size_t size) {
+        if (setjmp(errors.jump)) return false;
+        jpeg_abort_decompress(&codec);
+        spare_tables.take(codec);
+        errors.warnings = 0;
+        errors.strict = true;
         jpeg_mem_src(&codec, data, static_cast<unsigned long>(size));
         jpeg_read_header(&codec, TRUE);
         return true;
     }
 
-    bool read_pixels(uint8_t* pixels) {
+    // Where pictures were cut off after a whole scan, libjpeg guesses what is missing of a block from the
+    // blocks around it.
+    bool guesses_blocks() const {
+        if (!codec.progressive_mode || codec.coef_bits == nullptr) return false;
+        for (int c = 0; c < codec.num_components; ++c) {
+            for (int k = 0; k < DCTSIZE2; ++k) {
+                if (codec.coef_bits[c][k] != 0) return true;
+            }
+        }
+        return false;
+    }
+
+    // Starts decoding with the column `left`, or one before it, and the row `top`, up to column `right` or
+    // beyond; sets `left` to where it started and `right` to where it will end.
+    bool start(const JpegOptions& options, size_t& left, size_t& top, size_t& right) {
         if (setjmp(errors.jump)) return false;
         // The defaults of libjpeg, named because exact pixels depend on them.
-        codec.dct_method = JDCT_ISLOW;
+        codec.dct_method = options.dct == JpegDct::accurate ? JDCT_ISLOW : JDCT_IFAST;
         codec.do_fancy_upsampling = TRUE;
+        codec.scale_num = 1;
+        codec.scale_denom = static_cast<unsigned>(options.shrink);
+        errors.strict = options.strict;
         jpeg_start_decompress(&codec);
-        const size_t stride = shape.width * shape.channels;
-        while (codec.output_scanline < codec.output_height) {
-            constexpr JDIMENSION rows_at_once = 8;
-            JSAMPROW rows[rows_at_once];
-            const JDIMENSION left = codec.output_height - codec.output_scanline;
-            const JDIMENSION count = left < rows_at_once ? left : rows_at_once;
-            for (JDIMENSION i = 0; i < count; ++i) rows[i] = pixels + (codec.output_scanline + i) * stride;
-            jpeg_read_scanlines(&codec, rows, count);
+#ifdef BATCHPLANT_PARTIAL_JPEG
+        if (!guesses_blocks()) {
+            const size_t from = left > cut_margin ? left - cut_margin : 0;
+            const size_t to = right + cut_margin < codec.output_width ? right + cut_margin : codec.output_width;
+            auto offset = static_cast<JDIMENSION>(from);
+            auto width = static_cast<JDIMENSION>(to - from);
+            jpeg_crop_scanline(&codec, &offset, &width);
+            left = offset;
+            right = offset + width;
+            if (top > 0) jpeg_skip_scanlines(&codec, static_cast<JDIMENSION>(top));
+            return true;
         }
-        jpeg_finish_decompress(&codec);
+#endif
+        left = top = 0;
+        right = codec.output_width;
+        return true;
+    }
+
+    bool read_rows(uint8_t* pixels, size_t stride, size_t rows) {
+        if (setjmp(errors.jump)) return false;
+        const JDIMENSION first = codec.output_scanline;
+        while (codec.output_scanline - first < rows) {
+            constexpr size_t rows_at_once = 8;
+            JSAMPROW into[rows_at_once];
+            const size_t done = codec.output_scanline - first;
+            const size_t count = rows - done < rows_at_once ? rows - done : rows_at_once;
+            for (size_t i = 0; i < count; ++i) into[i] = pixels + (done + i) * stride;
+            jpeg_read_scanlines(&codec, into, static_cast<JDIMENSION>(count));
+        }
+        // At the bottom the end of the data is read too, so that its absence is noticed.
+        if (codec.output_scanline == codec.output_height) jpeg_finish_decompress(&codec);
         return true;
     }
 };
 
-JpegDecoder::JpegDecoder(const uint8_t* data, size_t size) : state_(std::make_unique<State>(data, size)) {}
+JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {
+    if (!state_->create()) throw std::runtime_error(std::string("libjpeg cannot be used: ") + state_->errors.message);
+}
 
 JpegDecoder::~JpegDecoder() = default;
 
-ImageShape JpegDecoder::start(JpegMode mode) {
+ImageShape JpegDecoder::open(const uint8_t* data, size_t size) {
     State& state = *state_;
-    if (!state.read_header()) throw_bad_jpeg(state.errors.message);
-    auto& codec = state.codec;
+    if (!state.read_header(data, size)) throw_bad_jpeg(state.errors.message);
+    const auto& codec = state.codec;
     if (codec.data_precision != 8) throw_bad_jpeg(std::to_string(codec.data_precision) + " bits per sample, not 8");
-    codec.out_color_space = output_space(codec.num_components, mode);
-    // libjpeg's own buffers follow the stored components, the result those asked for: bound the larger.
-    const size_t stored = static_cast<size_t>(codec.num_components);
-    const size_t asked = channels_of(codec.out_color_space);
-    check_size({codec.image_height, codec.image_width, std::max(stored, asked)}, state.size);
-    state.shape = {codec.image_height, codec.image_width, asked};
-    return state.shape;
+    const ImageShape stored{codec.image_height, codec.image_width, static_cast<size_t>(codec.num_components)};
+    state.encoded_size = size;
+    check_size(stored, size);
+    return stored;
 }
 
-void JpegDecoder::decode(uint8_t* pixels) {
-    if (!state_->read_pixels(pixels)) throw_bad_jpeg(state_->errors.message);
-    if (state_->codec.out_color_space != JCS_CMYK) return;
+ImageShape JpegDecoder::shape(const JpegOptions& options) const {
+    const auto& codec = state_->codec;
+    const size_t channels = channels_of(output_space(codec.num_components, options.mode));
+    const auto shrunken = [&](size_t side) { return (side + options.shrink - 1) / options.shrink; };
+    const ImageShape result{shrunken(codec.image_height), shrunken(codec.image_width), channels};
+    // The result may have more channels than are stored.
+    check_size(result, state_->encoded_size);
+    return result;
+}
+
+void JpegDecoder::decode(uint8_t* pixels, const JpegOptions& options) {
+    State& state = *state_;
+    const ImageShape whole = shape(options);
+    state.codec.out_color_space = output_space(state.codec.num_components, options.mode);
+    size_t left = 0, top = 0, right = whole.width;
+    const bool done = state.start(options, left, top, right) &&
+                      state.read_rows(pixels, whole.width * whole.channels, whole.height);
+    if (!done) throw_bad_jpeg(state.errors.message);
+    if (state.codec.out_color_space != JCS_CMYK) return;
     // Adobe, whose CMYK files are the ones that exist, stores inks inverted; Pillow gives them back upright too.
-    const size_t count = state_->shape.bytes();
+    const size_t count = whole.bytes();
     for (size_t i = 0; i < count; ++i) pixels[i] = static_cast<uint8_t>(255 - pixels[i]);
 }
+
+JpegDecoder::Part JpegDecoder::decode_part(size_t left, size_t top, size_t right, size_t bottom,
+                                           const JpegOptions& options, size_t spare) {
+    State& state = *state_;
+    const ImageShape whole = shape(options);
+    if (whole.channels == 4) throw std::invalid_argument("parts of a CMYK picture cannot be decoded");
+    if (left >= right || right > whole.width || top >= bottom || bottom > whole.height) {
+        throw std::invalid_argument("that part of the picture does not exist");
+    }
+    state.codec.out_color_space = output_space(state.codec.num_components, options.mode);
+    if (!state.start(options, left, top, right)) throw_bad_jpeg(state.errors.message);
+    const size_t width = right - left, height = bottom - top, stride = width * whole.channels;
+    const size_t size = stride * height + spare;
+    if (state.scratch.size() < size) state.scratch.resize(size);
+    uint8_t* pixels = state.scratch.data();
+    if (!state.read_rows(pixels, stride, height)) throw_bad_jpeg(state.errors.message);
+    return {pixels, left, top, width, height, stride, pixels + size};
+}
+
+size_t JpegDecoder::warnings() const { return state_->errors.warnings; }
 
 namespace {
 

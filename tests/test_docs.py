@@ -24,9 +24,14 @@ from PIL import Image
 from batchplant.cli import main
 
 ROOT = Path(__file__).parent.parent
-QUICKSTART, CONVERT, ADD = (
+QUICKSTART, CONVERT, LOADING, ADD = (
     ROOT / "docs" / name
-    for name in ("quickstart.md", "guides/convert-and-verify.md", "guides/add-a-format.md")
+    for name in (
+        "quickstart.md",
+        "guides/convert-and-verify.md",
+        "guides/loading.md",
+        "guides/add-a-format.md",
+    )
 )
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -100,13 +105,18 @@ def test_generated_pages_are_up_to_date() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", QUICKSTART, CONVERT], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", QUICKSTART, CONVERT, LOADING], ids=lambda page: page.name
+)
 def test_examples_run(page: Path, workplace: Path) -> None:
     names: dict[str, object] = {"__name__": "example"}
     ran = 0
-    for kind, text in blocks(page, "python", "console"):
+    kinds = ["python", "console"]
+    if importlib.util.find_spec("torch") is not None:
+        kinds.append("python torch")
+    for kind, text in blocks(page, *kinds):
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
-            if kind == "python":
+            if kind.startswith("python"):
                 exec(compile(text, str(page), "exec"), names)
                 ran += 1
                 continue

@@ -20,7 +20,7 @@ LAYERS = [
     ["format"],
     ["shards", "formats", "ops", "order"],
     ["registry", "plan"],
-    ["execute", "loader", "convert", "verify", "summary"],
+    ["execute", "epoch", "loader", "convert", "verify", "summary"],
     ["interop"],
     ["__init__", "ffcv", "ffrecord", "cli", "testing", "__main__"],
 ]

@@ -43,6 +43,7 @@ void bind_bytes(nb::module_& module);
 void bind_probe(nb::module_& module);
 void bind_jpeg(nb::module_& module);
 void bind_image(nb::module_& module);
+void bind_engine(nb::module_& module);
 void bind_features(nb::module_& module);
 
 }  // namespace batchplant

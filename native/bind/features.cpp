@@ -1,5 +1,6 @@
 #include "../crc.hpp"
 #include "../jpeg.hpp"
+#include "../kernels.hpp"
 #include "bind.hpp"
 
 namespace batchplant {
@@ -11,6 +12,7 @@ void bind_features(nb::module_& module) {
             nb::dict features;
             features["crc32c"] = crc32c_name();
             features["jpeg"] = jpeg_library().c_str();
+            features["pixels"] = best_kernels().name;
             return features;
         },
         "What this build uses on this machine, by unit.");

@@ -24,10 +24,12 @@ struct Decoded {
 
 Decoded decode_unlocked(const Bytes& data, JpegMode mode) {
     nb::gil_scoped_release unlocked;
-    JpegDecoder decoder(data.data(), data.size());
-    Decoded decoded{decoder.start(mode), nullptr};
+    JpegDecoder decoder;
+    decoder.open(data.data(), data.size());
+    const JpegOptions options{.mode = mode};
+    Decoded decoded{decoder.shape(options), nullptr};
     decoded.pixels = std::make_unique_for_overwrite<uint8_t[]>(decoded.shape.bytes());
-    decoder.decode(decoded.pixels.get());
+    decoder.decode(decoded.pixels.get(), options);
     return decoded;
 }
 

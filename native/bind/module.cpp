@@ -7,5 +7,6 @@ NB_MODULE(_native, module) {
     batchplant::bind_probe(module);
     batchplant::bind_jpeg(module);
     batchplant::bind_image(module);
+    batchplant::bind_engine(module);
     batchplant::bind_features(module);
 }

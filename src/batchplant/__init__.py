@@ -25,6 +25,8 @@ from .errors import (
     UnsafeError,
 )
 from .format import Format, Probe
+from .loader import Loader
+from .plan import Pipe
 from .reader import Reader
 from .registry import create, open
 from .schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
@@ -52,9 +54,11 @@ __all__ = [
     "ImageOptions",
     "Int",
     "Json",
+    "Loader",
     "MissingLibraryError",
     "NotFoundError",
     "OptionError",
+    "Pipe",
     "Probe",
     "Problem",
     "Ragged",

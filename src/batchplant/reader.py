@@ -190,11 +190,11 @@ class View(Reader):
         self.path = base.path
         self.format = base.format
         self.schema = base._schema_of(fields)
-        self._indices = indices
+        self.indices = indices
         self.length = len(base) if indices is None else len(indices)
 
     def _rows(self, indices: I64) -> I64:
-        return indices if self._indices is None else self._indices[indices]
+        return indices if self.indices is None else self.indices[indices]
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         return self.base._read(self._rows(indices), fields)
@@ -204,7 +204,7 @@ class View(Reader):
 
     def blocks(self) -> I64 | None:
         found = self.base.blocks()
-        return found if found is None or self._indices is None else found[self._indices]
+        return found if found is None or self.indices is None else found[self.indices]
 
     def where(self, sample: int) -> str:
         return self.base.where(int(self._rows(np.array([sample]))[0]))

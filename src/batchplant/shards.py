@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -15,7 +16,7 @@ import numpy as np
 from . import checksums
 from .codecs.cells import encode_samples
 from .columns import I64, Columns, Spans, column_runs, concat_columns, starts_of
-from .errors import ExistsError, OptionError, Problem, SchemaError
+from .errors import BatchplantError, ExistsError, OptionError, Problem, SchemaError
 from .reader import Reader
 from .schema import Image, Schema
 from .storage import Partial, sync
@@ -212,8 +213,12 @@ class ShardWriter:
 
     def append(self, samples: Mapping[str, Any]) -> None:
         """As :meth:`Writer.append`; Columns are split where a shard is full."""
-        if not isinstance(samples, Columns):
-            samples = encode_samples(self.schema, [samples])
+        with self._counting_from_the_start():
+            self._append(
+                samples if isinstance(samples, Columns) else encode_samples(self.schema, [samples])
+            )
+
+    def _append(self, samples: Columns) -> None:
         sizes = sum(np.maximum(column_runs(column)[2], 0) for column in samples.values())
         start = 0
         for row, size in enumerate(np.broadcast_to(sizes, samples.rows).tolist()):
@@ -229,13 +234,27 @@ class ShardWriter:
         self._bytes, self._finished = 0, False
         self._current = self._open()
 
+    @contextlib.contextmanager
+    def _counting_from_the_start(self) -> Iterator[None]:
+        """Errors of a shard's writer count its own samples, and name a file that is to have another name."""
+        try:
+            yield
+        except BatchplantError as error:
+            if error.path in (None, self._current.path):
+                error.path = self.path
+                if error.sample is not None:
+                    error.sample += sum(int(one["received"]) for one in self._done)
+            raise
+
     def _finish_current(self) -> None:
-        self._current.close()
+        with self._counting_from_the_start():
+            self._current.close()
         self._done.append(self._count())
         self._finished = True
 
     def checkpoint(self, extra: dict[str, Any] | None = None) -> None:
-        self._current.checkpoint({"bytes": self._bytes, "extra": extra})
+        with self._counting_from_the_start():
+            self._current.checkpoint({"bytes": self._bytes, "extra": extra})
         self.partial.checkpoint({"received": self.received, "own": self._done, "extra": extra})
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from . import checksums
 from .codecs.cells import cell_bytes, decode_cell
 from .columns import I64, Column, Columns, Ragged
 from .errors import BatchplantError, DamagedError, DataError, Problem
-from .reader import Reader
+from .reader import Reader, View
 from .registry import open as open_reader
 from .schema import Field
 from .shards import Concat
@@ -97,15 +97,13 @@ def _structure(reader: Reader) -> Iterator[Problem]:
 
 def _side_car(reader: Reader, problems: list[Problem]) -> tuple[list[str], checksums.Sums] | None:
     """The checksums beside a dataset; of shards only when every one has its own."""
+    if isinstance(reader, View):
+        found = _side_car(reader.base, problems)
+        return None if found is None else _chosen(found, list(reader.schema), reader.indices)
     if isinstance(reader, Concat):
-        parts = [_side_car(one, problems) for one in reader.readers]
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts):
-            return None
-        fields = known[0][0]
-        return fields, np.concatenate(
-            [sums[:, [names.index(one) for one in fields]] for names, sums in known]
-        )
+        fields, parts = list(reader.schema), [_side_car(one, problems) for one in reader.readers]
+        known = [_chosen(part, fields)[1] for part in parts if part is not None]
+        return (fields, np.concatenate(known)) if len(known) == len(parts) else None
     try:
         found = checksums.load(reader.path)
     except DamagedError as error:
@@ -118,6 +116,13 @@ def _side_car(reader: Reader, problems: list[Problem]) -> tuple[list[str], check
         problems.append(Problem(message, reader.path + checksums.SUFFIX))
         return None
     return found
+
+
+def _chosen(
+    found: tuple[list[str], checksums.Sums], names: list[str], rows: I64 | None = None
+) -> tuple[list[str], checksums.Sums]:
+    sums = found[1][:, [found[0].index(name) for name in names]]
+    return names, sums if rows is None else sums[rows]
 
 
 def _read(reader: Reader, rows: I64, problems: list[Problem]) -> tuple[I64, Columns | None]:

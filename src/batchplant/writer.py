@@ -22,7 +22,7 @@ from . import checksums
 from .codecs.cells import encode_samples
 from .codecs.image_rules import ImageOptions, ImageTarget, conform
 from .columns import Columns, Ragged
-from .errors import BatchplantError, EncodeError, OptionError, Problem
+from .errors import BatchplantError, OptionError, Problem
 from .schema import Audio, Field, Image, Schema, Video
 from .storage import Partial
 
@@ -248,9 +248,6 @@ class Writer:
             except BatchplantError as error:
                 error.sample = None
                 failed.append((first + row, error))
-            # Values may be objects of any library, and those raise what they like.
-            except Exception as error:
-                failed.append((first + row, EncodeError(f"{type(error).__name__}: {error}")))
         if not parts:
             return _Encoded(encode_samples(self.schema, []), failed, None)
         made = self._encode(first, Columns.concat(parts), np.array(good))

@@ -236,7 +236,7 @@ def test_names_that_ffcv_sees(names, short, tmp_path):
         (bp.Int("uint64"), 2**63, "9223372036854775808 is out of range for int64"),
         (bp.Int("uint8"), -1, "-1 is out of range for uint8"),
         (bp.Float("float32"), 1e300, "1e.300 is out of range for float32"),
-        (bp.Float("float16"), 65520, "65520 is out of range for float16"),
+        (bp.Float("float16"), 65520, "65520.0 is out of range for float16"),
     ],
 )
 def test_numbers_out_of_range_are_refused(field, value, reason, tmp_path):

@@ -1,4 +1,4 @@
-"""The command line: ``batchplant formats | info | head | convert | verify``.
+"""The command line: ``batchplant formats | info | head | convert | verify | bench``.
 
 Exit codes: 0 all is well, 1 a problem was found in the data, 2 the command was used wrongly, 130 stopped.
 """
@@ -15,10 +15,10 @@ from types import FrameType
 
 from .. import __version__
 from ..errors import BatchplantError, DataError
-from . import convert, formats, head, info, verify
-from .terminal import print_json
+from . import bench, convert, formats, head, info, verify
+from .terminal import add_commands, print_json
 
-COMMANDS = (formats, info, head, convert, verify)
+COMMANDS = (formats, info, head, convert, verify, bench)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -30,20 +30,9 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"batchplant {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in COMMANDS:
-        name = module.__name__.rpartition(".")[2]
-        summary, _, examples = (module.__doc__ or "").partition("\n\n")
-        one = commands.add_parser(
-            name,
-            help=summary.rstrip("."),
-            description=summary,
-            epilog=examples,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_args(one)
-        one.add_argument("--json", action="store_true", help="print JSON for machines")
-        one.set_defaults(run=module.run)
+    # Here, for the commands only set it where it is given: `bench --json loader` is one of two places.
+    parser.set_defaults(json=False)
+    add_commands(parser, COMMANDS)
     return parser
 
 

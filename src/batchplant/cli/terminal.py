@@ -1,4 +1,4 @@
-"""What the commands share: arguments, JSON, tables, sizes, a progress bar."""
+"""What the commands share: subcommands, arguments, JSON, tables, sizes, a progress bar."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import argparse
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,29 @@ UNITS = {
 
 def console() -> Console:
     return Console(highlight=False, soft_wrap=False)
+
+
+def add_commands(parser: argparse.ArgumentParser, modules: Iterable[ModuleType]) -> None:
+    """A subcommand for each module: its docstring is the help; ``add_args`` and ``run`` are the rest.
+
+    A module without ``run`` is a group, whose ``add_args`` adds commands again.
+    """
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in modules:
+        summary, _, examples = (module.__doc__ or "").partition("\n\n")
+        one = commands.add_parser(
+            module.__name__.rpartition(".")[2],
+            help=summary.rstrip("."),
+            description=summary,
+            epilog=examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_args(one)
+        one.add_argument(
+            "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for machines"
+        )
+        if hasattr(module, "run"):
+            one.set_defaults(run=module.run)
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:

@@ -33,6 +33,10 @@ def encode_samples(schema: Schema, samples: Sequence[Mapping[str, Any]]) -> Colu
                 cell, shape = encode_value(field, sample[name])
             except BatchplantError as error:
                 raise error.at(sample=row, field=name) from None
+            # Values may be objects of any library, and those raise what they like.
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                raise EncodeError(reason, sample=row, field=name) from error
             encoded[name].append(cell)
             shapes[name].append(shape)
     return Columns((name, _column(field, encoded[name], shapes[name])) for name, field in schema.items())
@@ -77,8 +81,11 @@ def _encode_number(field: Field, value: Any) -> tuple[Any, Shape]:
             raise SchemaError(f"{number} is out of range for {field.dtype}")
         return np.array(number, dtype=field.dtype), None
     if isinstance(field, kinds.Float):
+        if isinstance(value, str | bytes | bytearray):
+            raise SchemaError(f"a Float field needs a number, not {value!r}")
+        value = float(value.item() if isinstance(value, np.ndarray) else value)
         with np.errstate(over="ignore"):
-            real = np.array(float(value), dtype=field.dtype)
+            real = np.array(value, dtype=field.dtype)
         if np.isinf(real) and not math.isinf(value):
             raise SchemaError(f"{value} is out of range for {field.dtype}")
         return real, None

@@ -58,7 +58,7 @@ class BetonReader(Reader):
         self.schema, self.types = self._fields(
             descriptors, {name: as_field(one) for name, one in (custom or {}).items()}
         )
-        self._dtype = table_dtype(self.types)
+        self._dtype = self._row_dtype()
         end = self._table_at + self.length * self._dtype.itemsize
         if not end <= self._allocations_at <= self._source.size or self.page == 0 or not self.types:
             raise DamagedError(
@@ -69,6 +69,9 @@ class BetonReader(Reader):
             )
         self.schema = self._noted(end) or self.schema
         self._numbers = {name: number for number, name in enumerate(self.schema)}
+
+    def _row_dtype(self) -> np.dtype[Any]:
+        return table_dtype(self.types)
 
     def _fields(self, descriptors: Any, custom: dict[str, Field]) -> tuple[Schema, list[int]]:
         fields: dict[str, Field] = {}

@@ -1,0 +1,118 @@
+"""Write the tables of docs/benchmarks.md from the JSON that the benchmarks left, and copy their figures.
+
+usage: _report.py [FOLDER]        (default benchmarks/results)
+
+A benchmark that has left nothing there keeps the table it has.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+FIGURES = PAGE.parent / "figures"
+
+
+def table(rows: Iterable[Iterable[str]]) -> str:
+    """The first row is the head; all columns but the first are numbers."""
+    head, *rest = (list(row) for row in rows)
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rest]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def machine(found: dict[str, Any]) -> str:
+    where = found["machine"]
+    said = f"{where['cpu']}, {where['cores']} cores, Python {where['python']}"
+    if (share := found.get("used by other processes")) is not None:
+        said += f"; other processes used {share:.0%} of the machine meanwhile"
+    return f"Measured on {said}.\n"
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
+
+
+def loader(found: dict[str, Any]) -> Iterator[str]:
+    cases = found["cases"].values()
+    sides = list(dict.fromkeys(side for case in cases for side in case["images/s"]))
+    rows = [["images/s, median", *sides, "batchplant : FFCV", "(best)"]]
+    for case in cases:
+        speeds = [case["images/s"].get(side, {}).get("median") for side in sides]
+        ratio = case.get("ratio to FFCV", {})
+        shown = [f"{ratio[key]:.2f}" if key in ratio else "–" for key in ("median", "best")]
+        rows.append([case["title"], *map(number, speeds), *shown])
+    yield table(rows)
+    for key, title in (("first batch, s", "seconds to the first batch"), ("peak memory, MB", "peak MB")):
+        rows = [[title, *sides]]
+        rows += [[case["title"], *(number(case[key].get(side)) for side in sides)] for case in cases]
+        yield table(rows)
+    yield machine(found)
+
+
+def loader_threads(found: dict[str, Any]) -> Iterator[str]:
+    case = found["cases"]
+    rows = [["threads", "images/s, median", "best", "times one thread, median", "best"]]
+    for name, speeds in case["images/s"].items():
+        up = [f"{case['speed-up'][key][name]:.2f}" for key in ("median", "best")]
+        rows.append([name, number(speeds["median"]), number(speeds["best"]), *up])
+    yield table(rows)
+    yield machine(found)
+
+
+def convert(found: dict[str, Any]) -> Iterator[str]:
+    for what, peer in (("pass-through", "cp -r"), ("re-encode", "FFCV")):
+        rows = [[f"{what}, images/s, median", "batchplant", peer, f"batchplant : {peer}", "(best)"]]
+        for size, one in found[what].items():
+            speeds = [one["images/s"].get(side, {}).get("median") for side in ("batchplant", peer)]
+            ratio = one.get(f"ratio to {peer}", {})
+            shown = [f"{ratio[key]:.2f}" if key in ratio else "–" for key in ("median", "best")]
+            rows.append([size, *map(number, speeds), *shown])
+        yield table(rows)
+    yield machine(found)
+
+
+def opening(found: dict[str, Any]) -> Iterator[str]:
+    sides = [side for side in ("batchplant", "FFCV") if side in found]
+    rows = [[f"{found['samples']:,} samples, median", *sides]]
+    for title, key, unit in (("ms to open", "open", 1e3), ("MB that it took", "grown", 1e-6)):
+        rows.append([title, *(number(found[side][key]["median"] * unit) for side in sides)])
+    yield table(rows)
+    yield machine(found)
+
+
+SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
+    "loader": loader,
+    "loader-threads": loader_threads,
+    "convert": convert,
+    "open": opening,
+}
+
+
+def main(folder: Path) -> None:
+    text = PAGE.read_text("utf-8")
+    for name, section in SECTIONS.items():
+        if not (folder / f"{name}.json").exists():
+            print(f"{folder / name}.json is not there: its table stays")
+            continue
+        made = "\n".join(section(json.loads((folder / f"{name}.json").read_text())))
+        start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+        place = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
+        if not place.search(text):
+            raise SystemExit(f"{PAGE} needs the lines {start} and {end}")
+        text = place.sub(lambda _, made=made, start=start, end=end: f"{start}\n{made}{end}", text)
+        if f"figures/{name}.svg" in text and (folder / f"{name}.svg").exists():
+            FIGURES.mkdir(exist_ok=True)
+            shutil.copyfile(folder / f"{name}.svg", FIGURES / f"{name}.svg")
+    PAGE.write_text(text, "utf-8")
+    print(f"wrote {PAGE}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "results")

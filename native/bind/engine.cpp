@@ -1,0 +1,207 @@
+#include "../engine.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+#include <optional>
+
+#include "bind.hpp"
+
+namespace batchplant {
+namespace {
+
+using Int32s = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Shapes = nb::ndarray<const int32_t, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
+using Boxes = nb::ndarray<const double, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Flags = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Batch = nb::ndarray<nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+using Statuses = nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>;
+
+template <typename Value>
+Value choice(const char* what, const std::string& name, const std::vector<std::pair<const char*, Value>>& choices) {
+    std::string names;
+    for (const auto& [known, value] : choices) {
+        if (name == known) return value;
+        names += std::string(names.empty() ? "'" : ", '") + known + "'";
+    }
+    throw std::invalid_argument(std::string(what) + " must be one of " + names + ", not '" + name + "'");
+}
+
+Filter parse_filter(const std::string& name) {
+    return choice<Filter>("filter", name,
+                          {{"nearest", Filter::nearest},
+                           {"area", Filter::area},
+                           {"bilinear", Filter::bilinear},
+                           {"bicubic", Filter::bicubic}});
+}
+
+JpegDct parse_dct(const std::string& name) {
+    return choice<JpegDct>("dct", name, {{"accurate", JpegDct::accurate}, {"fast", JpegDct::fast}});
+}
+
+Layout parse_layout(const std::string& name) {
+    return choice<Layout>("layout", name, {{"nhwc", Layout::nhwc}, {"nchw", Layout::nchw}});
+}
+
+PixelType parse_type(const nb::dlpack::dtype& type) {
+    if (type == nb::dtype<uint8_t>()) return PixelType::uint8;
+    if (type == nb::dtype<float>()) return PixelType::float32;
+    const nb::dlpack::dtype half{static_cast<uint8_t>(nb::dlpack::dtype_code::Float), 16, 1};
+    if (type == half) return PixelType::float16;
+    throw nb::type_error("out must be of uint8, float16 or float32");
+}
+
+void check_length(const char* name, size_t have, size_t want) {
+    if (have == want) return;
+    throw std::invalid_argument(std::string(name) + " has " + std::to_string(have) + " entries, not " +
+                                std::to_string(want));
+}
+
+// The list keeps its arrays alive, and the caller the list.
+std::vector<Buffer> buffers(const std::vector<Bytes>& bases) {
+    std::vector<Buffer> found;
+    found.reserve(bases.size());
+    for (const Bytes& base : bases) found.push_back({base.data(), base.size()});
+    return found;
+}
+
+// nanobind converts what is inside a list, whatever its argument says; arrays here are never converted.
+std::vector<Bytes> borrow_all(const nb::list& list) {
+    std::vector<Bytes> arrays;
+    arrays.reserve(nb::len(list));
+    for (nb::handle item : list) {
+        Bytes array;
+        if (!nb::try_cast<Bytes>(item, array, false)) {
+            throw nb::type_error("bases must be contiguous one-dimensional arrays of uint8");
+        }
+        arrays.push_back(std::move(array));
+    }
+    return arrays;
+}
+
+Output make_output(const Batch& out, const std::string& layout, const std::optional<Floats>& scale,
+                   const std::optional<Floats>& offset) {
+    Output output;
+    output.data = static_cast<uint8_t*>(out.data());
+    output.type = parse_type(out.dtype());
+    output.layout = parse_layout(layout);
+    const bool channels_last = output.layout == Layout::nhwc;
+    output.pictures = out.shape(0);
+    output.height = out.shape(channels_last ? 1 : 2);
+    output.width = out.shape(channels_last ? 2 : 3);
+    output.channels = out.shape(channels_last ? 3 : 1);
+    if (output.channels < 1 || output.channels > 4) {
+        throw std::invalid_argument("out must have 1 to 4 channels, not " + std::to_string(output.channels));
+    }
+    constexpr size_t longest_side = 65535;
+    if (output.height < 1 || output.width < 1 || output.height > longest_side || output.width > longest_side) {
+        throw std::invalid_argument("pictures of " + std::to_string(output.width) + " x " + std::to_string(output.height) +
+                                    " pixels cannot be made");
+    }
+    if (scale) check_length("scale", scale->size(), output.channels);
+    if (offset) check_length("offset", offset->size(), output.channels);
+    if (output.type != PixelType::uint8) {
+        output.normalise(scale ? scale->data() : nullptr, offset ? offset->data() : nullptr);
+    } else if (scale || offset) {
+        throw std::invalid_argument("uint8 pixels cannot be scaled");
+    }
+    return output;
+}
+
+const uint8_t* flags_of(const Flags& flags, size_t n) {
+    check_length("flip", flags.size(), n);
+    if (flags.dtype() != nb::dtype<uint8_t>() && flags.dtype() != nb::dtype<bool>()) {
+        throw nb::type_error("flip must be of bool or uint8");
+    }
+    return static_cast<const uint8_t*>(flags.data());
+}
+
+DecodeResult decode_unlocked(Engine& engine, const DecodeJob& job) {
+    nb::gil_scoped_release unlocked;
+    return engine.decode(job);
+}
+
+nb::tuple decode(Engine& engine, const nb::list& bases, const Int32s& base, const Int64s& start, const Int64s& size,
+                 const std::optional<Shapes>& shape, const std::optional<Boxes>& box, const std::optional<Flags>& flip,
+                 const Batch& out, const std::string& layout, const std::string& filter, const std::string& dct,
+                 bool fast_scale, bool strict, const std::optional<Floats>& scale, const std::optional<Floats>& offset) {
+    const std::vector<Bytes> arrays = borrow_all(bases);
+    DecodeJob job;
+    job.bases = buffers(arrays);
+    job.output = make_output(out, layout, scale, offset);
+    const size_t n = job.output.pictures;
+    check_length("base", base.size(), n);
+    check_length("start", start.size(), n);
+    check_length("size", size.size(), n);
+    if (shape) check_length("shape", shape->shape(0), n);
+    if (box) check_length("box", box->shape(0), n);
+    job.base = base.data();
+    job.start = start.data();
+    job.size = size.data();
+    job.shape = shape ? shape->data() : nullptr;
+    job.box = box ? box->data() : nullptr;
+    job.flip = flip ? flags_of(*flip, n) : nullptr;
+    job.filter = parse_filter(filter);
+    job.dct = parse_dct(dct);
+    job.fast_scale = fast_scale;
+    job.strict = strict;
+    const DecodeResult result = decode_unlocked(engine, job);
+
+    auto status = std::make_unique_for_overwrite<int32_t[]>(n);
+    std::copy(result.status.begin(), result.status.end(), status.get());
+    int32_t* values = status.get();
+    return nb::make_tuple(Statuses(values, {n}, owner_of(status)), result.errors, result.warnings);
+}
+
+void gather(Engine& engine, const nb::list& bases, const Int32s& base, const Int64s& start, const Int64s& size,
+            const MutableBytes& out, const Int64s& out_starts) {
+    const std::vector<Bytes> arrays = borrow_all(bases);
+    const size_t n = size.size();
+    check_length("base", base.size(), n);
+    check_length("start", start.size(), n);
+    check_length("out_starts", out_starts.size(), n);
+    const std::vector<Buffer> from = buffers(arrays);
+    nb::gil_scoped_release unlocked;
+    const int64_t bad =
+        engine.gather(from, base.data(), start.data(), size.data(), n, out.data(), out.size(), out_starts.data());
+    if (bad >= 0) throw_bad_run(bad);
+}
+
+void make_engine(Engine* place, int64_t threads, const std::optional<std::vector<int>>& cpus, bool portable) {
+    const auto count = threads < 0 ? 0 : static_cast<size_t>(threads);
+    const Kernels& kernels = portable ? portable_kernels : best_kernels();
+    new (place) Engine(count, cpus.value_or(std::vector<int>()), kernels);
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& module) {
+    nb::class_<Engine>(module, "Engine", "Decodes batches of pictures on threads of its own.")
+        .def("__init__", make_engine, nb::arg("threads"), nb::arg("cpus") = nb::none(), nb::kw_only(),
+             nb::arg("_portable") = false)
+        .def("decode", decode, nb::arg("bases"), nb::arg("base").noconvert(), nb::arg("start").noconvert(),
+             nb::arg("size").noconvert(), nb::arg("shape").noconvert().none(), nb::arg("box").noconvert().none(),
+             nb::arg("flip").noconvert().none(), nb::arg("out").noconvert(), nb::kw_only(), nb::arg("layout"),
+             nb::arg("filter"), nb::arg("dct") = "accurate", nb::arg("fast_scale") = false, nb::arg("strict") = true,
+             nb::arg("scale").noconvert() = nb::none(), nb::arg("offset").noconvert() = nb::none(),
+             "Decode pictures into out; gives their status, the errors as (index, message), and libjpeg's warnings.")
+        .def("gather", gather, nb::arg("bases"), nb::arg("base").noconvert(), nb::arg("start").noconvert(),
+             nb::arg("size").noconvert(), nb::arg("out").noconvert(), nb::arg("out_starts").noconvert(),
+             "Copy runs of the bases to their places in out; nothing is copied when any run is out of bounds.")
+        .def_prop_ro("threads", &Engine::threads, "How many threads it has.")
+        .def_prop_ro(
+            "seconds",
+            [](const Engine& engine) {
+                const Seconds seconds = engine.seconds();
+                return nb::make_tuple(seconds.decode, seconds.resample);
+            },
+            "Seconds that the threads spent decoding and resampling so far, added up.")
+        .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>(),
+             "End the threads, after the calls under way.");
+}
+
+}  // namespace batchplant

@@ -1,0 +1,260 @@
+#include "engine.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+
+#include "bytes.hpp"
+
+namespace batchplant {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Thrown for a picture that is somebody else's to decode.
+struct NotNative {};
+
+struct Cell {
+    const uint8_t* data;
+    size_t size;
+    const uint8_t* end;  // of the buffer that it lies in
+};
+
+Cell find_cell(const DecodeJob& job, size_t index) {
+    const int32_t base = job.base[index];
+    const int64_t start = job.start[index], size = job.size[index];
+    if (base < 0 || static_cast<size_t>(base) >= job.bases.size()) {
+        throw std::invalid_argument("there is no buffer " + std::to_string(base));
+    }
+    const Buffer& buffer = job.bases[static_cast<size_t>(base)];
+    if (!run_fits(start, size, buffer.size)) {
+        throw std::invalid_argument(std::to_string(size) + " bytes from " + std::to_string(start) +
+                                    " on leave the buffer, which has " + std::to_string(buffer.size));
+    }
+    if (size == 0) throw std::invalid_argument("no bytes");
+    return {buffer.data + start, static_cast<size_t>(size), buffer.data + buffer.size};
+}
+
+// Of raw pixels; all zeros where there are none.
+ImageShape raw_shape(const DecodeJob& job, size_t index, size_t size) {
+    if (job.shape == nullptr) return {};
+    const int32_t* given = job.shape + 3 * index;
+    const int64_t height = given[0], width = given[1], channels = given[2];
+    if (height == 0 && width == 0 && channels == 0) return {};
+    const std::string name = std::to_string(height) + " x " + std::to_string(width) + " x " + std::to_string(channels);
+    if (height < 1 || width < 1 || channels < 1) throw std::invalid_argument("no picture has the shape " + name);
+    // The second product could not be formed for every three numbers, so the first is divided into the size.
+    const auto pixels = static_cast<uint64_t>(height * width);
+    const auto samples = static_cast<uint64_t>(channels);
+    if (size % pixels != 0 || size / pixels != samples) {
+        throw std::invalid_argument(std::to_string(size) + " bytes cannot be pixels of the shape " + name);
+    }
+    return {static_cast<size_t>(height), static_cast<size_t>(width), static_cast<size_t>(channels)};
+}
+
+std::string text(double value) {
+    std::string digits = std::to_string(value);
+    digits.erase(digits.find_last_not_of('0') + 1);
+    if (digits.back() == '.') digits.pop_back();
+    return digits;
+}
+
+Box find_box(const DecodeJob& job, size_t index, const ImageShape& shape) {
+    const auto width = static_cast<double>(shape.width), height = static_cast<double>(shape.height);
+    const Box whole{0, 0, width, height};
+    if (job.box == nullptr) return whole;
+    const double* given = job.box + 4 * index;
+    const Box box{given[0], given[1], given[2], given[3]};
+    if (box.x0 == 0 && box.y0 == 0 && box.x1 == 0 && box.y1 == 0) return whole;
+    // Written so that a NaN fails.
+    const bool fits = box.x0 >= 0 && box.y0 >= 0 && box.x1 <= width && box.y1 <= height && box.x0 < box.x1 && box.y0 < box.y1;
+    // Pillow's boxes are in single precision, where one thinner than this might be empty.
+    constexpr double thinnest = 1.0 / 256;
+    if (!fits || box.width() < thinnest || box.height() < thinnest) {
+        throw std::invalid_argument("the box (" + text(box.x0) + ", " + text(box.y0) + ", " + text(box.x1) + ", " +
+                                    text(box.y1) + ") is not in the picture of " + std::to_string(shape.width) + " x " +
+                                    std::to_string(shape.height) + " pixels");
+    }
+    return box;
+}
+
+// The most that a JPEG can be shrunk by while its box is still at least as large as the output.
+size_t best_shrink(const Box& box, const Output& output) {
+    for (const size_t shrink : {8, 4, 2}) {
+        const auto factor = static_cast<double>(shrink);
+        if (box.width() >= factor * static_cast<double>(output.width) &&
+            box.height() >= factor * static_cast<double>(output.height)) {
+            return shrink;
+        }
+    }
+    return 1;
+}
+
+bool is_jpeg(const Cell& cell) { return cell.size >= 3 && std::memcmp(cell.data, "\xFF\xD8\xFF", 3) == 0; }
+
+}  // namespace
+
+struct Engine::Worker {
+    JpegDecoder jpeg;
+    const Kernels& kernels;
+    Resampler resampler;
+    RowWriter::Scratch scratch;
+    std::string message;
+    size_t warnings = 0;
+    // Read by other threads.
+    std::atomic<int64_t> decode_ns{0}, resample_ns{0};
+
+    explicit Worker(const Kernels& chosen) : kernels(chosen), resampler(chosen) {}
+
+    // What went wrong, if anything, is left in `message`.
+    Status decode(const DecodeJob& job, size_t index) noexcept {
+        try {
+            const auto began = Clock::now();
+            Resampler::Task task{};
+            const PixelView view = pixels(job, index, task);
+            const auto decoded = Clock::now();
+            resampler.run(view, RowWriter(job.output, index, kernels, scratch));
+            decode_ns += std::chrono::nanoseconds(decoded - began).count();
+            resample_ns += std::chrono::nanoseconds(Clock::now() - decoded).count();
+            return Status::ok;
+        } catch (const NotNative&) {
+            return Status::not_native;
+        } catch (const std::bad_alloc&) {
+            message = "not enough memory";  // short enough to need none
+        } catch (const std::exception& error) {
+            message = error.what();
+        }
+        std::memset(job.output.picture(index), 0, job.output.picture_size());
+        return Status::failed;
+    }
+
+private:
+    PixelView pixels(const DecodeJob& job, size_t index, Resampler::Task& task) {
+        const Cell cell = find_cell(job, index);
+        const ImageShape raw = raw_shape(job, index, cell.size);
+        const Output& output = job.output;
+        task.width = output.width;
+        task.height = output.height;
+        task.channels = output.channels;
+        task.filter = job.filter;
+        task.flip = job.flip != nullptr && job.flip[index] != 0;
+        if (raw.height > 0) return raw_pixels(job, index, cell, raw, task);
+        if (!is_jpeg(cell)) throw NotNative();
+        return jpeg_pixels(job, index, cell, task);
+    }
+
+    PixelView raw_pixels(const DecodeJob& job, size_t index, const Cell& cell, const ImageShape& shape, Resampler::Task& task) {
+        if (shape.channels != task.channels) throw NotNative();
+        task.box = find_box(job, index, shape);
+        task.source_width = shape.width;
+        task.source_height = shape.height;
+        resampler.plan(task);
+        return {cell.data, shape.width * shape.channels, {0, 0, shape.width, shape.height}, cell.end};
+    }
+
+    PixelView jpeg_pixels(const DecodeJob& job, size_t index, const Cell& cell, Resampler::Task& task) {
+        const ImageShape stored = jpeg.open(cell.data, cell.size);
+        const bool convertible = stored.channels == 1 || stored.channels == 3;
+        if (!convertible || (task.channels != 1 && task.channels != 3)) throw NotNative();
+        task.box = find_box(job, index, stored);
+        JpegOptions options;
+        options.mode = task.channels == 1 ? JpegMode::gray : JpegMode::rgb;
+        options.dct = job.dct;
+        options.strict = job.strict;
+        if (job.fast_scale) {
+            options.shrink = best_shrink(task.box, job.output);
+            const auto factor = static_cast<double>(options.shrink);
+            task.box = {task.box.x0 / factor, task.box.y0 / factor, task.box.x1 / factor, task.box.y1 / factor};
+        }
+        const ImageShape shape = jpeg.shape(options);
+        task.source_width = shape.width;
+        task.source_height = shape.height;
+        const Region need = resampler.plan(task);
+        const auto part = decode_part(need, options);
+        return {part.pixels, part.stride, {part.left, part.top, part.left + part.width, part.top + part.height}, part.end};
+    }
+
+    JpegDecoder::Part decode_part(const Region& need, const JpegOptions& options) {
+        struct Counting {  // also when it fails
+            Worker& worker;
+            ~Counting() { worker.warnings += worker.jpeg.warnings(); }
+        } counting{*this};
+        return jpeg.decode_part(need.left, need.top, need.right, need.bottom, options, overrun);
+    }
+};
+
+namespace {
+
+// Before the pool, whose threads must not start in vain.
+size_t checked(size_t threads) {
+    constexpr size_t most_threads = 1024;
+    if (threads < 1 || threads > most_threads) {
+        throw std::invalid_argument("an engine has 1 to " + std::to_string(most_threads) + " threads, not " +
+                                    std::to_string(threads));
+    }
+    return threads;
+}
+
+}  // namespace
+
+Engine::Engine(size_t threads, const std::vector<int>& cpus, const Kernels& kernels) : pool_(checked(threads), cpus) {
+    for (size_t i = 0; i < threads; ++i) workers_.push_back(std::make_unique<Worker>(kernels));
+}
+
+Engine::~Engine() = default;
+
+DecodeResult Engine::decode(const DecodeJob& job) {
+    const size_t n = job.output.pictures;
+    DecodeResult result;
+    result.status.resize(n);
+    std::vector<std::string> messages(n);
+    std::atomic<size_t> warnings{0};
+    pool_.parallel_for(n, [&](size_t index, size_t which) noexcept {
+        Worker& worker = *workers_[which];
+        worker.warnings = 0;
+        const Status status = worker.decode(job, index);
+        result.status[index] = static_cast<int32_t>(status);
+        if (status == Status::failed) messages[index].swap(worker.message);
+        if (worker.warnings > 0) warnings += worker.warnings;
+    });
+    for (size_t i = 0; i < n; ++i) {
+        if (!messages[i].empty()) result.errors.emplace_back(i, std::move(messages[i]));
+    }
+    result.warnings = warnings;
+    return result;
+}
+
+int64_t Engine::gather(const std::vector<Buffer>& bases, const int32_t* base, const int64_t* start, const int64_t* size,
+                       size_t n, uint8_t* dst, size_t dst_size, const int64_t* dst_start) {
+    for (size_t i = 0; i < n; ++i) {
+        const bool known = base[i] >= 0 && static_cast<size_t>(base[i]) < bases.size();
+        if (!known || !run_fits(start[i], size[i], bases[static_cast<size_t>(base[i])].size) ||
+            !run_fits(dst_start[i], size[i], dst_size)) {
+            return static_cast<int64_t>(i);
+        }
+    }
+    // Small runs go to a thread by the handful, or handing them out would cost more than copying them.
+    constexpr size_t handful = 16;
+    pool_.parallel_for((n + handful - 1) / handful, [&](size_t group, size_t) noexcept {
+        const size_t end = std::min(n, (group + 1) * handful);
+        for (size_t i = group * handful; i < end; ++i) {
+            const uint8_t* from = bases[static_cast<size_t>(base[i])].data + start[i];
+            if (size[i] > 0) std::memcpy(dst + dst_start[i], from, static_cast<size_t>(size[i]));
+        }
+    });
+    return -1;
+}
+
+Seconds Engine::seconds() const {
+    Seconds sum;
+    for (const auto& worker : workers_) {
+        sum.decode += 1e-9 * static_cast<double>(worker->decode_ns.load());
+        sum.resample += 1e-9 * static_cast<double>(worker->resample_ns.load());
+    }
+    return sum;
+}
+
+}  // namespace batchplant

@@ -1,0 +1,165 @@
+#pragma once
+
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <csignal>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace batchplant {
+
+// A fixed number of threads that share the work of parallel_for, an index at a time, so that a slow item
+// delays nobody but its thread. Several threads may call parallel_for at once: their calls are served in
+// the order they came, and a thread that finds nothing left in one goes on with the next.
+//
+// A child made by fork has the memory of the pool but none of its threads. There parallel_for throws
+// instead of waiting for ever, and the destructor leaves everything behind untouched: the locks may be
+// held by threads that the child does not have.
+class Pool {
+public:
+    // With cpus, thread i stays on cpus[i % cpus.size()].
+    explicit Pool(size_t threads, const std::vector<int>& cpus = {}) : state_(std::make_unique<State>()) {
+        if (threads < 1) throw std::invalid_argument("a pool needs at least one thread");
+        try {
+            const AllSignalsBlocked blocked;  // inherited by the threads: signals are the main thread's affair
+            for (size_t i = 0; i < threads; ++i) {
+                state_->threads.emplace_back([state = state_.get(), i] { state->serve(i); });
+                if (!cpus.empty()) pin(state_->threads.back(), cpus[i % cpus.size()]);
+            }
+        } catch (...) {
+            close();
+            throw;
+        }
+    }
+
+    ~Pool() { close(); }
+    Pool(const Pool&) = delete;
+    Pool& operator=(const Pool&) = delete;
+
+    // Runs work(index, worker) for every index below n and returns when all are done. worker is below
+    // the number of threads and no two calls with the same worker overlap, so it may own scratch memory.
+    // The work must not throw; parallel_for itself throws std::runtime_error when the pool cannot run it.
+    template <typename Work>
+    void parallel_for(size_t n, Work&& work) {
+        static_assert(noexcept(work(size_t{}, size_t{})), "work in a pool must be noexcept");
+        if (getpid() != state_->pid) {
+            throw std::runtime_error("its threads stayed in process " + std::to_string(state_->pid) +
+                                     ", which this one was forked from; make a new one after a fork");
+        }
+        if (n == 0) return;
+        using Plain = std::remove_reference_t<Work>;
+        Call call;
+        call.count = n;
+        call.work = &work;
+        call.run = [](void* some, size_t index, size_t worker) noexcept {
+            (*static_cast<Plain*>(some))(index, worker);
+        };
+        state_->run(call);
+    }
+
+    // Waits for the calls under way, then ends the threads. May be called twice.
+    void close() {
+        if (getpid() != state_->pid) {
+            static_cast<void>(state_.release());  // see above: nothing in it may be touched
+            state_ = std::make_unique<State>();
+            state_->stopping = state_->joined = true;
+            return;
+        }
+        state_->stop();
+    }
+
+private:
+    struct Call {
+        size_t count = 0;
+        void* work = nullptr;
+        void (*run)(void*, size_t, size_t) noexcept = nullptr;
+        std::atomic<size_t> next{0};
+        size_t busy = 0;  // threads inside; guarded by the mutex
+        bool done = false;
+        std::condition_variable finished;
+    };
+
+    struct State {
+        const pid_t pid = getpid();
+        std::mutex mutex;
+        std::condition_variable wake;
+        std::deque<Call*> calls;
+        bool stopping = false;
+        bool joined = false;
+        std::vector<std::thread> threads;
+
+        void run(Call& call) {
+            std::unique_lock lock(mutex);
+            if (stopping) throw std::runtime_error("closed");
+            calls.push_back(&call);
+            wake.notify_all();
+            call.finished.wait(lock, [&] { return call.done; });
+        }
+
+        void serve(size_t worker) noexcept {
+            std::unique_lock lock(mutex);
+            for (;;) {
+                wake.wait(lock, [&] { return stopping || !calls.empty(); });
+                if (calls.empty()) return;
+                Call& call = *calls.front();
+                ++call.busy;
+                lock.unlock();
+                for (size_t i = call.next++; i < call.count; i = call.next++) call.run(call.work, i, worker);
+                lock.lock();
+                // Nothing is left to hand out: the next call's turn. The last thread to leave wakes the
+                // caller, which may destroy the call as soon as the lock is free.
+                if (!calls.empty() && calls.front() == &call) calls.pop_front();
+                if (--call.busy == 0) {
+                    call.done = true;
+                    call.finished.notify_one();
+                }
+            }
+        }
+
+        void stop() {
+            {
+                const std::lock_guard lock(mutex);
+                stopping = true;
+                if (joined) return;
+                joined = true;
+            }
+            wake.notify_all();
+            for (auto& thread : threads) thread.join();
+        }
+    };
+
+    struct AllSignalsBlocked {
+        sigset_t before;
+        AllSignalsBlocked() {
+            sigset_t all;
+            sigfillset(&all);
+            pthread_sigmask(SIG_SETMASK, &all, &before);
+        }
+        ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    };
+
+    static void pin(std::thread& thread, int cpu) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        const bool nameable = cpu >= 0 && cpu < CPU_SETSIZE;
+        if (nameable) CPU_SET(cpu, &set);
+        if (!nameable || pthread_setaffinity_np(thread.native_handle(), sizeof set, &set) != 0) {
+            throw std::invalid_argument("cpu " + std::to_string(cpu) + " is not there for this process");
+        }
+    }
+
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace batchplant

@@ -1,0 +1,21 @@
+"""Measure how fast a dataset can be used on this machine.
+
+examples:
+  batchplant bench loader train.beton
+  batchplant bench loader train.beton --pipeline val --workers 4 --json
+  batchplant bench loader --help
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ..terminal import add_commands
+from . import loader
+
+# A further bench is a module here, with a docstring, add_args and run.
+BENCHES = (loader,)
+
+
+def add_args(parser: argparse.ArgumentParser) -> None:
+    add_commands(parser, BENCHES)

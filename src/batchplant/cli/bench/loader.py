@@ -1,0 +1,235 @@
+"""Run the Loader over a dataset: images/s, memory, and what the time went into.
+
+examples:
+  batchplant bench loader train.beton
+  batchplant bench loader photos/ --pipeline val --size 320
+  batchplant bench loader train.beton --order quasi_random --workers 4 --epochs 5
+  batchplant bench loader train.beton --pipeline raw   (read the bytes, decode nothing)
+  batchplant bench loader train.beton --device cuda:0 --json
+
+pipelines, for every image field:
+  train  RandomResizedCrop(SIZE), RandomHorizontalFlip()
+  val    CenterCrop(SIZE)
+  none   whole pictures, which have to be of one size
+  raw    the encoded bytes: what storage alone can give
+
+The first epoch reads from the disk what the system does not hold in memory yet; the others show what the
+processor can do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...columns import I64, Columns, column_runs
+from ...errors import OptionError, Problem
+from ...loader import Loader
+from ...ops import CenterCrop, Op, RandomHorizontalFlip, RandomResizedCrop
+from ...reader import Reader
+from ...schema import Bytes, Image, Schema
+from ...summary import LOOK_AT
+from ..terminal import add_source, human_size, open_source, print_json, progress_bar
+
+ORDERS = ("sequential", "random", "quasi_random", "windowed")
+PIPELINES = ("train", "val", "none", "raw")
+# What stats() counts in the threads that make batches.
+PARTS = ("storage", "decode", "transforms", "device")
+SHOWN = 20
+
+
+def add_args(parser: argparse.ArgumentParser) -> None:
+    add_source(parser)
+    parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="default 256")
+    parser.add_argument("--epochs", type=int, default=3, metavar="N", help="default 3")
+    parser.add_argument("--workers", type=int, metavar="N", help="decoding threads (default: all cores)")
+    parser.add_argument("--order", choices=ORDERS, default="random", help="default random")
+    parser.add_argument("--pipeline", choices=PIPELINES, default="train", help="see below; default train")
+    parser.add_argument(
+        "--size", type=int, default=224, metavar="PX", help="of pictures in a batch (default 224)"
+    )
+    parser.add_argument("--fields", metavar="A,B", help="only these fields")
+    parser.add_argument("--limit", type=int, metavar="N", help="at most N samples in an epoch")
+    parser.add_argument("--device", metavar="DEV", help="give tensors there, e.g. cuda:0 (needs PyTorch)")
+    parser.add_argument(
+        "--on-error", choices=("raise", "skip"), default="raise", help="leave bad samples out and list them"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.epochs < 1 or (args.limit is not None and args.limit < 1):
+        raise OptionError("--epochs and --limit are at least 1")
+    began = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        reader = stack.enter_context(open_source(args))
+        chosen = reader.select(args.fields.split(",")) if args.fields else reader
+        if args.pipeline == "raw":
+            chosen = Undecoded(chosen)
+        workers = args.workers or len(os.sched_getaffinity(0))
+        loader = Loader(
+            chosen, args.batch_size, order=args.order, workers=workers, device=args.device,
+            pipelines=pipelines(chosen.schema, args.pipeline, args.size), on_error=args.on_error,
+            indices=None if args.limit is None else range(min(args.limit, len(chosen))),
+        )  # fmt: skip
+        stack.callback(loader.close)
+        if not loader.samples:
+            raise OptionError("there are no samples", path=chosen.path)
+        found: dict[str, Any] = {
+            "path": reader.path, "samples": loader.samples, "batch size": args.batch_size,
+            "workers": workers, "order": args.order, "pipeline": args.pipeline, "device": args.device,
+            "unit": "images" if _pictures(reader.schema) else "samples", **measure(loader, args, began),
+        }  # fmt: skip
+    if args.json:
+        print_json(found)
+    else:
+        _print(found, args.size)
+    return 1 if found["skipped"] else 0
+
+
+class Undecoded(Reader):
+    """A dataset whose pictures are plain bytes, so that nobody decodes them."""
+
+    def __init__(self, base: Reader) -> None:
+        self.base, self.path, self.format, self.length = base, base.path, base.format, len(base)
+        self.schema = Schema(
+            (name, Bytes(optional=field.optional) if isinstance(field, Image) else field)
+            for name, field in base.schema.items()
+        )
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        return self.base._read(indices, fields)
+
+    def blocks(self) -> I64 | None:
+        return self.base.blocks()
+
+
+def _pictures(schema: Schema) -> list[str]:
+    return [name for name, field in schema.items() if isinstance(field, Image)]
+
+
+def pipelines(schema: Schema, name: str, size: int) -> dict[str, list[Op]]:
+    """The standard pipeline of that name for every image field; they draw the same boxes and flips."""
+    steps: dict[str, Callable[[], list[Op]]] = {
+        "train": lambda: [RandomResizedCrop(size, share="box"), RandomHorizontalFlip(share="flip")],
+        "val": lambda: [CenterCrop(size)],
+        "none": list,
+        "raw": list,
+    }
+    return {field: steps[name]() for field in _pictures(schema)}
+
+
+def measure(loader: Loader, args: argparse.Namespace, began: float) -> dict[str, Any]:
+    """Run the epochs; every number that is printed."""
+    epochs: list[dict[str, float]] = []
+    first = own = 0.0
+    for number in range(1, args.epochs + 1):
+        start, done = time.perf_counter(), 0
+        quiet = args.quiet or args.json
+        with progress_bar(f"epoch {number} of {args.epochs}", quiet=quiet) as progress:
+            for batch in loader:
+                first = first or time.perf_counter() - began
+                done += rows(batch)
+                progress(done, loader.samples)
+            _finish_copies(args.device)
+        epochs.append({"samples": done, "seconds": time.perf_counter() - start})
+        own = max(own, own_memory())
+    size = encoded_size(loader)
+    for one in epochs:
+        one["rate"] = one["samples"] / one["seconds"]
+        one["MB/s"] = one["rate"] * size / 1e6
+    rates = [one["rate"] for one in epochs]
+    summary = {"first": rates[0], "best": max(rates), "median": statistics.median(rates)}
+    return {
+        "epochs": epochs, "rate": summary,
+        "MB/s": {name: rate * size / 1e6 for name, rate in summary.items()},
+        "first batch": first, "memory": {"peak": _peak_memory(), "own": own}, "stats": loader.stats(),
+        "skipped": [vars(one) for one in dict.fromkeys(loader.skipped)],
+    }  # fmt: skip
+
+
+def rows(batch: dict[str, Any]) -> int:
+    """How many samples a batch has."""
+    value = next(iter(batch.values()))
+    # Ragged values are (values, offsets), with an offset more than there are samples.
+    return len(value[1]) - 1 if isinstance(value, tuple) else len(value)
+
+
+def encoded_size(loader: Loader) -> float:
+    """Bytes of one sample as it is stored, the mean of up to LOOK_AT samples, in the fields that are used."""
+    looked_at = loader.ids_at(np.arange(0, loader.samples, max(1, loader.samples // LOOK_AT)))
+    total = 0.0
+    for name in dict.fromkeys(output.field for output in loader.plan.outputs):
+        spans = loader.reader.spans(name, looked_at)
+        sizes = None if spans is None else spans.size
+        if sizes is None:
+            sizes = column_runs(loader.reader.read(looked_at, [name])[name])[2]
+        total += float(np.maximum(sizes, 0).mean())
+    return total
+
+
+def _finish_copies(device: str | None) -> None:
+    """Copies to a device go on after the last batch was given out; they belong to the epoch."""
+    if device is not None and device.startswith("cuda"):
+        sys.modules["torch"].cuda.synchronize(device)
+
+
+def _peak_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def own_memory() -> int:
+    """What the process holds now, without the pages of mapped files, which the system can take back."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _print(found: dict[str, Any], size: int) -> None:
+    pipeline = found["pipeline"] + (f" {size}" if found["pipeline"] in ("train", "val") else "")
+    where = f", to {found['device']}" if found["device"] else ""
+    print(
+        f"{found['path']}: {found['samples']:,} samples, batches of {found['batch size']}, "
+        f"{_count(found['workers'], 'worker')}, order {found['order']}, pipeline {pipeline}{where}\n"
+    )
+    unit = f"{found['unit']}/s"
+    print(f"{'epoch':<12} {unit:>10} {'MB/s':>9}")
+    rows = [(str(number), one["rate"], one["MB/s"]) for number, one in enumerate(found["epochs"], 1)]
+    rows += [(name, found["rate"][name], found["MB/s"][name]) for name in ("best", "median")]
+    for name, rate, speed in rows:
+        print(f"{name:<12} {rate:>10,.0f} {speed:>9,.0f}")
+    memory, stats = found["memory"], found["stats"]
+    print(f"\n{'first batch':<12} {found['first batch']:.3f} s after the dataset began to open")
+    print(
+        f"{'memory':<12} {human_size(memory['own'])}, at most {human_size(memory['peak'])} with mapped files"
+    )
+    print("\nmaking batches, in the background")
+    total = sum(stats[name] for name in PARTS) or 1.0
+    for name in PARTS:
+        print(f"  {name:<10} {stats[name]:>9.3f} s {stats[name] / total:>5.0%}")
+    print("the loop")
+    total = stats["waited"] + stats["step"] or 1.0
+    for name, key in (("waiting", "waited"), ("its step", "step")):
+        print(f"  {name:<10} {stats[key]:>9.3f} s {stats[key] / total:>5.0%}")
+    print(f"\n{'bottleneck':<12} {stats['bottleneck']}: {stats['advice']}")
+    if stats["jpeg warnings"]:
+        print(f"{'note':<12} {_count(stats['jpeg warnings'], 'warning')} of the JPEG decoder")
+    for one in found["skipped"][:SHOWN]:
+        print(f"  skipped: {Problem(**one)}")
+    if len(found["skipped"]) > SHOWN:
+        print(f"  … and {len(found['skipped']) - SHOWN} more (--json lists all)")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

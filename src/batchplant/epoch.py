@@ -1,0 +1,230 @@
+"""One epoch: threads that make batches ahead of the loop that takes them."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import os
+import threading
+import time
+import weakref
+from typing import Any, Protocol
+
+from . import order as orders
+from .columns import I64
+from .errors import OptionError, Problem
+from .execute import Batch, Executor
+
+# Threads that prepare batches: while the engine decodes one, the Python part of the next runs.
+PRODUCERS = 2
+
+
+class Delivery(Protocol):
+    """What hands batches to a framework; see interop."""
+
+    def allocate(self, size: int) -> Any: ...
+    def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]: ...
+    def receive(self, values: dict[str, Any], ticket: Any) -> dict[str, Any]: ...
+
+
+def check_process(made_in: int) -> None:
+    if os.getpid() != made_in:
+        raise OptionError(
+            "the loader was made before this process was forked, and threads do not come along; "
+            "make the loader in the process that uses it"
+        )
+
+
+class Tally:
+    """What the epochs of a loader came to, all together."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.waited, self.stepped, self.batches = 0.0, 0.0, 0
+        self.skipped: list[Problem] = []
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far an epoch has come; it outlives the epoch, so that a state can be taken after a break."""
+
+    epoch: int
+    shard: orders.Shard
+    given: int = 0
+
+    @property
+    def position(self) -> int:
+        """How many samples of the whole order, over all ranks, were given out."""
+        return self.shard.position_after(self.given)
+
+    @property
+    def finished(self) -> bool:
+        return self.given >= len(self.shard)
+
+
+class _Shared:
+    """What an epoch and its threads share; the threads never hold the epoch, so that it can be let go."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        delivery: Delivery | None,
+        progress: Progress,
+        indices: I64 | None,
+        ahead: int,
+    ) -> None:
+        self.executor, self.delivery, self.indices, self.ahead = executor, delivery, indices, ahead
+        self.shard, self.epoch = progress.shard, progress.epoch
+        self.process = os.getpid()
+        self.changed = threading.Condition()
+        self.made: dict[int, Any] = {}
+        # Batches that threads began to make, that were asked for, and that were taken.
+        self.next, self.asked, self.taken, self.stopped = 0, 0, 0, False
+
+    def claim(self) -> int | None:
+        """The next batch to make, once there is room for it; None when there is nothing left to do."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.stopped or self.next < self.taken + self.ahead)
+            if self.stopped or self.next >= len(self.shard):
+                return None
+            self.next += 1
+            return self.next - 1
+
+    def put(self, number: int, made: Any) -> None:
+        with self.changed:
+            if not self.stopped:
+                self.made[number] = made
+            self.changed.notify_all()
+
+    def take(self) -> Any:
+        """The next batch or the exception in its place; None when there is none to come."""
+        with self.changed:
+            if self.stopped or self.asked >= len(self.shard):
+                return None
+            number, self.asked = self.asked, self.asked + 1
+            try:
+                self.changed.wait_for(lambda: self.stopped or number in self.made)
+            except BaseException:
+                # Ctrl-C; its traceback may hold the epoch for long.
+                self.stop()
+                raise
+            self.taken += 1
+            self.changed.notify_all()
+            return self.made.pop(number, None)
+
+    def stop(self) -> None:
+        # In a child of a fork, threads that are not there may hold the lock.
+        if os.getpid() != self.process:
+            return
+        with self.changed:
+            self.stopped = True
+            self.made.clear()
+            self.changed.notify_all()
+
+
+def _produce(shared: _Shared) -> None:
+    while (number := shared.claim()) is not None:
+        try:
+            made: Any = _make(shared, number)
+        # It is raised again in the thread that asks for this batch.
+        except BaseException as error:
+            made = error
+        shared.put(number, made)
+        del made
+
+
+def _make(shared: _Shared, number: int) -> tuple[Batch, Any]:
+    positions = shared.shard.batch(number)
+    ids = positions if shared.indices is None else shared.indices[positions]
+    batch = shared.executor.run(ids, shared.epoch)
+    if shared.delivery is None:
+        return batch, None
+    began = time.perf_counter()
+    values, ticket = shared.delivery.send(batch.values)
+    shared.executor.timer.add("device", began)
+    return Batch(values, batch.ids, batch.skipped), ticket
+
+
+class Epoch:
+    """One pass over the samples. Letting go of it, or ``close``, stops its threads."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        delivery: Delivery | None,
+        progress: Progress,
+        tally: Tally,
+        *,
+        indices: I64 | None,
+        ahead: int,
+        ids: bool,
+    ) -> None:
+        self._delivery, self._progress, self._tally, self._ids = delivery, progress, tally, ids
+        self._shared = _Shared(executor, delivery, progress, indices, ahead)
+        self._left = 0.0
+        self._threads = [
+            threading.Thread(target=_produce, args=(self._shared,), name=f"batchplant-{part}", daemon=True)
+            for part in range(PRODUCERS)
+        ]
+        for thread in self._threads:
+            thread.start()
+        _RUNNING.add(self)
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __len__(self) -> int:
+        """Batches that are left."""
+        return len(self._shared.shard) - self._progress.given
+
+    def __next__(self) -> Any:
+        check_process(self._shared.process)
+        began = time.perf_counter()
+        made = self._shared.take()
+        ended = time.perf_counter()
+        with self._tally.lock:
+            self._tally.stepped += began - self._left if self._left else 0.0
+            self._tally.waited += ended - began
+            self._left = ended
+        if made is None:
+            self.close()
+            raise StopIteration
+        if isinstance(made, BaseException):
+            self.close()
+            try:
+                raise made
+            finally:
+                # Else its traceback would hold it, and so us.
+                del made
+        batch, ticket = made
+        with self._tally.lock:
+            self._tally.batches += 1
+            self._tally.skipped += batch.skipped
+            self._progress.given += 1
+        values = dict(batch.values)
+        if self._ids:
+            values["ids"] = batch.ids
+        return values if self._delivery is None else self._delivery.receive(values, ticket)
+
+    def close(self, patience: float | None = None) -> None:
+        """Stop the threads; ``patience``: how long to wait for what they are doing."""
+        self._shared.stop()
+        if os.getpid() != self._shared.process:
+            return
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(patience)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_shared"):
+            self._shared.stop()
+
+
+_RUNNING: weakref.WeakSet[Epoch] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Before the interpreter goes: a thread that it ends amid native code would take the process down."""
+    for epoch in list(_RUNNING):
+        epoch.close(patience=10)

@@ -1,0 +1,364 @@
+"""Make one batch: read, decode in the engine, run the ops. Any thread may do so at any time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _native
+from .codecs import image as pictures
+from .codecs.cells import decode_cell
+from .columns import I32, I64, U8, Column, Ragged, as_bytes
+from .errors import BatchplantError, DataError, DecodeError, Problem
+from .ops.base import Draws
+from .ops.values import ragged_values
+from .plan import ImageStage, Output, Plan, Step, spec_of
+from .reader import Reader
+from .schema import Field
+from .storage import MappedSource, is_remote
+
+# Beyond this many files per batch, mapping each costs more than reading it.
+MAPPED_FILES = 64
+NOT_NATIVE = 2
+
+
+class Timer:
+    """Seconds by what they were spent on, added up from all threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def add(self, what: str, began: float) -> float:
+        """Count the time since ``began``; returns the time now."""
+        now = time.perf_counter()
+        with self._lock:
+            self.seconds[what] += now - began
+        return now
+
+
+class Buffers:
+    """Memory for batches, used again once nobody holds a batch, or a part of one, any more.
+
+    There is no lock: a lease may end in any thread at any moment, also while that thread is in here.
+    """
+
+    def __init__(self, keep: int, allocate: Callable[[int], U8] | None = None) -> None:
+        self._keep = keep
+        self._allocate = allocate or (lambda size: np.empty(size, dtype=np.uint8))
+        self._free: dict[int, deque[U8]] = {}
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        try:
+            memory = self._free.setdefault(size, deque()).pop()
+        except IndexError:
+            memory = self._allocate(size)
+        lease = _Lease(self, memory)
+        # Every view of it, however far derived, keeps the lease alive.
+        return np.asarray(lease).view(dtype).reshape(shape)
+
+    def give_back(self, memory: U8) -> None:
+        free = self._free[memory.size]
+        if len(free) < self._keep:
+            free.append(memory)
+
+
+class _Lease:
+    def __init__(self, buffers: Buffers, memory: U8) -> None:
+        self._buffers = buffers
+        self._memory = memory
+        self.__array_interface__ = memory.__array_interface__
+
+    def __del__(self) -> None:
+        self._buffers.give_back(self._memory)
+
+
+class Batch(NamedTuple):
+    """What came of a batch: the values by output, the samples in it, and those that were left out."""
+
+    values: dict[str, Any]
+    ids: I64
+    skipped: list[Problem]
+
+
+class Located(NamedTuple):
+    """Encoded cells in memory: cell i is ``size[i]`` bytes at ``start[i]`` of ``bases[base[i]]``."""
+
+    bases: list[U8]
+    base: I32
+    start: I64
+    size: I64
+    shape: I32 | None
+
+
+class Executor:
+    """Turns sample numbers into batches as a plan says."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        plan: Plan,
+        engine: Any,
+        buffers: Buffers,
+        *,
+        seed: int,
+        skip: bool = False,
+        dct: str = "accurate",
+        fast_scale: bool = False,
+    ) -> None:
+        self.reader, self.plan, self.engine, self.buffers = reader, plan, engine, buffers
+        self.seed, self.skip, self.dct, self.fast_scale = seed, skip, dct, fast_scale
+        self._last_of = {output.field: output.name for output in plan.outputs}
+        self.timer = Timer()
+        self.warnings = 0
+        self._maps: OrderedDict[str, U8] = OrderedDict()
+        self._maps_lock = threading.Lock()
+
+    def run(self, ids: I64, epoch: int) -> Batch:
+        """The batch of these samples."""
+        skipped: list[Problem] = []
+        while True:
+            failed: dict[int, DataError] = {}
+            values = self._values(ids, epoch, failed)
+            if not failed:
+                return Batch(values, ids, skipped)
+            rows = sorted(failed)
+            problems = [self._placed(failed[row], int(ids[row])) for row in rows]
+            # An exception whose own traceback leads to it would outlive its handling, and so would we.
+            failed.clear()
+            if not self.skip:
+                raise problems.pop(0)
+            skipped += [Problem.of(one) for one in problems]
+            ids = np.delete(ids, rows)
+
+    def _placed(self, error: DataError, sample: int) -> DataError:
+        """The error with its place: a reader of many files names the file and counts within it."""
+        return error.at(path=self.reader.where(sample), sample=sample)
+
+    def _values(self, ids: I64, epoch: int, failed: dict[int, DataError]) -> dict[str, Any]:
+        began = time.perf_counter()
+        columns = self._read(ids, failed)
+        self.timer.add("storage", began)
+        values: dict[str, Any] = {}
+        for output in self.plan.outputs:
+            if failed:
+                break
+            if output.image is not None:
+                value = self._pictures(output, output.image, ids, epoch, failed)
+            else:
+                field = self.reader.schema[output.field]
+                # Not the last output of the field: the others must not see what the ops do to this one.
+                last = self._last_of[output.field] == output.name
+                value = _as_values(field, output.field, columns[output.field], failed, copy=not last)
+            if failed:
+                break
+            began = time.perf_counter()
+            for step in output.steps:
+                try:
+                    value = step.op.run(value, ids, Draws(self.seed, epoch, ids, step.key))
+                except Exception as error:
+                    if isinstance(error, BatchplantError):
+                        error.at(path=self.reader.path, field=output.name)
+                    error.add_note(_where(output, step, ids))
+                    raise
+            self.timer.add("transforms", began)
+            values[output.name] = value
+        return values
+
+    def _read(self, ids: I64, failed: dict[int, DataError]) -> dict[str, Column]:
+        fields = self.plan.columns
+        if not fields:
+            return {}
+        try:
+            return dict(self.reader.read(ids, fields))
+        except DataError:
+            self._find_failed(lambda one: self.reader.read(one, fields), ids, failed)
+            if not failed:
+                raise
+            return {}
+
+    def _find_failed(self, read: Callable[[I64], Any], ids: I64, failed: dict[int, DataError]) -> None:
+        """The samples that cannot be read, found by reading each alone."""
+        for row in range(len(ids)):
+            try:
+                read(ids[row : row + 1])
+            except DataError as error:
+                failed[row] = error
+
+    def _pictures(
+        self, output: Output, stage: ImageStage, ids: I64, epoch: int, failed: dict[int, DataError]
+    ) -> Any:
+        began = time.perf_counter()
+        try:
+            cells = self._locate(output.field, ids)
+        except DataError as error:
+            self._find_failed(lambda one: self._locate(output.field, one), ids, failed)
+            if not failed:
+                error.at(path=self.reader.path, field=output.field)
+                raise
+            return None
+        sizes = self._sizes(cells)
+        began = self.timer.add("storage", began)
+        boxes = self._boxes(stage, sizes, ids, epoch)
+        self._check_whole(stage, sizes, output, failed)
+        flip = None
+        if stage.flip is not None:
+            flip = stage.flip.op.flips(Draws(self.seed, epoch, ids, stage.flip.key))  # type: ignore[attr-defined]
+        out = self.buffers.take((len(ids), *_known(stage.spec.shape)), stage.spec.dtype or np.dtype(np.uint8))
+        self._run_engine(stage, cells, sizes, boxes, flip, out, output, ids, epoch, failed)
+        self.timer.add("decode", began)
+        return out
+
+    def _boxes(self, stage: ImageStage, sizes: I32, ids: I64, epoch: int) -> Any:
+        # A picture of no known size is refused by whoever decodes it; until then it has one.
+        draws = Draws(self.seed, epoch, ids, stage.decoder.key)
+        return stage.decoder.op.boxes(np.maximum(sizes, 1), draws)  # type: ignore[attr-defined]
+
+    def _check_whole(
+        self, stage: ImageStage, sizes: I32, output: Output, failed: dict[int, DataError]
+    ) -> None:
+        if stage.decoder.op.size is not None:  # type: ignore[attr-defined]
+            return
+        shape = _known(stage.spec.shape)
+        want = shape[1:] if stage.channels_first else shape[:2]
+        for row in np.flatnonzero((sizes != np.array(want)).any(axis=1) & (sizes > 0).all(axis=1)):
+            height, width = sizes[row]
+            failed[int(row)] = DecodeError(
+                f"the picture is {width}×{height} and the first is {want[1]}×{want[0]}; "
+                "give the pipeline a decoder with a size, such as RandomResizedCrop(224) or CenterCrop(224)",
+                field=output.field,
+            )
+
+    def _run_engine(
+        self, stage: ImageStage, cells: Located, sizes: I32, boxes: Any, flip: Any, out: Any,
+        output: Output, ids: I64, epoch: int, failed: dict[int, DataError],
+    ) -> None:  # fmt: skip
+        scale = offset = None
+        if stage.normalize is not None:
+            scale = (1 / stage.normalize.std).astype(np.float32)
+            offset = (-stage.normalize.mean / stage.normalize.std).astype(np.float32)
+
+        def decode(cells: Located, rows: Any) -> tuple[Any, list[tuple[int, str]], int]:
+            status, errors, warned = self.engine.decode(
+                cells.bases, cells.base, cells.start, cells.size, cells.shape, boxes[rows],
+                None if flip is None else flip[rows], out[rows],
+                layout="nchw" if stage.channels_first else "nhwc",
+                filter=stage.decoder.op.filter, dct=self.dct, fast_scale=self.fast_scale,  # type: ignore[attr-defined]
+                scale=scale, offset=offset, strict=True,
+            )  # fmt: skip
+            return status, errors, warned
+
+        status, errors, warned = decode(cells, slice(None))
+        self.warnings += warned
+        for row, message in errors:
+            if status[row] != NOT_NATIVE:
+                failed[row] = DecodeError(message, field=output.field)
+                continue
+            # To pixels first, then as raw.
+            try:
+                pixels = self._pixels(cells, row, output)
+            except DataError as error:
+                failed[row] = error.at(field=output.field)
+                continue
+            if pixels.shape[:2] != tuple(sizes[row]):
+                # The header did not tell.
+                sizes[row] = pixels.shape[:2]
+                boxes[row] = self._boxes(stage, sizes[row : row + 1], ids[row : row + 1], epoch)[0]
+                self._check_whole(stage, sizes, output, failed)
+            _, errors, _ = decode(_raw_cell(pixels), slice(row, row + 1))
+            for _, message in errors:
+                failed[row] = DecodeError(message, field=output.field)
+
+    def _pixels(self, cells: Located, row: int, output: Output) -> Any:
+        """A picture that the engine cannot decode itself, in the mode that the batch has."""
+        data = cells.bases[cells.base[row]][cells.start[row] : cells.start[row] + cells.size[row]]
+        field = self.reader.schema[output.field]
+        return pictures.expand(pictures.decode(data, getattr(field, "mode", None) or "RGB"))
+
+    def _locate(self, field: str, ids: I64) -> Located:
+        """Where the cells are: in mapped files where they can be, else read."""
+        spans = self.reader.spans(field, ids)
+        if spans is not None and len(spans.files) <= MAPPED_FILES and not any(map(is_remote, spans.files)):
+            # A file that went away: the reader knows how to say so.
+            with contextlib.suppress(OSError):
+                bases = [self._map(path) for path in spans.files]
+                return Located(bases, spans.file, spans.start, spans.size, spans.shape)
+        column = self.reader.read(ids, [field])[field]
+        assert isinstance(column, Ragged)
+        start = np.ascontiguousarray(column.starts)
+        return Located([column.data], np.zeros(len(ids), dtype=np.int32), start, column.sizes, column.shape)
+
+    def _map(self, path: str) -> U8:
+        with self._maps_lock:
+            found = self._maps.pop(path, None)
+            self._maps[path] = found = MappedSource(path).data if found is None else found
+            # Those used last stay; in a folder of a million pictures, each is a file.
+            while len(self._maps) > 2 * MAPPED_FILES:
+                self._maps.popitem(last=False)
+            return found
+
+    def _sizes(self, cells: Located) -> I32:
+        """(height, width) of every picture; zeros where the header tells none."""
+        sizes = np.zeros((len(cells.start), 2), dtype=np.int32)
+        for number, base in enumerate(cells.bases):
+            rows = slice(None) if len(cells.bases) == 1 else np.flatnonzero(cells.base == number)
+            start, size = np.ascontiguousarray(cells.start[rows]), np.ascontiguousarray(cells.size[rows])
+            sizes[rows] = _native.probe(base, start, size)[:, 2:0:-1]
+        if cells.shape is not None:
+            raw = cells.shape.any(axis=1)
+            sizes[raw] = cells.shape[raw, :2]
+        return sizes
+
+
+def _known(shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size is not None)
+
+
+def _raw_cell(pixels: Any) -> Located:
+    raw = as_bytes(pixels)
+    zero = np.zeros(1, dtype=np.int64)
+    shape = np.array([pixels.shape], dtype=np.int32)
+    return Located([raw], zero.astype(np.int32), zero, np.array([raw.size], dtype=np.int64), shape)
+
+
+def _as_values(field: Field, name: str, column: Column, failed: dict[int, DataError], *, copy: bool) -> Any:
+    """A column as a batch: an array, (values, offsets), or a list where cells are no numbers.
+
+    Arrays belong to the batch and can be written to.
+    """
+    if not isinstance(column, Ragged):
+        return column.copy() if copy or not column.flags.writeable else column
+    spec = spec_of(field)
+    if spec.dtype is None:
+        cells = []
+        for row in range(len(column)):
+            try:
+                value = decode_cell(field, column, row)
+                cells.append(value.copy() if isinstance(value, np.ndarray) else value)
+            except DataError as error:
+                failed[row] = error.at(field=name)
+        return cells
+    rest = _known(spec.shape[1:])
+    width = spec.dtype.itemsize * int(np.prod(rest))
+    for row in np.flatnonzero(column.sizes % width).tolist():
+        failed[row] = DecodeError(f"{column.sizes[row]} bytes are not {field}", field=name)
+    if failed:
+        return None
+    values, offsets = ragged_values(column, spec.dtype, rest)
+    return values.copy() if copy or not values.flags.writeable else values, offsets
+
+
+def _where(output: Output, step: Step, ids: I64) -> str:
+    """What a note on an exception says, beside the stack trace of whoever wrote the function."""
+    some = ", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "")
+    return f"batchplant: field {output.name!r}, step {step.op!r}, samples {some}"
+
+
+__all__ = ["Batch", "BatchplantError", "Buffers", "Executor", "Timer"]

@@ -1,0 +1,99 @@
+"""Numbers."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...columns import I64
+from ...ops.base import Draws, Op, Spec
+from ..builtin import Builtin
+from ..pipeline.allocation_query import AllocationQuery
+from ..pipeline.operation import Operation
+from ..pipeline.state import State
+from .base import Field, no_arguments
+
+
+class Decoder(Builtin):
+    """A Builtin that stands at the start of a pipeline."""
+
+
+class BasicDecoder(Decoder):
+    """Numbers as an array of shape (batch, 1)."""
+
+    dtype: ClassVar[Any] = None
+
+    def as_op(self, tensors: bool) -> Op:
+        return _Numbers(self.dtype)
+
+    def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
+        return State(True, previous_state.device, (1,), self.dtype), AllocationQuery((1,), self.dtype)
+
+
+class _Numbers(Op):
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = np.dtype(dtype)
+
+    def infer(self, spec: Spec) -> Spec:
+        return Spec(self.dtype, (1,))
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        return np.asarray(batch).astype(self.dtype, copy=False).reshape(-1, 1)
+
+
+class IntDecoder(BasicDecoder):
+    """Whole numbers, int64."""
+
+    dtype = np.dtype("<i8")
+
+
+class FloatDecoder(BasicDecoder):
+    """Real numbers, float64."""
+
+    dtype = np.dtype("<f8")
+
+
+class FloatField(Field):
+    """A real number, float64."""
+
+    def __init__(self) -> None:
+        pass
+
+    @property
+    def metadata_type(self) -> np.dtype[Any]:
+        return np.dtype("<f8")
+
+    @staticmethod
+    def from_binary(binary: Any) -> Field:
+        return FloatField()
+
+    def to_binary(self) -> Any:
+        return no_arguments()
+
+    def encode(self, destination: Any, field: Any, malloc: Any) -> None:
+        destination[0] = field
+
+    def get_decoder_class(self) -> type[Operation]:
+        return FloatDecoder
+
+
+class IntField(Field):
+    """A whole number, int64."""
+
+    @property
+    def metadata_type(self) -> np.dtype[Any]:
+        return np.dtype("<i8")
+
+    @staticmethod
+    def from_binary(binary: Any) -> Field:
+        return IntField()
+
+    def to_binary(self) -> Any:
+        return no_arguments()
+
+    def encode(self, destination: Any, field: Any, malloc: Any) -> None:
+        destination[0] = field
+
+    def get_decoder_class(self) -> type[Operation]:
+        return IntDecoder

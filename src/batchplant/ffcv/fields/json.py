@@ -1,0 +1,36 @@
+"""JSON, stored as bytes that end with a NUL."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+
+from .base import Field
+from .bytes import BytesField
+
+ENCODING = "utf8"
+SEPARATOR = "\0"
+
+
+class JSONField(BytesField):
+    """Any JSON value. Batches hold its text as bytes: ``JSONField.unpack(batch)`` gives the values."""
+
+    @staticmethod
+    def from_binary(binary: Any) -> Field:
+        return JSONField()
+
+    def encode(self, destination: Any, field: Any, malloc: Any) -> None:
+        super().encode(destination, (json.dumps(field) + SEPARATOR).encode(ENCODING), malloc)
+
+    @staticmethod
+    def unpack(batch: Any) -> Any:
+        """The values of a batch, as a list; of one sample's row, the value alone."""
+        rows = batch.cpu().numpy() if isinstance(batch, torch.Tensor) else np.asarray(batch)
+        texts = [
+            row.tobytes().partition(SEPARATOR.encode())[0].decode(ENCODING) for row in np.atleast_2d(rows)
+        ]
+        values = [json.loads(text) for text in texts]
+        return values[0] if rows.ndim == 1 else values

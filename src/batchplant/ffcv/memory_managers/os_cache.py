@@ -1,0 +1,18 @@
+"""The manager of ``os_cache=True``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import MappedContext, MemoryContext, MemoryManager
+
+
+class OSCacheContext(MappedContext):
+    """The mapped file."""
+
+
+class OSCacheManager(MemoryManager):
+    """The system keeps in memory what it has room for."""
+
+    def schedule_epoch(self, schedule: Any) -> MemoryContext:
+        return OSCacheContext(self)

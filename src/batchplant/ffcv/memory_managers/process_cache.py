@@ -1,0 +1,22 @@
+"""The manager of ``os_cache=False``: batchplant maps the file here too, and drops no page it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import MappedContext, MemoryContext, MemoryManager
+
+
+class ProcessCacheContext(MappedContext):
+    """The mapped file, and the batches that will be read."""
+
+    def __init__(self, manager: MemoryManager, batches: Any) -> None:
+        super().__init__(manager)
+        self.batches = batches
+
+
+class ProcessCacheManager(MemoryManager):
+    """For files that are larger than the memory: use it with the quasi-random order."""
+
+    def schedule_epoch(self, batches: Any) -> MemoryContext:
+        return ProcessCacheContext(self, batches)

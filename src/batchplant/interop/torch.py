@@ -1,0 +1,236 @@
+"""PyTorch: batches as tensors on a device, ops on tensors, a DataLoader's face.
+
+``Loader(..., device="cuda:0")`` uses :class:`Delivery`: batches are made in pinned memory, copied on a
+stream of their own, and the stream that the training step runs on waits for the copy, not the host.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..columns import I64, U8
+from ..errors import MissingLibraryError, OptionError
+from ..loader import Loader
+from ..ops.base import Draws, Op, Spec
+from ..ops.values import viewed
+
+try:
+    import torch
+    import torch.utils.data
+except ImportError:
+    raise MissingLibraryError("this needs PyTorch: pip install torch") from None
+
+
+def as_tensor(value: Any) -> Any:
+    """Arrays as tensors that share their memory; (values, offsets) and lists of arrays inside too."""
+    if isinstance(value, np.ndarray):
+        # What torch cannot share: memory that must not be written to, and an axis that runs backwards.
+        if not value.flags.writeable or any(stride < 0 for stride in value.strides):
+            value = value.copy()
+        # A number type that torch lacks (uint32, datetime) stays an array.
+        try:
+            return torch.from_numpy(value)
+        except TypeError:
+            return value
+    if isinstance(value, tuple):
+        return tuple(as_tensor(part) for part in value)
+    if isinstance(value, list) and any(isinstance(part, np.ndarray) for part in value):
+        return [as_tensor(part) for part in value]
+    return value
+
+
+class Delivery:
+    """Hands batches to a torch device; see :class:`batchplant.loader.Delivery`."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = torch.device(device)
+        self._cuda = self.device.type == "cuda"
+        if self._cuda and not torch.cuda.is_available():
+            raise OptionError(f"there is no {self.device} here: torch finds no CUDA device")
+        self._stream = torch.cuda.Stream(self.device) if self._cuda else None
+        self._copying: deque[tuple[Any, Any]] = deque()
+
+    def allocate(self, size: int) -> U8:
+        """Memory that the device can copy from at full speed."""
+        memory: U8 = torch.empty(size, dtype=torch.uint8, pin_memory=self._cuda).numpy()
+        return memory
+
+    def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """Begin the copies; the second part is the event to wait for, and what must live until then."""
+        tensors = {name: as_tensor(value) for name, value in values.items()}
+        if not self._cuda:
+            return {name: self._move(value) for name, value in tensors.items()}, None
+        with torch.cuda.stream(self._stream):
+            moved = {name: self._move(value) for name, value in tensors.items()}
+            event = torch.cuda.Event()
+            event.record(self._stream)
+        return moved, (event, tensors)
+
+    def _move(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(self.device, non_blocking=True)
+        if isinstance(value, tuple | list):
+            return type(value)(self._move(part) for part in value)
+        return value
+
+    def receive(self, values: dict[str, Any], ticket: Any) -> dict[str, Any]:
+        """Make the caller's stream wait for the copies."""
+        if "ids" in values and isinstance(values["ids"], np.ndarray):
+            values["ids"] = torch.from_numpy(values["ids"])
+        if ticket is None:
+            return values
+        stream = torch.cuda.current_stream(self.device)
+        stream.wait_event(ticket[0])
+        for value in values.values():
+            self._keep(value, stream)
+        # The pinned memory may be filled again only after the copy has read it; the host waits for none.
+        self._copying.append(ticket)
+        while self._copying and self._copying[0][0].query():
+            self._copying.popleft()
+        return values
+
+    def _keep(self, value: Any, stream: Any) -> None:
+        if isinstance(value, torch.Tensor) and value.is_cuda:
+            value.record_stream(stream)
+        elif isinstance(value, tuple | list):
+            for part in value:
+                self._keep(part, stream)
+
+
+class ToTensor(Op):
+    """Arrays as tensors."""
+
+    def infer(self, spec: Spec) -> Spec:
+        return spec.but(torch=True)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        return as_tensor(batch)
+
+
+class ToDevice(Op):
+    """Tensors on another device."""
+
+    def __init__(self, device: Any, non_blocking: bool = True) -> None:
+        self.device, self.non_blocking = torch.device(device), non_blocking
+
+    def infer(self, spec: Spec) -> Spec:
+        return spec.but(torch=True, device=str(self.device))
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        if isinstance(batch, tuple | list):
+            return type(batch)(self.run(part, ids, draws) for part in batch)
+        found = as_tensor(batch)
+        moved = isinstance(found, torch.Tensor)
+        return found.to(self.device, non_blocking=self.non_blocking) if moved else found
+
+
+class ToTorchImage(Op):
+    """Pictures as (channels, height, width): the same memory seen as channels_last, or copied."""
+
+    def __init__(self, channels_last: bool = True, convert_back_int16: bool = True) -> None:
+        self.channels_last, self.convert_back_int16 = channels_last, convert_back_int16
+
+    def infer(self, spec: Spec) -> Spec:
+        if len(spec.shape) != 3 or spec.channels_first or spec.dtype is None:
+            raise OptionError(f"ToTorchImage needs pictures (height, width, channels), not {spec}")
+        height, width, channels = spec.shape
+        dtype = spec.dtype
+        if dtype == np.int16 and self.convert_back_int16:
+            dtype = np.dtype(np.float16)
+        shape = (channels, height, width)
+        return spec.but(dtype=dtype, shape=shape, torch=True, channels_first=True)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        tensor = as_tensor(batch)
+        if tensor.dtype == torch.int16 and self.convert_back_int16:
+            tensor = tensor.view(torch.float16)
+        tensor = tensor.permute(0, 3, 1, 2)
+        return tensor if self.channels_last else tensor.contiguous()
+
+
+class Convert(Op):
+    """Another dtype, of torch or of NumPy, by value."""
+
+    def __init__(self, target_dtype: Any) -> None:
+        self.target_dtype = target_dtype
+
+    def infer(self, spec: Spec) -> Spec:
+        return spec.but(dtype=numpy_dtype(self.target_dtype) or spec.dtype)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        if isinstance(batch, tuple):
+            return self.run(batch[0], ids, draws), batch[1]
+        if isinstance(batch, torch.Tensor):
+            return batch.to(torch_dtype(self.target_dtype))
+        return batch.astype(numpy_dtype(self.target_dtype))
+
+
+class View(Op):
+    """The same bytes as another dtype, of torch or of NumPy."""
+
+    def __init__(self, target_dtype: Any) -> None:
+        self.target_dtype = target_dtype
+
+    def infer(self, spec: Spec) -> Spec:
+        dtype = numpy_dtype(self.target_dtype) or spec.dtype
+        return spec.but(dtype=dtype, shape=viewed(spec, dtype) if dtype else spec.shape)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        if isinstance(batch, torch.Tensor):
+            return batch.view(torch_dtype(self.target_dtype))
+        return batch.view(numpy_dtype(self.target_dtype))
+
+
+class ModuleWrapper(Op):
+    """A torch module, applied to the batch."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def infer(self, spec: Spec) -> Spec:
+        return spec.but(torch=True)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        # A batch is data: no graph hangs on it.
+        with torch.no_grad():
+            return self.module(as_tensor(batch))
+
+
+def torch_dtype(dtype: Any) -> Any:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    return torch.from_numpy(np.empty(0, dtype=dtype)).dtype
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
+    """NumPy's name of a dtype; None where it has none (bfloat16)."""
+    if not isinstance(dtype, torch.dtype):
+        plain: np.dtype[Any] = np.dtype(dtype)
+        return plain
+    try:
+        found: np.dtype[Any] = torch.empty(0, dtype=dtype).numpy().dtype
+        return found
+    except TypeError:
+        return None
+
+
+class _Batches(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        if torch.utils.data.get_worker_info() is not None:
+            raise OptionError("the Loader has threads of its own: use DataLoader(num_workers=0)")
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+
+def as_iterable_dataset(loader: Loader) -> Any:
+    """Whole batches as a torch dataset: ``DataLoader(dataset, batch_size=None)``."""
+    return _Batches(loader)

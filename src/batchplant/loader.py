@@ -1,0 +1,263 @@
+"""The Loader: epochs of batches, made in the background, in an exact order that can be resumed anywhere."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from . import _native
+from . import order as orders
+from .codecs.cells import decode_cell
+from .columns import I64
+from .epoch import Delivery, Epoch, Progress, Tally, check_process
+from .errors import BatchplantError, OptionError, Problem
+from .execute import Buffers, Executor
+from .plan import Pipelines, make_plan
+from .reader import Reader
+from .registry import open as open_reader
+
+STATE_VERSION = 1
+
+
+class Loader:
+    """Batches of a dataset, epoch after epoch: ``for batch in Loader("train.beton", 256, order="random")``.
+
+    source: a Reader or what :func:`batchplant.open` takes. order: ``sequential``, ``random``,
+    ``quasi_random``, ``windowed``, an array of sample numbers, or a function; see :mod:`batchplant.order`.
+    pipelines: ops for each field, None to leave one out; see :mod:`batchplant.plan`. indices: only these
+    samples. rank, world: this process among many (default: from torch.distributed or the environment).
+    workers: decoding threads (default: all cores); cpus: the cores they stay on. ahead: batches made in
+    advance. device: a torch device, for tensors there; None for NumPy. on_error: ``raise``, or ``skip`` to
+    leave out what cannot be read and list it in ``skipped``. ids: add the sample numbers as ``ids``.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        batch_size: int,
+        *,
+        order: Any = "sequential",
+        pipelines: Pipelines | None = None,
+        indices: Any = None,
+        rank: int | None = None,
+        world: int | None = None,
+        seed: int = 0,
+        drop_last: bool = False,
+        workers: int | None = None,
+        cpus: list[int] | None = None,
+        ahead: int = 3,
+        device: Any = None,
+        on_error: str = "raise",
+        ids: bool = False,
+        dct: str = "accurate",
+        fast_scale: bool = False,
+        order_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if batch_size < 1 or ahead < 1:
+            raise OptionError(f"batch_size and ahead are at least 1, not {batch_size} and {ahead}")
+        if on_error not in ("raise", "skip"):
+            raise OptionError(f"on_error is raise or skip, not {on_error!r}")
+        self._options = {
+            "order": order, "pipelines": pipelines, "rank": rank, "world": world, "seed": seed,
+            "drop_last": drop_last, "workers": workers, "cpus": cpus, "ahead": ahead, "device": device,
+            "on_error": on_error, "ids": ids, "dct": dct, "fast_scale": fast_scale,
+            "order_options": order_options,
+        }  # fmt: skip
+        self.reader = source if isinstance(source, Reader) else open_reader(source)
+        self.indices: I64 | None = None if indices is None else self.reader._check(indices)
+        self.samples = len(self.reader) if self.indices is None else len(self.indices)
+        self.batch_size, self.drop_last, self.ahead, self.seed = batch_size, drop_last, ahead, seed
+        self.rank, self.world = _place(rank, world)
+        self.plan = make_plan(self.reader, pipelines)
+        if ids and any(output.name == "ids" for output in self.plan.outputs):
+            raise OptionError("ids=True adds the sample numbers as ids, and a field has that name already")
+        self._delivery: Delivery | None = None
+        if device is not None:
+            # The loader knows no framework; a device names one.
+            self._delivery = importlib.import_module("batchplant.interop.torch").Delivery(device)
+        self._blocks: Any = None
+        self._epoch, self._position = 0, 0
+        self._progress: Progress | None = None
+        self._live: weakref.WeakSet[Epoch] = weakref.WeakSet()
+        self._closed, self._process = False, os.getpid()
+        threads = workers or (len(cpus) if cpus else len(os.sched_getaffinity(0)))
+        self._executor = Executor(
+            self.reader, self.plan, _native.Engine(threads, cpus),
+            Buffers(ahead + 2, self._delivery.allocate if self._delivery else None),
+            seed=seed, skip=on_error == "skip", dct=dct, fast_scale=fast_scale,
+        )  # fmt: skip
+        self._tally = Tally()
+
+    @property
+    def skipped(self) -> list[Problem]:
+        """What was left out so far, with on_error="skip"."""
+        return self._tally.skipped
+
+    # -- epochs ----------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch on this rank."""
+        return len(self._shard(0, 0))
+
+    def __iter__(self) -> Iterator[Any]:
+        """The next epoch, or the rest of the one that a loaded state was in."""
+        check_process(self._process)
+        if self._closed:
+            raise OptionError("the loader is closed")
+        with self._tally.lock:
+            progress = Progress(self._epoch, self._shard(self._epoch, self._position))
+            self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
+        epoch = Epoch(
+            self._executor, self._delivery, progress, self._tally,
+            indices=self.indices, ahead=self.ahead, ids=self._options["ids"],
+        )  # fmt: skip
+        self._live.add(epoch)
+        return epoch
+
+    def _shard(self, epoch: int, start: int) -> orders.Shard:
+        return orders.shard(
+            self._make_order(epoch), rank=self.rank, world=self.world, batch_size=self.batch_size,
+            drop_last=self.drop_last, start=start,
+        )  # fmt: skip
+
+    def _make_order(self, epoch: int) -> orders.Order:
+        asked = self._options["order"]
+        options = dict(self._options["order_options"] or {})
+        if isinstance(asked, str) and asked == "quasi_random" and "blocks" not in options:
+            options["blocks"] = self._block_index()
+        return orders.make(asked, self.samples, seed=self.seed, epoch=epoch, **options)
+
+    def _block_index(self) -> orders.BlockIndex:
+        """The grouping of samples by storage block, made once."""
+        if self._blocks is None:
+            blocks = self.reader.blocks()
+            if blocks is None:
+                raise OptionError(
+                    "this format has no blocks, so quasi_random has nothing to go by; use random"
+                )
+            self._blocks = orders.BlockIndex(blocks if self.indices is None else blocks[self.indices])
+        return self._blocks  # type: ignore[no-any-return]
+
+    def ids_at(self, positions: I64) -> I64:
+        """The samples that stand at these places of ``indices``."""
+        return positions if self.indices is None else self.indices[positions]
+
+    # -- state -----------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, after the last batch that was given out; small, and JSON can hold it.
+
+        Of several epochs under way, it is the one begun last.
+        """
+        epoch, position = self._epoch, self._position
+        if self._progress is not None and not self._progress.finished:
+            epoch, position = self._progress.epoch, self._progress.position
+        return {
+            "version": STATE_VERSION, "epoch": epoch, "position": position, "seed": self.seed,
+            "samples": self.samples,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, exactly, with any number of workers and ranks."""
+        try:
+            version, samples, seed = state["version"], state["samples"], state["seed"]
+            epoch, position = int(state["epoch"]), int(state["position"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise OptionError(f"this is no state of a loader: {error!r}") from None
+        if version != STATE_VERSION:
+            raise OptionError(f"the state is of version {version}, and this reads version {STATE_VERSION}")
+        if samples != self.samples:
+            raise OptionError(f"the state is of a dataset of {samples} samples, this has {self.samples}")
+        if seed != self.seed:
+            raise OptionError(f"the state was made with seed {seed}, and this loader has {self.seed}")
+        # Says so where there is no such place.
+        self._shard(epoch, position)
+        self._epoch, self._position, self._progress = epoch, position, None
+
+    # -- what else it can do ---------------------------------------------------------------------------
+
+    def filter(self, field: str, predicate: Callable[[Any], bool]) -> Loader:
+        """A loader of the samples whose value in ``field`` fulfils ``predicate``."""
+        schema = self.reader.schema.select([field])
+        numbers = np.arange(len(self.reader)) if self.indices is None else self.indices
+        chosen = []
+        for start in range(0, len(numbers), 1024):
+            part = numbers[start : start + 1024]
+            column = self.reader.read(part, [field])[field]
+            kept = np.zeros(len(part), dtype=np.bool_)
+            for row, sample in enumerate(part):
+                try:
+                    value = decode_cell(schema[field], column, row)
+                except BatchplantError as error:
+                    raise error.at(path=self.reader.where(int(sample)), sample=sample, field=field) from None
+                kept[row] = bool(predicate(value))
+            chosen.append(part[kept])
+        found = np.concatenate(chosen) if chosen else numbers
+        return type(self)(self.reader, self.batch_size, indices=found, **self._options)
+
+    def as_iterable_dataset(self) -> Any:
+        """A torch IterableDataset of whole batches, for code that wants to make its own DataLoader."""
+        return importlib.import_module("batchplant.interop.torch").as_iterable_dataset(self)
+
+    def stats(self) -> dict[str, Any]:
+        """What the epochs so far waited for, in seconds, and what to do about it."""
+        spent = self._executor.timer.seconds
+        parts = {name: spent.get(name, 0.0) for name in ("storage", "decode", "transforms", "device")}
+        tally = self._tally
+        bottleneck, advice = _advise(parts, tally.waited, tally.stepped)
+        return {
+            **parts, "waited": tally.waited, "step": tally.stepped, "batches": tally.batches,
+            "jpeg warnings": self._executor.warnings, "skipped": len(self.skipped),
+            "bottleneck": bottleneck, "advice": advice,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Stop the running epochs and the engine's threads."""
+        self._closed = True
+        for live in list(self._live):
+            live.close()
+        self._executor.engine.close()
+
+
+def _place(rank: int | None, world: int | None) -> tuple[int, int]:
+    """This process among many: as given, from torch.distributed, or from the usual variables."""
+    if rank is None and world is None and "torch.distributed" in sys.modules:
+        distributed = sys.modules["torch.distributed"]
+        if distributed.is_available() and distributed.is_initialized():
+            return distributed.get_rank(), distributed.get_world_size()
+    if world is None:
+        world = _number("WORLD_SIZE", 1)
+    if rank is None:
+        rank = _number("RANK", 0) if world > 1 else 0
+    if not 0 <= rank < world:
+        raise OptionError(f"rank must be from 0 to {world - 1}, not {rank}")
+    return rank, world
+
+
+def _number(variable: str, default: int) -> int:
+    said = os.environ.get(variable, "")
+    try:
+        return int(said) if said else default
+    except ValueError:
+        raise OptionError(f"the environment variable {variable} is {said!r}, not a number") from None
+
+
+ADVICE = {
+    "step": "the loop itself takes longer than loading; nothing to gain here",
+    "storage": "reading takes longest: use quasi_random order, a faster disk, or smaller pictures",
+    "decode": "decoding takes longest: more workers, smaller pictures (convert --max-resolution), or raw",
+    "transforms": "the ops behind the decoder take longest: fewer of them, or do them on the device",
+    "device": "copying to the device takes longest: send uint8 and normalise there",
+}
+
+
+def _advise(parts: dict[str, float], waited: float, stepped: float) -> tuple[str, str]:
+    total = waited + stepped
+    what = "step" if total == 0 or waited < 0.05 * total else max(parts, key=lambda name: parts[name])
+    return what, ADVICE[what]

@@ -1,0 +1,66 @@
+"""Steps of a pipeline: decoders, changes to pictures, changes to values, any function."""
+
+from __future__ import annotations
+
+from .augment import (
+    ColorJitter,
+    Cutout,
+    GaussianBlur,
+    ImageMixup,
+    Poison,
+    RandomBrightness,
+    RandomContrast,
+    RandomCrop,
+    RandomGrayscale,
+    RandomHue,
+    RandomSaturation,
+    RandomSolarization,
+    RandomTranslate,
+)
+from .base import Draws, Op, Spec
+from .decode import (
+    CenterCrop,
+    ChannelsFirst,
+    Decode,
+    ImageDecoder,
+    Normalize,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+)
+from .values import Convert, Function, LabelMixup, MixupToOneHot, Pad, ReplaceLabel, Squeeze, View
+
+__all__ = [
+    "CenterCrop",
+    "ChannelsFirst",
+    "ColorJitter",
+    "Convert",
+    "Cutout",
+    "Decode",
+    "Draws",
+    "Function",
+    "GaussianBlur",
+    "ImageDecoder",
+    "ImageMixup",
+    "LabelMixup",
+    "MixupToOneHot",
+    "Normalize",
+    "Op",
+    "Pad",
+    "Poison",
+    "RandomBrightness",
+    "RandomContrast",
+    "RandomCrop",
+    "RandomGrayscale",
+    "RandomHorizontalFlip",
+    "RandomHue",
+    "RandomResizedCrop",
+    "RandomSaturation",
+    "RandomSolarization",
+    "RandomTranslate",
+    "ReplaceLabel",
+    "Resize",
+    "Spec",
+    "Squeeze",
+    "View",
+]

@@ -1,0 +1,136 @@
+"""What an op is: it says what shape it makes of a shape, then runs on a batch.
+
+Randomness belongs to the sample: :class:`Draws` gives numbers that are a function of (seed, epoch, sample,
+op) alone, so that the same sample looks the same with any number of workers and ranks, and after a resume.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..columns import I64
+from ..errors import OptionError
+from ..order.keyed import U64, derive, key_of
+
+F64 = npt.NDArray[np.float64]
+
+
+class Draws:
+    """Random numbers of the samples of one batch, for one op. Every call gives new ones."""
+
+    def __init__(self, seed: int, epoch: int, ids: I64, name: str) -> None:
+        # Above 32 bits, apart from the purposes of orders.
+        self._key = key_of(seed, epoch, (1 << 32) + zlib.crc32(name.encode()))
+        self._ids = ids
+        self._calls = 0
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def bits(self, count: int) -> U64:
+        """``count`` numbers of 64 bits for each sample."""
+        columns = np.arange(self._calls, self._calls + count)
+        self._calls += count
+        return derive(derive(self._key, self._ids)[:, None], columns)
+
+    def uniform(self, low: float = 0.0, high: float = 1.0, count: int | None = None) -> F64:
+        """From ``low`` up to ``high``: one number for each sample, or ``count`` in a row."""
+        unit = (self.bits(1 if count is None else count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        values = low + (high - low) * unit
+        return values if count is not None else values[:, 0]
+
+    def integers(self, high: Any) -> I64:
+        """From 0 up to, not including, ``high`` (a number, or one for each sample)."""
+        found: I64 = np.minimum(np.floor(self.uniform() * high), np.asarray(high) - 1).astype(np.int64)
+        return found
+
+    def chance(self, probability: float) -> npt.NDArray[np.bool_]:
+        """True with this probability."""
+        return self.uniform() < probability
+
+    def generator(self) -> np.random.Generator:
+        """For draws that belong to the whole batch (mixup): seeded by the samples in it."""
+        own = int(np.bitwise_xor.reduce(derive(self._key, self._ids))) if len(self._ids) else 0
+        self._calls += 1
+        return np.random.Generator(np.random.Philox(key=[own, self._calls]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What the values of one output look like between two ops: dtype and shape of one sample.
+
+    ``dtype`` None: encoded cells or Python objects, no array. ``torch``: a tensor, no NumPy array.
+    ``channels_first``: the shape is (channels, height, width). ``ragged``: (values, offsets), no array.
+    """
+
+    dtype: np.dtype[Any] | None
+    shape: tuple[int | None, ...] = ()
+    torch: bool = False
+    device: str = "cpu"
+    channels_first: bool = False
+    ragged: bool = False
+
+    def __str__(self) -> str:
+        what = "cells" if self.dtype is None else f"{self.dtype} {self.shape}"
+        if self.channels_first:
+            what += " with channels first"
+        return f"{what} on {self.device}" if self.torch else what
+
+    def picture(self, op: object) -> tuple[int, int, int]:
+        """Height, width, channels; an OptionError where this is no batch of pictures of one size."""
+        known = [size for size in self.shape if size is not None]
+        if self.dtype is None or self.torch or self.channels_first or len(known) != 3 or len(self.shape) != 3:
+            raise OptionError(f"{type(op).__name__} needs pictures (height, width, channels), not {self}")
+        return known[0], known[1], known[2]
+
+    def but(self, **changes: Any) -> Spec:
+        """The same with some of it changed; a plain Spec also where this is of a subclass."""
+        return Spec(**{part.name: getattr(self, part.name) for part in dataclasses.fields(Spec)} | changes)
+
+    def numbers(self, op: object) -> Spec:
+        """This, where it is one array or tensor; else an OptionError."""
+        if self.dtype is None:
+            raise OptionError(f"{type(op).__name__} needs numbers, not {self}")
+        if self.ragged:
+            raise OptionError(f"{type(op).__name__} needs values of one size, not {self}: put Pad before it")
+        return self
+
+
+class Op:
+    """One step of a pipeline. Subclasses keep their arguments as attributes and never change them.
+
+    ``share``: ops with the same name draw the same numbers for a sample, in whatever fields they run.
+    """
+
+    share: str | None = None
+
+    def infer(self, spec: Spec) -> Spec:
+        """What comes out when ``spec`` goes in; OptionError where the op cannot take it."""
+        return spec
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        """The batch after this step. It may be changed in place: it belongs to the pipeline."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        said = ", ".join(
+            f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_")
+        )
+        return f"{type(self).__name__}({said})"
+
+
+def per_sample(values: Any, rank: int) -> Any:
+    """Values of shape (n,) ready to multiply a batch of this rank."""
+    return np.asarray(values).reshape(-1, *([1] * (rank - 1)))
+
+
+def check_probability(value: float, name: str) -> float:
+    if not 0 <= value <= 1 or math.isnan(value):
+        raise OptionError(f"{name} must be from 0 to 1, not {value}")
+    return float(value)

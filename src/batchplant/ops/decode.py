@@ -1,0 +1,195 @@
+"""Decoders of pictures and the steps that the engine does while it decodes.
+
+A decoder says which box of every picture it wants and at what size; the engine decodes only that box. A
+flip, a normalisation and the change to channels first that follow it cost no pass of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..columns import I32, I64
+from ..errors import OptionError
+from .base import F64, Draws, Op, Spec, check_probability
+
+FILTERS = ("area", "bilinear", "bicubic", "nearest")
+
+
+class ImageDecoder(Op):
+    """Turns encoded pictures into pixels of one size."""
+
+    size: tuple[int, int] | None = None
+    filter: str = "area"
+
+    def boxes(self, sizes: I32, draws: Draws) -> F64:
+        """(left, top, right, bottom) of every picture; ``sizes`` are (height, width)."""
+        raise NotImplementedError
+
+    def infer(self, spec: Spec) -> Spec:
+        # The plan takes the decoder of a picture away before it asks the others.
+        raise OptionError(
+            f"{type(self).__name__} decodes pictures: it can only be the first step, and of an image field"
+        )
+
+
+def pair_of(size: int | Sequence[int]) -> tuple[int, int]:
+    """(height, width); one number stands for both."""
+    pair = [int(side) for side in np.atleast_1d(np.asarray(size)).flat]
+    pair = pair * 2 if len(pair) == 1 else pair
+    if len(pair) != 2 or min(pair) < 1:
+        raise OptionError(f"a size is one or two numbers from 1 on, not {size!r}")
+    return pair[0], pair[1]
+
+
+def _filter(name: str) -> str:
+    if name not in FILTERS:
+        raise OptionError(f"filter is one of {', '.join(FILTERS)}, not {name!r}")
+    return name
+
+
+class Decode(ImageDecoder):
+    """The whole picture as it is; all of them must have one size."""
+
+    def boxes(self, sizes: I32, draws: Draws) -> F64:
+        return _whole(sizes)
+
+
+class Resize(ImageDecoder):
+    """The whole picture, resized."""
+
+    def __init__(self, size: int | Sequence[int], *, filter: str = "area") -> None:
+        self.size = pair_of(size)
+        self.filter = _filter(filter)
+
+    def boxes(self, sizes: I32, draws: Draws) -> F64:
+        return _whole(sizes)
+
+
+class CenterCrop(ImageDecoder):
+    """The square in the middle, ``ratio`` of the shorter side wide, resized."""
+
+    def __init__(self, size: int | Sequence[int], ratio: float = 224 / 256, *, filter: str = "area") -> None:
+        self.size = pair_of(size)
+        self.ratio = check_probability(ratio, "ratio")
+        self.filter = _filter(filter)
+
+    def boxes(self, sizes: I32, draws: Draws) -> F64:
+        side = np.maximum(1, (self.ratio * sizes.min(axis=1)).astype(np.int64))
+        top, left = (sizes[:, 0] - side) // 2, (sizes[:, 1] - side) // 2
+        return np.stack([left, top, left + side, top + side], axis=1).astype(np.float64)
+
+
+class RandomResizedCrop(ImageDecoder):
+    """A random box of a random area (``scale``) and aspect (``ratio``), resized; as torchvision's."""
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        *,
+        filter: str = "area",
+        share: str | None = None,
+    ) -> None:
+        self.size = pair_of(size)
+        self.scale, self.ratio = (float(scale[0]), float(scale[1])), (float(ratio[0]), float(ratio[1]))
+        self.filter = _filter(filter)
+        self.share = share
+        if not 0 < self.scale[0] <= self.scale[1] or not 0 < self.ratio[0] <= self.ratio[1]:
+            raise OptionError(f"scale and ratio are (low, high) above 0, not {scale} and {ratio}")
+
+    def boxes(self, sizes: I32, draws: Draws) -> F64:
+        return random_boxes(sizes, self.scale, self.ratio, draws)
+
+
+def random_boxes(sizes: I32, scale: tuple[float, float], ratio: tuple[float, float], draws: Draws) -> F64:
+    """Ten tries for a box that fits, then the largest in the middle of an allowed aspect."""
+    tries = 10
+    height, width = sizes[:, :1].astype(np.float64), sizes[:, 1:].astype(np.float64)
+    area = height * width * draws.uniform(scale[0], scale[1], tries)
+    aspect = np.exp(draws.uniform(np.log(ratio[0]), np.log(ratio[1]), tries))
+    wide, high = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+    fits = (wide >= 1) & (wide <= width) & (high >= 1) & (high <= height)
+    chosen = np.argmax(fits, axis=1)
+    rows = np.arange(len(sizes))
+    found = fits[rows, chosen]
+    wide, high = wide[rows, chosen], high[rows, chosen]
+    height, width = height[:, 0], width[:, 0]
+    place = draws.uniform(0, 1, 2)
+    left, top = np.floor(place[:, 0] * (width - wide + 1)), np.floor(place[:, 1] * (height - high + 1))
+    # No try fitted: the picture is longer than any allowed aspect.
+    aspect_of = width / height
+    most_wide = np.where(aspect_of > ratio[1], np.maximum(np.rint(height * ratio[1]), 1), width)
+    most_high = np.where(aspect_of < ratio[0], np.maximum(np.rint(width / ratio[0]), 1), height)
+    wide, high = np.where(found, wide, most_wide), np.where(found, high, most_high)
+    left = np.where(found, left, (width - wide) // 2)
+    top = np.where(found, top, (height - high) // 2)
+    return np.stack([left, top, left + wide, top + high], axis=1)
+
+
+def _whole(sizes: I32) -> F64:
+    zeros = np.zeros(len(sizes))
+    return np.stack([zeros, zeros, sizes[:, 1], sizes[:, 0]], axis=1).astype(np.float64)
+
+
+class RandomHorizontalFlip(Op):
+    """Mirror left and right with probability ``flip_prob``."""
+
+    def __init__(self, flip_prob: float = 0.5, *, share: str | None = None) -> None:
+        self.flip_prob = check_probability(flip_prob, "flip_prob")
+        self.share = share
+
+    def infer(self, spec: Spec) -> Spec:
+        spec.picture(self)
+        return spec
+
+    def flips(self, draws: Draws) -> Any:
+        return draws.chance(self.flip_prob)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        flip = self.flips(draws)
+        batch[flip] = batch[flip, :, ::-1]
+        return batch
+
+
+class Normalize(Op):
+    """(pixel - mean) / std for each channel, as float32 or float16."""
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], dtype: Any = "float32") -> None:
+        self.mean, self.std = np.array(mean, dtype=np.float64), np.array(std, dtype=np.float64)
+        self.dtype = np.dtype(dtype)
+        if self.dtype not in (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)):
+            raise OptionError(f"Normalize gives float16, float32 or float64, not {self.dtype}")
+        if self.mean.shape != self.std.shape or self.mean.ndim != 1 or (self.std == 0).any():
+            raise OptionError("mean and std need one number for each channel, and std no zero")
+
+    def infer(self, spec: Spec) -> Spec:
+        channels = spec.picture(self)[2]
+        if spec.dtype != np.uint8 or channels != len(self.mean):
+            raise OptionError(f"Normalize needs uint8 pictures of {len(self.mean)} channels, not {spec}")
+        return Spec(self.dtype, spec.shape)
+
+    def table(self) -> Any:
+        """The value of every level in every channel."""
+        return ((np.arange(256)[:, None] - self.mean) / self.std).astype(self.dtype)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        table = self.table()
+        out = np.empty(batch.shape, dtype=self.dtype)
+        for channel in range(batch.shape[-1]):
+            out[..., channel] = table[:, channel][batch[..., channel]]
+        return out
+
+
+class ChannelsFirst(Op):
+    """(height, width, channels) to (channels, height, width)."""
+
+    def infer(self, spec: Spec) -> Spec:
+        height, width, channels = spec.picture(self)
+        return Spec(spec.dtype, (channels, height, width), channels_first=True)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        return np.ascontiguousarray(np.moveaxis(batch, -1, 1))

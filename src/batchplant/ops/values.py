@@ -1,0 +1,213 @@
+"""Changes to labels, numbers, ragged values and anything else, and plain functions as ops."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..columns import I64, Ragged, as_bytes
+from ..errors import OptionError
+from .augment import check_alpha, mixup_parts
+from .base import Draws, Op, Spec, per_sample
+
+
+class ReplaceLabel(Op):
+    """Give some samples another label."""
+
+    def __init__(self, indices: Sequence[int], new_label: int) -> None:
+        self.indices = np.unique(np.asarray(indices, dtype=np.int64))
+        self.new_label = new_label
+
+    def infer(self, spec: Spec) -> Spec:
+        return spec.numbers(self)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        batch[np.isin(ids, self.indices)] = self.new_label
+        return batch
+
+
+class LabelMixup(Op):
+    """Labels for ImageMixup: (own label, the other's, how much of its own) for every sample."""
+
+    def __init__(self, alpha: float, same_lambda: bool = True) -> None:
+        self.alpha, self.same_lambda = check_alpha(alpha), bool(same_lambda)
+        self.share = f"mixup {self.alpha} {self.same_lambda}"
+
+    def infer(self, spec: Spec) -> Spec:
+        if spec.numbers(self).shape not in ((), (1,)):
+            raise OptionError(f"LabelMixup needs one label for each sample, not {spec}")
+        return Spec(np.dtype(np.float32), (3,))
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        labels = np.asarray(batch, dtype=np.float32).reshape(len(batch))
+        part = mixup_parts(self.alpha, self.same_lambda, len(batch), draws)
+        return np.stack([labels, np.roll(labels, 1), part], axis=1).astype(np.float32)
+
+
+class MixupToOneHot(Op):
+    """What LabelMixup gave, as one row of class weights for every sample."""
+
+    def __init__(self, num_classes: int) -> None:
+        self.num_classes = int(num_classes)
+
+    def infer(self, spec: Spec) -> Spec:
+        if spec.shape != (3,):
+            raise OptionError(f"MixupToOneHot follows LabelMixup, and this is {spec}")
+        return Spec(np.dtype(np.float32), (self.num_classes,))
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        out = np.zeros((len(batch), self.num_classes), dtype=np.float32)
+        rows = np.arange(len(batch))
+        wrong = (batch[:, :2] < 0) | (batch[:, :2] >= self.num_classes)
+        if wrong.any():
+            label = int(batch[:, :2][wrong][0])
+            raise OptionError(f"there is a label {label}, and MixupToOneHot has {self.num_classes} classes")
+        np.add.at(out, (rows, batch[:, 0].astype(np.int64)), batch[:, 2])
+        np.add.at(out, (rows, batch[:, 1].astype(np.int64)), 1 - batch[:, 2])
+        return out
+
+
+class Convert(Op):
+    """Another dtype, by value."""
+
+    def __init__(self, target_dtype: Any) -> None:
+        self.target_dtype = np.dtype(target_dtype)
+
+    def infer(self, spec: Spec) -> Spec:
+        _numpy(spec, self)
+        return spec.but(dtype=self.target_dtype)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        if isinstance(batch, tuple):
+            return batch[0].astype(self.target_dtype), batch[1]
+        return batch.astype(self.target_dtype)
+
+
+class View(Op):
+    """The same bytes as another dtype."""
+
+    def __init__(self, target_dtype: Any) -> None:
+        self.target_dtype = np.dtype(target_dtype)
+
+    def infer(self, spec: Spec) -> Spec:
+        _numpy(spec.numbers(self), self)
+        return spec.but(dtype=self.target_dtype, shape=viewed(spec, self.target_dtype))
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        return np.ascontiguousarray(batch).view(self.target_dtype)
+
+
+def _numpy(spec: Spec, op: Op) -> None:
+    if spec.dtype is None or spec.torch:
+        raise OptionError(f"{type(op).__name__} needs NumPy numbers, not {spec}")
+
+
+def viewed(spec: Spec, dtype: np.dtype[Any]) -> tuple[int | None, ...]:
+    """The shape of the same bytes as another dtype: the last size changes with the size of a number."""
+    if spec.dtype is None or spec.dtype.itemsize == dtype.itemsize:
+        return spec.shape
+    last = (spec.shape[-1] or 0) * spec.dtype.itemsize if spec.shape else 0
+    if not last or last % dtype.itemsize:
+        raise OptionError(f"{spec} cannot be seen as {dtype}: the bytes of a row do not divide into it")
+    return (*spec.shape[:-1], last // dtype.itemsize)
+
+
+class Squeeze(Op):
+    """Without the axes of size 1 (or those named; the batch is axis 0)."""
+
+    def __init__(self, *dims: int) -> None:
+        self.dims = dims
+
+    def _axes(self, shape: Sequence[int | None]) -> tuple[int, ...]:
+        """Those that go; ``shape`` is without the batch."""
+        rank = len(shape) + 1
+        asked = [axis + rank if axis < 0 else axis for axis in self.dims] or range(1, rank)
+        return tuple(axis for axis in asked if 0 < axis < rank and shape[axis - 1] == 1)
+
+    def infer(self, spec: Spec) -> Spec:
+        gone = self._axes(spec.numbers(self).shape)
+        shape = tuple(size for axis, size in enumerate(spec.shape, 1) if axis not in gone)
+        return spec.but(shape=shape) if gone else spec
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        return batch.squeeze(self._axes(batch.shape[1:]))
+
+
+class Pad(Op):
+    """Ragged values as one array: cut or filled to ``length`` (default: the longest of the batch)."""
+
+    def __init__(self, length: int | None = None, value: Any = 0, *, side: str = "right") -> None:
+        if side not in ("left", "right"):
+            raise OptionError(f"side is left or right, not {side!r}")
+        if length is not None and length < 0:
+            raise OptionError(f"length must not be negative, as {length} is")
+        self.length, self.value, self.side = length, value, side
+
+    def infer(self, spec: Spec) -> Spec:
+        if spec.dtype is None or spec.torch or not spec.ragged:
+            raise OptionError(f"Pad needs values whose first size varies, not {spec}")
+        return Spec(spec.dtype, (self.length, *spec.shape[1:]))
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        values, offsets = batch
+        lengths = np.diff(offsets)
+        length = int(lengths.max(initial=0)) if self.length is None else self.length
+        out = np.full((len(lengths), length, *values.shape[1:]), self.value, dtype=values.dtype)
+        for row, (start, size) in enumerate(zip(offsets[:-1], np.minimum(lengths, length), strict=True)):
+            where = slice(0, size) if self.side == "right" else slice(length - size, length)
+            out[row, where] = values[start : start + size]
+        return out
+
+
+class Function(Op):
+    """Any function of a batch: ``fn(batch)`` or ``fn(batch, rng)``, rng being the batch's Draws.
+
+    It gets them if it has a parameter ``rng``, or a second one without a default. Batches are made by
+    several threads: a function that keeps something from call to call needs a lock.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, dtype: Any = None, shape: Any = None) -> None:
+        self.function = function
+        self.dtype = None if dtype is None else np.dtype(dtype)
+        self.shape = None if shape is None else tuple(shape)
+        self._rng = _how_rng(function)
+
+    def infer(self, spec: Spec) -> Spec:
+        if self.shape is None:
+            return spec.but(dtype=self.dtype or spec.dtype)
+        return Spec(self.dtype or spec.dtype, self.shape)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        if self._rng == "named":
+            return self.function(batch, rng=draws)
+        return self.function(batch, draws) if self._rng == "second" else self.function(batch)
+
+
+def _how_rng(function: Callable[..., Any]) -> str | None:
+    """How a function takes random draws: ``named``, as its ``second`` argument, or not at all."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # built in C
+        return None
+    if "rng" in parameters and parameters["rng"].kind is not inspect.Parameter.POSITIONAL_ONLY:
+        return "named"
+    placed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [one for one in parameters.values() if one.kind in placed and one.default is one.empty]
+    return "second" if len(needed) >= 2 else None
+
+
+def ragged_values(cells: Ragged, dtype: Any, rest: tuple[int, ...]) -> tuple[Any, Any]:
+    """(values, offsets) of ragged numbers, offsets counting rows."""
+    width = np.dtype(dtype).itemsize * int(np.prod(rest))
+    packed = cells.take(slice(None))
+    values = as_bytes(packed.data).view(dtype).reshape(-1, *rest)
+    return values, packed.offsets // max(width, 1)
+
+
+__all__ = [
+    "Convert", "Function", "LabelMixup", "MixupToOneHot", "Pad", "ReplaceLabel", "Squeeze", "View",
+    "per_sample", "ragged_values",
+]  # fmt: skip

@@ -1,0 +1,210 @@
+"""From pipelines to a frozen plan: which fields are read, what the engine does, every shape known.
+
+The first steps of a picture's pipeline (decoder, flip, normalisation, channels first) become one
+:class:`ImageStage`, which the engine does in one pass. What follows runs as ops on the batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .codecs import image as pictures
+from .columns import Ragged
+from .errors import DataError, OptionError
+from .ops.base import Op, Spec
+from .ops.decode import ChannelsFirst, Decode, ImageDecoder, Normalize, RandomHorizontalFlip
+from .ops.values import Function
+from .reader import Reader
+from .schema import Field, Image, Schema, Tensor
+
+CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
+# How many samples may be damaged before the size of pictures cannot be told.
+LOOKED_AT = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipe:
+    """A pipeline that starts at a field of another name: several views of one field."""
+
+    field: str
+    ops: Sequence[Op | Callable[..., Any]] = ()
+
+
+Pipelines = Mapping[str, Pipe | Sequence[Op | Callable[..., Any]] | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """An op and the name its random draws go by."""
+
+    op: Op
+    key: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageStage:
+    """What the engine does to pictures: box, resize, flip, table of values, layout."""
+
+    decoder: Step
+    flip: Step | None
+    normalize: Normalize | None
+    channels_first: bool
+    spec: Spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """One entry of every batch."""
+
+    name: str
+    field: str
+    image: ImageStage | None
+    steps: tuple[Step, ...]
+    spec: Spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What every batch holds and how it is made."""
+
+    outputs: tuple[Output, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The fields that are read as columns; pictures are decoded where they lie."""
+        return tuple(dict.fromkeys(one.field for one in self.outputs if one.image is None))
+
+    def __str__(self) -> str:
+        lines = []
+        for one in self.outputs:
+            steps = [] if one.image is None else [f"engine({one.image.decoder.op!r})"]
+            steps += [repr(step.op) for step in one.steps]
+            lines.append(f"{one.name}: {' → '.join([one.field, *steps])} → {one.spec}")
+        return "\n".join(lines)
+
+
+def make_plan(reader: Reader, pipelines: Pipelines | None = None) -> Plan:
+    """The plan for these pipelines; fields without one are given as they are, those with None left out."""
+    given = dict(pipelines or {})
+    known = ", ".join(reader.schema)
+    outputs = []
+    for name in [*reader.schema, *(one for one in given if one not in reader.schema)]:
+        asked = given.get(name, ())
+        if asked is None and name in reader.schema:
+            continue
+        pipe = asked if isinstance(asked, Pipe) else Pipe(name, asked or ())
+        if pipe.field not in reader.schema:
+            if isinstance(asked, Pipe):
+                raise OptionError(
+                    f"pipeline {name!r} is of {pipe.field!r}, and the fields are: {known}", path=reader.path
+                )
+            raise OptionError(
+                f"pipeline {name!r} has no field; name one with Pipe(field, ops); there are: {known}",
+                path=reader.path,
+            )
+        outputs.append(_output(reader, name, pipe))
+    if not outputs:
+        raise OptionError("every field is left out; a batch would be empty")
+    return Plan(tuple(outputs))
+
+
+def _output(reader: Reader, name: str, pipe: Pipe) -> Output:
+    field = reader.schema[pipe.field]
+    image = None
+    try:
+        if isinstance(pipe.ops, Op | str) or not isinstance(pipe.ops, Iterable):
+            raise OptionError(f"a pipeline is a list of ops, not {pipe.ops!r}")
+        ops = [_as_op(one) for one in pipe.ops]
+        steps = [Step(op, op.share or f"{name}/{number}") for number, op in enumerate(ops)]
+        if isinstance(field, Image):
+            if not steps or not isinstance(steps[0].op, ImageDecoder):
+                steps.insert(0, Step(Decode(), f"{name}/decode"))
+            image, steps = _fuse(reader, pipe.field, field, steps)
+            spec = image.spec
+        else:
+            spec = spec_of(field)
+        for step in steps:
+            spec = step.op.infer(spec)
+    except OptionError as error:
+        raise error.at(path=reader.path, field=name) from None
+    return Output(name, pipe.field, image, tuple(steps), spec)
+
+
+def _as_op(one: Any) -> Op:
+    if isinstance(one, Op):
+        return one
+    if isinstance(one, type) and issubclass(one, Op):
+        raise OptionError(f"write {one.__name__}() with parentheses")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(one, torch.nn.Module):
+        # The plan knows no framework; the module is of one.
+        wrapped: Op = importlib.import_module("batchplant.interop.torch").ModuleWrapper(one)
+        return wrapped
+    if callable(one):
+        return Function(one)
+    raise OptionError(f"a pipeline holds ops and functions, not {one!r}")
+
+
+def _fuse(reader: Reader, name: str, field: Image, steps: list[Step]) -> tuple[ImageStage, list[Step]]:
+    """The stage that the engine does, and the steps that are left."""
+    decoder = steps[0].op
+    assert isinstance(decoder, ImageDecoder)
+    channels = CHANNELS.get(field.mode or "RGB")
+    if channels is None or field.optional:
+        raise OptionError(f"{field} cannot be decoded into a batch; leave it out or convert it first")
+    size = decoder.size if decoder.size is not None else _first_size(reader, name)
+    spec = Spec(np.dtype(np.uint8), (*size, channels))
+    rest = steps[1:]
+    flip: Step | None = None
+    normalize: Normalize | None = None
+    channels_first = False
+    while rest:
+        op = rest[0].op
+        if type(op) is RandomHorizontalFlip and flip is None and normalize is None and not channels_first:
+            flip = rest[0]
+        elif type(op) is Normalize and normalize is None and not channels_first and op.dtype != np.float64:
+            normalize = op
+        elif type(op) is ChannelsFirst and not channels_first:
+            channels_first = True
+        else:
+            break
+        spec = op.infer(spec)
+        rest = rest[1:]
+    return ImageStage(steps[0], flip, normalize, channels_first, spec), rest
+
+
+def _first_size(reader: Reader, name: str) -> tuple[int, int]:
+    """The size that all pictures have to have when none is asked for: that of the first that tells it."""
+    for sample in range(min(len(reader), LOOKED_AT)):
+        # What is wrong with a sample is said when it is read.
+        with contextlib.suppress(DataError):
+            column = reader.read([sample], [name])[name]
+            assert isinstance(column, Ragged)
+            header = pictures.probe(column)[0]
+            if header[1] and header[2]:
+                return int(header[2]), int(header[1])
+    return (0, 0)
+
+
+def spec_of(field: Field) -> Spec:
+    """What a field gives without any op."""
+    if field.cell is not None:
+        dtype, shape = field.cell
+        return Spec(dtype, shape)
+    if isinstance(field, Tensor) and field.flat and not field.optional:
+        return Spec(np.dtype(field.dtype), field.shape, ragged=True)
+    if field.kind in ("bytes", "audio", "video") and not field.optional:
+        return Spec(np.dtype(np.uint8), (None,), ragged=True)
+    return Spec(None)
+
+
+def schema_of(plan: Plan, schema: Schema) -> Schema:
+    """The fields that a plan reads."""
+    return schema.select(dict.fromkeys(one.field for one in plan.outputs))

@@ -1,0 +1,141 @@
+"""Datasets and helpers that the tests of ops, plans and loaders share."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import batchplant as bp
+from batchplant.codecs import image
+from batchplant.codecs.cells import encode_samples
+from batchplant.columns import I64
+from batchplant.loader import Loader
+
+# Longer than any machine needs; what waits as long has hung.
+PATIENCE = 60.0
+
+
+def pixels(sample: int, height: int = 12, width: int = 16, channels: int = 3) -> Any:
+    """The picture of a sample: noise, the same every time, with the sample's number in its first pixel."""
+    made = np.random.default_rng([sample, height, width]).integers(
+        0, 256, (height, width, channels), dtype=np.uint8
+    )
+    made[0, 0, :2] = divmod(sample, 256)
+    return made
+
+
+def smooth(sample: int, height: int, width: int) -> Any:
+    """A picture without sharp edges, which survives JPEG and resizing."""
+    y, x = np.mgrid[0:height, 0:width] / max(height, width)
+    rng = np.random.default_rng(sample)
+    waves = [np.sin(x * rng.uniform(1, 5) + y * rng.uniform(1, 5) + rng.uniform(0, 6)) for _ in range(3)]
+    return (np.stack(waves, axis=-1) * 100 + 128).astype(np.uint8)
+
+
+def write(
+    path: Path | str,
+    schema: Mapping[str, bp.Field],
+    samples: Iterable[Mapping[str, Any]],
+    **options: Any,
+) -> str:
+    with bp.create(str(path), schema, **options) as out:
+        for sample in samples:
+            out.append(sample)
+    return str(path)
+
+
+def write_raw(path: Path | str, count: int = 20, height: int = 12, width: int = 16) -> str:
+    """``pixels(n)`` as raw pictures of one size, and ``label`` n."""
+    samples = ({"image": pixels(n, height, width), "label": n} for n in range(count))
+    return write(path, {"image": bp.Image(), "label": bp.Int()}, samples)
+
+
+def write_jpeg(path: Path | str, count: int = 20, damaged: Iterable[int] = ()) -> str:
+    """``smooth`` pictures of several sizes as JPEG, and ``label`` n; some cut in the middle."""
+    damaged = set(damaged)
+
+    def sample(n: int) -> dict[str, Any]:
+        data = image.encode(smooth(n, 24 + n % 5, 32 + n % 7), "jpeg")
+        return {"image": data[: len(data) // 2] if n in damaged else data, "label": n}
+
+    return write(path, {"image": bp.Image(), "label": bp.Int()}, map(sample, range(count)))
+
+
+def numbers(path: Path | str, count: int = 20) -> str:
+    """A dataset without pictures: ``value`` n."""
+    return write(path, {"value": bp.Int()}, ({"value": n} for n in range(count)))
+
+
+class Memory(bp.Reader):
+    """Samples that no format holds; reading one of ``damaged`` fails."""
+
+    def __init__(
+        self, schema: Mapping[str, bp.Field], samples: Iterable[Mapping[str, Any]], damaged: Iterable[int] = ()
+    ) -> None:
+        self.path, self.schema, self.damaged = "memory", bp.Schema(schema), set(damaged)
+        self.columns = encode_samples(self.schema, list(samples))
+        self.length = self.columns.rows
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> bp.Columns:
+        for index in indices:
+            if int(index) in self.damaged:
+                raise bp.DamagedError("it is gone", path=self.path, sample=int(index), field=fields[0])
+        return bp.Columns((name, self.columns[name]) for name in fields).take(indices)
+
+
+def checksum(batches: Iterable[Mapping[str, Any]]) -> str:
+    """The SHA-256 of all samples one after another, however they were dealt into batches."""
+    found = hashlib.sha256()
+    for batch in batches:
+        rows = len(next(iter(batch.values())))
+        for row in range(rows):
+            for name in sorted(batch):
+                found.update(name.encode())
+                found.update(np.ascontiguousarray(batch[name][row]).tobytes())
+    return found.hexdigest()
+
+
+def ids_of(loader: Loader | Iterable[Any], name: str = "ids") -> list[int]:
+    return [int(one) for batch in loader for one in batch[name]]
+
+
+def producers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("batchplant-")]
+
+
+def assert_no_producers() -> None:
+    """The threads that made batches have ended, or are about to."""
+    for thread in producers():
+        thread.join(PATIENCE)
+    assert producers() == []
+
+
+def tasks() -> int:
+    """All threads of the process, native ones too."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """Run it in another thread, and return or raise what it did."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append((True, work()))
+        except BaseException as error:
+            found.append((False, error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(PATIENCE)
+    assert found, "it hangs"
+    worked, value = found[0]
+    if not worked:
+        raise value
+    return value

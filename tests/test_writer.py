@@ -1,0 +1,271 @@
+"""What every writer shares: values to cells, errors that name the sample, nothing left behind."""
+
+import copy
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import batchplant as bp
+from batchplant.testing.cases import jpeg, pixels
+
+SCHEMA = {"image": bp.Image(), "n": bp.Int()}
+
+
+def sample(number, **other):
+    return {"image": jpeg(8, 8 + number % 4), "n": number, **other}
+
+
+def write(path, schema, samples, **options):
+    with bp.create(path, schema, **options) as out:
+        for one in samples:
+            out.append(one)
+    return out
+
+
+class Explodes:
+    """A tensor of another library on a bad day."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("out of memory on device 3")
+
+
+class Tensorish:
+    """A tensor of another library."""
+
+    def __init__(self, values):
+        self.values = np.asarray(values)
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values
+
+
+BAD = [
+    ({"n": "five"}, bp.SchemaError, "str does not fit Int"),
+    ({"n": 1.5}, bp.SchemaError, "float does not fit Int"),
+    ({"n": None}, bp.SchemaError, "the value is None, and the field is not optional"),
+    ({"n": 2**63}, bp.SchemaError, "out of range for int64"),
+    ({"n": Explodes()}, bp.SchemaError, "Explodes does not fit Int"),
+    ({"image": Explodes()}, bp.EncodeError, "RuntimeError: out of memory on device 3"),
+    ({"image": "no/such/file.jpg"}, bp.EncodeError, "no/such/file.jpg: No such file"),
+    ({"image": object()}, bp.BatchplantError, "has no picture format"),
+]
+
+
+@pytest.mark.parametrize(("bad", "kind", "reason"), BAD)
+def test_an_error_names_sample_field_and_reason(bad, kind, reason, tmp_path):
+    given = []
+
+    def samples():
+        for number in range(1000):
+            given.append(number)
+            yield sample(number, **(bad if number == 5 else {}))
+
+    with pytest.raises(kind, match=reason) as caught:
+        write(tmp_path / "a.npz", SCHEMA, samples())
+    assert caught.value.sample == 5
+    assert [caught.value.field] == list(bad)
+    # It comes as soon as it is known, not at the end.
+    assert len(given) < 200
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("bad", "kind", "reason"), BAD)
+def test_what_cannot_be_encoded_is_skipped_and_reported(bad, kind, reason, tmp_path):
+    samples = [sample(n, **(bad if n in (0, 20, 49) else {})) for n in range(50)]
+    out = write(tmp_path / "a.npz", SCHEMA, samples, on_error="skip", checksums=True)
+    assert [problem.sample for problem in out.skipped] == [0, 20, 49]
+    assert all(reason.split(":")[-1].strip() in problem.message for problem in out.skipped)
+    assert (out.received, out.written) == (50, 47)
+    with bp.open(tmp_path / "a.npz") as reader:
+        assert [one["n"] for one in reader] == [n for n in range(50) if n not in (0, 20, 49)]
+    assert bp.verify(tmp_path / "a.npz").problems == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"image": jpeg()}, "it lacks n"),
+        ({**sample(0), "more": 1}, "it has more besides"),
+        ({}, "it lacks image, n"),
+    ],
+)
+def test_samples_have_exactly_the_fields(wrong, reason, tmp_path):
+    with pytest.raises(bp.SchemaError, match=f"sample 0: .*exactly the fields image, n; {reason}"):
+        write(tmp_path / "a.npz", SCHEMA, [wrong])
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("suffix", [".beton", ".npz"])
+def test_any_number_of_workers_gives_the_same_file(suffix, tmp_path):
+    samples = [sample(n, **({"image": 5} if n % 13 == 5 else {})) for n in range(60)]
+    options = {"write_mode": "proportion"} if suffix == ".beton" else {}
+
+    def written(workers):
+        path = tmp_path / f"{workers}{suffix}"
+        out = write(path, SCHEMA, samples, workers=workers, on_error="skip", max_resolution=10, **options)
+        return path.read_bytes(), out.skipped
+
+    alone = written(1)
+    assert [problem.sample for problem in alone[1]] == [5, 18, 31, 44, 57]
+    assert written(2) == alone
+    assert written(7) == alone
+
+
+def test_values_of_many_kinds_of_objects(tmp_path):
+    fields = {
+        "n": bp.Int("int16"), "x": bp.Float("float32"), "ok": bp.Bool(), "blob": bp.Bytes(),
+        "t": bp.Tensor("float32", (2,)), "image": bp.Image(), "gray": bp.Image(mode="L"),
+    }  # fmt: skip
+    colour, gray = pixels(3, 4, 3), pixels(3, 4)
+    plain = {"n": 3, "x": 0.5, "ok": True, "blob": b"ab", "t": [1.0, 2.0], "image": colour, "gray": gray}
+    numpy = {
+        "n": np.uint8(3), "x": np.float64(0.5), "ok": np.bool_(True), "blob": np.frombuffer(b"ab", np.uint8),
+        "t": np.array([1, 2], np.int16), "image": np.asfortranarray(colour), "gray": gray[:, :, None],
+    }  # fmt: skip
+    other = {
+        "n": Tensorish(3), "x": np.array(0.5), "ok": True, "blob": memoryview(b"xabx")[1:3],
+        "t": Tensorish(np.array([1, 2], np.float32)), "image": Tensorish(colour), "gray": Tensorish(gray),
+    }  # fmt: skip
+    write(tmp_path / "a.npz", fields, [plain, numpy, other])
+    first, *rest = bp.open(tmp_path / "a.npz")
+    assert (first["n"], first["x"], first["ok"], first["blob"]) == (3, 0.5, True, b"ab")
+    for one in rest:
+        for name in fields:
+            assert np.array_equal(one[name], first[name]), name
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        (bp.Tensor("float32", (2,)), np.zeros(2), "float64 values do not fit float32 exactly"),
+        (bp.Tensor("int8", (2,)), [1000, 0], "does not fit"),
+        (bp.Tensor("int8", (2,)), [1, 2, 3], r"shape \(3,\) does not fit"),
+        (bp.Tensor("int8", (None, 2)), np.zeros((2, 3), np.int8), r"shape \(2, 3\) does not fit"),
+        (bp.Text(), b"bytes", "needs text, not bytes"),
+        (bp.Text(), "\ud800", "does not fit Text"),
+        (bp.Bytes(), "text", "needs bytes, not text"),
+        (bp.Json(), {1, 2}, "does not fit Json"),
+        (bp.Json(), {"a": b"x"}, "does not fit Json"),
+        (bp.Bool(), 1, "needs True or False"),
+        (bp.Float(), "1.5", "needs a number, not '1.5'"),
+        (bp.Float(), [1.5], "does not fit Float"),
+        (bp.Float("float16"), 1e5, "out of range for float16"),
+        (bp.Audio(), 5, "does not fit Audio"),
+    ],
+)
+def test_values_that_do_not_fit(field, value, reason, tmp_path):
+    with pytest.raises(bp.SchemaError, match=reason):
+        write(tmp_path / "a.npz", {"x": field}, [{"x": value}])
+
+
+def test_a_value_that_contains_itself(tmp_path):
+    value = []
+    value.append(value)
+    deep = current = []
+    for _ in range(100_000):
+        current.append([])
+        current = current[0]
+    values = [{"x": one} for one in (value, deep, [1])]
+    out = write(tmp_path / "a.npz", {"x": bp.Json()}, values, on_error="skip")
+    assert [problem.sample for problem in out.skipped] == [0, 1]
+    assert list(bp.open(tmp_path / "a.npz")) == [{"x": [1]}]
+
+
+def test_arrays_inside_of_tuples_may_be_refilled(tmp_path):
+    row = np.zeros(2)
+    with bp.create(tmp_path / "a.npz", {"x": bp.Tensor("float64", (2, 2))}) as out:
+        for n in range(40):
+            row[:] = n
+            out.append({"x": (row, row)})
+    assert [one["x"][1, 1] for one in bp.open(tmp_path / "a.npz")] == list(range(40))
+
+
+def test_columns_and_samples_may_be_mixed(tmp_path):
+    with bp.create(tmp_path / "a.npz", {"n": bp.Int()}) as out:
+        out.append({"n": 0})
+        out.append(bp.Columns(n=np.arange(1, 100)))
+        out.append({"n": 100})
+    assert [one["n"] for one in bp.open(tmp_path / "a.npz")] == list(range(101))
+
+
+def test_a_closed_writer_takes_nothing(tmp_path):
+    out = bp.create(tmp_path / "a.npz", {"n": bp.Int()})
+    out.close()
+    out.close()
+    with pytest.raises(bp.OptionError, match="the writer is closed"):
+        out.append({"n": 1})
+
+
+def test_a_writer_that_met_an_error_takes_nothing_more(tmp_path):
+    out = bp.create(tmp_path / "a.npz", {"n": bp.Int()})
+    out.append({"n": "x"})
+    with pytest.raises(bp.SchemaError):
+        out.checkpoint()
+    with pytest.raises(bp.OptionError, match="an error stopped it"):
+        out.append({"n": 1})
+    with pytest.raises(bp.OptionError):
+        out.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_writer_that_is_forgotten_leaves_nothing(tmp_path):
+    bp.create(tmp_path / "a.npz", {"n": bp.Int()}).append({"n": 1})
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_thread_outlives_its_writer(tmp_path):
+    before = threading.active_count()
+    for n, end in enumerate(("close", "abort", "suspend")):
+        out = bp.create(tmp_path / f"{n}.npz", SCHEMA, workers=4)
+        for one in range(20):
+            out.append(sample(one))
+        getattr(out, end)()
+    assert threading.active_count() == before
+
+
+def test_overwriting_without_checksums_removes_the_old_ones(tmp_path):
+    for checksums in (True, False):
+        bp.create(tmp_path / "a.npz", {"n": bp.Int()}, overwrite=True, checksums=checksums).close()
+        assert (tmp_path / "a.npz.crc").exists() == checksums
+
+
+def test_fields_may_have_their_own_picture_options(tmp_path):
+    schema = {"small": bp.Image(), "large": bp.Image()}
+    options = {"small": bp.ImageOptions(max_resolution=10)}
+    with bp.create(tmp_path / "a.npz", schema, images=options) as out:
+        out.append({"small": pixels(20, 40, 3), "large": pixels(20, 40, 3)})
+    [found] = bp.open(tmp_path / "a.npz")
+    assert (found["small"].shape, found["large"].shape) == ((5, 10, 3), (20, 40, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"on_error": "ignore"}, "on_error is raise or skip"),
+        ({"workers": 0}, "workers must be at least 1"),
+        ({"write_mode": "gif"}, "write_mode is one of jpg, raw, smart, proportion"),
+        ({"max_resolution": 0}, "max_resolution must be at least 1"),
+        ({"jpeg_quality": 101}, "jpeg_quality must be from 1 to 100"),
+        ({"compress_probability": 1.5}, "compress_probability must be from 0 to 1"),
+        ({"seed": -1}, "seed must be"),
+        ({"nonsense": 1}, "npz has no option 'nonsense'; its options are: compress"),
+    ],
+)
+def test_options_that_cannot_be(options, reason, tmp_path):
+    with pytest.raises(bp.OptionError, match=reason):
+        bp.create(tmp_path / "a.npz", {"n": bp.Int()}, **options)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_dataset_needs_a_field(tmp_path):
+    with pytest.raises(bp.OptionError, match="at least one field"):
+        bp.create(tmp_path / "a.npz", {})
+
+
+def test_the_schema_given_is_not_changed(tmp_path):
+    schema = {"image": bp.Image("png"), "n": bp.Int()}
+    before = copy.deepcopy(schema)
+    bp.create(tmp_path / "a.beton", schema, write_mode="jpg").close()
+    assert schema == before
