@@ -13,7 +13,7 @@ ASAN_PY := $(ASAN_VENV)/bin/python
 # it, the runtime finds no function to throw exceptions with.
 ASAN_RUNTIME = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so)
 
-FUZZ_TARGETS := build/fuzz/probe build/fuzz/jpeg
+FUZZ_TARGETS := build/fuzz/probe build/fuzz/jpeg build/fuzz/engine
 
 # A change to one of these needs the extension built and the package installed anew; a change to a
 # Python file never does.
@@ -105,6 +105,9 @@ $(ASAN_VENV)/.installed: $(BUILD_INPUTS) | $(ASAN_VENV)/.tools
 	@$(ASAN_VENV)/bin/$(PIP) install --no-build-isolation -C build-dir=build/asan \
 	  -C cmake.define.BATCHPLANT_SANITIZE=ON -e '.[test]'
 	@touch $@
+
+# What a target needs beside the unit of its name.
+build/fuzz/engine: $(addprefix native/,jpeg.cpp kernels.cpp kernels_avx2.cpp kernels_neon.cpp output.cpp resample.cpp)
 
 build/fuzz/%: fuzz/%.cpp native/%.cpp native/%.hpp fuzz/driver.cpp
 	@echo 'Building $@ …'

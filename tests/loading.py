@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,10 @@ class Memory(bp.Reader):
     """Samples that no format holds; reading one of ``damaged`` fails."""
 
     def __init__(
-        self, schema: Mapping[str, bp.Field], samples: Iterable[Mapping[str, Any]], damaged: Iterable[int] = ()
+        self,
+        schema: Mapping[str, bp.Field],
+        samples: Iterable[Mapping[str, Any]],
+        damaged: Iterable[int] = (),
     ) -> None:
         self.path, self.schema, self.damaged = "memory", bp.Schema(schema), set(damaged)
         self.columns = encode_samples(self.schema, list(samples))
@@ -116,9 +120,14 @@ def assert_no_producers() -> None:
     assert producers() == []
 
 
-def tasks() -> int:
-    """All threads of the process, native ones too."""
-    return len(os.listdir("/proc/self/task"))
+def tasks(want: int | None = None) -> int:
+    """All threads of the process, native ones too; a thread that was joined may take a moment to go."""
+    deadline = time.monotonic() + PATIENCE
+    while (found := len(os.listdir("/proc/self/task"))) != want and want is not None:
+        if time.monotonic() > deadline:
+            break
+        os.sched_yield()
+    return found
 
 
 def in_thread(work: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The mirror of FFCV: its names and signatures, its files, scripts as its users write them, and FFCV itself."""
+"""The mirror of FFCV: names and signatures, its files, scripts as its users write them, and FFCV itself."""
 
 from __future__ import annotations
 
@@ -660,7 +660,8 @@ def test_normalisation_may_stand_anywhere(imagenet: str, dtype: Any) -> None:
     levels = run(ToTensor()).numpy()
     table = ((np.arange(256)[:, None] - MEAN) / STD).astype(dtype)
     expected = np.stack([table[levels[..., channel], channel] for channel in range(3)], axis=-1)
-    close = {"rtol": 1e-3 if dtype == np.float16 else 1e-5, "atol": 1e-4 if dtype == np.float16 else 1e-5}
+    # The engine computes what FFCV looks up: in float32 that may differ in the last digits.
+    apart = 0 if dtype == np.float16 else 1e-6
     torch_image = (ToTensor(), ToTorchImage())
     found = [
         run(normalize(), *torch_image),
@@ -672,7 +673,7 @@ def test_normalisation_may_stand_anywhere(imagenet: str, dtype: Any) -> None:
     for one in found:
         assert one.dtype == torch.from_numpy(expected).dtype
         assert one.stride() == (1728, 1, 72, 3)
-        assert np.allclose(one.permute(0, 2, 3, 1).numpy(), expected, **close)
+        assert np.allclose(one.permute(0, 2, 3, 1).numpy(), expected, rtol=0, atol=apart)
     # On tensors it is FFCV's table, to the last bit.
     assert np.array_equal(found[3].permute(0, 2, 3, 1).numpy(), expected)
     early = run(normalize(), ToTensor())
@@ -970,7 +971,7 @@ def test_ranks_share_an_epoch(numbers: str, monkeypatch: pytest.MonkeyPatch, ord
         assert sorted(loader.traversal_order.sample_order(0).tolist()) == sorted(parts[-1])
         # Without distributed, a process reads all, whoever it is.
         assert labels_of(Loader(numbers, 4, pipelines={"blob": None})) == list(range(20))
-    assert sorted(sum(parts, [])) == list(range(20))
+    assert sorted(one for part in parts for one in part) == list(range(20))
     assert {len(part) for part in parts} <= {6, 7}
 
 
@@ -1101,8 +1102,8 @@ def test_a_bad_sample_stops_the_writer_at_once(tmp_path: Path, how: str, reason:
     path = tmp_path / "old.beton"
     path.write_bytes(b"what was there")
     began = time.monotonic()
+    writer = DatasetWriter(str(path), everything(), num_workers=3)
     with pytest.raises(EncodeError, match=reason) as caught:
-        writer = DatasetWriter(str(path), everything(), num_workers=3)
         writer.from_indexed_dataset(Everything(37, how), range(59, 0, -1))
     assert time.monotonic() - began < 30
     assert "sample 37" in str(caught.value)
@@ -1112,8 +1113,8 @@ def test_a_bad_sample_stops_the_writer_at_once(tmp_path: Path, how: str, reason:
 
 
 def test_a_raising_dataset_without_processes(tmp_path: Path) -> None:
-    with pytest.raises(EncodeError, match="sample 5: .*no such row") as caught:
-        writer = DatasetWriter(str(tmp_path / "a.beton"), everything(), num_workers=1)
+    writer = DatasetWriter(str(tmp_path / "a.beton"), everything(), num_workers=1)
+    with pytest.raises(EncodeError, match=r"sample 5: .*no such row") as caught:
         writer.from_indexed_dataset(Everything(5, "raise"))
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -1157,7 +1158,7 @@ def test_from_webdataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worker
     expected = [number * 100 + row for number in range(5) for row in range(90)]
     assert labels_of(Loader(path, 45)) == expected
     Path(shards[2]).write_text("1 2 three")
-    with pytest.raises(EncodeError, match="sample 2 of .*shard2: .*invalid literal"):
+    with pytest.raises(EncodeError, match=r"sample 2 of .*shard2: .*invalid literal"):
         DatasetWriter(path, fields, num_workers=workers).from_webdataset(shards, pipeline)
     assert labels_of(Loader(path, 45)) == expected
 
@@ -1234,7 +1235,7 @@ def test_fields_of_users(tmp_path: Path, compiled: bool, workers: int) -> None:
     pages = Reader(path, {"pair": PairField}).alloc_table
     ends = (pages["ptr"] + pages["size"] - 1) >> 21
     assert (pages["ptr"] >> 21 == ends).all()
-    with pytest.raises(OptionError, match="custom_fields={'pair': ItsField}"):
+    with pytest.raises(OptionError, match=r"custom_fields=\{'pair': ItsField\}"):
         Loader(path, 10)
 
 
@@ -1321,14 +1322,15 @@ normal = [decoder[sys.argv[2]](), NormalizeImage(mean, std, np.float16), ToTenso
 found = []
 for image in (image, normal):
     loader = Loader(path, 8, num_workers=2, order=OrderOption.SEQUENTIAL, pipelines={'image': image})
-    batches = [[one.numpy() for one in batch] for batch in loader]
+    # Copied, for FFCV writes the next batches over them.
+    batches = [[one.numpy().copy() for one in batch] for batch in loader]
     found += [np.concatenate(parts) for parts in zip(*batches)]
 np.savez(out, *found)
 """
 
 
 @pytest.mark.reference
-@pytest.mark.skipif(not FFCV, reason="BATCHPLANT_FFCV_PYTHON names no Python with FFCV")
+@pytest.mark.skipif(not FFCV, reason="set BATCHPLANT_FFCV_PYTHON to a Python that has FFCV")
 @pytest.mark.parametrize("decoder", ["simple", "center"])
 def test_the_same_batches_as_ffcv(tmp_path: Path, decoder: str, cifar: str, imagenet: str) -> None:
     path = cifar if decoder == "simple" else imagenet
@@ -1348,12 +1350,12 @@ def test_the_same_batches_as_ffcv(tmp_path: Path, decoder: str, cifar: str, imag
         assert np.array_equal(one["arr_1"], other["arr_1"])
         assert np.array_equal(one["arr_3"], other["arr_3"])
         apart = np.abs(one["arr_0"].astype(int) - other["arr_0"])
-        assert apart.max() <= (0 if decoder == "simple" else 2)
-        assert np.abs(one["arr_2"] - other["arr_2"]).max() <= (1e-3 if decoder == "simple" else 0.04)
+        assert apart.max() <= (0 if decoder == "simple" else 1)
+        assert np.abs(one["arr_2"] - other["arr_2"]).max() <= (0 if decoder == "simple" else 0.02)
 
 
 @pytest.mark.reference
-@pytest.mark.skipif(not FFCV, reason="BATCHPLANT_FFCV_PYTHON names no Python with FFCV")
+@pytest.mark.skipif(not FFCV, reason="set BATCHPLANT_FFCV_PYTHON to a Python that has FFCV")
 def test_ffcv_reads_what_the_mirror_writes(tmp_path: Path) -> None:
     path = tmp_path / "all.beton"
     DatasetWriter(str(path), everything(), num_workers=2).from_indexed_dataset(Everything())

@@ -28,6 +28,7 @@ from loading import (
     in_thread,
     numbers,
     pixels,
+    producers,
     smooth,
     tasks,
     write,
@@ -55,7 +56,9 @@ MEAN, STD = [120.0, 115.0, 100.0], [60.0, 55.0, 50.0]
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     yield
-    gc.collect()
+    if producers():
+        # A traceback that pytest still holds may hold an epoch.
+        gc.collect()
     assert_no_producers()
 
 
@@ -150,7 +153,9 @@ def test_every_kind_of_field(tmp_path):
 
 def test_ragged_fields_can_be_padded(tmp_path):
     schema = {"tokens": bp.Tensor("int32", (None,))}
-    path = write(tmp_path / "data.npz", schema, ({"tokens": np.arange(n % 5, dtype=np.int32)} for n in range(7)))
+    path = write(
+        tmp_path / "data.npz", schema, ({"tokens": np.arange(n % 5, dtype=np.int32)} for n in range(7))
+    )
     [batch] = Loader(path, 7, pipelines={"tokens": [ops.Pad(4, -1), ops.Convert("int64")]})
     want = [[*range(n % 5), *[-1] * 4][:4] for n in range(7)]
     assert batch["tokens"].tolist() == want
@@ -170,11 +175,23 @@ def test_other_modes(tmp_path, mode):
 def test_resize(jpeg, filter):
     reader = bp.open(jpeg)
     [batch] = Loader(reader, 23, pipelines={"image": [ops.Resize((9, 13), filter=filter)]})
-    modes = {"area": "box"}
     for n, picture in enumerate(batch["image"]):
-        how = Pillow.Resampling[modes.get(filter, filter).upper()]
-        want = np.asarray(Pillow.fromarray(reader[n]["image"]).resize((13, 9), how))
-        assert np.abs(picture.astype(int) - want).max() <= (3 if filter == "area" else 1)
+        whole = reader[n]["image"]
+        if filter == "area":
+            down, across = coverage(whole.shape[0], 9), coverage(whole.shape[1], 13)
+            want = np.einsum("yh,hwc,xw->yxc", down, whole, across)
+        else:
+            how = Pillow.Resampling[filter.upper()]
+            want = np.asarray(Pillow.fromarray(whole).resize((13, 9), how)).astype(float)
+        assert np.abs(picture - want).max() <= 1
+
+
+def coverage(size: int, result: int) -> Any:
+    """How much of each result pixel each source pixel is."""
+    edges = np.arange(result + 1) * size / result
+    at = np.arange(size)
+    covered = np.minimum(edges[1:, None], at + 1) - np.maximum(edges[:-1, None], at)
+    return np.maximum(covered, 0) * result / size
 
 
 def test_center_crop_without_resizing_is_exact(raw):
@@ -196,7 +213,10 @@ def test_what_the_engine_does_is_what_the_ops_do(raw):
     for batch in Loader(raw, 8, pipelines=pipelines, ids=True):
         chosen = Draws(0, 0, batch["ids"], "flip").chance(0.5)
         flipped += chosen.sum()
-        want = [pixels(n)[:, ::-1] if turned else pixels(n) for n, turned in zip(batch["ids"], chosen, strict=True)]
+        want = [
+            pixels(n)[:, ::-1] if turned else pixels(n)
+            for n, turned in zip(batch["ids"], chosen, strict=True)
+        ]
         assert np.array_equal(batch["plain"], want)
         normal = (np.array(want) - MEAN) / STD
         for name in ("image", "slow"):
@@ -212,11 +232,16 @@ def test_a_picture_that_python_decodes_gets_the_same_treatment(tmp_path, raw):
     how: dict[str, Any] = {
         "order": "random",
         "seed": 3,
-        "pipelines": {"image": [ops.RandomResizedCrop(7), ops.RandomHorizontalFlip(), ops.Normalize(MEAN, STD)]},
+        "pipelines": {
+            "image": [ops.RandomResizedCrop(7), ops.RandomHorizontalFlip(), ops.Normalize(MEAN, STD)]
+        },
     }
     native = checksum(Loader(raw, 6, **how))
     assert checksum(Loader(image_folder(tmp_path / "png"), 6, **how)) == native
-    assert checksum(Loader(image_folder(tmp_path / "mixed", encodings=("png", "tiff", "bmp")), 6, **how)) == native
+    assert (
+        checksum(Loader(image_folder(tmp_path / "mixed", encodings=("png", "tiff", "bmp")), 6, **how))
+        == native
+    )
 
 
 def test_the_size_of_a_picture_that_its_header_does_not_tell(tmp_path, monkeypatch, raw):
@@ -278,7 +303,12 @@ def test_image_and_mask_share_a_draw_if_asked(paired, share):
 
 def test_views_of_one_field_are_drawn_each_for_itself(raw):
     crop = [ops.RandomCrop(6)]
-    pipelines = {"image": None, "one": Pipe("image", crop), "two": Pipe("image", crop), "whole": Pipe("image")}
+    pipelines = {
+        "image": None,
+        "one": Pipe("image", crop),
+        "two": Pipe("image", crop),
+        "whole": Pipe("image"),
+    }
     for batch in Loader(raw, 10, pipelines=pipelines, ids=True):
         assert set(batch) == {"one", "two", "whole", "label", "ids"}
         assert not np.array_equal(batch["one"], batch["two"])
@@ -405,14 +435,19 @@ def test_orders(plain, raw):
     assert ids_of(Loader(plain, 6, ids=True)) == list(range(20))
     assert ids_of(Loader(plain, 6, order=np.array([4, 4, 9]), ids=True)) == [4, 4, 9]
     assert ids_of(Loader(plain, 6, order=[19, 0], ids=True)) == [19, 0]
-    assert ids_of(Loader(plain, 6, order=lambda n, rng: np.arange(n)[::-1], ids=True)) == list(range(20))[::-1]
+    assert (
+        ids_of(Loader(plain, 6, order=lambda n, rng: np.arange(n)[::-1], ids=True)) == list(range(20))[::-1]
+    )
     for order, options in (("random", {}), ("windowed", {"window": 5}), ("quasi_random", {"window": 2})):
         found = ids_of(Loader(raw, 6, order=order, order_options=options, ids=True))
         assert sorted(found) == list(range(20))
         assert found != list(range(20))
     weights = np.zeros(20)
     weights[[3, 8]] = 1
-    assert set(ids_of(Loader(plain, 6, order="weighted", order_options={"weights": weights}, ids=True))) == {3, 8}
+    assert set(ids_of(Loader(plain, 6, order="weighted", order_options={"weights": weights}, ids=True))) == {
+        3,
+        8,
+    }
 
 
 def test_quasi_random_of_a_part(raw):
@@ -509,7 +544,9 @@ def test_one_epoch_for_a_resume_at_every_batch(jpeg, epochs, world):
         before.append(batch)
         states.append(first.state_dict())
     assert checksum(before) == epochs[0]
-    ranks = [Loader(jpeg, BATCH, rank=rank, world=world, workers=1 + rank, **AUGMENTED) for rank in range(world)]
+    ranks = [
+        Loader(jpeg, BATCH, rank=rank, world=world, workers=1 + rank, **AUGMENTED) for rank in range(world)
+    ]
     for number, state in enumerate(states):
         for rank in ranks:
             rank.load_state_dict(json.loads(json.dumps(state)))
@@ -986,7 +1023,7 @@ def test_however_an_epoch_ends_nothing_is_left(end, keep):
         if keep:
             del loader
         assert executor() is None
-        assert tasks() == before
+        assert tasks(before) == before
     finally:
         gc.enable()
 
@@ -1046,24 +1083,32 @@ def test_close_while_another_thread_waits(plain):
     assert len(found) == 1
 
 
-def test_ctrl_c_while_a_batch_is_awaited(plain):
-    leave = threading.Event()
+@pytest.mark.parametrize("after", [0, 2])
+def test_ctrl_c_ends_the_threads(plain, after):
+    """At once, while the threads may still be starting, and later, while a batch is awaited."""
+    here, leave = threading.Event(), threading.Event()
 
     def interrupt(batch: Any) -> Any:
         if batch[0] == 6:
+            assert not after or here.wait(PATIENCE)
             os.kill(os.getpid(), signal.SIGINT)
             assert leave.wait(PATIENCE)
         return batch
 
     loader = Loader(plain, 3, pipelines={"value": [interrupt]})
+
+    def use() -> None:
+        for number, _ in enumerate(loader, 1):
+            if number == after:
+                here.set()
+
     with pytest.raises(KeyboardInterrupt) as caught:
-        for _ in loader:
-            pass
+        use()
     # The traceback, as a notebook keeps it, holds the epoch; its threads end all the same.
     assert caught.value.__traceback__ is not None
     leave.set()
     assert_no_producers()
-    assert loader.state_dict()["position"] in (0, 3, 6)
+    assert loader.state_dict()["position"] in ((6,) if after else (0, 3, 6))
 
 
 def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -1253,7 +1298,9 @@ def bad_ragged(path: Path) -> Memory:
     field = bp.Tensor("float32", (None, 2))
     samples = ({"values": np.zeros((n % 3, 2), np.float32), "label": n} for n in range(12))
     reader = Memory({"values": field, "label": bp.Int()}, samples)
-    reader.columns["values"] = Ragged.from_cells([b"1234" if n in (3, 8) else bytes(8 * n) for n in range(12)])
+    reader.columns["values"] = Ragged.from_cells(
+        [b"1234" if n in (3, 8) else bytes(8 * n) for n in range(12)]
+    )
     return reader
 
 
@@ -1324,7 +1371,8 @@ def test_a_damaged_sample_is_left_out_alone(tmp_path, name, size):
     assert ids_of(batches) == ids_of(batches, "label") == good
     for batch in batches:
         for value in batch.values():
-            assert len(value[1]) - 1 if isinstance(value, tuple) else len(value) == len(batch["ids"])
+            rows = len(value[1]) - 1 if isinstance(value, tuple) else len(value)
+            assert rows == len(batch["ids"])
     found = sorted(loader.skipped, key=lambda problem: problem.sample or 0)
     assert [(problem.sample, problem.field) for problem in found] == [(3, field), (8, field)]
     assert all(problem.path and problem.message for problem in found)
@@ -1334,7 +1382,10 @@ def test_a_damaged_sample_is_left_out_alone(tmp_path, name, size):
 
 
 def test_what_is_left_is_as_if_the_damaged_had_not_been_there(tmp_path):
-    how: dict[str, Any] = {"pipelines": {"image": [ops.RandomResizedCrop(8), ops.ColorJitter(0.4, 0.4)]}, "ids": True}
+    how: dict[str, Any] = {
+        "pipelines": {"image": [ops.RandomResizedCrop(8), ops.ColorJitter(0.4, 0.4)]},
+        "ids": True,
+    }
     damaged = Loader(write_jpeg(tmp_path / "a.beton", 12, damaged=[3, 8]), 4, on_error="skip", **how)
     good = [n for n in range(12) if n not in (3, 8)]
     assert checksum(damaged) == checksum(Loader(write_jpeg(tmp_path / "b.beton", 12), 4, indices=good, **how))
@@ -1351,7 +1402,9 @@ def test_a_batch_of_damaged_samples_alone_is_empty(tmp_path):
 def test_pictures_of_several_sizes_need_a_decoder_with_a_size(jpeg):
     with pytest.raises(DecodeError) as caught:
         list(Loader(jpeg, 4))
-    assert "the picture is 33×25 and the first is 32×24; give the pipeline a decoder with a size" in str(caught.value)
+    assert "the picture is 33×25 and the first is 32×24; give the pipeline a decoder with a size" in str(
+        caught.value
+    )
     assert (caught.value.sample, caught.value.field) == (1, "image")
 
 
@@ -1404,7 +1457,7 @@ def test_as_many_native_threads_as_workers(jpeg, workers):
     next(epoch)
     assert tasks() <= before + workers + PRODUCERS
     loader.close()
-    assert tasks() == before
+    assert tasks(before) == before
 
 
 def test_statistics(jpeg):

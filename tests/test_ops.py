@@ -49,7 +49,9 @@ def chi_square(values: Any, bins: int) -> float:
     return float((((found - expected) ** 2 / expected).sum() - (bins - 1)) / np.sqrt(2 * (bins - 1)))
 
 
-@pytest.mark.parametrize("ids", [np.arange(1 << 16), np.arange(1 << 16) * 4096, np.arange(1 << 16) + (1 << 40)])
+@pytest.mark.parametrize(
+    "ids", [np.arange(1 << 16), np.arange(1 << 16) * 4096, np.arange(1 << 16) + (1 << 40)]
+)
 def test_draws_are_even_over_samples(ids):
     drawn = draws(ids).uniform(0, 1, 2)
     assert drawn.min() >= 0
@@ -87,7 +89,9 @@ def test_draws_belong_to_the_sample():
 def test_every_call_gives_new_draws_in_the_order_of_calls():
     ids = np.arange(100)
     at_once, one_by_one = draws(ids), draws(ids)
-    assert np.array_equal(at_once.uniform(0, 1, 3), np.stack([one_by_one.uniform() for _ in range(3)], axis=1))
+    assert np.array_equal(
+        at_once.uniform(0, 1, 3), np.stack([one_by_one.uniform() for _ in range(3)], axis=1)
+    )
     assert not (one_by_one.uniform() == one_by_one.uniform()).any()
 
 
@@ -297,7 +301,12 @@ def test_hue_of_no_turn_and_hue_of_gray_change_nothing():
 def test_jitter_is_its_parts_one_after_another():
     ids = np.arange(30)
     batch = pictures(ids)
-    parts = [ops.RandomBrightness(0.4), ops.RandomContrast(0.3), ops.RandomSaturation(0.2), ops.RandomHue(0.1)]
+    parts = [
+        ops.RandomBrightness(0.4),
+        ops.RandomContrast(0.3),
+        ops.RandomSaturation(0.2),
+        ops.RandomHue(0.1),
+    ]
     drawn = draws(ids)
     chosen = drawn.chance(0.5)
     want = batch.copy()
@@ -687,7 +696,9 @@ def test_random_boxes_are_distributed_as_torchvisions(height, width, scale, rati
 
 def test_random_boxes_keep_to_scale_and_ratio():
     count, (height, width) = 5000, (600, 800)
-    boxes = ops.RandomResizedCrop(8, (0.3, 0.5), (0.8, 1.5)).boxes(tile(height, width, count), draws(range(count)))
+    boxes = ops.RandomResizedCrop(8, (0.3, 0.5), (0.8, 1.5)).boxes(
+        tile(height, width, count), draws(range(count))
+    )
     wide, high = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     area, aspect = wide * high / (height * width), wide / high
     # Sides are rounded to whole pixels.
@@ -739,7 +750,9 @@ def test_fixed_boxes(op, size, want):
     assert found[0].tolist() == list(want)
 
 
-@pytest.mark.parametrize(("size", "want"), [(8, (8, 8)), ((3, 4), (3, 4)), ([5, 6], (5, 6)), (np.int64(7), (7, 7))])
+@pytest.mark.parametrize(
+    ("size", "want"), [(8, (8, 8)), ((3, 4), (3, 4)), ([5, 6], (5, 6)), (np.int64(7), (7, 7))]
+)
 def test_sizes(size, want):
     for op in (ops.Resize(size), ops.CenterCrop(size), ops.RandomResizedCrop(size), ops.RandomCrop(size)):
         assert op.size == want
@@ -756,7 +769,10 @@ def test_sizes(size, want):
         (lambda: ops.RandomCrop(-3), "one or two numbers"),
         (lambda: ops.RandomCrop(3, padding=-1), "padding must not be negative"),
         (lambda: ops.RandomTranslate(-1), "padding must not be negative"),
-        (lambda: ops.Resize(4, filter="lanczos"), "filter is one of area, bilinear, bicubic, nearest, not 'lanczos'"),
+        (
+            lambda: ops.Resize(4, filter="lanczos"),
+            "filter is one of area, bilinear, bicubic, nearest, not 'lanczos'",
+        ),
         (lambda: ops.CenterCrop(4, ratio=1.5), "ratio must be from 0 to 1, not 1.5"),
         (lambda: ops.RandomResizedCrop(4, scale=(0.5, 0.1)), "scale and ratio are"),
         (lambda: ops.RandomResizedCrop(4, scale=(0, 1)), "scale and ratio are"),
@@ -788,7 +804,12 @@ TENSORS = Spec(np.dtype(np.uint8), (12, 16, 3), torch=True)
 LABELS = Spec(np.dtype(np.int64))
 RAGGED = Spec(np.dtype(np.uint8), (None,), ragged=True)
 CELLS = Spec(None)
-ON_PICTURES = [*RANDOM_OPS.values(), ops.Normalize([1] * 3, [1] * 3), ops.ChannelsFirst(), ops.ImageMixup(1.0)]
+ON_PICTURES = [
+    *RANDOM_OPS.values(),
+    ops.Normalize([1] * 3, [1] * 3),
+    ops.ChannelsFirst(),
+    ops.ImageMixup(1.0),
+]
 
 
 @pytest.mark.parametrize("op", ON_PICTURES, ids=lambda op: type(op).__name__)

@@ -74,7 +74,9 @@ def test_spec_of_odd_fields(field, spec):
 
 def test_none_leaves_a_field_out_and_the_order_is_that_of_the_schema(ordinary):
     names = ["image", "number", "real", "flag", "blob", "text", "meta", "fixed", "varied"]
-    plan = make_plan(ordinary, {**dict.fromkeys(names), "varied": [ops.Pad(3)], "number": [], "more": Pipe("number")})
+    plan = make_plan(
+        ordinary, {**dict.fromkeys(names), "varied": [ops.Pad(3)], "number": [], "more": Pipe("number")}
+    )
     assert [one.name for one in plan.outputs] == ["number", "varied", "more"]
     assert plan.columns == ("number", "varied")
     assert output(plan, "varied").spec == Spec(np.dtype(np.float32), (3, 2))
@@ -118,10 +120,16 @@ FUSED = {
     "flip without decoder": ([FLIP], "F"),
     "all": ([ops.Resize(8), FLIP, NORMALIZE, FIRST], "FNC"),
     "float16": ([ops.Resize(8), ops.Normalize(MEAN, STD, "float16")], "N"),
-    "float64 is not the engine's": ([ops.Resize(8), FLIP, ops.Normalize(MEAN, STD, "float64")], "F+Normalize"),
+    "float64 is not the engine's": (
+        [ops.Resize(8), FLIP, ops.Normalize(MEAN, STD, "float64")],
+        "F+Normalize",
+    ),
     "no flip after normalize": ([ops.Resize(8), NORMALIZE, FLIP], "N+RandomHorizontalFlip"),
     "one flip": ([ops.Resize(8), FLIP, FLIP], "F+RandomHorizontalFlip"),
-    "behind another op": ([ops.Resize(8), ops.Cutout(2), FLIP, FIRST], "+Cutout+RandomHorizontalFlip+ChannelsFirst"),
+    "behind another op": (
+        [ops.Resize(8), ops.Cutout(2), FLIP, FIRST],
+        "+Cutout+RandomHorizontalFlip+ChannelsFirst",
+    ),
     "channels without normalize": ([ops.Resize(8), FIRST], "C"),
     "function last": ([ops.Resize(8), FIRST, np.copy], "C+Function"),
 }
@@ -132,7 +140,9 @@ def test_what_the_engine_takes_over(reader, name):
     steps, want = FUSED[name]
     found = output(make_plan(reader, {"image": steps}), "image")
     stage = found.image
-    taken = ("F" if stage.flip else "") + ("N" if stage.normalize else "") + ("C" if stage.channels_first else "")
+    taken = (
+        ("F" if stage.flip else "") + ("N" if stage.normalize else "") + ("C" if stage.channels_first else "")
+    )
     assert taken + "".join(f"+{type(step.op).__name__}" for step in found.steps) == want
 
 
@@ -148,12 +158,15 @@ def test_a_subclass_runs_its_own_code(reader):
 
 
 @pytest.mark.parametrize(
-    ("mode", "channels"), [("L", 1), ("LA", 2), ("RGB", 3), ("RGBA", 4), (None, 3), ("I;16", None), ("1", None)]
+    ("mode", "channels"),
+    [("L", 1), ("LA", 2), ("RGB", 3), ("RGBA", 4), (None, 3), ("I;16", None), ("1", None)],
 )
 def test_modes(tmp_path, mode, channels):
     path = write(tmp_path / "data.npz", {"image": bp.Image(mode=mode)}, [])
     if channels is None:
-        with pytest.raises(OptionError, match="cannot be decoded into a batch; leave it out or convert it first"):
+        with pytest.raises(
+            OptionError, match="cannot be decoded into a batch; leave it out or convert it first"
+        ):
             make_plan(bp.open(path), {"image": [ops.Resize(8)]})
     else:
         assert make_plan(bp.open(path), {"image": [ops.Resize(8)]}).outputs[0].spec.shape == (8, 8, channels)
@@ -165,7 +178,9 @@ def test_modes(tmp_path, mode, channels):
 def test_the_first_picture_that_tells_its_size_does_so(tmp_path):
     good = image.encode(smooth(1, 20, 30), "jpeg")
     path = write(
-        tmp_path / "data.npz", {"image": bp.Image(mode=None)}, ({"image": one} for one in (b"no picture", good))
+        tmp_path / "data.npz",
+        {"image": bp.Image(mode=None)},
+        ({"image": one} for one in (b"no picture", good)),
     )
     assert make_plan(bp.open(path)).outputs[0].spec.shape == (20, 30, 3)
 

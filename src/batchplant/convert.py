@@ -155,7 +155,8 @@ def convert(
     identity = {
         "source": reader.path, "samples": len(reader), "fields": chosen.to_json(), "rename": names,
         "limit": limit, "shuffle": shuffle, "seed": seed, "images": dataclasses.asdict(images),
-        "shard_size": shard_size, "checksums": checksums,
+        "shard_size": shard_size, "checksums": checksums, "stamp": _stamp(reader.path),
+        "target_options": {name: repr(value) for name, value in (target_options or {}).items()},
     }  # fmt: skip
     feed = _Source(reader, chosen, names, order, on_error == "skip")
     start = _resume_at(writer, feed, identity)
@@ -170,6 +171,14 @@ def convert(
     return Conversion(
         writer.files, writer.written, skipped, time.monotonic() - began, start, writer.remarks()
     )
+
+
+def _stamp(path: str) -> list[int] | None:
+    """Size and date of a source file, so that a resume notices another one under its name."""
+    if not os.path.isfile(path):
+        return None
+    found = os.stat(path)
+    return [found.st_size, found.st_mtime_ns]
 
 
 def _order(samples: int, limit: int | None, shuffle: bool, seed: int) -> I64:

@@ -102,15 +102,14 @@ class _Shared:
             if self.stopped or self.asked >= len(self.shard):
                 return None
             number, self.asked = self.asked, self.asked + 1
-            try:
-                self.changed.wait_for(lambda: self.stopped or number in self.made)
-            except BaseException:
-                # Ctrl-C; its traceback may hold the epoch for long.
-                self.stop()
-                raise
+            self.changed.wait_for(lambda: self.stopped or number in self.made)
             self.taken += 1
             self.changed.notify_all()
             return self.made.pop(number, None)
+
+    @property
+    def over(self) -> bool:
+        return self.stopped or self.taken >= len(self.shard)
 
     def stop(self) -> None:
         # In a child of a fork, threads that are not there may hold the lock.
@@ -166,9 +165,13 @@ class Epoch:
             threading.Thread(target=_produce, args=(self._shared,), name=f"batchplant-{part}", daemon=True)
             for part in range(PRODUCERS)
         ]
-        for thread in self._threads:
-            thread.start()
         _RUNNING.add(self)
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self._shared.stop()
+            raise
 
     def __iter__(self) -> Epoch:
         return self
@@ -179,6 +182,16 @@ class Epoch:
 
     def __next__(self) -> Any:
         check_process(self._shared.process)
+        try:
+            return self._next()
+        except StopIteration:
+            raise
+        except BaseException:
+            # Ctrl-C, or an error in a batch; its traceback may hold us for long, but no thread.
+            self._shared.stop()
+            raise
+
+    def _next(self) -> Any:
         began = time.perf_counter()
         made = self._shared.take()
         ended = time.perf_counter()
@@ -187,7 +200,9 @@ class Epoch:
             self._tally.waited += ended - began
             self._left = ended
         if made is None:
-            self.close()
+            # Another thread may still wait for the batch it asked for.
+            if self._shared.over:
+                self.close()
             raise StopIteration
         if isinstance(made, BaseException):
             self.close()
@@ -212,7 +227,8 @@ class Epoch:
         if os.getpid() != self._shared.process:
             return
         for thread in self._threads:
-            if thread is not threading.current_thread():
+            # One that was never started has no ident.
+            if thread.ident is not None and thread is not threading.current_thread():
                 thread.join(patience)
 
     def __del__(self) -> None:

@@ -179,18 +179,21 @@ class Executor:
         try:
             return dict(self.reader.read(ids, fields))
         except DataError:
-            self._find_failed(lambda one: self.reader.read(one, fields), ids, failed)
+            for field in fields:
+                self._find_failed(self.reader.read, field, ids, failed)
             if not failed:
                 raise
             return {}
 
-    def _find_failed(self, read: Callable[[I64], Any], ids: I64, failed: dict[int, DataError]) -> None:
-        """The samples that cannot be read, found by reading each alone."""
+    def _find_failed(
+        self, read: Callable[[I64, list[str]], Any], field: str, ids: I64, failed: dict[int, DataError]
+    ) -> None:
+        """The samples whose cell cannot be read, found by reading each alone."""
         for row in range(len(ids)):
             try:
-                read(ids[row : row + 1])
+                read(ids[row : row + 1], [field])
             except DataError as error:
-                failed[row] = error
+                failed.setdefault(row, error.at(field=field))
 
     def _pictures(
         self, output: Output, stage: ImageStage, ids: I64, epoch: int, failed: dict[int, DataError]
@@ -199,7 +202,7 @@ class Executor:
         try:
             cells = self._locate(output.field, ids)
         except DataError as error:
-            self._find_failed(lambda one: self._locate(output.field, one), ids, failed)
+            self._find_failed(lambda one, _: self._locate(output.field, one), output.field, ids, failed)
             if not failed:
                 error.at(path=self.reader.path, field=output.field)
                 raise
@@ -212,7 +215,8 @@ class Executor:
         if stage.flip is not None:
             flip = stage.flip.op.flips(Draws(self.seed, epoch, ids, stage.flip.key))  # type: ignore[attr-defined]
         out = self.buffers.take((len(ids), *_known(stage.spec.shape)), stage.spec.dtype or np.dtype(np.uint8))
-        self._run_engine(stage, cells, sizes, boxes, flip, out, output, ids, epoch, failed)
+        if len(failed) < len(ids):
+            self._run_engine(stage, cells, sizes, boxes, flip, out, output, ids, epoch, failed)
         self.timer.add("decode", began)
         return out
 
@@ -228,6 +232,11 @@ class Executor:
             return
         shape = _known(stage.spec.shape)
         want = shape[1:] if stage.channels_first else shape[:2]
+        if 0 in want:
+            # Not one picture told its size.
+            for unknown in range(len(sizes)):
+                failed[unknown] = DecodeError("its size cannot be told", field=output.field)
+            return
         for row in np.flatnonzero((sizes != np.array(want)).any(axis=1) & (sizes > 0).all(axis=1)):
             height, width = sizes[row]
             failed[int(row)] = DecodeError(
@@ -258,9 +267,8 @@ class Executor:
         status, errors, warned = decode(cells, slice(None))
         self.warnings += warned
         for row, message in errors:
-            if status[row] != NOT_NATIVE:
-                failed[row] = DecodeError(message, field=output.field)
-                continue
+            failed[row] = DecodeError(message, field=output.field)
+        for row in np.flatnonzero(status == NOT_NATIVE).tolist():
             # To pixels first, then as raw.
             try:
                 pixels = self._pixels(cells, row, output)
@@ -272,15 +280,20 @@ class Executor:
                 sizes[row] = pixels.shape[:2]
                 boxes[row] = self._boxes(stage, sizes[row : row + 1], ids[row : row + 1], epoch)[0]
                 self._check_whole(stage, sizes, output, failed)
-            _, errors, _ = decode(_raw_cell(pixels), slice(row, row + 1))
-            for _, message in errors:
-                failed[row] = DecodeError(message, field=output.field)
+            done, errors, _ = decode(_raw_cell(pixels), slice(row, row + 1))
+            if done[0]:
+                why = errors[0][1] if errors else f"a picture of {pixels.shape[2]} channels does not fit"
+                failed[row] = DecodeError(why, field=output.field)
 
     def _pixels(self, cells: Located, row: int, output: Output) -> Any:
         """A picture that the engine cannot decode itself, in the mode that the batch has."""
         data = cells.bases[cells.base[row]][cells.start[row] : cells.start[row] + cells.size[row]]
-        field = self.reader.schema[output.field]
-        return pictures.expand(pictures.decode(data, getattr(field, "mode", None) or "RGB"))
+        mode = getattr(self.reader.schema[output.field], "mode", None) or "RGB"
+        if cells.shape is None or not cells.shape[row].any():
+            return pictures.expand(pictures.decode(data, mode))
+        pixels = data.reshape(tuple(cells.shape[row]))
+        # Gray as RGB loses nothing; every other change of channels would.
+        return np.repeat(pixels, 3, axis=2) if mode == "RGB" and pixels.shape[2] == 1 else pixels
 
     def _locate(self, field: str, ids: I64) -> Located:
         """Where the cells are: in mapped files where they can be, else read."""

@@ -214,9 +214,7 @@ class ShardWriter:
     def append(self, samples: Mapping[str, Any]) -> None:
         """As :meth:`Writer.append`; Columns are split where a shard is full."""
         with self._counting_from_the_start():
-            self._append(
-                samples if isinstance(samples, Columns) else encode_samples(self.schema, [samples])
-            )
+            self._append(samples if isinstance(samples, Columns) else encode_samples(self.schema, [samples]))
 
     def _append(self, samples: Columns) -> None:
         sizes = sum(np.maximum(column_runs(column)[2], 0) for column in samples.values())

@@ -42,7 +42,7 @@ def plan_ranges(
     """Merge runs into few ranges: ([(start, end), …], the range that each run lies in)."""
     ranges: list[tuple[int, int]] = []
     where = np.zeros(len(starts), dtype=np.int64)
-    for row in np.argsort(starts, kind="stable"):
+    for row in np.lexsort((sizes, starts)):
         start, end = int(starts[row]), int(starts[row] + sizes[row])
         if ranges and start <= ranges[-1][1] + gap and max(end, ranges[-1][1]) - ranges[-1][0] <= most:
             ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
@@ -58,9 +58,15 @@ class Source:
     def __init__(self, path: str, size: int) -> None:
         self.path = path
         self.size = size
+        self.closed = False
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise OptionError("it was closed, and cannot be read any more", path=self.path)
 
     def view(self, start: int, size: int) -> U8:
         """These bytes; outside of the file is a DamagedError."""
+        self._check_open()
         start, size = int(start), int(size)
         if start < 0 or size < 0 or start + size > self.size:
             raise DamagedError(
@@ -80,6 +86,7 @@ class Source:
 
     def outside(self, starts: I64, sizes: I64) -> int | None:
         """The first run that does not lie in the file, or None."""
+        self._check_open()
         bad = (starts < 0) | (sizes < 0) | (starts > self.size) | (sizes > self.size - starts)
         return int(np.argmax(bad)) if bad.any() else None
 
@@ -99,6 +106,7 @@ class Source:
 
     def close(self) -> None:
         """Let go of the file."""
+        self.closed = True
 
 
 class _SourceFile(io.RawIOBase):
@@ -145,7 +153,7 @@ class MappedSource(Source):
     def close(self) -> None:
         # The mapping itself lives as long as somebody holds a view of it.
         self.data = np.empty(0, dtype=np.uint8)
-        self.size = 0
+        super().close()
 
 
 class RemoteSource(Source):

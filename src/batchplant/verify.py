@@ -12,7 +12,7 @@ import numpy as np
 
 from . import checksums
 from .codecs.cells import cell_bytes, decode_cell
-from .columns import I64, Column, Columns, Ragged
+from .columns import I64, Column, Columns, Ragged, column_runs
 from .errors import BatchplantError, DamagedError, DataError, Problem
 from .reader import Reader, View
 from .registry import open as open_reader
@@ -20,6 +20,7 @@ from .schema import Field
 from .shards import Concat
 
 STEP = 256
+STEP_BYTES = 64 << 20
 
 Progress = Callable[[int, int], None]
 
@@ -69,8 +70,9 @@ def verify(
         checks.append(f"against {other.path}")
         problems += _shape_differs(reader, other)
     with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
-        for start in range(0, len(reader), STEP):
-            end = min(start + STEP, len(reader))
+        step = _step(reader)
+        for start in range(0, len(reader), step):
+            end = min(start + step, len(reader))
             rows, columns = _read(reader, np.arange(start, end), problems)
             if columns is not None:
                 if sums is not None:
@@ -86,6 +88,14 @@ def verify(
             if progress is not None:
                 progress(end, len(reader))
     return Verification(reader.path, len(reader), tuple(checks), problems)
+
+
+def _step(reader: Reader) -> int:
+    """How many samples to read at once: fewer where they are large."""
+    rows = np.arange(min(4, len(reader)))
+    columns = _read(reader, rows, [])[1]
+    size = sum(int(column_runs(column)[2].clip(0).sum()) for column in (columns or {}).values())
+    return int(np.clip(STEP_BYTES * len(rows) // max(size, 1), 1, STEP))
 
 
 def _structure(reader: Reader) -> Iterator[Problem]:

@@ -22,6 +22,9 @@ def install() -> None:
     """From now on, in this process and in those it starts, ``import ffcv`` finds batchplant's mirror."""
     if not any(isinstance(one, _Finder) for one in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+    # A process that is spawned gets this path; any other gets the variable.
+    if str(FOLDER) not in sys.path:
+        sys.path.insert(1, str(FOLDER))
     known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     if str(FOLDER) not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(FOLDER), *known])

@@ -47,7 +47,10 @@ class Delivery:
     """Hands batches to a torch device; see :class:`batchplant.loader.Delivery`."""
 
     def __init__(self, device: Any) -> None:
-        self.device = torch.device(device)
+        try:
+            self.device = torch.device(device)
+        except (RuntimeError, TypeError):
+            raise OptionError(f"torch knows no device {device!r}; write cpu, cuda or cuda:0") from None
         self._cuda = self.device.type == "cuda"
         if self._cuda and not torch.cuda.is_available():
             raise OptionError(f"there is no {self.device} here: torch finds no CUDA device")

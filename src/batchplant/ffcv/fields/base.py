@@ -40,8 +40,3 @@ class Field(ABC):
     @abstractmethod
     def get_decoder_class(self) -> type[Operation]:
         """The decoder of pipelines that name none."""
-
-
-def no_arguments() -> Any:
-    """What a field without arguments writes."""
-    return np.zeros(1, dtype=ARG_TYPE)[0]

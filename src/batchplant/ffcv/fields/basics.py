@@ -12,7 +12,7 @@ from ..builtin import Builtin
 from ..pipeline.allocation_query import AllocationQuery
 from ..pipeline.operation import Operation
 from ..pipeline.state import State
-from .base import Field, no_arguments
+from .base import ARG_TYPE, Field
 
 
 class Decoder(Builtin):
@@ -69,7 +69,7 @@ class FloatField(Field):
         return FloatField()
 
     def to_binary(self) -> Any:
-        return no_arguments()
+        return np.zeros(1, dtype=ARG_TYPE)[0]
 
     def encode(self, destination: Any, field: Any, malloc: Any) -> None:
         destination[0] = field
@@ -90,7 +90,7 @@ class IntField(Field):
         return IntField()
 
     def to_binary(self) -> Any:
-        return no_arguments()
+        return np.zeros(1, dtype=ARG_TYPE)[0]
 
     def encode(self, destination: Any, field: Any, malloc: Any) -> None:
         destination[0] = field

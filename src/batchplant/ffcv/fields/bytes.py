@@ -11,7 +11,7 @@ from ...ops.base import Op
 from ..pipeline.allocation_query import AllocationQuery
 from ..pipeline.operation import Operation
 from ..pipeline.state import State
-from .base import Field, no_arguments
+from .base import ARG_TYPE, Field
 from .basics import Decoder
 
 
@@ -44,7 +44,7 @@ class BytesField(Field):
         return BytesField()
 
     def to_binary(self) -> Any:
-        return no_arguments()
+        return np.zeros(1, dtype=ARG_TYPE)[0]
 
     def encode(self, destination: Any, field: Any, malloc: Any) -> None:
         data = np.frombuffer(field, np.uint8) if isinstance(field, bytes) else np.asarray(field).reshape(-1)

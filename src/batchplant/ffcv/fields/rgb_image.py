@@ -17,7 +17,7 @@ from ...ops.base import F64, Draws, Op
 from ..pipeline.allocation_query import AllocationQuery
 from ..pipeline.operation import Operation
 from ..pipeline.state import State
-from .base import Field, no_arguments
+from .base import ARG_TYPE, Field
 from .basics import Decoder
 
 IMAGE_MODES = {"jpg": 0, "raw": 1}
@@ -191,7 +191,7 @@ class RGBImageField(Field):
         return RGBImageField()
 
     def to_binary(self) -> Any:
-        return no_arguments()
+        return np.zeros(1, dtype=ARG_TYPE)[0]
 
     def encode(self, destination: Any, image: Any, malloc: Any) -> None:
         pixels = np.asarray(image)

@@ -157,6 +157,8 @@ class Loader:
             drop_last=self.drop_last,
             workers=self.num_workers,
             ahead=self.batches_ahead,
+            # As FFCV decodes, so that the pixels are the same.
+            dct="fast",
         )
         core.own_order = self.traversal_order if named is None else None
         return core
