@@ -8,6 +8,7 @@ import json
 import lzma
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -708,6 +709,19 @@ def test_further_views_come_behind_the_fields(imagenet: str) -> None:
     assert number.tolist() == [[float(one)] for one in label]
 
 
+def test_a_pipeline_may_go_on_from_another(imagenet: str) -> None:
+    flip, tensor = RandomHorizontalFlip(), ToTensor()
+    pipelines = {
+        "image": [RandomResizedCropRGBImageDecoder((16, 16)), flip, tensor, ToTorchImage()],
+        "early": PipelineSpec(flip, transforms=[Cutout(4), ToTensor()]),
+        "late": PipelineSpec(tensor, transforms=[torch.nn.Identity()]),
+    }
+    for image, _, early, late in Loader(imagenet, 6, seed=3, pipelines=pipelines):
+        assert torch.equal(image, late.permute(0, 3, 1, 2))
+        cut = (early != late).any(3).flatten(1).sum(1)
+        assert ((cut > 0) & (cut <= 16)).all()
+
+
 def test_steps_on_arrays(cifar: str) -> None:
     def run(*steps: Any) -> Any:
         pipelines = {"image": [SimpleRGBImageDecoder(), *steps, ToTensor()], "label": None}
@@ -890,6 +904,37 @@ def test_a_decoder_of_the_users_own(cifar: str, compiled: bool) -> None:
     assert corners.tolist() == [[index] * 3 for index in range(50)]
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_batches_on_a_device(imagenet: str, dtype: Any) -> None:
+    """The same as on the CPU, while the stream of the caller is busy."""
+
+    def run(device: str) -> Any:
+        image = [
+            RandomResizedCropRGBImageDecoder((32, 32)),
+            RandomHorizontalFlip(),
+            ToTensor(),
+            ToDevice(device),
+        ]
+        label = [IntDecoder(), ToTensor(), ToDevice(device), OnTensors(), Squeeze()]
+        pipelines = {"image": [*image, ToTorchImage(), NormalizeImage(MEAN, STD, dtype)], "label": label}
+        return Loader(imagenet, 6, 2, order=OrderOption.RANDOM, seed=1, pipelines=pipelines)
+
+    busy = torch.randn(4000, 4000, device="cuda:0")
+    found = []
+    for images, labels in run("cuda:0"):
+        assert images.is_cuda
+        assert labels.is_cuda
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        busy = busy @ busy / 100
+        found.append((images.clone(), labels.clone()))
+    for (images, labels), (there, same) in zip(run("cpu"), found, strict=True):
+        assert torch.equal(labels, same.cpu())
+        assert images.dtype == there.dtype
+        assert (images.float() - there.cpu().float()).abs().max() < 1e-6
+
+
 # -- orders and subsets --------------------------------------------------------------------------------
 
 
@@ -999,8 +1044,11 @@ def test_mistakes_are_told(cifar: str) -> None:
         Loader(cifar, 4, pipelines={"label": ToTensor()})
     with pytest.raises(OptionError, match="holds operations and modules"):
         Loader(cifar, 4, pipelines={"label": [IntDecoder(), 3]})
-    with pytest.raises(OptionError, match="another pipeline's step"):
+    with pytest.raises(OptionError, match="in no other pipeline"):
         Loader(cifar, 4, pipelines={"two": PipelineSpec(IntDecoder())})
+    add = AddNumber()
+    with pytest.raises(OptionError, match="cannot do the same twice"):
+        Loader(cifar, 4, pipelines={"label": [IntDecoder(), add], "two": PipelineSpec(add)})
     with pytest.raises(AssertionError, match="NumPy arrays"):
         State(True, CPU, (1,), torch.float32)
 
@@ -1303,6 +1351,19 @@ def test_what_does_not_exist_is_told(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode != 0
         assert said in done.stdout + done.stderr
+
+
+def test_the_examples_of_the_guide_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    guide = (Path(__file__).parent.parent / "docs" / "guides" / "from-ffcv.md").read_text("utf-8")
+    blocks = re.findall(r"^```(python|text)\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    assert [kind for kind, _ in blocks] == ["python", "text"] * 2
+    names: dict[str, Any] = {"__name__": "guide"}
+    for (_, code), (_, said) in zip(blocks[::2], blocks[1::2], strict=True):
+        exec(compile(code, "from-ffcv.md", "exec"), names)
+        assert capsys.readouterr().out == said
 
 
 # -- FFCV itself ---------------------------------------------------------------------------------------

@@ -19,22 +19,6 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from loading import (
-    PATIENCE,
-    Memory,
-    assert_no_producers,
-    checksum,
-    ids_of,
-    in_thread,
-    numbers,
-    pixels,
-    producers,
-    smooth,
-    tasks,
-    write,
-    write_jpeg,
-    write_raw,
-)
 from PIL import Image as Pillow
 
 import batchplant as bp
@@ -49,17 +33,26 @@ from batchplant.loader import ADVICE, Loader
 from batchplant.ops import Draws
 from batchplant.plan import Pipe
 from batchplant.testing.cases import ORDINARY, equal
+from loading import (
+    PATIENCE,
+    Memory,
+    assert_no_producers,
+    checksum,
+    ids_of,
+    in_thread,
+    leaves_nothing,
+    numbers,
+    pixels,
+    tasks,
+    write,
+    write_jpeg,
+    write_raw,
+)
 
 MEAN, STD = [120.0, 115.0, 100.0], [60.0, 55.0, 50.0]
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    yield
-    if producers():
-        # A traceback that pytest still holds may hold an epoch.
-        gc.collect()
-    assert_no_producers()
+nothing_left_behind = pytest.fixture(autouse=True)(leaves_nothing)
 
 
 @pytest.fixture(scope="module")

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loading import pixels
 from PIL import Image, ImageEnhance, ImageOps
 
 from batchplant import ops
+from batchplant.columns import Ragged
 from batchplant.errors import OptionError
 from batchplant.ops import Draws, Spec
 from batchplant.ops.augment import luma
 from batchplant.ops.base import check_probability
 from batchplant.ops.decode import random_boxes
 from batchplant.ops.values import ragged_values
-from batchplant.columns import Ragged
+from loading import pixels
 
 PICTURES = Spec(np.dtype(np.uint8), (12, 16, 3))
 

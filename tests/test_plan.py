@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loading import pixels, smooth, write, write_jpeg, write_raw
 
 import batchplant as bp
 from batchplant import ops
@@ -15,6 +14,7 @@ from batchplant.errors import OptionError
 from batchplant.ops import Spec
 from batchplant.plan import Pipe, Plan, make_plan, spec_of
 from batchplant.testing.cases import ORDINARY
+from loading import pixels, smooth, write, write_jpeg, write_raw
 
 MEAN, STD = [120.0, 115.0, 100.0], [60.0, 55.0, 50.0]
 

@@ -143,6 +143,8 @@ def _as_op(one: Any) -> Op:
     if isinstance(one, type) and issubclass(one, Op):
         raise OptionError(f"write {one.__name__}() with parentheses")
     torch = sys.modules.get("torch")
+    if torch is not None and isinstance(one, type) and issubclass(one, torch.nn.Module):
+        raise OptionError(f"write {one.__name__}() with parentheses")
     if torch is not None and isinstance(one, torch.nn.Module):
         # The plan knows no framework; the module is of one.
         wrapped: Op = importlib.import_module("batchplant.interop.torch").ModuleWrapper(one)

@@ -33,8 +33,8 @@ class Translator:
 
     def pipelines(self) -> Pipelines:
         made: dict[str, Any] = dict.fromkeys(self._reader.source.schema)
-        for name, spec in self._specs.items():
-            made[name] = self._pipe(name, spec)
+        for name in self._specs:
+            made[name] = self._pipe(name)
         return made
 
     def fingerprint(self) -> str:
@@ -51,28 +51,49 @@ class Translator:
         pipes = [pipe.ops for pipe in self.pipelines().values() if isinstance(pipe, Pipe)]
         return {step.device for steps in pipes for step in steps if isinstance(step, Deferred)}
 
-    def _pipe(self, name: str, spec: PipelineSpec) -> Pipe:
-        source = str(spec.source)
-        if source not in self._reader.handlers:
-            known = ", ".join(self._reader.handlers)
-            raise OptionError(
-                f"the pipeline {name!r} starts at {source!r}, and there is no such field; there are: {known}"
-            )
+    def _chain(self, name: str) -> tuple[str, list[tuple[str, int, Any]]]:
+        """The field that a pipeline starts at, and its operations, each with the place it was written at."""
+        spec = self._specs[name]
+        own = [(name, number, one) for number, one in enumerate([spec.decoder, *spec.transforms])]
+        if isinstance(spec.source, str):
+            if spec.source not in self._reader.handlers:
+                known = ", ".join(self._reader.handlers)
+                raise OptionError(
+                    f"the pipeline {name!r} starts at {spec.source!r}, which is no field; there are: {known}"
+                )
+            return spec.source, own
+        # It goes on from an operation of another pipeline: what comes before is done again, with the same
+        # random draws.
+        for other in self._specs:
+            operations = [self._specs[other].decoder, *self._specs[other].transforms]
+            at = [number for number, one in enumerate(operations) if one is spec.source]
+            if at and other != name:
+                source, before = self._chain(other)
+                before = before[: len(before) - len(operations) + at[0] + 1]
+                if all(is_ours(one) for _, _, one in before):
+                    return source, before + own[1:]
+                raise OptionError(
+                    f"the pipeline {name!r} starts behind an operation that batchplant does not know, and "
+                    "cannot do the same twice; let it start at a field"
+                )
+        raise OptionError(f"the pipeline {name!r} starts at {spec.source!r}, which is in no other pipeline")
+
+    def _pipe(self, name: str) -> Pipe:
+        source, chain = self._chain(name)
         steps: list[Any] = []
         own = tensors = False
-        for number, one in enumerate([spec.decoder, *spec.transforms]):
-            if (
-                is_ours(one)
-                and isinstance(one, RandomResizedCrop)
-                and [type(s) for s in steps] == [ops.Decode]
-            ):
-                steps = [one.as_decoder()]
-                continue
+        made: Any
+        for origin, number, one in chain:
             if is_ours(one):
                 self._tell(one, source)
-                made: Any = one.as_op(tensors)
-                if own and number:
+                if isinstance(one, RandomResizedCrop) and [type(step) for step in steps] == [ops.Decode]:
+                    # One with the decoder, which then decodes no more than it needs.
+                    steps, made = [], one.as_decoder()
+                elif own and steps:
                     made = Either(one.as_op(False), one.as_op(True))
+                else:
+                    made = one.as_op(tensors)
+                made.share = made.share or f"{origin}/{number}"
             elif isinstance(one, Operation):
                 made, own = self._adapter(name, number, one, source), True
             elif isinstance(one, Op) or callable(one):

@@ -14,7 +14,10 @@ from .operation import Operation
 
 
 class PipelineSpec:
-    """``PipelineSpec("image", decoder, [steps])``: one more view of the field ``image``."""
+    """``PipelineSpec("image", decoder, [steps])``: one more view of the field ``image``.
+
+    With an operation of another pipeline in place of the name, it goes on from what that one gives.
+    """
 
     def __init__(
         self, source: str | Operation, decoder: Operation | None = None, transforms: list[Any] | None = None
@@ -30,9 +33,9 @@ class PipelineSpec:
 
     def accept_decoder(self, Decoder: Any, output_name: str) -> None:  # noqa: N803
         """Find the decoder: the first step, or the field's own; wrap torch modules."""
-        if not isinstance(self.source, str):
+        if not isinstance(self.source, str) and self.decoder is not None:
             raise OptionError(
-                f"the pipeline {output_name!r} starts at another pipeline's step; start it at a field's name"
+                f"the pipeline {output_name!r} starts at an operation of another, so it has no decoder"
             )
         if Decoder is not None and self.decoder is None:
             if self.transforms and isinstance(self.transforms[0], (Decoder, ImageDecoder)):
