@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import platform
+import resource
 import shutil
 import statistics
 import subprocess
@@ -109,6 +110,25 @@ def arguments(about: str, rounds: int = 5) -> argparse.ArgumentParser:
 def workplace() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="batchplant-bench-") as folder:
         yield Path(folder)
+
+
+@contextmanager
+def others(results: dict[str, Any]) -> Iterator[None]:
+    """Notes how much of the machine other processes used meanwhile."""
+
+    def spent() -> tuple[float, float, float]:
+        fields = [int(part) for part in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+        busy = (sum(fields[:8]) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+        kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        ours = sum(sum(resource.getrusage(kind)[:2]) for kind in kinds)
+        return time.perf_counter(), busy, ours
+
+    before = spent()
+    yield
+    wall, busy, ours = (after - began for after, began in zip(spent(), before, strict=True))
+    share = max(0.0, busy - ours) / wall / (os.cpu_count() or 1)
+    results["used by other processes"] = share
+    print(f"other processes used {share:.1%} of the machine meanwhile")
 
 
 def save(out: Path, name: str, results: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from _common import arguments, bars, ffcv_python, interleaved, photos, rates, save, timed, workplace
+from _common import arguments, bars, ffcv_python, interleaved, others, photos, rates, save, timed, workplace
 
 import batchplant
 
@@ -69,7 +69,7 @@ def main() -> None:
     workers = len(os.sched_getaffinity(0))
     python = ffcv_python()
     results: dict[str, Any] = {"pass-through": {}, "re-encode": {}}
-    with workplace() as folder:
+    with workplace() as folder, others(results):
         target = folder / "out.beton"
         for size, count in ((256, args.small), (500, args.large)):
             source = folder / f"photos{size}"
@@ -98,8 +98,8 @@ def main() -> None:
     save(args.out, "convert", results)
     groups = {
         f"{what}, {size}": {name: one["median"] for name, one in found["images/s"].items()}
-        for what, sizes in results.items()
-        for size, found in sizes.items()
+        for what in ("pass-through", "re-encode")
+        for size, found in results[what].items()
     }
     bars(args.out, "convert", "Folder of JPEGs to .beton", "images/s", groups)
 

@@ -12,17 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _common import HERE, arguments, bars, ffcv_python, interleaved, photos, rates, save, workplace
+from _common import HERE, arguments, bars, ffcv_python, interleaved, others, photos, rates, save, workplace
 
 import batchplant
 
@@ -156,25 +154,6 @@ def measure(sides: dict[str, Callable[[], Side]], rounds: int) -> dict[str, Any]
             "first batch, s": {name: side.first_batch for name, side in started.items()},
             "peak memory, MB": {name: side.peak / 1e6 for name, side in started.items()},
         }
-
-
-@contextmanager
-def others(results: dict[str, Any]) -> Iterator[None]:
-    """Notes how much of the machine other processes used meanwhile."""
-
-    def spent() -> tuple[float, float, float]:
-        fields = [int(part) for part in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-        busy = (sum(fields[:8]) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
-        kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        ours = sum(sum(resource.getrusage(kind)[:2]) for kind in kinds)
-        return time.perf_counter(), busy, ours
-
-    before = spent()
-    yield
-    wall, busy, ours = (after - began for after, began in zip(spent(), before, strict=True))
-    share = max(0.0, busy - ours) / wall / (os.cpu_count() or 1)
-    results["used by other processes"] = share
-    print(f"other processes used {share:.1%} of the machine meanwhile")
 
 
 def peers(wanted: set[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import arguments, bars, ffcv_python, save, workplace
+from _common import arguments, bars, ffcv_python, others, save, workplace
 
 from batchplant.formats.beton.layout import ALLOCATION, DESCRIPTOR, HEADER, INT, RGB, table_dtype
 
@@ -73,7 +73,7 @@ def main() -> None:
     python = ffcv_python()
     results: dict[str, Any] = {"samples": args.samples}
     sides = {"batchplant": (sys.executable, OURS)} | ({"FFCV": (python, FFCV)} if python else {})
-    with workplace() as folder:
+    with workplace() as folder, others(results):
         path = folder / "large.beton"
         make_sparse(path, args.samples)
         print(f"{args.samples:,} samples, {path.stat().st_size / 1e9:.0f} GB, sparse")

@@ -1,8 +1,8 @@
 #include "engine.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <new>
 #include <stdexcept>
@@ -204,7 +204,11 @@ Engine::Engine(size_t threads, const std::vector<int>& cpus, const Kernels& kern
     for (size_t i = 0; i < threads; ++i) workers_.push_back(std::make_unique<Worker>(kernels));
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+    if (!pool_.forked()) return;
+    // Better leaked than taken apart: a thread may have been in the middle of changing one.
+    for (auto& worker : workers_) static_cast<void>(worker.release());
+}
 
 DecodeResult Engine::decode(const DecodeJob& job) {
     const size_t n = job.output.pictures;

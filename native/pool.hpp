@@ -53,9 +53,9 @@ public:
     template <typename Work>
     void parallel_for(size_t n, Work&& work) {
         static_assert(noexcept(work(size_t{}, size_t{})), "work in a pool must be noexcept");
-        if (getpid() != state_->pid) {
-            throw std::runtime_error("its threads stayed in process " + std::to_string(state_->pid) +
-                                     ", which this one was forked from; make a new one after a fork");
+        if (forked()) {
+            throw std::runtime_error("the threads are in process " + std::to_string(pid_) +
+                                     ", which this one was forked from: make a new engine after a fork");
         }
         if (n == 0) return;
         using Plain = std::remove_reference_t<Work>;
@@ -70,14 +70,15 @@ public:
 
     // Waits for the calls under way, then ends the threads. May be called twice.
     void close() {
-        if (getpid() != state_->pid) {
-            static_cast<void>(state_.release());  // see above: nothing in it may be touched
-            state_ = std::make_unique<State>();
-            state_->stopping = state_->joined = true;
-            return;
-        }
-        state_->stop();
+        if (!forked()) return state_->stop();
+        static_cast<void>(state_.release());  // see above: nothing in it may be touched
+        state_ = std::make_unique<State>();
+        state_->stopping = state_->joined = true;
     }
+
+    // Whether this process is a child of the one that has the threads. What the threads were working on may
+    // then be in any state.
+    bool forked() const { return getpid() != pid_; }
 
 private:
     struct Call {
@@ -91,7 +92,6 @@ private:
     };
 
     struct State {
-        const pid_t pid = getpid();
         std::mutex mutex;
         std::condition_variable wake;
         std::deque<Call*> calls;
@@ -101,7 +101,7 @@ private:
 
         void run(Call& call) {
             std::unique_lock lock(mutex);
-            if (stopping) throw std::runtime_error("closed");
+            if (stopping) throw std::runtime_error("its threads have ended: it was closed");
             calls.push_back(&call);
             wake.notify_all();
             call.finished.wait(lock, [&] { return call.done; });
@@ -159,6 +159,7 @@ private:
         }
     }
 
+    const pid_t pid_ = getpid();
     std::unique_ptr<State> state_;
 };
 

@@ -236,7 +236,8 @@ sys.modules["torch"] = None
 from batchplant.errors import MissingLibraryError
 from batchplant.loader import Loader
 print(sum(len(batch["value"]) for batch in Loader(sys.argv[1], 4)))
-for use in (lambda: Loader(sys.argv[1], 4, device="cpu"), lambda: Loader(sys.argv[1], 4).as_iterable_dataset()):
+path = sys.argv[1]
+for use in (lambda: Loader(path, 4, device="cpu"), lambda: Loader(path, 4).as_iterable_dataset()):
     try:
         use()
     except MissingLibraryError as error:
@@ -415,7 +416,8 @@ from batchplant.errors import OptionError
 from batchplant.loader import Loader
 if __name__ == "__main__":
     dataset = Loader(sys.argv[1], 4).as_iterable_dataset()
-    feed = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")
+    how = {"batch_size": None, "num_workers": 1, "multiprocessing_context": "fork"}
+    feed = torch.utils.data.DataLoader(dataset, **how)
     try:
         list(feed)
     except OptionError as error:

@@ -5,7 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <map>
+#include <algorithm>
 #include <optional>
 
 #include "bind.hpp"
