@@ -41,7 +41,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
     // Raw pixels: as many rows of some width as there are bytes for, or a shape that does not fit.
     const bool raw = choices.below(3) == 0;
-    const auto channels = static_cast<int32_t>(1 + choices.below(4)), width = static_cast<int32_t>(1 + choices.below(40));
+    const auto channels = static_cast<int32_t>(1 + choices.below(4)),
+               width = static_cast<int32_t>(1 + choices.below(40));
     const int64_t rows = length / (channels * width);
     const int32_t shape[3] = {static_cast<int32_t>(rows), width, channels};
     const int64_t fitting = rows * channels * width;

@@ -70,7 +70,8 @@ Box find_box(const DecodeJob& job, size_t index, const ImageShape& shape) {
     const Box box{given[0], given[1], given[2], given[3]};
     if (box.x0 == 0 && box.y0 == 0 && box.x1 == 0 && box.y1 == 0) return whole;
     // Written so that a NaN fails.
-    const bool fits = box.x0 >= 0 && box.y0 >= 0 && box.x1 <= width && box.y1 <= height && box.x0 < box.x1 && box.y0 < box.y1;
+    const bool fits =
+        box.x0 >= 0 && box.y0 >= 0 && box.x1 <= width && box.y1 <= height && box.x0 < box.x1 && box.y0 < box.y1;
     // Pillow's boxes are in single precision, where one thinner than this might be empty.
     constexpr double thinnest = 1.0 / 256;
     if (!fits || box.width() < thinnest || box.height() < thinnest) {
@@ -146,7 +147,8 @@ private:
         return jpeg_pixels(job, index, cell, task);
     }
 
-    PixelView raw_pixels(const DecodeJob& job, size_t index, const Cell& cell, const ImageShape& shape, Resampler::Task& task) {
+    PixelView raw_pixels(const DecodeJob& job, size_t index, const Cell& cell, const ImageShape& shape,
+                         Resampler::Task& task) {
         if (shape.channels != task.channels) throw NotNative();
         task.box = find_box(job, index, shape);
         task.source_width = shape.width;
@@ -174,7 +176,8 @@ private:
         task.source_height = shape.height;
         const Region need = resampler.plan(task);
         const auto part = decode_part(need, options);
-        return {part.pixels, part.stride, {part.left, part.top, part.left + part.width, part.top + part.height}, part.end};
+        return {
+            part.pixels, part.stride, {part.left, part.top, part.left + part.width, part.top + part.height}, part.end};
     }
 
     JpegDecoder::Part decode_part(const Region& need, const JpegOptions& options) {

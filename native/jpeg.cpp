@@ -93,7 +93,8 @@ size_t channels_of(J_COLOR_SPACE space) { return space == JCS_GRAYSCALE ? 1 : sp
 
 void check_size(ImageShape shape, size_t encoded_size) {
     const uint64_t pixels = uint64_t{shape.width} * shape.height;
-    const std::string claim = "claims " + std::to_string(shape.width) + " x " + std::to_string(shape.height) + " pixels";
+    const std::string claim =
+        "claims " + std::to_string(shape.width) + " x " + std::to_string(shape.height) + " pixels";
     if (pixels > most_pixels) throw_bad_jpeg(claim + ", more than are allowed (" + std::to_string(most_pixels) + ")");
     if (pixels * shape.channels > most_samples_per_byte * encoded_size + samples_always_allowed) {
         throw_bad_jpeg(claim + " but has only " + std::to_string(encoded_size) + " bytes");
@@ -285,8 +286,8 @@ void JpegDecoder::decode(uint8_t* pixels, const JpegOptions& options) {
     const ImageShape whole = shape(options);
     state.codec.out_color_space = output_space(state.codec.num_components, options.mode);
     size_t left = 0, top = 0, right = whole.width;
-    const bool done = state.start(options, left, top, right) &&
-                      state.read_rows(pixels, whole.width * whole.channels, whole.height);
+    const bool done =
+        state.start(options, left, top, right) && state.read_rows(pixels, whole.width * whole.channels, whole.height);
     if (!done) throw_bad_jpeg(state.errors.message);
     if (state.codec.out_color_space != JCS_CMYK) return;
     // Adobe, whose CMYK files are the ones that exist, stores inks inverted; Pillow gives them back upright too.

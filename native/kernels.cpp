@@ -145,8 +145,7 @@ uint16_t half_of(float value) {
 }
 
 const Kernels portable_kernels = {
-    "portable",   to_bytes, to_fine, pack,     blend_bytes, blend_fine,
-    blend_linear, reverse,  split,   to_float, to_half,
+    "portable", to_bytes, to_fine, pack, blend_bytes, blend_fine, blend_linear, reverse, split, to_float, to_half,
 };
 
 const Kernels& best_kernels() {

@@ -64,7 +64,8 @@ void sum_to_bytes(const uint8_t* row, const Taps& taps, uint8_t* dst) {
     const __m128i half = _mm_set1_epi32(1 << (weight_bits - 1));
     // Three of every four bytes, or all.
     uint8_t kept[16];
-    for (size_t i = 0; i < 16; ++i) kept[i] = static_cast<uint8_t>(i / channels < 4 ? i / channels * 4 + i % channels : 255);
+    for (size_t i = 0; i < 16; ++i)
+        kept[i] = static_cast<uint8_t>(i / channels < 4 ? i / channels * 4 + i % channels : 255);
     const __m128i keep = load16(kept);
     const int32_t* first = taps.first.data();
     const int32_t* weight = taps.weight.data();
@@ -209,7 +210,8 @@ void blend_bytes(const uint8_t* const* rows, const int32_t* weights, size_t taps
             low = _mm256_add_epi32(low, _mm256_mullo_epi32(_mm256_cvtepu8_epi32(bytes), weight));
             high = _mm256_add_epi32(high, _mm256_mullo_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)), weight));
         }
-        const __m256i mixed = _mm256_packs_epi32(_mm256_srai_epi32(low, weight_bits), _mm256_srai_epi32(high, weight_bits));
+        const __m256i mixed =
+            _mm256_packs_epi32(_mm256_srai_epi32(low, weight_bits), _mm256_srai_epi32(high, weight_bits));
         store16(dst + i, narrowed(_mm256_permute4x64_epi64(mixed, 0xD8)));
     });
     if (!done) portable_kernels.blend_bytes(rows, weights, taps, dst, count);
@@ -226,8 +228,8 @@ void blend_fine(const int16_t* const* rows, const int16_t* weights, size_t taps,
             const __m256i one = load32(rows[k] + i);
             const __m256i other = paired ? load32(rows[k + 1] + i) : one;
             const int second = paired ? weights[k + 1] : 0;
-            const __m256i weight = _mm256_set1_epi32(static_cast<int>((static_cast<unsigned>(second) << 16) |
-                                                                      static_cast<uint16_t>(weights[k])));
+            const __m256i weight = _mm256_set1_epi32(
+                static_cast<int>((static_cast<unsigned>(second) << 16) | static_cast<uint16_t>(weights[k])));
             low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(one, other), weight));
             high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(one, other), weight));
         }
@@ -270,7 +272,8 @@ void split_of(const uint8_t* src, uint8_t* dst, size_t dst_stride, size_t width)
     for (size_t c = 0; c < channels; ++c) {
         uint8_t pick[channels][16];
         std::memset(pick, 255, sizeof pick);
-        for (size_t x = 0; x < 16; ++x) pick[(x * channels + c) / 16][x] = static_cast<uint8_t>((x * channels + c) % 16);
+        for (size_t x = 0; x < 16; ++x)
+            pick[(x * channels + c) / 16][x] = static_cast<uint8_t>((x * channels + c) % 16);
         for (size_t r = 0; r < channels; ++r) picks[c][r] = load16(pick[r]);
     }
     size_t x = 0;
@@ -320,8 +323,7 @@ void to_half(const uint8_t* src, const float* scale, const float* offset, uint16
 }
 
 const Kernels avx2 = {
-    "avx2",       to_bytes, to_fine, pack,     blend_bytes, blend_fine,
-    blend_linear, reverse,  split,   to_float, to_half,
+    "avx2", to_bytes, to_fine, pack, blend_bytes, blend_fine, blend_linear, reverse, split, to_float, to_half,
 };
 
 }  // namespace

@@ -32,9 +32,12 @@ struct Summing {
             const uint8x16_t window = vld1q_u8(pixel);
             const int32x4_t w = vld1q_s32(weight);
             sum = vmlaq_laneq_s32(sum, vreinterpretq_s32_u8(vqtbl1q_u8(window, lanes[0])), w, 0);
-            if constexpr (taps > 1) sum = vmlaq_laneq_s32(sum, vreinterpretq_s32_u8(vqtbl1q_u8(window, lanes[1])), w, 1);
-            if constexpr (taps > 2) sum = vmlaq_laneq_s32(sum, vreinterpretq_s32_u8(vqtbl1q_u8(window, lanes[2])), w, 2);
-            if constexpr (taps > 3) sum = vmlaq_laneq_s32(sum, vreinterpretq_s32_u8(vqtbl1q_u8(window, lanes[3])), w, 3);
+            if constexpr (taps > 1)
+                sum = vmlaq_laneq_s32(sum, vreinterpretq_s32_u8(vqtbl1q_u8(window, lanes[1])), w, 1);
+            if constexpr (taps > 2)
+                sum = vmlaq_laneq_s32(sum, vreinterpretq_s32_u8(vqtbl1q_u8(window, lanes[2])), w, 2);
+            if constexpr (taps > 3)
+                sum = vmlaq_laneq_s32(sum, vreinterpretq_s32_u8(vqtbl1q_u8(window, lanes[3])), w, 3);
             pixel += 4 * channels;
             weight += 4;
         }
@@ -272,9 +275,8 @@ void blend_linear(const int16_t* upper, const int16_t* lower, int share, uint8_t
         const int16x8_t first = vshrq_n_s16(vqdmulhq_n_s16(vld1q_s16(upper + i), above), 1);
         return vsraq_n_s16(first, vqdmulhq_n_s16(vld1q_s16(lower + i), below), 1);
     };
-    const bool done = in_steps(count, [&](size_t i) {
-        vst1q_u8(dst + i, vqrshrun_high_n_s16(vqrshrun_n_s16(blend(i), 2), blend(i + 8), 2));
-    });
+    const bool done = in_steps(
+        count, [&](size_t i) { vst1q_u8(dst + i, vqrshrun_high_n_s16(vqrshrun_n_s16(blend(i), 2), blend(i + 8), 2)); });
     if (!done) portable_kernels.blend_linear(upper, lower, share, dst, count);
 }
 
@@ -362,8 +364,7 @@ void to_half(const uint8_t* src, const float* scale, const float* offset, uint16
 }
 
 const Kernels neon = {
-    "neon",       to_bytes, to_fine, pack,     blend_bytes, blend_fine,
-    blend_linear, reverse,  split,   to_float, to_half,
+    "neon", to_bytes, to_fine, pack, blend_bytes, blend_fine, blend_linear, reverse, split, to_float, to_half,
 };
 
 }  // namespace

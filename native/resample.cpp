@@ -276,7 +276,8 @@ void Resampler::set_fine_taps(const Side& side) {
     fine_taps_.channels = side.channels;
     fine_taps_.count = most_taps(across_);
     fine_taps_.linear = false;
-    lay_out(across_, right_ - left_, fine_taps_.count, fine_taps_.count, side.flip, fine_taps_.first, fine_taps_.weight);
+    lay_out(across_, right_ - left_, fine_taps_.count, fine_taps_.count, side.flip, fine_taps_.first,
+            fine_taps_.weight);
     kernels_.pack(fine_taps_);
 }
 
@@ -313,7 +314,8 @@ void Resampler::plan_rows(const Side& side) {
         down_.first.resize(side.result);
         down_.weight.resize(side.result);
         down_.begin.resize(side.result + 1);
-        const LinearSteps steps(side.from - static_cast<double>(top_), side.to - side.from, bottom_ - top_, side.result);
+        const LinearSteps steps(side.from - static_cast<double>(top_), side.to - side.from, bottom_ - top_,
+                                side.result);
         for (size_t i = 0; i < side.result; ++i) {
             const LinearStep step = steps[i];
             down_.first[i] = step.first;
@@ -343,8 +345,8 @@ void Resampler::plan_rows(const Side& side) {
 void Resampler::run(const PixelView& source, const RowWriter& writer) {
     // Counted from the planned region's corner from here on.
     PixelView view = source;
-    view.pixels += (region_.top - source.region.top) * source.stride +
-                   (region_.left - source.region.left) * task_.channels;
+    view.pixels +=
+        (region_.top - source.region.top) * source.stride + (region_.left - source.region.left) * task_.channels;
     switch (way_) {
         case Way::copy: return copy(view, writer);
         case Way::nearest: return pick(view, writer);
@@ -436,8 +438,7 @@ void Resampler::blend_bytes(const PixelView& source, const RowWriter& writer) {
             const uint8_t* row = source.pixels + down_.first[y] * source.stride;
             for (size_t k = 0; k < down_.count(y); ++k) bytes_.rows[k] = row + k * source.stride;
         } else {
-            make_rows(source, y, bytes_,
-                      [&](const uint8_t* row, uint8_t* to) { kernels_.to_bytes(row, taps_, to); });
+            make_rows(source, y, bytes_, [&](const uint8_t* row, uint8_t* to) { kernels_.to_bytes(row, taps_, to); });
         }
         kernels_.blend_bytes(bytes_.rows.data(), down_.weight.data() + down_.begin[y], down_.count(y), writer.row(y),
                              count);
@@ -449,9 +450,9 @@ void Resampler::blend_fine(const PixelView& source, const RowWriter& writer) {
     const size_t count = task_.width * task_.channels;
     start(fines_);
     for (size_t y = 0; y < task_.height; ++y) {
-        make_rows(source, y, fines_,
-                  [&](const uint8_t* row, int16_t* to) { kernels_.to_fine(row, fine_taps_, to); });
-        kernels_.blend_fine(fines_.rows.data(), down_fine_.data() + down_.begin[y], down_.count(y), writer.row(y), count);
+        make_rows(source, y, fines_, [&](const uint8_t* row, int16_t* to) { kernels_.to_fine(row, fine_taps_, to); });
+        kernels_.blend_fine(fines_.rows.data(), down_fine_.data() + down_.begin[y], down_.count(y), writer.row(y),
+                            count);
         writer.finish(y);
     }
 }
@@ -460,8 +461,7 @@ void Resampler::blend_linear(const PixelView& source, const RowWriter& writer) {
     const size_t count = task_.width * task_.channels;
     start(fines_);
     for (size_t y = 0; y < task_.height; ++y) {
-        make_rows(source, y, fines_,
-                  [&](const uint8_t* row, int16_t* to) { kernels_.to_fine(row, fine_taps_, to); });
+        make_rows(source, y, fines_, [&](const uint8_t* row, int16_t* to) { kernels_.to_fine(row, fine_taps_, to); });
         const int share = down_.weight[y];
         const auto& rows = fines_.rows;
         kernels_.blend_linear(rows[0], share == 0 ? rows[0] : rows[1], share, writer.row(y), count);

@@ -99,8 +99,8 @@ Output make_output(const Batch& out, const std::string& layout, const std::optio
     }
     constexpr size_t longest_side = 65535;
     if (output.height < 1 || output.width < 1 || output.height > longest_side || output.width > longest_side) {
-        throw std::invalid_argument("pictures of " + std::to_string(output.width) + " x " + std::to_string(output.height) +
-                                    " pixels cannot be made");
+        throw std::invalid_argument("pictures of " + std::to_string(output.width) + " x " +
+                                    std::to_string(output.height) + " pixels cannot be made");
     }
     if (scale) check_length("scale", scale->size(), output.channels);
     if (offset) check_length("offset", offset->size(), output.channels);
@@ -128,7 +128,8 @@ DecodeResult decode_unlocked(Engine& engine, const DecodeJob& job) {
 nb::tuple decode(Engine& engine, const nb::list& bases, const Int32s& base, const Int64s& start, const Int64s& size,
                  const std::optional<Shapes>& shape, const std::optional<Boxes>& box, const std::optional<Flags>& flip,
                  const Batch& out, const std::string& layout, const std::string& filter, const std::string& dct,
-                 bool fast_scale, bool strict, const std::optional<Floats>& scale, const std::optional<Floats>& offset) {
+                 bool fast_scale, bool strict, const std::optional<Floats>& scale,
+                 const std::optional<Floats>& offset) {
     const std::vector<Bytes> arrays = borrow_all(bases);
     DecodeJob job;
     job.bases = buffers(arrays);

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 from ..terminal import add_commands
-from . import loader
+from . import loader as loader
 
 # A further bench is a module here, with a docstring, add_args and run.
 BENCHES = (loader,)
