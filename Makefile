@@ -52,7 +52,7 @@ check: $(VENV)/.dev
 
 asan: $(ASAN_VENV)/.installed
 	@LD_PRELOAD="$(ASAN_RUNTIME)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	  $(ASAN_PY) -m pytest -p no:cacheprovider tests/test_native.py $(wildcard tests/formats) $(PYTEST_ARGS)
+	  $(ASAN_PY) -m pytest -p no:cacheprovider tests/test_native.py tests/test_engine.py $(wildcard tests/formats) $(PYTEST_ARGS)
 
 fuzz: setup $(FUZZ_TARGETS)
 	@$(PY) fuzz/seeds.py build/fuzz/seeds

@@ -41,14 +41,15 @@ def command(line: str) -> None:
         sys.exit(f"the demo stopped: `batchplant {line}` ended with code {code}")
 
 
-def median_rate(work: Callable[[], Any], rounds: int = 3) -> float:
-    """Samples per second, after one run to warm up."""
-    seconds = []
+def median_rates(tasks: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Samples per second of each: once to warm up, then in turn, so that a busy machine slows all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for _ in range(rounds + 1):
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
-    return COUNT / statistics.median(seconds[1:])
+        for name, task in tasks.items():
+            began = time.perf_counter()
+            task()
+            seconds[name].append(time.perf_counter() - began)
+    return {name: COUNT / statistics.median(found[1:]) for name, found in seconds.items()}
 
 
 def measure(folder: str, beton: str) -> dict[str, float]:
@@ -61,13 +62,14 @@ def measure(folder: str, beton: str) -> dict[str, float]:
     def convert(**options: Any) -> Callable[[], Any]:
         return lambda: batchplant.convert(folder, again, overwrite=True, **options)
 
-    rates = {
-        "convert, JPEGs kept": median_rate(convert()),
-        "convert, shrunk to 256 px": median_rate(convert(images=shrink)),
-        "verify with full decode": median_rate(lambda: batchplant.verify(dataset, decode=True)),
-        "read encoded cells": median_rate(lambda: dataset.read(everything)),
-        "decode one by one": median_rate(lambda: list(dataset)),
+    tasks = {
+        "convert, JPEGs kept": convert(),
+        "convert, shrunk to 256 px": convert(images=shrink),
+        "verify with full decode": lambda: batchplant.verify(dataset, decode=True),
+        "read encoded cells": lambda: dataset.read(everything),
+        "decode one by one": lambda: list(dataset),
     }
+    rates = median_rates(tasks, rounds=3)
     Path(again).unlink()
     return rates
 
@@ -102,7 +104,7 @@ def measure_loading(folder: str, beton: str) -> dict[str, float]:
         for first in range(0, len(photos), BATCH):
             np.stack([photos[number] for number in range(first, min(first + BATCH, len(photos)))])
 
-    rates = {"Pillow, a plain loop": median_rate(plain_loop)}
+    tasks: dict[str, Callable[[], Any]] = {"Pillow, a plain loop": plain_loop}
     if importlib.util.find_spec("torch") is None:
         print("\n(PyTorch is not installed: its DataLoader is not compared)")
     else:
@@ -111,14 +113,14 @@ def measure_loading(folder: str, beton: str) -> dict[str, float]:
         torch_loader: Any = DataLoader(
             photos, batch_size=BATCH, shuffle=True, num_workers=cores, persistent_workers=True
         )  # type: ignore[arg-type,var-annotated]
-        rates[f"Pillow, DataLoader of {cores} workers"] = median_rate(lambda: sum(1 for _ in torch_loader))
-        del torch_loader
+        tasks[f"Pillow, DataLoader of {cores} workers"] = lambda: sum(1 for _ in torch_loader)
+        # Its processes are started before we have threads.
+        tasks[f"Pillow, DataLoader of {cores} workers"]()
     for threads in dict.fromkeys((1, cores)):
         loader = Loader(beton, BATCH, order="random", pipelines={"image": PIPELINE}, workers=threads)
         name = f"batchplant, {threads} thread{'s' if threads > 1 else ''}"
-        rates[name] = median_rate(lambda loader=loader: sum(1 for _ in loader))  # type: ignore[misc]
-        loader.close()
-    return rates
+        tasks[name] = lambda loader=loader: sum(1 for _ in loader)  # type: ignore[misc]
+    return median_rates(tasks, rounds=5)
 
 
 def print_table(title: str, unit: str, rates: dict[str, float]) -> None:
@@ -163,7 +165,7 @@ def draw(dataset: batchplant.Reader, rates: dict[str, float], loading: dict[str,
         axis.tick_params(labelsize=9)
         axis.margins(x=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(f"{len(dataset)} photos of {SIZE} px out of one .beton file; medians of three")
+    figure.suptitle(f"{len(dataset)} photos of {SIZE} px out of one .beton file; medians")
     figure.savefig(path, dpi=100)
 
 

@@ -82,14 +82,14 @@ class Engine:
     ) -> tuple[npt.NDArray[np.int32], list[tuple[int, str]], int]:
         """Crop, resize and flip pictures into out; gives (status, errors, warnings).
 
-        Picture i is size[i] bytes from start[i] on of bases[base[i]]: raw pixels where shape[i] (height, width,
-        channels) is not zeros, else an encoded picture. box[i] is x0, y0, x1, y1 in the picture, zeros for all
+        Picture i is size[i] bytes from start[i] on of bases[base[i]]: raw pixels where shape[i] (height,
+        width, channels) is not zeros, else an encoded picture. box[i] is x0, y0, x1, y1, zeros for all
         of it; flip mirrors left and right. out is n x H x W x C ("nhwc") or n x C x H x W ("nchw") of uint8,
-        float16 or float32, the last two as value * scale + offset for each channel; C is 1 to 4, for JPEG 1 or 3.
+        float16 or float32, the last two as value * scale + offset by channel; C is 1 to 4, for JPEG 1 or 3.
 
         filter:      "area" (OpenCV's INTER_AREA), "bilinear" or "bicubic" (Pillow's, antialiased), "nearest"
         dct:         "accurate", or "fast" for libjpeg's quicker and coarser one
-        fast_scale:  let libjpeg halve, quarter or eighth pictures that are large enough; pixels differ a little
+        fast_scale:  let libjpeg halve, quarter or eighth large pictures; pixels differ a little
         strict:      fail pictures that libjpeg warns about, rather than keep what it made of them
 
         status:      0 decoded; 1 failed: its pixels are zeros, and errors has (index, message); 2 not native:
