@@ -430,6 +430,57 @@ def test_worker_processes_are_refused(raw):
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+# -- other people's loops; skipped where they are not installed ---------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_jax_takes_batches_through_dlpack(raw):
+    jax = pytest.importorskip("jax")
+    for batch in Loader(raw, 4, ids=True):
+        taken = jax.numpy.from_dlpack(batch["image"])
+        assert np.array_equal(np.asarray(taken), [pixels(n) for n in batch["ids"]])
+        assert int(taken.astype("int32").sum()) == int(batch["image"].sum(dtype=np.int64))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate_prepares_it(raw):
+    accelerate = pytest.importorskip("accelerate")
+    feed = torch.utils.data.DataLoader(Loader(raw, 6, ids=True).as_iterable_dataset(), batch_size=None)
+    prepared = accelerate.Accelerator(cpu=True).prepare(feed)
+    for _ in range(2):
+        batches = list(prepared)
+        assert ids_of(batches) == list(range(20))
+        assert np.array_equal(
+            torch.cat([batch["image"] for batch in batches]), [pixels(n) for n in range(20)]
+        )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_trains_on_it(raw):
+    lightning = pytest.importorskip("pytorch_lightning")
+    seen: list[int] = []
+
+    class Model(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            seen.extend(batch["ids"].tolist())
+            return self.layer(batch["image"].float().mean(dim=(1, 2)) / 255).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    quiet = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
+    loader = Loader(raw, 6, order="random", ids=True, device="cpu")
+    lightning.Trainer(max_epochs=2, accelerator="cpu", **quiet).fit(Model(), loader)
+    again = Loader(raw, 6, order="random", ids=True)
+    assert seen == [*ids_of(again), *ids_of(again)]
+
+
 # -- ranks --------------------------------------------------------------------------------------------------
 
 

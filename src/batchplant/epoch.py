@@ -8,6 +8,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from . import order as orders
@@ -65,16 +66,13 @@ class Progress:
 class _Shared:
     """What an epoch and its threads share; the threads never hold the epoch, so that it can be let go."""
 
+    shard: orders.Shard
+    epoch: int
+
     def __init__(
-        self,
-        executor: Executor,
-        delivery: Delivery | None,
-        progress: Progress,
-        indices: I64 | None,
-        ahead: int,
+        self, executor: Executor, delivery: Delivery | None, indices: I64 | None, ahead: int
     ) -> None:
         self.executor, self.delivery, self.indices, self.ahead = executor, delivery, indices, ahead
-        self.shard, self.epoch = progress.shard, progress.epoch
         self.process = os.getpid()
         self.changed = threading.Condition()
         self.made: dict[int, Any] = {}
@@ -145,44 +143,60 @@ def _make(shared: _Shared, number: int) -> tuple[Batch, Any]:
 
 
 class Epoch:
-    """One pass over the samples. Letting go of it, or ``close``, stops its threads."""
+    """One pass over the samples, begun with the first batch. Letting it go, or ``close``, ends its threads.
+
+    ``begin()`` says which epoch it is; ``begin(False)`` which it would be.
+    """
 
     def __init__(
         self,
         executor: Executor,
         delivery: Delivery | None,
-        progress: Progress,
+        begin: Callable[..., Progress],
         tally: Tally,
         *,
         indices: I64 | None,
         ahead: int,
         ids: bool,
     ) -> None:
-        self._delivery, self._progress, self._tally, self._ids = delivery, progress, tally, ids
-        self._shared = _Shared(executor, delivery, progress, indices, ahead)
+        self._delivery, self._tally, self._ids = delivery, tally, ids
+        self._shared = _Shared(executor, delivery, indices, ahead)
+        self._begin: Callable[..., Progress] | None = begin
+        self._progress: Progress | None = None
         self._left = 0.0
-        self._threads = [
-            threading.Thread(target=_produce, args=(self._shared,), name=f"batchplant-{part}", daemon=True)
-            for part in range(PRODUCERS)
-        ]
-        _RUNNING.add(self)
-        try:
-            for thread in self._threads:
-                thread.start()
-        except BaseException:
-            self._shared.stop()
-            raise
+        self._threads: list[threading.Thread] = []
+
+    def _start(self) -> None:
+        """Unless that was done, begin to make batches; several threads may ask for the first."""
+        with self._shared.changed:
+            if self._begin is None or self._shared.stopped:
+                return
+            self._progress = self._begin()
+            self._shared.shard, self._shared.epoch = self._progress.shard, self._progress.epoch
+            # It holds the loader, which we need no longer.
+            self._begin = None
+            self._threads = [
+                threading.Thread(
+                    target=_produce, args=(self._shared,), name=f"batchplant-{part}", daemon=True
+                )
+                for part in range(PRODUCERS)
+            ]
+        _RUNNING.update(dict.fromkeys(self._threads, self._shared))
+        for thread in self._threads:
+            thread.start()
 
     def __iter__(self) -> Epoch:
         return self
 
     def __len__(self) -> int:
         """Batches that are left."""
-        return len(self._shared.shard) - self._progress.given
+        progress = self._progress or (self._begin(False) if self._begin else None)
+        return len(progress.shard) - progress.given if progress else 0
 
     def __next__(self) -> Any:
         check_process(self._shared.process)
         try:
+            self._start()
             return self._next()
         except StopIteration:
             raise
@@ -215,7 +229,8 @@ class Epoch:
         with self._tally.lock:
             self._tally.batches += 1
             self._tally.skipped += batch.skipped
-            self._progress.given += 1
+            if self._progress is not None:
+                self._progress.given += 1
         values = dict(batch.values)
         if self._ids:
             values["ids"] = batch.ids
@@ -236,11 +251,16 @@ class Epoch:
             self._shared.stop()
 
 
-_RUNNING: weakref.WeakSet[Epoch] = weakref.WeakSet()
+# The threads and not the epochs: a thread may be amid native code when its epoch is gone already.
+_RUNNING: weakref.WeakKeyDictionary[threading.Thread, _Shared] = weakref.WeakKeyDictionary()
 
 
 @atexit.register
 def _stop_all() -> None:
     """Before the interpreter goes: a thread that it ends amid native code would take the process down."""
-    for epoch in list(_RUNNING):
-        epoch.close(patience=10)
+    running = list(_RUNNING.items())
+    for _, shared in running:
+        shared.stop()
+    for thread, shared in running:
+        if thread.ident is not None and os.getpid() == shared.process:
+            thread.join(10)

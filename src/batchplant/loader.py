@@ -106,19 +106,28 @@ class Loader:
         return len(self._shard(0, 0))
 
     def __iter__(self) -> Iterator[Any]:
-        """The next epoch, or the rest of the one that a loaded state was in."""
+        """The next epoch, or the rest of the one that a loaded state was in.
+
+        It begins with its first batch: an iterator that nobody takes anything from, as some trainers make,
+        counts for nothing.
+        """
         check_process(self._process)
         if self._closed:
             raise OptionError("the loader is closed")
-        with self._tally.lock:
-            progress = Progress(self._epoch, self._shard(self._epoch, self._position))
-            self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
         epoch = Epoch(
-            self._executor, self._delivery, progress, self._tally,
+            self._executor, self._delivery, self._begin, self._tally,
             indices=self.indices, ahead=self.ahead, ids=self._options["ids"],
         )  # fmt: skip
         self._live.add(epoch)
         return epoch
+
+    def _begin(self, count: bool = True) -> Progress:
+        """The epoch that is next; unless it is only to be looked at, the one after it is next then."""
+        with self._tally.lock:
+            progress = Progress(self._epoch, self._shard(self._epoch, self._position))
+            if count:
+                self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
+        return progress
 
     def _shard(self, epoch: int, start: int) -> orders.Shard:
         return orders.shard(

@@ -21,13 +21,14 @@ import numpy as np
 from . import checksums
 from .codecs.cells import encode_samples
 from .codecs.image_rules import ImageOptions, ImageTarget, conform
-from .columns import Columns, Ragged
+from .columns import Columns, Ragged, column_runs
 from .errors import BatchplantError, OptionError, Problem
 from .schema import Audio, Field, Image, Schema, Video
 from .storage import Partial
 
 # A task for a worker: few enough samples that all cores have some, enough to be worth handing over.
 TASK_ROWS = 16
+TASK_BYTES = 2 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,8 +148,10 @@ class Writer:
         if isinstance(samples, Columns):
             self._flush_samples()
             samples.check(self.schema)
-            for start in range(0, samples.rows, TASK_ROWS):
-                part = samples.take(slice(start, start + TASK_ROWS))
+            size = sum(int(column_runs(column)[2].clip(0).sum()) for column in samples.values())
+            rows = max(TASK_ROWS, TASK_BYTES * samples.rows // max(size, 1))
+            for start in range(0, samples.rows, rows):
+                part = samples.take(slice(start, start + rows))
                 self._submit(part.rows, functools.partial(self._encode, columns=part))
         else:
             # Arrays may be refilled by the caller while a worker still reads them.

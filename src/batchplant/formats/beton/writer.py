@@ -61,6 +61,8 @@ class BetonWriter(Writer):
     ) -> None:
         self._page = page_size or PAGE_LEAST
         self._fixed = page_size is not None
+        # Used again for every write: fresh memory would cost more than the copy into it.
+        self._scratch = np.empty(0, dtype=np.uint8)
         if self._page & (self._page - 1) or not PAGE_LEAST <= self._page < PAGE_END:
             raise OptionError(f"page_size must be a power of two from 2 MiB to 2 GiB, not {page_size}")
         self._types = [layout(field) for field in schema.values()]
@@ -183,7 +185,10 @@ class BetonWriter(Writer):
 
     def _copy(self, ptrs: I64, runs: list[tuple[Any, I64, I64]]) -> None:
         first = int(ptrs[0, 0])
-        buffer = np.zeros(self._cursor - first, dtype=np.uint8)
+        if self._scratch.size < self._cursor - first:
+            self._scratch = np.empty(self._cursor - first, dtype=np.uint8)
+        buffer = self._scratch[: self._cursor - first]
+        buffer.fill(0)
         for number, (data, starts, own) in enumerate(runs):
             _native.copy_runs(
                 data, starts, np.maximum(own, 0), buffer, np.ascontiguousarray(ptrs[:, number] - first)
