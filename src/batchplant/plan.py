@@ -22,7 +22,7 @@ from .ops.base import Op, Spec
 from .ops.decode import ChannelsFirst, Decode, ImageDecoder, Normalize, RandomHorizontalFlip
 from .ops.values import Function
 from .reader import Reader
-from .schema import Field, Image, Schema, Tensor
+from .schema import Field, Image, Tensor
 
 CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
 # How many samples may be damaged before the size of pictures cannot be told.
@@ -205,8 +205,3 @@ def spec_of(field: Field) -> Spec:
     if field.kind in ("bytes", "audio", "video") and not field.optional:
         return Spec(np.dtype(np.uint8), (None,), ragged=True)
     return Spec(None)
-
-
-def schema_of(plan: Plan, schema: Schema) -> Schema:
-    """The fields that a plan reads."""
-    return schema.select(dict.fromkeys(one.field for one in plan.outputs))
