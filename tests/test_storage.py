@@ -200,9 +200,10 @@ def test_the_target_appears_when_it_is_complete(tmp_path):
     assert not target.exists()
     assert os.listdir(tmp_path / "new") == [".a.bin.partial"]
     partial.spool("beside").write(b"sums")
-    partial.commit("data", [("beside", ".crc")])
+    partial.spool("other").write(b"0")
+    partial.commit("data", [("beside", "{name}.crc"), ("other", "{stem}.idx")])
     assert target.read_bytes() == b"Jello\1\2"
-    assert sorted(os.listdir(tmp_path / "new")) == ["a.bin", "a.bin.crc"]
+    assert sorted(os.listdir(tmp_path / "new")) == ["a.bin", "a.bin.crc", "a.idx"]
 
 
 def test_discarding_leaves_nothing(tmp_path):

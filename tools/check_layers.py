@@ -16,13 +16,13 @@ LAYERS = [
     ["errors", "_native", "_version"],
     ["schema", "columns"],
     ["storage", "codecs", "checksums"],
-    ["index", "reader", "writer"],
+    ["index", "reader", "writer", "records"],
     ["format"],
     ["shards", "formats", "ops", "order"],
     ["registry", "plan"],
     ["execute", "epoch", "loader", "convert", "verify", "summary"],
     ["interop"],
-    ["__init__", "ffcv", "ffrecord", "cli", "testing", "__main__"],
+    ["__init__", "ffcv", "ffrecord", "tfrecord", "cli", "testing", "__main__"],
 ]
 # Parts whose members know nothing of each other.
 ISLANDS = ["formats"]

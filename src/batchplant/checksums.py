@@ -19,6 +19,7 @@ from .columns import Columns, column_runs
 from .errors import DamagedError
 
 SUFFIX = ".crc"
+SIDE_CAR = "{name}" + SUFFIX
 MAGIC = b"BPCRC1\n\0"
 
 Sums = npt.NDArray[np.uint32]

@@ -121,6 +121,7 @@ def convert(
     seed: int = 0,
     images: ImageOptions | None = None,
     shard_size: int | None = None,
+    shard_samples: int | None = None,
     workers: int | None = None,
     overwrite: bool = False,
     on_error: str = "raise",
@@ -150,12 +151,14 @@ def convert(
     )  # fmt: skip
     writer = create_with(
         os.fspath(target), chosen.rename(names), options, format=target_format, shard_size=shard_size,
+        shard_samples=shard_samples,
         **(target_options or {}),
     )  # fmt: skip
     identity = {
         "source": reader.path, "samples": len(reader), "fields": chosen.to_json(), "rename": names,
         "limit": limit, "shuffle": shuffle, "seed": seed, "images": dataclasses.asdict(images),
-        "shard_size": shard_size, "checksums": checksums, "stamp": _stamp(reader.path),
+        "shard_size": shard_size, "shard_samples": shard_samples, "checksums": checksums,
+        "stamp": _stamp(reader.path),
         "target_options": {name: repr(value) for name, value in (target_options or {}).items()},
     }  # fmt: skip
     feed = _Source(reader, chosen, names, order, on_error == "skip")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +20,9 @@ from .ops.values import ragged_values
 from .plan import ImageStage, Output, Plan, Step, spec_of
 from .reader import Reader
 from .schema import Field
-from .storage import MappedSource, is_remote
+from .storage import MappedSource, is_remote, mapped
 
-# Beyond this many files per batch, mapping each costs more than reading it.
+# Beyond this many files per batch that no reader has mapped, mapping each costs more than reading it.
 MAPPED_FILES = 64
 NOT_NATIVE = 2
 
@@ -298,15 +297,27 @@ class Executor:
     def _locate(self, field: str, ids: I64) -> Located:
         """Where the cells are: in mapped files where they can be, else read."""
         spans = self.reader.spans(field, ids)
-        if spans is not None and len(spans.files) <= MAPPED_FILES and not any(map(is_remote, spans.files)):
-            # A file that went away: the reader knows how to say so.
-            with contextlib.suppress(OSError):
-                bases = [self._map(path) for path in spans.files]
-                return Located(bases, spans.file, spans.start, spans.size, spans.shape)
+        bases = None if spans is None else self._bases(spans.files)
+        if spans is not None and bases is not None:
+            return Located(bases, spans.file, spans.start, spans.size, spans.shape)
         column = self.reader.read(ids, [field])[field]
         assert isinstance(column, Ragged)
         start = np.ascontiguousarray(column.starts)
         return Located([column.data], np.zeros(len(ids), dtype=np.int32), start, column.sizes, column.shape)
+
+    def _bases(self, files: Sequence[str]) -> list[U8] | None:
+        """These files, mapped; None where reading the cells is better."""
+        found = [mapped(path) for path in files]
+        missing = sum(base is None for base in found)
+        if missing > MAPPED_FILES or any(map(is_remote, files)):
+            return None
+        try:
+            return [
+                self._map(path) if base is None else base for path, base in zip(files, found, strict=True)
+            ]
+        except OSError:
+            # A file that went away: the reader knows how to say so.
+            return None
 
     def _map(self, path: str) -> U8:
         with self._maps_lock:

@@ -233,9 +233,10 @@ def create_with(
     *,
     format: str | None = None,
     shard_size: int | None = None,
+    shard_samples: int | None = None,
     **options: Any,
 ) -> Writer | ShardWriter:
-    """:func:`create` with its options gathered, and shards where a size is given."""
+    """:func:`create` with its options gathered, and shards where a size or a count is given."""
     found = get_format(format) if format is not None else target_format(path)
     if found.writer is None:
         raise OptionError(f"{found.name} is read only", path=path)
@@ -249,7 +250,14 @@ def create_with(
     def make(shard: str, how: WriteOptions) -> Writer:
         return made(shard, schema, how, **options)
 
-    return make(path, write) if shard_size is None else ShardWriter(path, schema, write, shard_size, make)
+    if shard_size is None and shard_samples is None:
+        return make(path, write)
+    name = os.path.basename(path.rstrip("/")).lower()
+    suffix = max((one for one in found.suffixes if name.endswith(one)), key=len, default=None)
+    return ShardWriter(
+        path, schema, write, make, size=shard_size, samples=shard_samples, suffix=suffix,
+        side_cars=made.all_side_cars(),
+    )  # fmt: skip
 
 
 def _as_stored(schema: Schema, made: type[Writer], write: WriteOptions) -> Schema:

@@ -127,10 +127,11 @@ def concat(readers: Iterable[Reader]) -> Reader:
 
 
 class ShardWriter:
-    """Writes ``NAME-00000.SUFFIX``, ``NAME-00001.SUFFIX`` … of about ``shard_size`` bytes of cells each.
+    """Writes ``NAME-00000.SUFFIX``, ``NAME-00001.SUFFIX`` … of about ``size`` bytes of cells each.
 
-    All shards get their names at the end, after the last is complete. ``make(path, options)`` gives the
-    writer of one shard.
+    ``samples``: the most samples of a shard. All shards get their names at the end, after the last is
+    complete. ``make(path, options)`` gives the writer of one shard; ``suffix`` and ``side_cars`` are what
+    its format calls its files, where that is more than the last suffix of the path.
     """
 
     def __init__(
@@ -138,20 +139,32 @@ class ShardWriter:
         path: str,
         schema: Schema,
         options: WriteOptions,
-        shard_size: int,
         make: Callable[[str, WriteOptions], Writer],
+        *,
+        size: int | None = None,
+        samples: int | None = None,
+        suffix: str | None = None,
+        side_cars: Iterable[str] = (),
     ) -> None:
-        if shard_size < 1:
-            raise OptionError(f"shard_size must be at least 1 byte, not {shard_size}")
+        if size is not None and size < 1:
+            raise OptionError(f"shard_size must be at least 1 byte, not {size}")
+        if samples is not None and samples < 1:
+            raise OptionError(f"shard_samples must be at least 1, not {samples}")
         self.path = os.fspath(path)
         self.schema = schema
         self.options = options
-        self._size = shard_size
-        self._make = make
-        target = Path(self.path)
-        self._pattern = re.compile(
-            re.escape(target.stem) + r"-\d{5,}" + re.escape(target.suffix) + r"(\.crc)?"
-        )
+        self._size, self._samples, self._make = size, samples, make
+        name = Path(self.path).name
+        self._suffix = Path(name).suffix if suffix is None else suffix
+        self._stem = name[: len(name) - len(self._suffix)]
+        shard = re.escape(self._stem) + r"-\d{5,}"
+        stem = shard + re.escape(Path(self._suffix).stem if Path(self._suffix).suffix else "")
+        self._shard = re.compile(shard + re.escape(self._suffix))
+        beside = [
+            one.replace(".", r"\.").format(name=self._shard.pattern, stem=stem)
+            for one in (checksums.SIDE_CAR, *side_cars)
+        ]
+        self._pattern = re.compile("|".join([self._shard.pattern, *beside]))
         self.check_target()
         self.partial = Partial(self.path + ".shards", overwrite=True, resume=options.resume)
         state = self.partial.state or {}
@@ -162,6 +175,7 @@ class ShardWriter:
         # The shard may have been saved after the last time that all were, or been finished and begun anew.
         saved = self._current.resumed or {"bytes": 0, "extra": state.get("extra")}
         self._bytes: int = saved["bytes"]
+        self._count_now = self._current.received
         self.resumed: dict[str, Any] | None = saved["extra"]
 
     def _existing(self) -> list[Path]:
@@ -178,8 +192,7 @@ class ShardWriter:
             )
 
     def _open(self, *, resume: bool = False) -> Writer:
-        target = Path(self.path)
-        name = f"{target.stem}-{len(self._done):05d}{target.suffix}"
+        name = f"{self._stem}-{len(self._done):05d}{self._suffix}"
         options = dataclasses.replace(self.options, resume=resume, overwrite=True, length=None)
         return self._make(str(self.partial.folder / name), options)
 
@@ -220,16 +233,23 @@ class ShardWriter:
         sizes = sum(np.maximum(column_runs(column)[2], 0) for column in samples.values())
         start = 0
         for row, size in enumerate(np.broadcast_to(sizes, samples.rows).tolist()):
-            if self._bytes and self._bytes + size > self._size:
+            if self._full(size):
                 self._current.append(samples.take(slice(start, row)))
                 self._next()
                 start = row
             self._bytes += size
+            self._count_now += 1
         self._current.append(samples.take(slice(start, None)))
+
+    def _full(self, size: int) -> bool:
+        """Whether a sample of this size belongs into the next shard."""
+        if self._samples is not None and self._count_now >= self._samples:
+            return True
+        return self._size is not None and self._bytes > 0 and self._bytes + size > self._size
 
     def _next(self) -> None:
         self._finish_current()
-        self._bytes, self._finished = 0, False
+        self._bytes, self._count_now, self._finished = 0, 0, False
         self._current = self._open()
 
     @contextlib.contextmanager
@@ -269,7 +289,7 @@ class ShardWriter:
                     # A folder cannot be replaced in one step.
                     os.replace(there, self.partial.folder / f"replaced {one.name}")
                 os.replace(one, there)
-            self.files = [str(parent / one.name) for one in sorted(made) if one.suffix != checksums.SUFFIX]
+            self.files = [str(parent / one.name) for one in sorted(made) if self._shard.fullmatch(one.name)]
             for one in old:
                 if one.name not in {other.name for other in made}:
                     shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()

@@ -16,6 +16,7 @@ import json
 import mmap
 import os
 import shutil
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,16 @@ class _SourceFile(io.RawIOBase):
         return size
 
 
+# The files that some reader holds mapped, so that nobody maps them again.
+_MAPPED: weakref.WeakValueDictionary[str, MappedSource] = weakref.WeakValueDictionary()
+
+
+def mapped(path: str) -> U8 | None:
+    """The bytes of a local file that a reader has open already, else None."""
+    found = _MAPPED.get(path)
+    return None if found is None or found.closed else found.data
+
+
 class MappedSource(Source):
     """A local file, mapped."""
 
@@ -143,6 +154,7 @@ class MappedSource(Source):
             # An empty file cannot be mapped.
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
         self.data: U8 = np.frombuffer(mapping, dtype=np.uint8)
+        _MAPPED[path] = self
 
     def _view(self, start: int, size: int) -> U8:
         return self.data[start : start + size]
@@ -247,6 +259,12 @@ class Spool:
             self._fd = -1
 
 
+def side_car(path: str | Path, template: str) -> Path:
+    """The file beside another: the template ``{name}.crc`` or ``{stem}.idx`` filled in."""
+    path = Path(path)
+    return path.with_name(template.format(name=path.name, stem=path.stem))
+
+
 def partial_folder(target: str, *, sharded: bool = False) -> Path:
     """Where a target is made until it is complete."""
     path = Path(f"{target}.shards" if sharded else target)
@@ -323,9 +341,9 @@ class Partial:
     def commit(
         self, name: str, beside: Iterable[tuple[str, str]] = (), side_cars: Iterable[str] = ()
     ) -> None:
-        """Move the finished ``name`` to the target, and ``beside`` (name, suffix) next to it.
+        """Move the finished ``name`` to the target, and ``beside`` (name, template) next to it.
 
-        ``side_cars``: suffixes of what belonged to an older target, and goes with it.
+        ``side_cars``: templates of what belonged to an older target, and goes with it; see :func:`side_car`.
         """
         self.check_target()
         for spool in self._spools.values():
@@ -343,11 +361,11 @@ class Partial:
         else:
             sync(made)
         # Never an old side-car beside a new target, whenever the power goes.
-        for suffix in side_cars:
-            Path(f"{self.target}{suffix}").unlink(missing_ok=True)
+        for template in side_cars:
+            side_car(self.target, template).unlink(missing_ok=True)
         os.replace(made, self.target)
-        for spooled, suffix in beside:
-            os.replace(self.folder / spooled, f"{self.target}{suffix}")
+        for spooled, template in beside:
+            os.replace(self.folder / spooled, side_car(self.target, template))
         sync(self.target.parent)
         self.discard()
 

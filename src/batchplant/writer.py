@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from . import checksums
+from . import checksums, index
 from .codecs.cells import encode_samples
 from .codecs.image_rules import ImageOptions, ImageTarget, conform
 from .columns import Columns, Ragged, column_runs
@@ -70,6 +70,8 @@ class Writer:
     """Takes samples, leaves a complete file or nothing."""
 
     format: ClassVar[str] = ""
+    # Templates of the files that the format may leave beside its own: "{name}.schema.json", "{stem}.idx".
+    side_cars: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, path: str, schema: Schema, options: WriteOptions) -> None:
         self.path = os.fspath(path)
@@ -119,6 +121,10 @@ class Writer:
         """Complete the file; return its name inside ``self.partial.folder``."""
         raise NotImplementedError
 
+    def _beside(self) -> list[tuple[str, str]]:
+        """After ``_finish``: (name inside ``self.partial.folder``, template) of each side-car that it has."""
+        return []
+
     def _state(self) -> dict[str, Any]:
         """What ``_begin`` needs to go on, as JSON; spools remember their own length."""
         return {}
@@ -136,6 +142,11 @@ class Writer:
     def image_target(cls, field: Image) -> ImageTarget:
         """What the format can hold in an image field."""
         return ImageTarget()
+
+    @classmethod
+    def all_side_cars(cls) -> tuple[str, ...]:
+        """Templates of everything that may lie beside a finished file and belong to it."""
+        return (checksums.SIDE_CAR, index.SIDE_CAR, *cls.side_cars)
 
     # -- what everybody uses ---------------------------------------------------------------------------
 
@@ -184,8 +195,8 @@ class Writer:
             self._flush_samples()
             self._drain(0)
             name = self._finish()
-            beside = [("checksums", checksums.SUFFIX)] if self.options.checksums else []
-            self.partial.commit(name, beside, side_cars=[checksums.SUFFIX])
+            beside = [("checksums", checksums.SIDE_CAR)] if self.options.checksums else []
+            self.partial.commit(name, [*beside, *self._beside()], self.all_side_cars())
         except BaseException:
             self.abort()
             raise

@@ -74,6 +74,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--shard-size", type=parse_size, metavar="SIZE", help="several files of about this size each"
     )
+    how.add_argument("--shard-samples", type=int, metavar="N", help="several files of at most N samples each")
     how.add_argument("--workers", type=int, metavar="N", help="encoding threads (default: all cores)")
     how.add_argument("--checksums", action="store_true", help="also write DST.crc, which verify uses")
     how.add_argument("--overwrite", action="store_true", help="replace DST")
@@ -96,12 +97,13 @@ def run(args: argparse.Namespace) -> int:
                 args.source, args.target, format=args.format, target_format=args.to,
                 fields=args.fields.split(",") if args.fields else None, rename=_renames(args.rename),
                 limit=args.limit, shuffle=args.shuffle, seed=args.seed, images=images,
-                shard_size=args.shard_size, workers=args.workers, overwrite=args.overwrite,
+                shard_size=args.shard_size, shard_samples=args.shard_samples,
+                workers=args.workers, overwrite=args.overwrite,
                 on_error=args.on_error, checksums=args.checksums, resume=args.resume, progress=progress,
                 source_options=parse_options(args.option), target_options=parse_options(args.to_option),
             )  # fmt: skip
     except (KeyboardInterrupt, BatchplantError):
-        if partial_folder(args.target, sharded=args.shard_size is not None).exists():
+        if partial_folder(args.target, sharded=bool(args.shard_size or args.shard_samples)).exists():
             print("batchplant: what was done is kept; --resume goes on from there", file=sys.stderr)
         raise
     _report(args, done)

@@ -1,0 +1,4 @@
+"""The side-car index: what scanning a file once found out, remembered beside it."""
+
+SUFFIX = ".bpindex"
+SIDE_CAR = "{name}" + SUFFIX
