@@ -13,7 +13,7 @@ ASAN_PY := $(ASAN_VENV)/bin/python
 # it, the runtime finds no function to throw exceptions with.
 ASAN_RUNTIME = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so)
 
-FUZZ_TARGETS := build/fuzz/probe build/fuzz/jpeg build/fuzz/engine
+FUZZ_TARGETS := build/fuzz/probe build/fuzz/jpeg build/fuzz/baseline build/fuzz/engine build/fuzz/msgpack build/fuzz/recordio build/fuzz/lmdb_pages build/fuzz/datum build/fuzz/tar build/fuzz/tfrecord build/fuzz/example
 
 # A change to one of these needs the extension built and the package installed anew; a change to a
 # Python file never does.
@@ -107,7 +107,11 @@ $(ASAN_VENV)/.installed: $(BUILD_INPUTS) | $(ASAN_VENV)/.tools
 	@touch $@
 
 # What a target needs beside the unit of its name.
-build/fuzz/engine: $(addprefix native/,jpeg.cpp kernels.cpp kernels_avx2.cpp kernels_neon.cpp output.cpp resample.cpp)
+JPEG_SOURCES := $(addprefix native/,baseline.cpp huffman.cpp jpeg.cpp jpeg_kernels.cpp jpeg_kernels_avx2.cpp \
+  jpeg_kernels_neon.cpp kernels.cpp kernels_avx2.cpp kernels_neon.cpp)
+build/fuzz/tfrecord: $(addprefix native/,bytes.cpp crc.cpp)
+build/fuzz/jpeg build/fuzz/baseline: $(JPEG_SOURCES)
+build/fuzz/engine: $(JPEG_SOURCES) $(addprefix native/,output.cpp resample.cpp)
 
 build/fuzz/%: fuzz/%.cpp native/%.cpp native/%.hpp fuzz/driver.cpp
 	@echo 'Building $@ …'

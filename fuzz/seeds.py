@@ -1,9 +1,17 @@
 """Write small images of every encoding into a folder, for the fuzzers to start from."""
 
+import io
 import sys
+import tarfile
 from pathlib import Path
 
+import lmdb
+import msgpack
+import numpy as np
 from PIL import Image
+
+import batchplant as bp
+from batchplant.storage import side_car
 
 VARIANTS = [
     ("jpg", "L", {}),
@@ -24,11 +32,106 @@ VARIANTS = [
 ]
 
 
+def msgpack_streams(folder: Path) -> None:
+    """Maps as we write them, arrays in both ways, and what others write."""
+    kinds = {
+        "image": bp.Image(),
+        "number": bp.Int(),
+        "text": bp.Text(optional=True),
+        "array": bp.Tensor("uint8", (None, None, 3)),
+    }
+    for way in ("ext", "msgpack-numpy"):
+        path = folder / f"{way}.msgpack"
+        with bp.create(path, kinds, overwrite=True, numpy=way) as out:
+            for n, number in enumerate((-5, 300, 2**40)):
+                picture, array = np.full((2, 3, 3), n, np.uint8), np.zeros((n, 2, 3), np.uint8)
+                out.append({"image": picture, "number": number, "text": "x" * n or None, "array": array})
+        side_car(path, "{name}.schema.json").unlink()
+    others = {"a": [1, None, True, 1.5, {"b": []}], "number": -3, "text": b"xy", 1: msgpack.Timestamp(1, 2)}
+    (folder / "others.msgpack").write_bytes(b"".join(map(msgpack.packb, ([others], 1.5, -(2**40)))))
+
+
+def recordio_files(folder: Path) -> None:
+    """Whole and split records, and image records."""
+    magic = (0xCED7230A).to_bytes(4, "little")
+    with bp.create(folder / "raw.rec", {"data": bp.Bytes()}, overwrite=True) as out:
+        for data in (b"", b"abc", magic, b"1234" + magic + magic + b"5", b"x" + magic):
+            out.append({"data": data})
+    kinds = {"image": bp.Image(), "label": bp.Tensor("float32", (None,))}
+    with bp.create(folder / "image.rec", kinds, overwrite=True) as out:
+        for count in (1, 3):
+            out.append({"image": np.zeros((2, 3, 3), np.uint8), "label": np.ones(count, np.float32)})
+
+
+def lmdb_environments(folder: Path) -> None:
+    """Small values, large ones, a deep tree, a named database, and pages that are free again."""
+    for name, count, size, db in (("few", 5, 10, b""), ("many", 60, 300, b""), ("large", 3, 9000, b"one")):
+        place = str(folder / f"{name}.lmdb")
+        Path(place).unlink(missing_ok=True)
+        with lmdb.open(place, subdir=False, lock=False, map_size=1 << 24, max_dbs=1) as environment:
+            table = environment.open_db(db) if db else None
+            for numbers in (range(count), range(count, count + 2)):
+                with environment.begin(write=True, db=table) as transaction:
+                    for number in numbers:
+                        transaction.put(b"%04d" % number, bytes([number]) * size)
+                    transaction.delete(b"0001")
+
+
+def datums(folder: Path) -> None:
+    """Caffe's messages: bytes, and floats packed and one by one."""
+    raw = b"\x08\x03\x10\x02\x18\x02\x22\x0cabcdefghijkl\x28\x05\x38\x00"
+    real = b"\x08\x01\x10\x01\x18\x03\x35\0\0\x80\x3f\x32\x08\0\0\x80\x3f\0\0\0\0\x28" + b"\xff" * 9 + b"\x01"
+    (folder / "raw.datum").write_bytes(raw)
+    (folder / "real.datum").write_bytes(real)
+
+
+def tar_archives(folder: Path) -> None:
+    """Every kind of header: long names, folders and links, and our own note."""
+    for kind in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        with tarfile.open(folder / f"{kind}.tar", "w", format=kind) as out:
+            for key in ("a", "folder/" * 18 + "b", "größe"):
+                for ending, data in (("txt", b"text"), ("seg.cls", b"12"), ("JPG", b"")):
+                    member = tarfile.TarInfo(f"{key}.{ending}")
+                    member.size = len(data)
+                    out.addfile(member, io.BytesIO(data))
+                member.type, member.linkname = tarfile.SYMTYPE, "x" * (120 * kind)
+                out.addfile(member)
+    with bp.create(folder / "own.tar", {"n": bp.Int(), "t": bp.Text()}, overwrite=True) as out:
+        for n in range(3):
+            out.append({"n": n, "t": "x" * n})
+
+
+def tfrecord_files(folder: Path) -> None:
+    """Files of records, and Examples and SequenceExamples by themselves."""
+    kinds = {
+        "image": bp.Bytes(),
+        "n": bp.Int(optional=True),
+        "ids": bp.Tensor("int64", (None,)),
+        "x": bp.Float("float32"),
+    }
+    with bp.create(folder / "own.tfrecord", kinds, overwrite=True) as out:
+        for n in range(4):
+            ids = np.arange(n) * 10**n - 5
+            out.append({"image": bytes(n), "n": n or None, "ids": ids, "x": n / 3})
+    golden = Path(__file__).parent.parent / "tests" / "golden" / "tfrecord"
+    for path in (folder / "own.tfrecord", golden / "sequence.tfrecord"):
+        with bp.open(path, records="raw", schema={"data": "bytes"}) as reader:
+            for n, one in enumerate(reader):
+                (folder / f"{path.stem}-{n}.example").write_bytes(one["data"])
+    side_car(folder / "own.tfrecord", "{name}.schema.json").unlink()
+
+
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     picture = Image.radial_gradient("L").resize((24, 17))
     for number, (suffix, mode, options) in enumerate(VARIANTS):
         picture.convert("RGB").convert(mode).save(folder / f"{number:02}.{suffix}", **options)
+    msgpack_streams(folder)
+    recordio_files(folder)
+    lmdb_environments(folder)
+    datums(folder)
+    tar_archives(folder)
+    tfrecord_files(folder)
 
 
 if __name__ == "__main__":

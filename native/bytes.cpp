@@ -19,6 +19,7 @@ int64_t copy_runs(const uint8_t* src, size_t src_size, const int64_t* src_starts
         }
     }
     for (size_t i = 0; i < n; ++i) {
+        if (i + 1 < n) prefetch_run(src + src_starts[i + 1], sizes[i + 1]);
         // An empty run may come with a null buffer, which memmove must not be given.
         if (sizes[i] > 0) std::memmove(dst + dst_starts[i], src + src_starts[i], static_cast<size_t>(sizes[i]));
     }

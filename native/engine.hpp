@@ -57,8 +57,9 @@ struct Seconds {
 // batch on almost nothing is allocated. Several threads may call it at once; their calls queue.
 class Engine {
 public:
-    // Throws std::invalid_argument for a number or a cpu that cannot be. `kernels` is for tests.
-    Engine(size_t threads, const std::vector<int>& cpus, const Kernels& kernels = best_kernels());
+    // Throws std::invalid_argument for a number or a cpu that cannot be. For tests: `kernels`, and without
+    // `baseline` libjpeg alone decodes JPEGs.
+    Engine(size_t threads, const std::vector<int>& cpus, const Kernels& kernels = best_kernels(), bool baseline = true);
     ~Engine();
 
     // What is wrong with one picture is said in the result, and the others are decoded all the same. A picture
@@ -71,6 +72,10 @@ public:
     // Runs must not overlap in dst.
     int64_t gather(const std::vector<Buffer>& bases, const int32_t* base, const int64_t* start, const int64_t* size,
                    size_t n, uint8_t* dst, size_t dst_size, const int64_t* dst_start);
+
+    // Waits until all work of the calls so far is handed out, so that the next call's begins at once: whoever
+    // takes memory for its result only then needs less of it.
+    void wait_turn() { pool_.wait_turn(); }
 
     size_t threads() const { return workers_.size(); }
     Seconds seconds() const;

@@ -11,6 +11,8 @@
 
 #include <jerror.h>
 
+#include "baseline.hpp"
+
 namespace batchplant {
 namespace {
 
@@ -157,10 +159,14 @@ struct JpegDecoder::State {
     jpeg_progress_mgr progress{};
     SpareTables spare_tables;
     void* (*allocate)(j_common_ptr, int, size_t) = nullptr;
+    const uint8_t* encoded = nullptr;
     size_t encoded_size = 0;
     std::vector<uint8_t> scratch;
+    std::unique_ptr<BaselineDecoder> baseline;
+    std::array<HuffmanCode, 2 * NUM_HUFF_TBLS> codes;
 
-    State() {
+    explicit State(const JpegKernels* kernels) {
+        if (kernels != nullptr) baseline = std::make_unique<BaselineDecoder>(*kernels);
         codec.err = install(errors);
         progress.progress_monitor = limit_scans;
     }
@@ -194,6 +200,56 @@ struct JpegDecoder::State {
         jpeg_mem_src(&codec, data, static_cast<unsigned long>(size));
         jpeg_read_header(&codec, TRUE);
         return true;
+    }
+
+    // Fills in what baseline.hpp has to know. False where the picture is of another kind.
+    bool describe(BaselineHeader& header) {
+        const bool three = codec.num_components == 3 && codec.jpeg_color_space == JCS_YCbCr;
+        const bool one = codec.num_components == 1 && codec.jpeg_color_space == JCS_GRAYSCALE;
+        if (!(one || three) || codec.progressive_mode || codec.arith_code || jpeg_has_multiple_scans(&codec) ||
+            codec.comps_in_scan != codec.num_components || codec.Ss != 0 || codec.Se != DCTSIZE2 - 1 ||
+            codec.Ah != 0 || codec.Al != 0) {
+            return false;
+        }
+        header.width = codec.image_width;
+        header.height = codec.image_height;
+        header.components = static_cast<size_t>(codec.num_components);
+        for (size_t c = 0; c < header.components; ++c) {
+            const jpeg_component_info& from = codec.comp_info[c];
+            const bool in_range = from.dc_tbl_no >= 0 && from.dc_tbl_no < NUM_HUFF_TBLS && from.ac_tbl_no >= 0 &&
+                                  from.ac_tbl_no < NUM_HUFF_TBLS && from.quant_tbl_no >= 0 &&
+                                  from.quant_tbl_no < NUM_QUANT_TBLS;
+            if (!in_range || codec.cur_comp_info[c] != &from) return false;
+            if (c > 0 && (from.h_samp_factor != 1 || from.v_samp_factor != 1)) return false;
+            const JQUANT_TBL* steps = codec.quant_tbl_ptrs[from.quant_tbl_no];
+            header.component[c] = {steps ? steps->quantval : nullptr, static_cast<size_t>(from.dc_tbl_no),
+                                   static_cast<size_t>(from.ac_tbl_no)};
+        }
+        const int across = codec.comp_info[0].h_samp_factor, down = codec.comp_info[0].v_samp_factor;
+        const bool plain = across == 1 && down == 1, halved = across == 2 && (down == 1 || down == 2);
+        if (!plain && !(three && halved)) return false;
+        header.across = static_cast<size_t>(across);
+        header.down = static_cast<size_t>(down);
+        for (size_t n = 0; n < NUM_HUFF_TBLS; ++n) {
+            header.dc[n] = copy(codec.dc_huff_tbl_ptrs[n], codes[n]);
+            header.ac[n] = copy(codec.ac_huff_tbl_ptrs[n], codes[NUM_HUFF_TBLS + n]);
+        }
+        header.restart_interval = codec.restart_interval;
+        // Where the data ended with the header, libjpeg reads an end that it made up.
+        const auto begin = reinterpret_cast<uintptr_t>(encoded);
+        const auto next = reinterpret_cast<uintptr_t>(codec.src->next_input_byte);
+        if (next < begin || next - begin > encoded_size) return false;
+        header.data = encoded + (next - begin);
+        header.end = encoded + encoded_size;
+        return true;
+    }
+
+    static const HuffmanCode* copy(const JHUFF_TBL* from, HuffmanCode& to) {
+        if (from == nullptr) return nullptr;
+        std::copy_n(from->bits, to.counts.size(), to.counts.begin());
+        to.counts[0] = 0;
+        std::copy_n(from->huffval, to.symbols.size(), to.symbols.begin());
+        return &to;
     }
 
     // Where pictures were cut off after a whole scan, libjpeg guesses what is missing of a block from the
@@ -254,7 +310,7 @@ struct JpegDecoder::State {
     }
 };
 
-JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {
+JpegDecoder::JpegDecoder(const JpegKernels* kernels) : state_(std::make_unique<State>(kernels)) {
     if (!state_->create()) throw std::runtime_error(std::string("libjpeg cannot be used: ") + state_->errors.message);
 }
 
@@ -266,6 +322,7 @@ ImageShape JpegDecoder::open(const uint8_t* data, size_t size) {
     const auto& codec = state.codec;
     if (codec.data_precision != 8) throw_bad_jpeg(std::to_string(codec.data_precision) + " bits per sample, not 8");
     const ImageShape stored{codec.image_height, codec.image_width, static_cast<size_t>(codec.num_components)};
+    state.encoded = data;
     state.encoded_size = size;
     check_size(stored, size);
     return stored;
@@ -303,14 +360,24 @@ JpegDecoder::Part JpegDecoder::decode_part(size_t left, size_t top, size_t right
     if (left >= right || right > whole.width || top >= bottom || bottom > whole.height) {
         throw std::invalid_argument("that part of the picture does not exist");
     }
+    const auto make_room = [&](size_t pixels, size_t more) {
+        if (state.scratch.size() < pixels + more) state.scratch.resize(pixels + more);
+        return state.scratch.data();
+    };
+    BaselineHeader header;
+    if (state.baseline && options.dct == JpegDct::accurate && options.shrink == 1 && state.describe(header)) {
+        const size_t width = right - left, height = bottom - top, stride = width * whole.channels;
+        uint8_t* pixels = make_room(stride * height, std::max(spare, 3 * jpeg_overrun));
+        if (state.baseline->decode(header, left, top, right, bottom, whole.channels, pixels)) {
+            return {pixels, left, top, width, height, stride, pixels + stride * height + spare};
+        }
+    }
     state.codec.out_color_space = output_space(state.codec.num_components, options.mode);
     if (!state.start(options, left, top, right)) throw_bad_jpeg(state.errors.message);
     const size_t width = right - left, height = bottom - top, stride = width * whole.channels;
-    const size_t size = stride * height + spare;
-    if (state.scratch.size() < size) state.scratch.resize(size);
-    uint8_t* pixels = state.scratch.data();
+    uint8_t* pixels = make_room(stride * height, spare);
     if (!state.read_rows(pixels, stride, height)) throw_bad_jpeg(state.errors.message);
-    return {pixels, left, top, width, height, stride, pixels + size};
+    return {pixels, left, top, width, height, stride, pixels + stride * height + spare};
 }
 
 size_t JpegDecoder::warnings() const { return state_->errors.warnings; }

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "jpeg_kernels.hpp"
+
 namespace batchplant {
 
 enum class JpegMode { stored, gray, rgb };
@@ -37,7 +39,9 @@ struct JpegOptions {
 // of its predecessor, and the pixels would then depend on which thread saw what.
 class JpegDecoder {
 public:
-    JpegDecoder();
+    // With kernels, decode_part() decodes the common kind of picture itself (baseline.hpp), which takes less time
+    // and gives the same pixels, and leaves to libjpeg all others and whatever is damaged. Without, libjpeg does all.
+    explicit JpegDecoder(const JpegKernels* kernels = nullptr);
     ~JpegDecoder();
 
     // Reads the header. The bytes are borrowed until the next open(). Refuses a picture that claims more

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "jpeg_kernels.hpp"
+
 namespace batchplant {
 namespace {
 
@@ -145,7 +147,8 @@ uint16_t half_of(float value) {
 }
 
 const Kernels portable_kernels = {
-    "portable", to_bytes, to_fine, pack, blend_bytes, blend_fine, blend_linear, reverse, split, to_float, to_half,
+    "portable", &portable_jpeg_kernels, to_bytes, to_fine, pack, blend_bytes,
+    blend_fine, blend_linear, reverse, split, to_float, to_half,
 };
 
 const Kernels& best_kernels() {

@@ -48,8 +48,11 @@ struct FineTaps {
     std::vector<int16_t> weights;
 };
 
+struct JpegKernels;
+
 struct Kernels {
     const char* name;
+    const JpegKernels* jpeg;  // see jpeg_kernels.hpp
 
     // Horizontal passes. Bytes are rounded and cut to 0..255.
     void (*to_bytes)(const uint8_t* row, const Taps& taps, uint8_t* dst);

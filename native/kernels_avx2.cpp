@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "jpeg_kernels.hpp"
+
 // The whole file but its last function runs on processors with AVX2 only, which is found out at run time.
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
@@ -323,7 +325,8 @@ void to_half(const uint8_t* src, const float* scale, const float* offset, uint16
 }
 
 const Kernels avx2 = {
-    "avx2", to_bytes, to_fine, pack, blend_bytes, blend_fine, blend_linear, reverse, split, to_float, to_half,
+    "avx2", &avx2_jpeg_kernels, to_bytes, to_fine, pack, blend_bytes,
+    blend_fine, blend_linear, reverse, split, to_float, to_half,
 };
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "jpeg_kernels.hpp"
+
 namespace batchplant {
 namespace {
 
@@ -364,7 +366,8 @@ void to_half(const uint8_t* src, const float* scale, const float* offset, uint16
 }
 
 const Kernels neon = {
-    "neon", to_bytes, to_fine, pack, blend_bytes, blend_fine, blend_linear, reverse, split, to_float, to_half,
+    "neon", &neon_jpeg_kernels, to_bytes, to_fine, pack, blend_bytes,
+    blend_fine, blend_linear, reverse, split, to_float, to_half,
 };
 
 }  // namespace

@@ -68,6 +68,11 @@ public:
         state_->run(call);
     }
 
+    // Waits until there is no call left that a thread could begin with.
+    void wait_turn() {
+        if (!forked()) state_->wait_turn();
+    }
+
     // Waits for the calls under way, then ends the threads. May be called twice.
     void close() {
         if (!forked()) return state_->stop();
@@ -93,7 +98,7 @@ private:
 
     struct State {
         std::mutex mutex;
-        std::condition_variable wake;
+        std::condition_variable wake, handed_out;
         std::deque<Call*> calls;
         bool stopping = false;
         bool joined = false;
@@ -105,6 +110,11 @@ private:
             calls.push_back(&call);
             wake.notify_all();
             call.finished.wait(lock, [&] { return call.done; });
+        }
+
+        void wait_turn() {
+            std::unique_lock lock(mutex);
+            handed_out.wait(lock, [&] { return stopping || calls.empty(); });
         }
 
         void serve(size_t worker) noexcept {
@@ -119,7 +129,10 @@ private:
                 lock.lock();
                 // Nothing is left to hand out: the next call's turn. The last thread to leave wakes the
                 // caller, which may destroy the call as soon as the lock is free.
-                if (!calls.empty() && calls.front() == &call) calls.pop_front();
+                if (!calls.empty() && calls.front() == &call) {
+                    calls.pop_front();
+                    if (calls.empty()) handed_out.notify_all();
+                }
                 if (--call.busy == 0) {
                     call.done = true;
                     call.finished.notify_one();
@@ -135,6 +148,7 @@ private:
                 joined = true;
             }
             wake.notify_all();
+            handed_out.notify_all();
             for (auto& thread : threads) thread.join();
         }
     };

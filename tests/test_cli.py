@@ -17,7 +17,7 @@ import pytest
 import batchplant
 from batchplant.cli import build_parser, main
 
-COMMANDS = ("formats", "info", "head", "convert", "verify")
+COMMANDS = ("formats", "info", "head", "convert", "verify", "index")
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_formats_lists_all_and_tells_about_one(capsys: pytest.CaptureFixture[str
     assert main(["formats", "beton"]) == 0
     assert "page_size" in capsys.readouterr().out
     assert main(["formats", "betonn"]) == 2
-    assert "beton, imagefolder" in capsys.readouterr().err
+    assert "beton, ffrecord" in capsys.readouterr().err
 
 
 def test_info(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:

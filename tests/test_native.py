@@ -3,6 +3,7 @@
 import io
 import mmap
 import struct
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -134,6 +135,57 @@ def test_crc32c_runs():
     assert sums.tolist() == expected
 
 
+# --- crc32 --------------------------------------------------------------------------------------------------
+
+
+# Around the lengths at which the processors' ways of summing change over.
+LENGTHS = [
+    *range(0, 40),
+    63,
+    127,
+    128,
+    129,
+    383,
+    384,
+    385,
+    895,
+    896,
+    897,
+    1791,
+    1792,
+    3071,
+    3072,
+    20_000,
+    100_001,
+]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_sums_of_every_length(length):
+    data = np.random.default_rng(length).integers(0, 256, length + 3, np.uint8)
+    for skip in (0, 1, 3):
+        part = data[skip : skip + length]
+        for seed in (0, 0xDEADBEEF):
+            expected = zlib.crc32(part, seed)
+            assert _native.crc32(part, seed) == _native._crc32_portable(part, seed) == expected
+            assert _native.crc32c(part, seed) == _native._crc32c_portable(part, seed)
+
+
+@given(st.binary(max_size=3000), st.integers(0, 2**32 - 1))
+def test_crc32_is_that_of_zlib(data, seed):
+    assert _native.crc32(data, seed) == _native._crc32_portable(data, seed) == zlib.crc32(data, seed)
+
+
+def test_crc32_runs_with_and_without_a_copy():
+    data = np.random.default_rng(0).integers(0, 256, 5000, np.uint8)
+    starts, sizes, places = i64(0, 10, 5000, 3, 100), i64(4000, 7, 0, 1, 900), i64(0, 4000, 4007, 4007, 4008)
+    expected = [zlib.crc32(data[s : s + n]) for s, n in zip(starts, sizes, strict=True)]
+    assert _native.crc32_runs(data, starts, sizes).tolist() == expected
+    out = np.zeros(4908, np.uint8)
+    assert _native.copy_runs_crc32(data, starts, sizes, out, places).tolist() == expected
+    assert out.tobytes() == b"".join(data[s : s + n].tobytes() for s, n in zip(starts, sizes, strict=True))
+
+
 # --- runs ---------------------------------------------------------------------------------------------------
 
 BAD_RUNS = [
@@ -155,6 +207,12 @@ def test_runs_out_of_bounds_name_the_run(start, size):
     starts, sizes = i64(0, 10, start), i64(10, 0, size)
     with pytest.raises(IndexError, match="run 2 "):
         _native.crc32c_runs(data, starts, sizes)
+    out, places = np.zeros(20, np.uint8), i64(0, 10, 10)
+    with pytest.raises(IndexError, match="run 2 "):
+        _native.copy_runs_crc32(data, starts, sizes, out, places)
+    with pytest.raises(IndexError, match="run 2 "):
+        _native.copy_runs_crc32(out, places, sizes, data, starts)
+    assert not data.any()
 
 
 @pytest.mark.parametrize(("start", "size"), [run for run in BAD_RUNS if run[1] > 0])
@@ -593,5 +651,6 @@ def test_resize_area_from_many_threads():
 
 def test_features_name_what_is_used():
     features = _native.features()
+    assert features["crc32"] in ("pclmul", "armv8", "slicing-by-8")
     assert features["crc32c"] in ("sse4.2", "armv8", "slicing-by-8")
     assert features["jpeg"].startswith("libjpeg")

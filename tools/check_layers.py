@@ -14,11 +14,11 @@ from pathlib import Path
 # right below the package; "__init__" stands for the package's own __init__, which may import anything.
 LAYERS = [
     ["errors", "_native", "_version"],
-    ["schema", "columns"],
-    ["storage", "codecs", "checksums"],
+    ["schema", "columns", "buffers"],
+    ["storage", "gzip_source", "codecs", "checksums"],
     ["index", "reader", "writer", "records"],
     ["format"],
-    ["shards", "formats", "ops", "order"],
+    ["shards", "interleave", "formats", "ops", "order"],
     ["registry", "plan"],
     ["execute", "epoch", "loader", "convert", "verify", "summary"],
     ["interop"],

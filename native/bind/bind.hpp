@@ -44,6 +44,15 @@ void bind_probe(nb::module_& module);
 void bind_jpeg(nb::module_& module);
 void bind_image(nb::module_& module);
 void bind_engine(nb::module_& module);
+void bind_lease(nb::module_& module);
+void bind_permute(nb::module_& module);
+void bind_msgpack(nb::module_& module);
+void bind_lmdb(nb::module_& module);
+void bind_recordio(nb::module_& module);
+void bind_fetch(nb::module_& module);
+void bind_tfrecord(nb::module_& module);
+void bind_example(nb::module_& module);
+void bind_tar(nb::module_& module);
 void bind_features(nb::module_& module);
 
 }  // namespace batchplant

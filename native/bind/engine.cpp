@@ -172,10 +172,11 @@ void gather(Engine& engine, const nb::list& bases, const Int32s& base, const Int
     if (bad >= 0) throw_bad_run(bad);
 }
 
-void make_engine(Engine* place, int64_t threads, const std::optional<std::vector<int>>& cpus, bool portable) {
+void make_engine(Engine* place, int64_t threads, const std::optional<std::vector<int>>& cpus, bool portable,
+                 bool baseline) {
     const auto count = threads < 0 ? 0 : static_cast<size_t>(threads);
     const Kernels& kernels = portable ? portable_kernels : best_kernels();
-    new (place) Engine(count, cpus.value_or(std::vector<int>()), kernels);
+    new (place) Engine(count, cpus.value_or(std::vector<int>()), kernels, baseline);
 }
 
 }  // namespace
@@ -183,13 +184,15 @@ void make_engine(Engine* place, int64_t threads, const std::optional<std::vector
 void bind_engine(nb::module_& module) {
     nb::class_<Engine>(module, "Engine", "Decodes batches of pictures on threads of its own.")
         .def("__init__", make_engine, nb::arg("threads"), nb::arg("cpus") = nb::none(), nb::kw_only(),
-             nb::arg("_portable") = false)
+             nb::arg("_portable") = false, nb::arg("_baseline") = true)
         .def("decode", decode, nb::arg("bases"), nb::arg("base").noconvert(), nb::arg("start").noconvert(),
              nb::arg("size").noconvert(), nb::arg("shape").noconvert().none(), nb::arg("box").noconvert().none(),
              nb::arg("flip").noconvert().none(), nb::arg("out").noconvert(), nb::kw_only(), nb::arg("layout"),
              nb::arg("filter"), nb::arg("dct") = "accurate", nb::arg("fast_scale") = false, nb::arg("strict") = true,
              nb::arg("scale").noconvert() = nb::none(), nb::arg("offset").noconvert() = nb::none(),
              "Decode pictures into out; gives their status, the errors as (index, message), and libjpeg's warnings.")
+        .def("wait_turn", &Engine::wait_turn, nb::call_guard<nb::gil_scoped_release>(),
+             "Wait until all work of the calls so far is handed out.")
         .def("gather", gather, nb::arg("bases"), nb::arg("base").noconvert(), nb::arg("start").noconvert(),
              nb::arg("size").noconvert(), nb::arg("out").noconvert(), nb::arg("out_starts").noconvert(),
              "Copy runs of the bases to their places in out; nothing is copied when any run is out of bounds.")

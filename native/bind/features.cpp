@@ -1,4 +1,5 @@
 #include "../crc.hpp"
+#include "../fetch.hpp"
 #include "../jpeg.hpp"
 #include "../kernels.hpp"
 #include "bind.hpp"
@@ -10,7 +11,9 @@ void bind_features(nb::module_& module) {
         "features",
         [] {
             nb::dict features;
+            features["crc32"] = crc32_name();
             features["crc32c"] = crc32c_name();
+            features["fetch"] = fetch_name();
             features["jpeg"] = jpeg_library().c_str();
             features["pixels"] = best_kernels().name;
             return features;

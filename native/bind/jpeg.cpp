@@ -17,24 +17,28 @@ JpegMode parse_mode(const std::optional<std::string>& mode) {
     throw std::invalid_argument("mode must be None, 'L' or 'RGB', not '" + *mode + "'");
 }
 
+JpegDct parse_dct(const std::string& dct) {
+    if (dct != "accurate" && dct != "fast") throw std::invalid_argument("dct must be 'accurate' or 'fast'");
+    return dct == "fast" ? JpegDct::fast : JpegDct::accurate;
+}
+
 struct Decoded {
     ImageShape shape;
     std::unique_ptr<uint8_t[]> pixels;
 };
 
-Decoded decode_unlocked(const Bytes& data, JpegMode mode) {
+Decoded decode_unlocked(const Bytes& data, const JpegOptions& options) {
     nb::gil_scoped_release unlocked;
     JpegDecoder decoder;
     decoder.open(data.data(), data.size());
-    const JpegOptions options{.mode = mode};
     Decoded decoded{decoder.shape(options), nullptr};
     decoded.pixels = std::make_unique_for_overwrite<uint8_t[]>(decoded.shape.bytes());
     decoder.decode(decoded.pixels.get(), options);
     return decoded;
 }
 
-PixelsOut decode(const Bytes& data, const std::optional<std::string>& mode) {
-    Decoded decoded = decode_unlocked(data, parse_mode(mode));
+PixelsOut decode(const Bytes& data, const std::optional<std::string>& mode, const std::string& dct) {
+    Decoded decoded = decode_unlocked(data, {.mode = parse_mode(mode), .dct = parse_dct(dct)});
     uint8_t* pixels = decoded.pixels.get();
     const auto& shape = decoded.shape;
     return PixelsOut(pixels, {shape.height, shape.width, shape.channels}, owner_of(decoded.pixels));
@@ -54,6 +58,7 @@ nb::bytes encode(const Pixels& pixels, int quality) {
 
 void bind_jpeg(nb::module_& module) {
     module.def("jpeg_decode", decode, nb::arg("data").noconvert(), nb::arg("mode") = nb::none(),
+               nb::arg("dct") = "accurate",
                "Decode a JPEG to height x width x channels; mode is None (as stored), 'L' or 'RGB'.");
     module.def("jpeg_encode", encode, nb::arg("pixels").noconvert(), nb::arg("quality") = 90,
                "Encode gray or RGB pixels as a baseline JPEG.");

@@ -2,11 +2,22 @@
 
 NB_MODULE(_native, module) {
     module.doc() = "batchplant's native core.";
+    // What a script still holds when Python ends, Python does not always let go of; that is no news for its user.
+    nanobind::set_leak_warnings(false);
     batchplant::bind_crc(module);
     batchplant::bind_bytes(module);
     batchplant::bind_probe(module);
     batchplant::bind_jpeg(module);
     batchplant::bind_image(module);
     batchplant::bind_engine(module);
+    batchplant::bind_lease(module);
+    batchplant::bind_permute(module);
+    batchplant::bind_msgpack(module);
+    batchplant::bind_lmdb(module);
+    batchplant::bind_recordio(module);
+    batchplant::bind_tfrecord(module);
+    batchplant::bind_example(module);
+    batchplant::bind_fetch(module);
+    batchplant::bind_tar(module);
     batchplant::bind_features(module);
 }

@@ -25,6 +25,7 @@ from .errors import (
     UnsafeError,
 )
 from .format import Format, Probe
+from .interleave import interleave
 from .loader import Loader
 from .plan import Pipe
 from .reader import Reader
@@ -78,6 +79,7 @@ __all__ = [
     "concat",
     "convert",
     "create",
+    "interleave",
     "open",
     "verify",
 ]

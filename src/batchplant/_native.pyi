@@ -17,6 +17,61 @@ def crc32c_runs(
 ) -> npt.NDArray[np.uint32]:
     """CRC-32C of every run of the data. IndexError names the first run that is out of bounds."""
 
+def crc32(data: Buffer | npt.NDArray[np.uint8], seed: int = 0) -> int:
+    """zlib's CRC-32 of the bytes; seed continues an earlier result."""
+
+def _crc32_portable(data: Buffer, seed: int = 0) -> int:
+    """zlib's CRC-32 without the processor's help, for tests."""
+
+def crc32_runs(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint32]:
+    """zlib's CRC-32 of every run of the data. IndexError names the first run that is out of bounds."""
+
+def copy_runs_crc32(
+    src: npt.NDArray[np.uint8],
+    src_starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    dst: npt.NDArray[np.uint8],
+    dst_starts: npt.NDArray[np.int64],
+) -> npt.NDArray[np.uint32]:
+    """copy_runs, and zlib's CRC-32 of every run. src and dst must not be the same memory."""
+
+def map_file(fd: int) -> npt.NDArray[np.uint8]:
+    """The bytes of an open file, mapped. They outlive the descriptor; the last to hold them unmaps the file."""
+
+def fetch_runs(
+    fd: int,
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    out: npt.NDArray[np.uint8],
+    out_starts: npt.NDArray[np.int64],
+    threads: int = 16,
+    _ring: bool = True,
+) -> tuple[int, int] | None:
+    """Read runs of a file to their places in out, all asked for together.
+
+    By io_uring where the kernel has it (and _ring is True), else by threads. Gives None, or the first run that
+    could not be read and the errno, 0 where the file ends. IndexError, and nothing read, if any run does not
+    fit into out.
+    """
+
+def resident(
+    mapping: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> float:
+    """Which part of a few pages of these runs is in memory, 0 to 1.
+
+    Linux tells the truth only to those who own the file or may write it; to others all of it is in memory.
+    """
+
+def cached(fd: int, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> float:
+    """The same of an open file, for anyone who may read it; -1 where its file system does not tell."""
+
+def will_need(
+    mapping: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> None:
+    """Have the kernel begin to read these runs, without waiting for any."""
+
 def copy_runs(
     src: npt.NDArray[np.uint8],
     src_starts: npt.NDArray[np.int64],
@@ -36,8 +91,76 @@ def probe(
     A run of size 0 or -1 (missing) gives zeros; a damaged header gives its encoding and zeros.
     """
 
-def jpeg_decode(data: Buffer, mode: str | None = None) -> npt.NDArray[np.uint8]:
-    """Decode a JPEG to height x width x channels; mode is None (as stored), 'L' or 'RGB'.
+def recordio_scan(
+    data: npt.NDArray[np.uint8], at: int, until: int
+) -> tuple[
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int64],
+    int,
+    int,
+    int,
+    tuple[str, int, bool] | None,
+]:
+    """The records that begin in [at, until): starts of their headers, sizes of their data, numbers of those
+    that are split; the least and the largest first word; the place behind the last; and what stopped the scan:
+    (reason, offset, whether the data just end there).
+    """
+
+def recordio_join(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    out: npt.NDArray[np.uint8],
+    out_starts: npt.NDArray[np.int64],
+) -> int:
+    """Copy records to their places in out, split ones joined; the number of the first bad one, or -1."""
+
+def recordio_frame(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The records as they stand in a file, and where each begins."""
+
+_Tree = tuple[int, int, int, int]
+
+def lmdb_meta(
+    data: npt.NDArray[np.uint8],
+) -> tuple[int, int, int, _Tree, _Tree, tuple[str, int] | None]:
+    """The newer meta page: page size, last page, transaction, tree of free pages, main tree; or what is wrong.
+
+    A tree is (root, entries, depth, flags).
+    """
+
+def lmdb_tree(record: npt.NDArray[np.uint8]) -> _Tree:
+    """The tree that the record of a named database describes."""
+
+def lmdb_walk(
+    data: npt.NDArray[np.uint8], page_size: int, tree: _Tree
+) -> tuple[
+    npt.NDArray[np.int64],
+    npt.NDArray[np.uint16],
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int64],
+    tuple[str, int] | None,
+    bool,
+]:
+    """All entries in order: starts and sizes of keys, starts and sizes of values, numbers of the entries that
+    are named databases; (reason, offset) of what is wrong; whether that is only that keys have several values.
+    """
+
+def datum_scan(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], tuple[int, str] | None]:
+    """Caffe's Datum messages: channels, height, width, label, encoded, start and size of data (-1: none), start
+    and count of float_data (n x 9); and (row, reason) of the first that is none.
+    """
+
+def datum_floats(message: npt.NDArray[np.uint8], out: npt.NDArray[np.float32]) -> None:
+    """Copy the values of float_data of one Datum message."""
+
+def jpeg_decode(data: Buffer, mode: str | None = None, dct: str = "accurate") -> npt.NDArray[np.uint8]:
+    """Decode a JPEG to height x width x channels; mode is None (as stored), 'L' or 'RGB'; dct as Engine's.
 
     ValueError says what is wrong with the data. CMYK comes out as stored only.
     """
@@ -51,6 +174,20 @@ def resize_area(pixels: npt.NDArray[np.uint8], width: int, height: int) -> npt.N
     ValueError unless 1 <= width and height <= those of the pixels.
     """
 
+def lend(memory: npt.NDArray[np.uint8], shelf: list[Any], most: int) -> npt.NDArray[np.uint8]:
+    """The same bytes as an array that puts memory on the shelf once nobody holds it, or a view of it, any more.
+
+    Unless ``most`` are there already. No Python code runs then.
+    """
+
+def permute(
+    at: npt.NDArray[np.int64], count: npt.NDArray[np.uint64], key: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.int64]:
+    """Where each number below its count goes in the permutation that its key chooses.
+
+    ``count`` and ``key`` have one element for all numbers, or one for each.
+    """
+
 class Engine:
     """Decodes batches of pictures on threads of its own, each with a decoder and scratch memory it keeps.
 
@@ -58,8 +195,13 @@ class Engine:
     child every call is a RuntimeError, as after close().
     """
 
-    def __init__(self, threads: int, cpus: list[int] | None = None, *, _portable: bool = False) -> None:
-        """With cpus, thread i stays on cpus[i % len(cpus)]. _portable, for tests: no vector instructions."""
+    def __init__(
+        self, threads: int, cpus: list[int] | None = None, *, _portable: bool = False, _baseline: bool = True
+    ) -> None:
+        """With cpus, thread i stays on cpus[i % len(cpus)].
+
+        For tests: _portable, no vector instructions; _baseline=False, JPEGs are decoded by libjpeg alone.
+        """
 
     def decode(
         self,
@@ -97,6 +239,9 @@ class Engine:
         warnings:    how many libjpeg gave
         """
 
+    def wait_turn(self) -> None:
+        """Wait until the work of all calls so far is handed out, so that the next call begins at once."""
+
     def gather(
         self,
         bases: list[npt.NDArray[np.uint8]],
@@ -122,5 +267,226 @@ class Engine:
     def close(self) -> None:
         """End the threads, after the calls under way."""
 
+def msgpack_scan(
+    piece: npt.NDArray[np.uint8], base: int, left: int, most: int, todo: int, skip: int
+) -> tuple[npt.NDArray[np.int64], int, int, int, int]:
+    """Where the values at the top of a MessagePack stream begin; a piece of the stream at a time.
+
+    base: where in the stream the piece lies. left: bytes that the stream has from there on. most: stop after
+    so many values. todo, skip: as the piece before gave them, 0 at the start.
+    Gives starts, bytes used (the rest goes before the next piece), todo, skip, and a fault: 0 none,
+    1 the stream ends inside of a value, 2 a byte that MessagePack never has.
+    """
+
+def msgpack_find(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    keys: list[bytes] | None,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64], tuple[int, int, str] | None]:
+    """Where the values of these keys lie in the map of each run; with None, the runs are values themselves.
+
+    Gives info, start and size, each with a row for every key, and (run, offset, reason) of a failure.
+    info is kind | bytes of the value's head << 8 | type of an extension << 16; start and size are those of
+    the value with its head. kind: 0 absent, 1 nil, 2 true or false, 3 signed, 4 unsigned, 5 float, 6 str,
+    7 bin, 8 array, 9 map, 10 extension.
+    """
+
+def msgpack_numbers(
+    data: npt.NDArray[np.uint8],
+    info: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    kind: str,
+    width: int,
+    out: npt.NDArray[np.uint8],
+) -> tuple[int, int, str] | None:
+    """Convert numbers that msgpack_find found to NumPy's kind (b, i, u, f) and width; absent ones stay."""
+
+def msgpack_arrays(
+    data: npt.NDArray[np.uint8],
+    info: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    dtype: bytes,
+    width: int,
+    rank: int,
+) -> tuple[
+    npt.NDArray[np.uint8],
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int64],
+    tuple[int, int, str] | None,
+]:
+    """Where the values of arrays lie that msgpack_find found: our extension, or msgpack-numpy's map.
+
+    Gives found (0 absent or nil, 1 an array of this dtype and rank, 2 anything else), the values' starts and
+    sizes, shapes, and a failure.
+    """
+
+def msgpack_lists(
+    data: npt.NDArray[np.uint8],
+    info: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    kind: str,
+    width: int,
+    rank: int,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Convert the lists of numbers, nested rank deep, that msgpack_find found.
+
+    Gives found (0 absent or nil, 1 converted, 2 anything else), sizes in bytes, shapes (-1 for what a list
+    without an element does not tell), and the values of all.
+    """
+
+def msgpack_pack(
+    rows: int, columns: list[tuple[Any, ...]]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], tuple[int, int, str] | None]:
+    """One map for each row: data and offsets, or a failure (row, column, reason).
+
+    A column is (key, mode, width, data, starts, sizes, heads, head size, headed); native/msgpack.hpp says
+    what they mean.
+    """
+
+def msgpack_load(data: npt.NDArray[np.uint8], start: int, size: int, extension: Any) -> Any:
+    """One value as Python objects; extension(type, data) makes those of extensions.
+
+    Text that is no UTF-8 comes as bytes. ValueError for what is cut short, or nested too deeply.
+    """
+
 def features() -> dict[str, str]:
     """What this build uses on this machine, by unit."""
+
+class TarScanner:
+    """Reads the headers of a tar archive and groups its members into samples.
+
+    The archive may come in pieces: give ``scan`` the bytes from ``next`` on, until ``next`` is its end. A
+    piece of 16 MiB and two blocks, or all that is left, moves it on.
+    """
+
+    def __init__(self) -> None: ...
+    def scan(self, data: npt.NDArray[np.uint8], total: int) -> tuple[str, int] | None:
+        """Take the bytes from ``next`` on of an archive of ``total`` bytes; what is wrong, and where."""
+
+    def finish(self) -> dict[str, Any]:
+        """After the last bytes: ``failure`` (None, or what is wrong and where), and what was found.
+
+        keys, key_offsets, firsts: the key and the first header of every sample. extensions: bytes.
+        rows, starts, sizes: sample, place and size of every member, by extension (extension_offsets).
+        skipped: members in no sample. comment: of the first PAX header for the whole archive.
+        """
+
+    @property
+    def next(self) -> int:
+        """Where the next header is expected."""
+
+def tar_without_header(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> int:
+    """The first run that does not lie behind a header of a file of its size, or -1."""
+
+def is_tar_header(data: npt.NDArray[np.uint8]) -> bool:
+    """Whether the bytes begin with a tar header whose checksum is right."""
+
+def tar_headers(
+    names: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """What stands before the bytes of each member, one after another, and the offsets of each."""
+
+def tar_comment(text: bytes) -> bytes:
+    """A PAX header with a comment on the whole archive."""
+
+def tfrecord_scan(
+    data: npt.NDArray[np.uint8], start: int, until: int, check_data: bool = False
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int, int]:
+    """Starts and sizes of the data of the records that begin in [start, until) of a TFRecord file, where the
+    next one begins, and what is wrong there.
+
+    0 nothing; 1 the file ends inside of a length; 2 the checksum of the length is wrong; 3 the file ends
+    inside of the data; 4 the checksum of the data is wrong (with check_data).
+    """
+
+def tfrecord_check(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    check_data: bool = True,
+) -> tuple[int, int]:
+    """The first of these records that is damaged, or -1, and what is wrong: as above, or 5, another length."""
+
+def tfrecord_copy(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    out: npt.NDArray[np.uint8],
+    out_starts: npt.NDArray[np.int64],
+) -> tuple[int, int]:
+    """As tfrecord_check, and the data of the records is copied to its places in out on the way.
+
+    IndexError names the first run that does not lie in out.
+    """
+
+def tfrecord_frame(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint8]:
+    """The runs as TFRecord records, one after another. IndexError names the first that is out of bounds."""
+
+def example_read(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    wishes: list[tuple[bytes, bool, int]],
+) -> tuple[list[tuple[npt.NDArray[Any], ...]], int, int]:
+    """The values of features in serialized tf.train.Examples or SequenceExamples.
+
+    A wish is a name, whether it is one of the feature lists, and a kind: 1 bytes, 2 float, 3 int64, 0 any.
+    For each wish come six arrays: kind of each record (0 none, 4 several); count of values or, of a list,
+    steps of each record, -1 where the feature is missing; of lists the count of values of each step; then
+    the values, one after another: of bytes start and size in data in turn, of floats float32, of ints int64.
+    Values of another kind than wished are counted and left out.
+
+    Last come the first record that is no Example, or -1, and where in data it is wrong.
+    """
+
+def example_write(
+    n: int,
+    sources: list[
+        tuple[
+            bytes,
+            int,
+            npt.NDArray[np.uint8],
+            npt.NDArray[np.int64],
+            npt.NDArray[np.int64],
+            npt.NDArray[np.int64] | None,
+        ]
+    ],
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """n serialized tf.train.Examples, one after another, and their n + 1 offsets; keys in order of bytes.
+
+    A source is a name, a kind, and runs of data, one for each record, -1 where it lacks the feature: one
+    bytes value, or float32s, or int64s. With counts, of bytes only, record i has counts[i] runs, each a
+    value; -1 where it lacks the feature.
+    """
+
+class ExampleSurvey:
+    """Which features serialized Examples have; not for several threads at once."""
+
+    def __init__(self) -> None: ...
+    def add(
+        self, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+    ) -> int:
+        """Take in records. -1, or the first that is no Example: it and those behind it are not counted."""
+
+    def skip(self) -> None:
+        """Count a record without looking at it."""
+
+    def features(self) -> list[tuple[bytes, bool, int, int, int, int, int, int, int]]:
+        """Name, whether it is a feature list, bits of the kinds it had, how many records have it, fewest and
+        most values (or steps), fewest and most values of a step (-1: none), first record of another kind."""
+
+    @property
+    def records(self) -> int:
+        """How many were taken in or skipped."""
+
+    @property
+    def unknown(self) -> int:
+        """How many parts were not of these messages."""

@@ -78,6 +78,8 @@ class _Shared:
         self.made: dict[int, Any] = {}
         # Batches that threads began to make, that were asked for, and that were taken.
         self.next, self.asked, self.taken, self.stopped = 0, 0, 0, False
+        # Held by the thread that prepares a batch, up to the engine: so they come there in order.
+        self.preparing = threading.Lock()
 
     def claim(self) -> int | None:
         """The next batch to make, once there is room for it; None when there is nothing left to do."""
@@ -119,21 +121,43 @@ class _Shared:
             self.changed.notify_all()
 
 
+class _Turn:
+    """A thread's turn to prepare a batch; it may be given up before it ends."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock: threading.Lock | None = lock
+        lock.acquire()
+
+    def __enter__(self) -> _Turn:
+        return self
+
+    def end(self, *_: object) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    __exit__ = end
+
+
 def _produce(shared: _Shared) -> None:
-    while (number := shared.claim()) is not None:
-        try:
-            made: Any = _make(shared, number)
-        # It is raised again in the thread that asks for this batch.
-        except BaseException as error:
-            made = error
+    while True:
+        with _Turn(shared.preparing) as turn:
+            number = shared.claim()
+            if number is None:
+                return
+            try:
+                made: Any = _make(shared, number, turn)
+            # It is raised again in the thread that asks for this batch.
+            except BaseException as error:
+                made = error
         shared.put(number, made)
         del made
 
 
-def _make(shared: _Shared, number: int) -> tuple[Batch, Any]:
+def _make(shared: _Shared, number: int, turn: _Turn) -> tuple[Batch, Any]:
     positions = shared.shard.batch(number)
     ids = positions if shared.indices is None else shared.indices[positions]
-    batch = shared.executor.run(ids, shared.epoch)
+    batch = shared.executor.run(ids, shared.epoch, turn.end)
     if shared.delivery is None:
         return batch, None
     began = time.perf_counter()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _native
+from .buffers import Buffers
 from .codecs import image as pictures
 from .codecs.cells import decode_cell
 from .columns import I32, I64, U8, Column, Ragged, as_bytes
@@ -40,43 +41,6 @@ class Timer:
         with self._lock:
             self.seconds[what] += now - began
         return now
-
-
-class Buffers:
-    """Memory for batches, used again once nobody holds a batch, or a part of one, any more.
-
-    There is no lock: a lease may end in any thread at any moment, also while that thread is in here.
-    """
-
-    def __init__(self, keep: int, allocate: Callable[[int], U8] | None = None) -> None:
-        self._keep = keep
-        self._allocate = allocate or (lambda size: np.empty(size, dtype=np.uint8))
-        self._free: dict[int, deque[U8]] = {}
-
-    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        try:
-            memory = self._free.setdefault(size, deque()).pop()
-        except IndexError:
-            memory = self._allocate(size)
-        lease = _Lease(self, memory)
-        # Every view of it, however far derived, keeps the lease alive.
-        return np.asarray(lease).view(dtype).reshape(shape)
-
-    def give_back(self, memory: U8) -> None:
-        free = self._free[memory.size]
-        if len(free) < self._keep:
-            free.append(memory)
-
-
-class _Lease:
-    def __init__(self, buffers: Buffers, memory: U8) -> None:
-        self._buffers = buffers
-        self._memory = memory
-        self.__array_interface__ = memory.__array_interface__
-
-    def __del__(self) -> None:
-        self._buffers.give_back(self._memory)
 
 
 class Batch(NamedTuple):
@@ -120,12 +84,12 @@ class Executor:
         self._maps: OrderedDict[str, U8] = OrderedDict()
         self._maps_lock = threading.Lock()
 
-    def run(self, ids: I64, epoch: int) -> Batch:
-        """The batch of these samples."""
+    def run(self, ids: I64, epoch: int, prepared: Callable[[], None] = lambda: None) -> Batch:
+        """The batch of these samples. ``prepared`` is called once the rest can be done beside others."""
         skipped: list[Problem] = []
         while True:
             failed: dict[int, DataError] = {}
-            values = self._values(ids, epoch, failed)
+            values = self._values(ids, epoch, failed, prepared)
             if not failed:
                 return Batch(values, ids, skipped)
             rows = sorted(failed)
@@ -141,7 +105,11 @@ class Executor:
         """The error with its place: a reader of many files names the file and counts within it."""
         return error.at(path=self.reader.where(sample), sample=sample)
 
-    def _values(self, ids: I64, epoch: int, failed: dict[int, DataError]) -> dict[str, Any]:
+    def _values(
+        self, ids: I64, epoch: int, failed: dict[int, DataError], prepared: Callable[[], None]
+    ) -> dict[str, Any]:
+        if not any(output.image for output in self.plan.outputs):
+            prepared()
         began = time.perf_counter()
         columns = self._read(ids, failed)
         self.timer.add("storage", began)
@@ -150,7 +118,7 @@ class Executor:
             if failed:
                 break
             if output.image is not None:
-                value = self._pictures(output, output.image, ids, epoch, failed)
+                value = self._pictures(output, output.image, ids, epoch, failed, prepared)
             else:
                 field = self.reader.schema[output.field]
                 # Not the last output of the field: the others must not see what the ops do to this one.
@@ -195,8 +163,9 @@ class Executor:
                 failed.setdefault(row, error.at(field=field))
 
     def _pictures(
-        self, output: Output, stage: ImageStage, ids: I64, epoch: int, failed: dict[int, DataError]
-    ) -> Any:
+        self, output: Output, stage: ImageStage, ids: I64, epoch: int, failed: dict[int, DataError],
+        prepared: Callable[[], None],
+    ) -> Any:  # fmt: skip
         began = time.perf_counter()
         try:
             cells = self._locate(output.field, ids)
@@ -213,7 +182,12 @@ class Executor:
         flip = None
         if stage.flip is not None:
             flip = stage.flip.op.flips(Draws(self.seed, epoch, ids, stage.flip.key))  # type: ignore[attr-defined]
+        # Memory only when its turn has come: a batch that waits for the engine needs none. Raw pixels are
+        # copied in a moment, and waiting would cost more than it saves.
+        if cells.shape is None:
+            self.engine.wait_turn()
         out = self.buffers.take((len(ids), *_known(stage.spec.shape)), stage.spec.dtype or np.dtype(np.uint8))
+        prepared()
         if len(failed) < len(ids):
             self._run_engine(stage, cells, sizes, boxes, flip, out, output, ids, epoch, failed)
         self.timer.add("decode", began)
@@ -330,13 +304,15 @@ class Executor:
 
     def _sizes(self, cells: Located) -> I32:
         """(height, width) of every picture; zeros where the header tells none."""
+        raw = np.zeros(len(cells.start), dtype=np.bool_) if cells.shape is None else cells.shape.any(axis=1)
+        if cells.shape is not None and raw.all():
+            return cells.shape[:, :2].copy()
         sizes = np.zeros((len(cells.start), 2), dtype=np.int32)
         for number, base in enumerate(cells.bases):
             rows = slice(None) if len(cells.bases) == 1 else np.flatnonzero(cells.base == number)
             start, size = np.ascontiguousarray(cells.start[rows]), np.ascontiguousarray(cells.size[rows])
             sizes[rows] = _native.probe(base, start, size)[:, 2:0:-1]
         if cells.shape is not None:
-            raw = cells.shape.any(axis=1)
             sizes[raw] = cells.shape[raw, :2]
         return sizes
 
@@ -383,6 +359,3 @@ def _where(output: Output, step: Step, ids: I64) -> str:
     """What a note on an exception says, beside the stack trace of whoever wrote the function."""
     some = ", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "")
     return f"batchplant: field {output.name!r}, step {step.op!r}, samples {some}"
-
-
-__all__ = ["Batch", "BatchplantError", "Buffers", "Executor", "Timer"]

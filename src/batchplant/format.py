@@ -71,7 +71,8 @@ class Format:
     sniff: Callable[[Probe], bool] = never
     kinds: tuple[type[Field], ...] = ()
     optional: bool = False
-    folder: bool = False
+    # None: a folder or a file.
+    folder: bool | None = False
     extra: str | None = None
     notes: str = ""
 
@@ -82,7 +83,7 @@ class Format:
 
     def matches(self, probe: Probe) -> bool:
         """Whether the content is this format's; damaged bytes are a no, never an exception."""
-        if probe.folder != self.folder:
+        if self.folder is not None and probe.folder != self.folder:
             return False
         return self.sniff(probe)
 

@@ -13,11 +13,12 @@ import numpy as np
 
 from . import _native
 from . import order as orders
+from .buffers import Buffers
 from .codecs.cells import decode_cell
 from .columns import I64
 from .epoch import Delivery, Epoch, Progress, Tally, check_process
 from .errors import BatchplantError, OptionError, Problem
-from .execute import Buffers, Executor
+from .execute import Executor
 from .plan import Pipelines, make_plan
 from .reader import Reader
 from .registry import open as open_reader

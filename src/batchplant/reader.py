@@ -54,6 +54,10 @@ class Reader:
         """The file that a sample lies in."""
         return self.path
 
+    def with_schema(self, schema: Schema) -> Reader | None:
+        """The same samples with these fields, where they were inferred from the data; else None."""
+        return None
+
     def facts(self) -> dict[str, Any]:
         """What `info` shows besides samples and fields: page size, version, compression …"""
         return {}

@@ -8,37 +8,51 @@ from __future__ import annotations
 import dataclasses
 import functools
 import glob
+import importlib
 import inspect
 import os
 import pkgutil
 import re
+import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
 
 from . import formats
 from .codecs.image_rules import ImageOptions, stored_encoding
 from .errors import NotFoundError, OptionError, UnknownFormatError
 from .format import Format, Probe
+from .index.progress import stopping
 from .reader import Reader
 from .schema import Field, Image, Schema
 from .shards import Concat, ShardWriter
-from .storage import is_remote
+from .storage import is_remote, side_car
 from .writer import WriteOptions, Writer
 
 ENTRY_POINTS = "batchplant.formats"
+
+T = TypeVar("T")
+
+
+@functools.cache
+def own_formats() -> dict[str, Format]:
+    """Our own formats by name."""
+    found: dict[str, Format] = {}
+    for module in pkgutil.iter_modules(formats.__path__):
+        one = importlib.import_module(f"{formats.__name__}.{module.name}").FORMAT
+        found[one.name] = one
+    return found
 
 
 @functools.cache
 def all_formats() -> dict[str, Format]:
     """Every format by name: our own, then those of other packages."""
-    # A tenth of the time that importing batchplant takes, and needed only here.
+    # Half of the time that opening a first file would take, and needed only here.
     import importlib.metadata
 
-    found: dict[str, Format] = {}
-    for module in pkgutil.iter_modules(formats.__path__):
-        one = importlib.import_module(f"{formats.__name__}.{module.name}").FORMAT
-        found[one.name] = one
+    found = dict(own_formats())
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             one = entry.load()
@@ -53,18 +67,21 @@ def all_formats() -> dict[str, Format]:
 
 
 def get_format(name: str) -> Format:
+    if name in own_formats():
+        return own_formats()[name]
     known = all_formats()
     if name not in known:
         raise OptionError(f"there is no format {name!r}; there are: {', '.join(sorted(known))}")
     return known[name]
 
 
-def by_suffix(path: str) -> Format | None:
+def by_suffix(path: str, known: Mapping[str, Format] | None = None) -> Format | None:
     """The format whose suffix the path has; the longest suffix wins."""
-    name = os.path.basename(path.rstrip("/")).lower()
+    # Shards may carry their number behind the suffix: train.tfrecord-00000-of-00010.
+    name = re.sub(r"-\d+-of-\d+$", "", os.path.basename(path.rstrip("/")).lower())
     matches = [
         (len(suffix), one)
-        for one in all_formats().values()
+        for one in (all_formats() if known is None else known).values()
         for suffix in one.suffixes
         if name.endswith(suffix)
     ]
@@ -76,10 +93,12 @@ def find_format(path: str) -> Format | None:
     probe = Probe(path)
     if not probe.folder and not is_remote(path) and not os.path.exists(path):
         raise NotFoundError("no such file or folder", path=path)
-    suffixed = by_suffix(path)
-    matches = [one for one in all_formats().values() if one.matches(probe)]
-    if matches:
-        return suffixed if suffixed in matches else matches[0]
+    # Those of other packages are looked for only where ours do not know the content.
+    for known in (own_formats, all_formats):
+        suffixed = by_suffix(path, known())
+        matches = [one for one in known().values() if one.matches(probe)]
+        if matches:
+            return suffixed if suffixed in matches else matches[0]
     if probe.folder:
         return None
     if suffixed is not None and not suffixed.folder:
@@ -103,8 +122,19 @@ def expand(path: str) -> list[str]:
         matches = sorted(glob.glob(one), key=_natural)
         if not matches:
             raise NotFoundError("no file matches", path=one)
-        found += matches
+        found += _without_side_cars(matches)
     return found
+
+
+def _without_side_cars(paths: list[str]) -> list[str]:
+    """These files without those that only belong to others among them."""
+    writers = [one.writer for one in own_formats().values() if one.writer is not None]
+    templates = {template for one in writers for template in one.all_side_cars()}
+    tails = tuple(template.partition("}")[2] for template in templates)
+    if not any(path.endswith(tails) for path in paths):
+        return paths
+    beside = {str(side_car(path, template)) for path in paths for template in templates}
+    return [path for path in paths if str(Path(path)) not in beside]
 
 
 def _braces(path: str) -> Iterator[str]:
@@ -146,15 +176,45 @@ def open(
     given = [path] if isinstance(path, str | os.PathLike) else list(path)
     if not given:
         raise OptionError("there is no path to open")
-    paths = [one for each in given for one in expand(os.fspath(each))]
-    readers = [_open_one(one, format, options) for one in paths]
+    paths = files_of(given, format)
+    readers = in_parallel(functools.partial(_open_one, format=format, options=options), paths)
     return readers[0] if len(readers) == 1 else Concat(readers)
+
+
+def files_of(given: Iterable[str | os.PathLike[str]], format: str | None = None) -> list[str]:
+    """What there is to open, one by one, behind paths, globs, braces and folders of shards."""
+    found: list[str] = []
+    for path in (one for each in given for one in expand(os.fspath(each))):
+        shards = format is None and os.path.isdir(path) and find_format(path) is None
+        found += _folder_shards(path) if shards else [path]
+    return found
+
+
+def in_parallel(function: Callable[[str], T], paths: Sequence[str]) -> list[T]:
+    """What the function gives for every path, in order; run on threads, for scanning a file may take long.
+
+    The error of the first path that has one is raised. It, and Ctrl-C, stop the others.
+    """
+    if len(paths) < 2:
+        return [function(path) for path in paths]
+    stop = threading.Event()
+
+    def work(path: str) -> T:
+        with stopping(stop):
+            return function(path)
+
+    pool = ThreadPoolExecutor(min(len(paths), max(4, os.cpu_count() or 1)), "batchplant-open")
+    try:
+        return list(pool.map(work, paths))
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
 
 
 def _open_one(path: str, format: str | None, options: dict[str, Any]) -> Reader:
     found = get_format(format) if format is not None else find_format(path)
-    if found is None:
-        return Concat([_open_one(shard, None, options) for shard in _folder_shards(path)])
+    # Only a folder has no format, and files_of has opened those.
+    assert found is not None
     check_options(found, found.reader, options)
     return found.reader(path, **options)
 
@@ -203,12 +263,12 @@ def create(
     seed: int = 0,
     images: Mapping[str, ImageOptions] | None = None,
     **options: Any,
-) -> Writer:
+) -> Writer | ShardWriter:
     """Write a dataset: ``with create("a.beton", schema) as out: out.append({...})``.
 
     The format comes from the suffix unless named. See :class:`ImageOptions` for what happens to pictures
     (``images`` gives some fields their own) and :class:`WriteOptions` for the rest; further options are
-    the format's own.
+    the format's own. With ``shard_samples`` or ``shard_size`` (bytes) it writes files of limited size.
     """
     pictures = ImageOptions(
         write_mode,
@@ -221,9 +281,7 @@ def create(
         seed,
     )
     write = WriteOptions(overwrite, length, workers, on_error, pictures, dict(images or {}), checksums)
-    writer = create_with(os.fspath(path), Schema(schema), write, format=format, **options)
-    assert isinstance(writer, Writer)
-    return writer
+    return create_with(os.fspath(path), Schema(schema), write, format=format, **options)
 
 
 def create_with(

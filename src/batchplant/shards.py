@@ -18,7 +18,7 @@ from .codecs.cells import encode_samples
 from .columns import I64, Columns, Spans, column_runs, concat_columns, starts_of
 from .errors import BatchplantError, ExistsError, OptionError, Problem, SchemaError
 from .reader import Reader
-from .schema import Image, Schema
+from .schema import Field, Float, Image, Int, Schema, Tensor
 from .storage import Partial, sync
 from .writer import WriteOptions, Writer
 
@@ -29,7 +29,7 @@ class Concat(Reader):
     def __init__(self, readers: Sequence[Reader]) -> None:
         if not readers:
             raise OptionError("there is nothing to join")
-        self.readers = tuple(readers)
+        self.readers = _alike(tuple(readers))
         self.schema = _common_schema(self.readers)
         self._ends = starts_of(np.array([len(reader) for reader in readers], dtype=np.int64))
         self.length = int(self._ends[-1])
@@ -98,6 +98,47 @@ class Concat(Reader):
             reader.close()
 
 
+def _alike(readers: tuple[Reader, ...]) -> tuple[Reader, ...]:
+    """All with the fields that any has, where fields are inferred: one shard may lack what others have."""
+    schemas = list(dict.fromkeys(reader.schema for reader in readers if len(reader)))
+    if len(schemas) == 1 and all(reader.schema == schemas[0] for reader in readers):
+        return readers
+    wide: dict[str, Field] = {}
+    for schema in schemas:
+        for name, field in schema.items():
+            joined = _joined(wide.get(name, field), field)
+            if joined is None:
+                return readers
+            wide[name] = joined
+    for name, field in wide.items():
+        if not all(name in schema for schema in schemas):
+            wide[name] = dataclasses.replace(field, optional=True)
+    made = [one if one.schema == Schema(wide) else one.with_schema(Schema(wide)) for one in readers]
+    return tuple(one for one in made if one is not None) if wide and None not in made else readers
+
+
+def _joined(one: Field, other: Field) -> Field | None:
+    """The field that holds the cells of both; None where their kinds differ."""
+    optional = one.optional or other.optional
+    one, other = dataclasses.replace(one, optional=optional), dataclasses.replace(other, optional=optional)
+    if isinstance(one, Image) and isinstance(other, Image):
+        encoding = one.encoding if one.encoding == other.encoding else None
+        return Image(encoding, one.mode if one.mode == other.mode else None, optional=optional)
+    one, other = _as_row(one, other), _as_row(other, one)
+    if isinstance(one, Tensor) and isinstance(other, Tensor) and len(one.shape) == len(other.shape):
+        pairs = zip(one.shape, other.shape, strict=True)
+        shape = tuple(size if size == there else None for size, there in pairs)
+        return dataclasses.replace(one, shape=shape) if one.dtype == other.dtype else None
+    return one if one == other else None
+
+
+def _as_row(field: Field, beside: Field) -> Field:
+    """A number as a row of one, where other shards have rows."""
+    if isinstance(field, Int | Float) and isinstance(beside, Tensor):
+        return Tensor(field.dtype, (1,), optional=field.optional)
+    return field
+
+
 def _common_schema(readers: Sequence[Reader]) -> Schema:
     """The first schema; where only encoding or mode of pictures differ, both become unknown."""
     fields = dict(readers[0].schema)
@@ -129,6 +170,7 @@ def concat(readers: Iterable[Reader]) -> Reader:
 class ShardWriter:
     """Writes ``NAME-00000.SUFFIX``, ``NAME-00001.SUFFIX`` … of about ``size`` bytes of cells each.
 
+    A name with ``%06d`` in it has the number there, with that many digits.
     ``samples``: the most samples of a shard. All shards get their names at the end, after the last is
     complete. ``make(path, options)`` gives the writer of one shard; ``suffix`` and ``side_cars`` are what
     its format calls its files, where that is more than the last suffix of the path.
@@ -157,7 +199,12 @@ class ShardWriter:
         name = Path(self.path).name
         self._suffix = Path(name).suffix if suffix is None else suffix
         self._stem = name[: len(name) - len(self._suffix)]
-        shard = re.escape(self._stem) + r"-\d{5,}"
+        given = re.search(r"%0(\d)d", self._stem)
+        self._before, self._after = f"{self._stem}-", ""
+        if given:
+            self._before, self._after = self._stem[: given.start()], self._stem[given.end() :]
+        self._digits = int(given[1]) if given else 5
+        shard = rf"{re.escape(self._before)}\d{{{self._digits},}}{re.escape(self._after)}"
         stem = shard + re.escape(Path(self._suffix).stem if Path(self._suffix).suffix else "")
         self._shard = re.compile(shard + re.escape(self._suffix))
         beside = [
@@ -192,7 +239,8 @@ class ShardWriter:
             )
 
     def _open(self, *, resume: bool = False) -> Writer:
-        name = f"{self._stem}-{len(self._done):05d}{self._suffix}"
+        number = f"{len(self._done):0{self._digits}d}"
+        name = f"{self._before}{number}{self._after}{self._suffix}"
         options = dataclasses.replace(self.options, resume=resume, overwrite=True, length=None)
         return self._make(str(self.partial.folder / name), options)
 

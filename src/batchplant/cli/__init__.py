@@ -1,4 +1,4 @@
-"""The command line: ``batchplant formats | info | head | convert | verify | bench``.
+"""The command line: ``batchplant formats | info | head | convert | verify | index | bench``.
 
 Exit codes: 0 all is well, 1 a problem was found in the data, 2 the command was used wrongly, 130 stopped.
 """
@@ -15,10 +15,10 @@ from types import FrameType
 
 from .. import __version__
 from ..errors import BatchplantError, DataError
-from . import bench, convert, formats, head, info, verify
+from . import bench, convert, formats, head, index, info, verify
 from .terminal import add_commands, print_json
 
-COMMANDS = (formats, info, head, convert, verify, bench)
+COMMANDS = (formats, info, head, convert, verify, index, bench)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from ..format import Format
 from ..registry import all_formats, get_format, own_options
+from ..schema import KINDS
 from .terminal import console, print_json
 
 
@@ -33,9 +34,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     table = Table(box=None, pad_edge=False)
     for column in ("name", "suffixes", "read", "write", "field kinds", "install"):
-        table.add_column(column, overflow="fold")
+        # What is copied from the screen stays in one piece.
+        table.add_column(column, overflow="fold", no_wrap=column in ("name", "install"))
     for one in found:
-        kinds = ", ".join(kind.kind for kind in one.kinds)
+        kinds = "every kind" if len(one.kinds) == len(KINDS) else ", ".join(kind.kind for kind in one.kinds)
         suffixes = " ".join(one.suffixes) or "a folder"
         table.add_row(one.name, suffixes, "yes", "yes" if one.writer else "no", kinds, escape(_install(one)))
     console().print(table)

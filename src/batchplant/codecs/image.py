@@ -31,6 +31,8 @@ SUFFIXES = {
     ".tif": "tiff",
     ".tiff": "tiff",
 }
+# Of all pictures of an animation together.
+MOST_PIXELS = 1 << 28
 LOSSLESS = ("png", "webp", "tiff", "bmp")
 
 Pixels = npt.NDArray[Any]
@@ -142,6 +144,22 @@ def to_rgb(data: Any) -> Pixels:
     if image.mode.startswith("I;16"):
         image = _pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))
     return np.asarray(image.convert("RGB"))
+
+
+def frames(data: Any) -> list[Pixels]:
+    """All pictures of an animation, as RGB."""
+    image = _pillow_open(np.frombuffer(data, dtype=np.uint8))
+    found: list[Pixels] = []
+    for number in range(getattr(image, "n_frames", 1)):
+        if (number + 1) * image.width * image.height > MOST_PIXELS:
+            raise DecodeError(f"an animation of more than {MOST_PIXELS} pixels")
+        try:
+            image.seek(number)
+            found.append(np.asarray(image.convert("RGB")))
+        # As above.
+        except Exception as error:
+            raise DecodeError(f"{type(error).__name__}: {error}") from None
+    return found
 
 
 def pixels_to_rgb(pixels: Pixels) -> Pixels:

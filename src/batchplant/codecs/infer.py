@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..columns import Ragged
 from ..errors import SchemaError
-from ..schema import Bool, Bytes, Field, Float, Int, Json, Tensor, Text
+from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Tensor, Text
+from . import image
 
 
 def infer_field(values: Iterable[Any]) -> Field:
@@ -18,6 +20,21 @@ def infer_field(values: Iterable[Any]) -> Field:
     present = [value for value in found if value is not None]
     field = _kind(present)
     return dataclasses.replace(field, optional=True) if len(present) < len(found) else field
+
+
+def infer_image(cells: Ragged) -> Image | None:
+    """The field of these encoded pictures; None where one of the cells is none."""
+    headers = image.probe(cells)
+    encodings = {image.ENCODINGS[code] for code in headers[:, 0]}
+    if not encodings or "" in encodings:
+        return None
+    # Palettes and one-bit pictures are looked up; grayscale among colour decodes to RGB.
+    names = [image.MODES[code] for code in headers[:, 3]]
+    modes = {{"P": "RGB", "1": "L", "": "RGB"}.get(name, name) for name in names}
+    if (headers[:, 4] == 16).any():
+        modes = {"I;16"} if (headers[:, 4] == 16).all() and modes == {"L"} else set()
+    mode = modes.pop() if len(modes) == 1 else "RGB" if modes and modes <= {"L", "RGB"} else None
+    return Image(encodings.pop() if len(encodings) == 1 else None, mode)
 
 
 def _kind(values: Sequence[Any]) -> Field:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import _native
 from ..columns import I64
 from ..errors import OptionError
 
@@ -67,44 +68,5 @@ def permute(at: I64, count: I64, key: U64) -> I64:
 
     ``count`` and ``key`` have one element for all numbers, or one for each.
     """
-    out = np.empty(len(at), dtype=np.int64)
-    for start in range(0, len(at), CHUNK):
-        here = slice(start, start + CHUNK)
-        x, sizes, keys = at[here].astype(np.uint64), _pick(count, here).astype(np.uint64), _pick(key, here)
-        # In a small rectangle it takes more rounds until two numbers of one row have surely parted.
-        tier = np.broadcast_to(np.digitize(sizes, (64, 1024)), x.shape)
-        for number, rounds in enumerate((32, 16, 8)):
-            which = np.flatnonzero(tier == number)
-            if len(which):
-                out[start + which] = _walk(x[which], _pick(sizes, which), _pick(keys, which), rounds)
-    return out
-
-
-def _walk(x: U64, count: U64, key: U64, rounds: int) -> U64:
-    """Permute the cells of a rectangle just over ``count``; who leaves [0, count) walks on until back."""
-    # An even width: rotations of rows of odd length are all even, and reach half of the permutations.
-    width = (2 * np.ceil(np.sqrt(count) / 2)).astype(np.uint64)
-    height = (count + width - 1) // width
-    x = _rotate(x, width, height, key, rounds)
-    out = np.flatnonzero(x >= count)
-    while len(out):
-        x[out] = _rotate(x[out], _pick(width, out), _pick(height, out), _pick(key, out), rounds)
-        out = out[x[out] >= _pick(count, out)]
-    return x
-
-
-def _rotate(x: U64, width: U64, height: U64, key: U64, rounds: int) -> U64:
-    """A Feistel network: rows and columns in turn are rotated by a hash of the other coordinate."""
-    row = x // width
-    column = x - row * width
-    for number in range(rounds):
-        salt = key + _GOLDEN * number % 2**64
-        one, other, size = (row, column, height) if number % 2 else (column, row, width)
-        one += (mix(salt + other) >> 24) * size >> 40
-        # Modulo: below the size, the unsigned difference wraps to something huge.
-        np.minimum(one, one - size, out=one)
-    return row * width + column
-
-
-def _pick(values: npt.NDArray[Any], which: slice | I64) -> npt.NDArray[Any]:
-    return values if len(values) == 1 else values[which]
+    at = np.ascontiguousarray(at, dtype=np.int64)
+    return _native.permute(at, np.ascontiguousarray(count).astype(np.uint64), np.ascontiguousarray(key))

@@ -17,6 +17,8 @@ from ..errors import BatchplantError
 from ..format import Format
 from ..reader import Reader
 from ..schema import Field
+from ..shards import ShardWriter
+from ..storage import side_car
 from ..verify import verify
 from ..writer import Writer
 from .cases import ORDINARY, Case, Sample, all_cases
@@ -60,11 +62,18 @@ class Bench:
 
     # -- helpers ---------------------------------------------------------------------------------------
 
+    def names(self, folder: Path) -> list[str]:
+        """What lies in a folder, without the side-cars that the format writes."""
+        found = sorted(os.listdir(folder))
+        templates = self.spec.writer.side_cars if self.spec.writer is not None else ()
+        beside = {side_car(name, template).name for name in found for template in templates}
+        return [name for name in found if name not in beside]
+
     @property
     def spec(self) -> Format:
         return registry.get_format(self.format)
 
-    def create(self, path: str, schema: Mapping[str, Field], **options: Any) -> Writer:
+    def create(self, path: str, schema: Mapping[str, Field], **options: Any) -> Writer | ShardWriter:
         if self.spec.writer is None:
             pytest.skip(f"{self.format} is read only")
         return registry.create(path, schema, format=self.format, **{**self.options, **options})

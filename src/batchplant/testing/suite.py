@@ -212,7 +212,7 @@ class FormatSuite(Bench):
         with pytest.raises(ZeroDivisionError):
             self.write(self.path(tmp_path), schema, interrupted(), overwrite=True)
         assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
-        assert len(os.listdir(tmp_path)) == exists
+        assert len(self.names(tmp_path)) == exists
 
     def test_overwriting_has_to_be_asked_for(self, tmp_path: Path) -> None:
         path = self.written(tmp_path, 3)
@@ -220,7 +220,7 @@ class FormatSuite(Bench):
             self.create(path, self.dataset(0)[0])
         self.written(tmp_path, 5, overwrite=True)
         assert len(self.open(path)) == 5
-        assert os.listdir(tmp_path) == [os.path.basename(path)]
+        assert self.names(tmp_path) == [os.path.basename(path)]
 
     def test_converts_to_itself(self, tmp_path: Path) -> None:
         path = self.written(tmp_path)
@@ -250,7 +250,7 @@ class FormatSuite(Bench):
         assert 0 < found.resumed_at < 100
         assert found.samples == 100
         assert verify(stopped, against=whole).problems == []
-        assert sorted(os.listdir(tmp_path / "out")) == sorted(map(os.path.basename, (whole, stopped)))
+        assert self.names(tmp_path / "out") == sorted(map(os.path.basename, (whole, stopped)))
 
     # -- telling formats apart -------------------------------------------------------------------------
 
@@ -321,8 +321,9 @@ class FormatSuite(Bench):
         result = verify(path, format=self.format)
         assert "checksums" in result.checks
         places = {(problem.sample, problem.field) for problem in result.problems}
-        assert (11, name) in places
-        assert places <= {(11, name), (None, None)}
+        # A checksum of the format's own may be one of the whole sample.
+        assert places & {(11, name), (11, None)}
+        assert places <= {(11, name), (11, None), (None, None)}
 
     def test_columns_are_checked(self, tmp_path: Path) -> None:
         schema, _ = self.dataset(0)

@@ -8,7 +8,8 @@ import numpy as np
 
 from ... import order as orders
 from ...columns import I64
-from ...execute import Buffers, Executor
+from ...buffers import Buffers
+from ...execute import Executor
 from ...loader import Loader
 from ...plan import Pipelines, make_plan
 from ..translate import Delivery

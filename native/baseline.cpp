@@ -1,0 +1,397 @@
+#include "baseline.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace batchplant {
+namespace {
+
+constexpr size_t block_side = 8, block_size = 64;
+constexpr uint8_t first_restart_marker = 0xD0, end_marker = 0xD9;
+
+// Where the coefficients of a scan belong, going to and fro over the diagonals.
+// A run that leads out of the block is noticed at the block's end, so there is room for the longest.
+constexpr std::array<uint8_t, block_size + 16> zigzag = [] {
+    std::array<uint8_t, block_size + 16> order{};
+    order.fill(block_size);
+    size_t n = 0;
+    for (size_t diagonal = 0; diagonal < 2 * block_side - 1; ++diagonal) {
+        for (size_t i = 0; i <= diagonal; ++i) {
+            const size_t x = diagonal % 2 == 0 ? i : diagonal - i, y = diagonal - x;
+            if (x < block_side && y < block_side) order[n++] = static_cast<uint8_t>(y * block_side + x);
+        }
+    }
+    return order;
+}();
+
+constexpr size_t divide_up(size_t value, size_t by) { return (value + by - 1) / by; }
+
+// The difference of a block's first coefficient from that of the block before.
+inline bool read_dc(BitCursor& at, const HuffmanTable& table, int64_t& prediction) {
+    at.refill();
+    HuffmanEntry entry = table[at.bits];
+    if (kind_of(entry) == HuffmanTable::long_code) {
+        entry = table.find_long(at.bits);
+        if (entry == 0) return false;
+    }
+    at.drop(entry);
+    const int value = value_of(entry);
+    prediction += kind_of(entry) == HuffmanTable::value_follows ? at.take_value(static_cast<size_t>(value)) : value;
+    return true;
+}
+
+// Reads past one symbol that is not an entry's whole value. Returns where the block stands then: `place` and
+// what the symbol adds, or block_size at its end, or more where nothing fits.
+constexpr size_t bad_place = 1000;
+
+struct Symbol {
+    size_t place;
+    bool is_value;
+    int value;
+};
+
+inline Symbol read_symbol(BitCursor& at, const HuffmanTable& table, HuffmanEntry entry, size_t place) {
+    if (kind_of(entry) == HuffmanTable::long_code) {
+        entry = table.find_long(at.bits);
+        if (entry == 0) return {bad_place, false, 0};
+    }
+    at.drop(entry);
+    if (kind_of(entry) == HuffmanTable::end_of_block) return {block_size, false, 0};
+    const int value = value_of(entry);
+    const bool follows = kind_of(entry) == HuffmanTable::value_follows;
+    return {place + advance_of(entry), true, follows ? at.take_value(static_cast<size_t>(value)) : value};
+}
+
+// Looks into a table that 56 bits are enough for.
+constexpr int looks_at_once = 56 / HuffmanTable::window;
+
+// The coefficients of a block that nobody needs. The cursor is copied, so that it stays in registers.
+bool skip_ac(BitCursor& cursor, const HuffmanTable& table, const uint16_t* runs) {
+    constexpr unsigned ends = HuffmanTable::ends;
+    BitCursor at = cursor;
+    size_t place = 1;
+    while (place < block_size) {
+        at.refill();
+        for (int n = 0; n < looks_at_once; ++n) {
+            const unsigned run = runs[at.bits >> (64 - HuffmanTable::window)];
+            const size_t next = place + (run >> 6);
+            if (next < block_size) [[likely]] {
+                at.drop(run);
+                place = next;
+                continue;
+            }
+            if (next == block_size || (next > ends && next < ends + block_size)) {
+                at.drop(run);
+                place = block_size;
+            } else {
+                at.refill();
+                place = read_symbol(at, table, table[at.bits], place).place;
+            }
+            break;
+        }
+    }
+    cursor = at;
+    return place == block_size;
+}
+
+}  // namespace
+
+// Those of a block that is needed, all but the first. The block is zeros.
+inline bool BaselineDecoder::read_ac(BitCursor& cursor, const Plane& plane, Coefficients& block) {
+    constexpr unsigned ends = HuffmanTable::ends;
+    const uint64_t* pairs = plane.pairs;
+    BitCursor at = cursor;
+    int16_t* values = block.values;
+    size_t place = 1, last = 0;
+    uint64_t sizes = 0;
+    const auto store = [&](uint64_t pair) {
+        values[zigzag[place + ((pair >> 6) & 31) - 1]] = static_cast<int16_t>(pair >> 32);
+        sizes += (pair >> 11) & 2047;
+    };
+    const auto store_second = [&](uint64_t pair) { values[zigzag[last]] = static_cast<int16_t>(pair >> 48); };
+    while (place < block_size) {
+        at.refill();
+        for (int n = 0; n < looks_at_once; ++n) {
+            const uint64_t pair = pairs[at.bits >> (64 - HuffmanTable::window)];
+            const size_t next = place + ((pair >> 22) & 1023);
+            if (next < block_size) [[likely]] {
+                at.drop(pair);
+                store(pair);
+                place = next;
+                last = place - 1;
+                store_second(pair);
+                continue;
+            }
+            if (next == block_size || (next > ends && next < ends + block_size)) {
+                at.drop(pair);
+                if (((pair >> 6) & 31) > 0) {
+                    store(pair);
+                    last = (next == block_size ? next : next - ends) - 1;
+                    store_second(pair);
+                }
+                place = block_size;
+            } else {
+                at.refill();
+                const Symbol symbol = read_symbol(at, *plane.ac, (*plane.ac)[at.bits], place);
+                place = symbol.place;
+                if (symbol.is_value) {
+                    last = place - 1;
+                    values[zigzag[last]] = static_cast<int16_t>(symbol.value);
+                    sizes += static_cast<uint64_t>(std::abs(symbol.value));
+                }
+            }
+            break;
+        }
+    }
+    cursor = at;
+    block.last = last;
+    if (place > block_size) return false;
+    const auto most = static_cast<uint64_t>(std::abs(block.values[0])) * plane.steps[0] + sizes * plane.largest_step;
+    return most <= dct_surely_safe || is_safe(block, plane);
+}
+
+// The same with what the sizes really come to.
+bool BaselineDecoder::is_safe(const Coefficients& block, const Plane& plane) {
+    int sum = 0;
+    for (size_t k = 0; k < block_size; ++k) sum += std::abs(block.values[k] * plane.steps[k]);
+    if (sum <= dct_surely_safe) return true;
+    if (sum > 32767) return false;
+    int16_t products[block_size];
+    for (size_t k = 0; k < block_size; ++k) products[k] = static_cast<int16_t>(block.values[k] * plane.steps[k]);
+    return dct_is_safe(products);
+}
+
+// --- planning -----------------------------------------------------------------------------------------------
+
+bool BaselineDecoder::set_tables(const BaselineHeader& header) {
+    for (size_t c = 0; c < header.components; ++c) {
+        const auto& component = header.component[c];
+        Plane& plane = planes_[c];
+        const HuffmanCode* dc = header.dc[component.dc_table];
+        const HuffmanCode* ac = header.ac[component.ac_table];
+        if (dc == nullptr || ac == nullptr || component.steps == nullptr) return false;
+        HuffmanTable& dc_table = dc_tables_[component.dc_table];
+        HuffmanTable& ac_table = ac_tables_[component.ac_table];
+        if (!dc_table.set(*dc, true) || !ac_table.set(*ac, false)) return false;
+        plane.dc = &dc_table;
+        plane.ac = &ac_table;
+        plane.runs = ac_table.runs();
+        plane.pairs = ac_table.pairs();
+        plane.largest_step = 0;
+        for (size_t k = 0; k < block_size; ++k) {
+            const uint16_t step = component.steps[k];
+            constexpr uint16_t largest = 255;
+            if (step > largest) return false;
+            plane.steps[k] = static_cast<int16_t>(step);
+            if (k > 0) plane.largest_step = std::max(plane.largest_step, uint64_t{step});
+        }
+    }
+    return true;
+}
+
+void BaselineDecoder::Plane::need(size_t left, size_t top, size_t right, size_t bottom) {
+    first_column = left / block_side;
+    end_column = divide_up(right, block_side);
+    first_row = top / block_side;
+    end_row = divide_up(bottom, block_side);
+    at_left = left == 0;
+    at_right = right == width;
+    stride = (end_column - first_column) * block_side + jpeg_overrun;
+    const size_t size = jpeg_overrun + (1 + down * block_side) * stride + jpeg_overrun;
+    if (memory.size() < size) memory.resize(size);
+}
+
+void BaselineDecoder::plan(const BaselineHeader& header, const Part& part) {
+    mcu_height_ = header.down * block_side;
+    mcus_per_row_ = divide_up(header.width, header.across * block_side);
+    mcu_rows_ = divide_up(header.height, mcu_height_);
+    restart_interval_ = until_restart_ = header.restart_interval;
+    next_restart_ = 0;
+    const bool coloured = header.components == 3 && part.channels == 3;
+    in_between_ = coloured && header.down == 2;
+
+    block_count_ = 0;
+    for (size_t c = 0; c < header.components; ++c) {
+        Plane& plane = planes_[c];
+        plane.across = c == 0 ? header.across : 1;
+        plane.down = c == 0 ? header.down : 1;
+        plane.width = c == 0 ? header.width : divide_up(header.width, header.across);
+        plane.height = c == 0 ? header.height : divide_up(header.height, header.down);
+        for (size_t y = 0; y < plane.down; ++y) {
+            for (size_t x = 0; x < plane.across; ++x) blocks_[block_count_++] = {&plane, x, y};
+        }
+        if (c == 0) {
+            plane.need(part.left, part.top, part.right, part.bottom);
+        } else if (!coloured) {
+            plane.need(0, 0, 0, 0);
+        } else {
+            // Where colour has half as many samples, pixel 2 i is a blend of i and i - 1, 2 i + 1 of i and i + 1.
+            const auto from = [](size_t pixel, size_t factor) {
+                return factor == 1 ? pixel : std::max<size_t>((pixel + 1) / 2, 1) - 1;
+            };
+            const auto to = [](size_t pixel, size_t factor, size_t all) {
+                return factor == 1 ? pixel : std::min(pixel / 2 + 1, all);
+            };
+            plane.need(from(part.left, header.across), from(part.top, header.down),
+                       to(part.right, header.across, plane.width), to(part.bottom, header.down, plane.height));
+        }
+    }
+    for (auto& row : widened_) {
+        const size_t size = part.right - part.left + 4 + 2 * jpeg_overrun;
+        if (row.size() < size) row.resize(size);
+    }
+}
+
+// --- reading ------------------------------------------------------------------------------------------------
+
+template <bool any_needed>
+bool BaselineDecoder::read_mcus(size_t from, size_t to, size_t mcu_row) {
+    BitCursor at = at_;
+    Coefficients coefficients;
+    for (size_t mcu = from; mcu < to; ++mcu) {
+        if (restart_interval_ > 0) {
+            if (until_restart_ == 0) {
+                if (!scan_.ends_with(static_cast<uint8_t>(first_restart_marker + next_restart_), at)) return false;
+                at = scan_.skip_marker();
+                next_restart_ = (next_restart_ + 1) % 8;
+                until_restart_ = restart_interval_;
+                for (Plane& plane : planes_) plane.prediction = 0;
+            }
+            --until_restart_;
+        }
+        at = scan_.feed(at);
+        for (size_t n = 0; n < block_count_; ++n) {
+            const Block& block = blocks_[n];
+            Plane& plane = *block.plane;
+            if (!read_dc(at, *plane.dc, plane.prediction)) return false;
+            const size_t column = mcu * plane.across + block.across, row = mcu_row * plane.down + block.down;
+            const bool needed = any_needed && column >= plane.first_column && column < plane.end_column &&
+                                row >= plane.first_row && row < plane.end_row;
+            if (!needed) {
+                if (!skip_ac(at, *plane.ac, plane.runs)) return false;
+                continue;
+            }
+            constexpr int64_t most_dc = 32767;
+            if (std::abs(plane.prediction) > most_dc) return false;
+            std::memset(coefficients.values, 0, sizeof coefficients.values);
+            coefficients.values[0] = static_cast<int16_t>(plane.prediction);
+            if (!read_ac(at, plane, coefficients)) return false;
+            uint8_t* dst = plane.row(1 + block.down * block_side) + (column - plane.first_column) * block_side;
+            kernels_.transform(coefficients.values, plane.steps.data(), coefficients.last, dst, plane.stride);
+        }
+    }
+    at_ = at;
+    return true;
+}
+
+bool BaselineDecoder::read_row(size_t mcu_row) {
+    size_t from = mcus_per_row_, to = 0;
+    for (const Plane& plane : planes_) {
+        if (plane.end_row <= mcu_row * plane.down || plane.first_row >= (mcu_row + 1) * plane.down) continue;
+        from = std::min(from, plane.first_column / plane.across);
+        to = std::max(to, divide_up(plane.end_column, plane.across));
+    }
+    if (from >= to) from = to = mcus_per_row_;
+    if (!read_mcus<false>(0, from, mcu_row) || !read_mcus<true>(from, to, mcu_row) ||
+        !read_mcus<false>(to, mcus_per_row_, mcu_row) || scan_.overran(at_)) {
+        return false;
+    }
+    // libjpeg refuses those that leave 32 bits, which takes more than a row.
+    constexpr int64_t most_prediction = 1 << 20;
+    return std::all_of(planes_.begin(), planes_.end(),
+                       [](const Plane& plane) { return std::abs(plane.prediction) <= most_prediction; });
+}
+
+// --- writing ------------------------------------------------------------------------------------------------
+
+// So that the first and the last sample have a neighbour.
+void BaselineDecoder::Plane::repeat_edges() {
+    for (size_t y = 1; y <= down * block_side; ++y) {
+        uint8_t* samples = row(y);
+        if (at_left) samples[-1] = samples[0];
+        if (at_right) {
+            uint8_t* end = samples + (width - first_column * block_side);
+            end[0] = end[-1];
+        }
+    }
+}
+
+void BaselineDecoder::Plane::keep_last_row() { std::memcpy(row(0) - 1, row(down * block_side) - 1, stride); }
+
+// A row of colour, as wide as the brightness. Rows are counted from one, row 0 being that before the MCU row.
+const uint8_t* BaselineDecoder::colour_row(Plane& plane, size_t y, size_t mcu_row, const Part& part,
+                                           std::vector<uint8_t>& memory) {
+    const size_t origin = plane.first_column * block_side, above = mcu_row * block_side;
+    if (planes_[0].across == 1) return plane.row(y + 1 - above) + part.left - origin;
+    const size_t first = part.left / 2, count = divide_up(part.right, 2) - first;
+    const auto samples = [&](size_t row) { return plane.row(row + 1 - above) + first - origin; };
+    if (planes_[0].down == 1) {
+        kernels_.widen(samples(y), memory.data(), count);
+    } else {
+        const size_t near = y / 2;
+        const size_t far = y % 2 == 0 ? std::max<size_t>(near, 1) - 1 : std::min(near + 1, plane.height - 1);
+        kernels_.widen_between(samples(near), samples(far), memory.data(), count);
+    }
+    return memory.data() + part.left % 2;
+}
+
+void BaselineDecoder::write_row(size_t y, size_t mcu_row, const Part& part, uint8_t* dst) {
+    Plane& plane = planes_[0];
+    const size_t width = part.right - part.left;
+    const uint8_t* light = plane.row(y + 1 - mcu_row * mcu_height_) + part.left - plane.first_column * block_side;
+    if (part.channels == 1) {
+        std::memcpy(dst, light, width);
+    } else if (planes_[1].end_column == 0) {
+        kernels_.gray_to_rgb(light, dst, width);
+    } else {
+        const uint8_t* blue = colour_row(planes_[1], y, mcu_row, part, widened_[0]);
+        const uint8_t* red = colour_row(planes_[2], y, mcu_row, part, widened_[1]);
+        kernels_.to_rgb(light, blue, red, dst, width);
+    }
+}
+
+void BaselineDecoder::write_rows(size_t mcu_row, const Part& part) {
+    size_t from = mcu_row * mcu_height_, to = from + mcu_height_;
+    if (in_between_) {
+        // The last row waits for the colours of the next MCU row.
+        if (mcu_row > 0) --from;
+        if (mcu_row + 1 < mcu_rows_) --to;
+    }
+    from = std::max(from, part.top);
+    to = std::min(to, part.bottom);
+    const size_t stride = (part.right - part.left) * part.channels;
+    for (size_t y = from; y < to; ++y) write_row(y, mcu_row, part, part.pixels + (y - part.top) * stride);
+}
+
+// ------------------------------------------------------------------------------------------------------------
+
+bool BaselineDecoder::decode(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom,
+                             size_t channels, uint8_t* pixels) {
+    // libjpeg does not interpolate colours of so narrow a picture.
+    const bool narrow = header.across == 2 && header.width <= 4;
+    if (narrow || !set_tables(header)) return false;
+    const Part part{left, top, right, bottom, channels, pixels};
+    for (Plane& plane : planes_) plane.prediction = 0, plane.end_column = plane.end_row = 0;
+    plan(header, part);
+    at_ = scan_.start(header.data, header.end);
+
+    const size_t last_row = bottom - 1;
+    size_t rows = last_row / mcu_height_ + 1;
+    // libjpeg reads ahead for two rows, though one of them needs it.
+    if (in_between_ && last_row % mcu_height_ >= mcu_height_ - 2) rows = std::min(rows + 1, mcu_rows_);
+    for (size_t row = 0; row < rows; ++row) {
+        if (in_between_ && row > 0) {
+            for (Plane& plane : planes_) plane.keep_last_row();
+        }
+        if (!read_row(row)) return false;
+        if ((row + 1) * mcu_height_ < top) continue;
+        for (size_t c = 1; c < header.components && header.across == 2; ++c) {
+            if (planes_[c].end_column > 0) planes_[c].repeat_edges();
+        }
+        write_rows(row, part);
+    }
+    return bottom < header.height || scan_.ends_with(end_marker, at_);
+}
+
+}  // namespace batchplant

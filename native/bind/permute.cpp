@@ -1,0 +1,53 @@
+#include "../permute.hpp"
+
+#include "bind.hpp"
+
+namespace batchplant {
+namespace {
+
+using Unsigned64s = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// One element for all numbers, or one for each.
+class Broadcast {
+public:
+    Broadcast(const Unsigned64s& values, size_t n, const char* name) : data_(values.data()), step_(values.size() != 1) {
+        if (values.size() != 1 && values.size() != n) {
+            throw std::invalid_argument(std::string(name) + " has " + std::to_string(values.size()) +
+                                        " entries, not 1 or " + std::to_string(n));
+        }
+    }
+    uint64_t operator[](size_t i) const { return data_[step_ * i]; }
+
+private:
+    const uint64_t* data_;
+    size_t step_;
+};
+
+auto permute_all(const Int64s& at, const Unsigned64s& count, const Unsigned64s& key) {
+    const size_t n = at.size();
+    const Broadcast counts(count, n, "count"), keys(key, n, "key");
+    auto made = std::make_unique_for_overwrite<int64_t[]>(n);
+    int64_t* values = made.get();
+    {
+        nb::gil_scoped_release unlocked;
+        for (size_t i = 0; i < n; ++i) {
+            const int64_t number = at.data()[i];
+            // Beyond 2^48 the products would not fit 64 bits.
+            constexpr uint64_t longest = uint64_t{1} << 48;
+            if (number < 0 || counts[i] > longest || static_cast<uint64_t>(number) >= counts[i]) {
+                throw std::invalid_argument(std::to_string(number) + " is not below " + std::to_string(counts[i]));
+            }
+            values[i] = permute(number, counts[i], keys[i]);
+        }
+    }
+    return nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>(values, {n}, owner_of(made));
+}
+
+}  // namespace
+
+void bind_permute(nb::module_& module) {
+    module.def("permute", permute_all, nb::arg("at").noconvert(), nb::arg("count").noconvert(),
+               nb::arg("key").noconvert(), "Where each number below its count goes in the permutation of its key.");
+}
+
+}  // namespace batchplant

@@ -1,0 +1,342 @@
+#include "fetch.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <system_error>
+#include <vector>
+
+#include "pool.hpp"
+
+namespace batchplant {
+namespace {
+
+// One request is no larger, so that a long run keeps several requests busy.
+constexpr int64_t piece_size = 1 << 20;
+// Requests under way at once: enough for a fast disk to be busy.
+constexpr unsigned depth = 128;
+constexpr size_t sampled_pages = 16;
+
+// Reads all of it, whatever pieces it comes in; gives 0, or the errno, or -1 where the file ends.
+int read_all(int fd, uint8_t* to, int64_t size, int64_t start) noexcept {
+    while (size > 0) {
+        const ssize_t got = pread(fd, to, static_cast<size_t>(std::min(size, piece_size)), start);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return errno;
+        if (got == 0) return -1;
+        to += got;
+        start += got;
+        size -= got;
+    }
+    return 0;
+}
+
+// The failure of the lowest run, whoever meets it.
+class Failures {
+public:
+    void add(size_t run, int error) noexcept {
+        const std::lock_guard lock(mutex_);
+        if (found_.run < 0 || static_cast<int64_t>(run) < found_.run) {
+            found_ = {static_cast<int64_t>(run), error < 0 ? 0 : error};
+        }
+    }
+    bool any() const noexcept { return found_.run >= 0; }
+    FetchFailure first() const noexcept { return found_; }
+
+private:
+    std::mutex mutex_;
+    FetchFailure found_;
+};
+
+// --- io_uring, by its system calls; the layouts are the kernel's ABI -----------------------------------------
+
+constexpr long setup_call = 425, enter_call = 426;
+constexpr uint8_t read_operation = 22;
+constexpr uint32_t single_mapping = 1u << 0, has_read_operation = 1u << 3;
+constexpr unsigned get_events = 1u << 0;
+constexpr off_t entries_offset = 0x10000000;
+
+struct Submission {
+    uint8_t operation, flags;
+    uint16_t priority;
+    int32_t fd;
+    uint64_t offset, address;
+    uint32_t size, operation_flags;
+    uint64_t user_data, unused[3];
+};
+static_assert(sizeof(Submission) == 64);
+
+struct Completion {
+    uint64_t user_data;
+    int32_t result;
+    uint32_t flags;
+};
+static_assert(sizeof(Completion) == 16);
+
+struct Parameters {
+    uint32_t sq_entries, cq_entries, flags, sq_cpu, sq_idle, features, wq_fd, reserved[3];
+    struct {
+        uint32_t head, tail, mask, entries, flags, dropped, array, reserved;
+        uint64_t address;
+    } sq;
+    struct {
+        uint32_t head, tail, mask, entries, overflow, completions, flags, reserved;
+        uint64_t address;
+    } cq;
+};
+static_assert(sizeof(Parameters) == 120);
+
+class Ring {
+public:
+    explicit Ring(unsigned entries) {
+        Parameters made{};
+        fd_ = static_cast<int>(syscall(setup_call, entries, &made));
+        if (fd_ < 0) return;
+        if (~made.features & (single_mapping | has_read_operation)) return;
+        shared_size_ = std::max(made.sq.array + made.sq_entries * sizeof(uint32_t),
+                                made.cq.completions + made.cq_entries * sizeof(Completion));
+        submissions_size_ = made.sq_entries * sizeof(Submission);
+        constexpr int access = PROT_READ | PROT_WRITE, kind = MAP_SHARED | MAP_POPULATE;
+        shared_ = mmap(nullptr, shared_size_, access, kind, fd_, 0);
+        submissions_ = mmap(nullptr, submissions_size_, access, kind, fd_, entries_offset);
+        if (shared_ == MAP_FAILED || submissions_ == MAP_FAILED) return;
+        sq_tail_ = at<uint32_t>(made.sq.tail);
+        sq_mask_ = *at<uint32_t>(made.sq.mask);
+        sq_array_ = at<uint32_t>(made.sq.array);
+        cq_head_ = at<uint32_t>(made.cq.head);
+        cq_tail_ = at<uint32_t>(made.cq.tail);
+        cq_mask_ = *at<uint32_t>(made.cq.mask);
+        completions_ = at<Completion>(made.cq.completions);
+        usable_ = true;
+    }
+
+    ~Ring() {
+        if (submissions_ != MAP_FAILED) munmap(submissions_, submissions_size_);
+        if (shared_ != MAP_FAILED) munmap(shared_, shared_size_);
+        if (fd_ >= 0) close(fd_);
+    }
+
+    Ring(const Ring&) = delete;
+    Ring& operator=(const Ring&) = delete;
+
+    bool usable() const { return usable_; }
+
+    // Queues a read. There is room: nobody has more than `entries` under way.
+    void push(int fd, uint8_t* to, uint32_t size, int64_t start, uint64_t user_data) {
+        const uint32_t tail = *sq_tail_, slot = tail & sq_mask_;
+        Submission& one = static_cast<Submission*>(submissions_)[slot];
+        one = {};
+        one.operation = read_operation;
+        one.fd = fd;
+        one.offset = static_cast<uint64_t>(start);
+        one.address = reinterpret_cast<uint64_t>(to);
+        one.size = size;
+        one.user_data = user_data;
+        sq_array_[slot] = slot;
+        __atomic_store_n(sq_tail_, tail + 1, __ATOMIC_RELEASE);
+    }
+
+    // Hands over what is queued and waits for completions; how many were taken, or the negative errno.
+    int enter(unsigned submit, unsigned wait) {
+        const long taken = syscall(enter_call, fd_, submit, wait, get_events, nullptr, 0);
+        return taken < 0 ? -errno : static_cast<int>(taken);
+    }
+
+    template <typename Take>
+    void reap(Take&& take) {
+        uint32_t head = *cq_head_;
+        for (const uint32_t tail = __atomic_load_n(cq_tail_, __ATOMIC_ACQUIRE); head != tail; ++head) {
+            const Completion one = completions_[head & cq_mask_];
+            __atomic_store_n(cq_head_, head + 1, __ATOMIC_RELEASE);
+            take(one.user_data, one.result);
+        }
+    }
+
+private:
+    template <typename T>
+    T* at(uint32_t offset) {
+        return reinterpret_cast<T*>(static_cast<uint8_t*>(shared_) + offset);
+    }
+
+    int fd_ = -1;
+    bool usable_ = false;
+    void* shared_ = MAP_FAILED;
+    void* submissions_ = MAP_FAILED;
+    size_t shared_size_ = 0, submissions_size_ = 0;
+    uint32_t *sq_tail_ = nullptr, *sq_array_ = nullptr, *cq_head_ = nullptr, *cq_tail_ = nullptr;
+    uint32_t sq_mask_ = 0, cq_mask_ = 0;
+    Completion* completions_ = nullptr;
+};
+
+struct Piece {
+    size_t run;
+    uint8_t* to;
+    int64_t start, size;
+};
+
+struct Request {
+    int fd;
+    const int64_t *starts, *sizes;
+    uint8_t* out;
+    const int64_t* out_starts;
+    size_t n;
+
+    // The next piece of the runs; false where there is none left.
+    bool next(size_t& run, int64_t& done, Piece& piece) const {
+        while (run < n && done >= sizes[run]) ++run, done = 0;
+        if (run == n) return false;
+        piece = {run, out + out_starts[run] + done, starts[run] + done, std::min(sizes[run] - done, piece_size)};
+        done += piece.size;
+        return true;
+    }
+};
+
+// False where the kernel takes no reads this way; then nothing of it is under way any more.
+bool fetch_by_ring(const Request& request, FetchFailure& failure) {
+    Ring ring(depth);
+    if (!ring.usable()) return false;
+    Piece pieces[depth];
+    unsigned free[depth], free_count = depth, queued = 0;
+    for (unsigned i = 0; i < depth; ++i) free[i] = i;
+    Failures failures;
+    size_t run = 0;
+    int64_t done = 0;
+    const auto push = [&](unsigned slot) {
+        const Piece& piece = pieces[slot];
+        ring.push(request.fd, piece.to, static_cast<uint32_t>(piece.size), piece.start, slot);
+        ++queued;
+    };
+    const auto take = [&](uint64_t slot, int32_t result) {
+        Piece& piece = pieces[slot];
+        if (result > 0 && result < piece.size && !failures.any()) {
+            piece.to += result;
+            piece.start += result;
+            piece.size -= result;
+            return push(static_cast<unsigned>(slot));
+        }
+        if (result == 0) failures.add(piece.run, 0);
+        // What the ring cannot do, or not now, a plain read can; it also knows the errors that are real.
+        if (result < 0) {
+            if (const int error = read_all(request.fd, piece.to, piece.size, piece.start)) failures.add(piece.run, error);
+        }
+        free[free_count++] = static_cast<unsigned>(slot);
+    };
+    for (;;) {
+        while (free_count > 0 && !failures.any() && request.next(run, done, pieces[free[free_count - 1]])) {
+            push(free[--free_count]);
+        }
+        if (free_count == depth) break;
+        const int taken = ring.enter(queued, 1);
+        if (taken >= 0) queued -= static_cast<unsigned>(taken);
+        // Not one read was taken ever: another way has to be found. Once some are under way they are waited
+        // for, whatever happens, because the kernel writes into the caller's memory.
+        if (taken < 0 && taken != -EINTR) {
+            if (queued + free_count == depth) return false;
+            ring.enter(0, 1);
+        }
+        ring.reap(take);
+    }
+    failure = failures.first();
+    return true;
+}
+
+FetchFailure fetch_by_threads(const Request& request, size_t threads) {
+    std::vector<Piece> pieces;
+    size_t run = 0;
+    int64_t done = 0;
+    for (Piece piece; request.next(run, done, piece);) pieces.push_back(piece);
+    Failures failures;
+    auto read = [&](size_t i, size_t) noexcept {
+        const Piece& piece = pieces[i];
+        if (const int error = read_all(request.fd, piece.to, piece.size, piece.start)) failures.add(piece.run, error);
+    };
+    threads = std::min(threads, pieces.size());
+    if (threads > 1) {
+        try {
+            Pool pool(threads);
+            pool.parallel_for(pieces.size(), read);
+            return failures.first();
+        } catch (const std::system_error&) {
+            // No more threads are to be had.
+        }
+    }
+    for (size_t i = 0; i < pieces.size(); ++i) read(i, 0);
+    return failures.first();
+}
+
+// Calls visit(position) with a byte in each of a few pages of the runs, spread evenly.
+template <typename Visit>
+void sample(const int64_t* starts, const int64_t* sizes, size_t n, Visit&& visit) {
+    const size_t count = std::min(n, sampled_pages);
+    for (size_t k = 0; k < count; ++k) {
+        const size_t i = k * n / count;
+        if (sizes[i] > 0) visit(k % 2 ? starts[i] + sizes[i] - 1 : starts[i]);
+    }
+}
+
+}  // namespace
+
+FetchFailure fetch_runs(int fd, const int64_t* starts, const int64_t* sizes, uint8_t* out, const int64_t* out_starts,
+                        size_t n, size_t threads, bool ring) {
+    const Request request{fd, starts, sizes, out, out_starts, n};
+    FetchFailure failure;
+    if (ring && fetch_by_ring(request, failure)) return failure;
+    return fetch_by_threads(request, threads);
+}
+
+const char* fetch_name() {
+    static const bool ring = Ring(1).usable();
+    return ring ? "io_uring" : "threads";
+}
+
+double resident(const uint8_t* mapping, const int64_t* starts, const int64_t* sizes, size_t n) {
+    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    size_t seen = 0, found = 0;
+    sample(starts, sizes, n, [&](int64_t position) {
+        const uintptr_t address = reinterpret_cast<uintptr_t>(mapping + position) & ~(page - 1);
+        unsigned char state = 1;
+        ++seen;
+        if (mincore(reinterpret_cast<void*>(address), page, &state) != 0 || (state & 1)) ++found;
+    });
+    return seen ? static_cast<double>(found) / static_cast<double>(seen) : 1;
+}
+
+double cached(int fd, const int64_t* starts, const int64_t* sizes, size_t n) {
+    constexpr int no_wait = 8;  // RWF_NOWAIT
+    size_t seen = 0, found = 0;
+    bool told = true;
+    sample(starts, sizes, n, [&](int64_t position) {
+        uint8_t byte;
+        const iovec into{&byte, 1};
+        ++seen;
+        const ssize_t got = told ? preadv2(fd, &into, 1, position, no_wait) : -1;
+        if (got > 0) ++found;
+        if (got < 0 && errno != EAGAIN) told = false;
+    });
+    if (!told) return -1;
+    return seen ? static_cast<double>(found) / static_cast<double>(seen) : 1;
+}
+
+void will_need(const uint8_t* mapping, const int64_t* starts, const int64_t* sizes, size_t n) {
+    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    // The kernel takes no more than a disk's read-ahead of one call, and forgets the rest: 128 KiB or more.
+    constexpr uintptr_t most = 128 << 10;
+    for (size_t i = 0; i < n; ++i) {
+        if (sizes[i] <= 0) continue;
+        const auto begin = reinterpret_cast<uintptr_t>(mapping + starts[i]);
+        const uintptr_t end = begin + static_cast<uintptr_t>(sizes[i]);
+        for (uintptr_t at = begin & ~(page - 1); at < end; at += most) {
+            madvise(reinterpret_cast<void*>(at), std::min(most, end - at), MADV_WILLNEED);
+        }
+    }
+}
+
+}  // namespace batchplant

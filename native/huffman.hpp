@@ -1,0 +1,145 @@
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+namespace batchplant {
+
+// JPEG's Huffman codes, for baseline.cpp: tables that answer most symbols with one look, and the bits of a scan.
+
+// A code as a JPEG defines it: how many codes there are of each length, and what they stand for.
+struct HuffmanCode {
+    std::array<uint8_t, 17> counts{};  // by length; [0] is unused
+    std::array<uint8_t, 256> symbols{};
+
+    bool operator==(const HuffmanCode&) const = default;
+};
+
+// What the next bits mean, found with the first `window` of them:
+//   bits 0..5    how many bits it takes: the code, and the value after it where all of it is in the window
+//   bits 6..7    kind
+//   bits 8..15   how many coefficients further it leads
+//   bits 16..31  the value, or how many bits the value has where it is not in the window
+using HuffmanEntry = uint32_t;
+
+class HuffmanTable {
+public:
+    static constexpr int window = 11;
+    static constexpr size_t entries = size_t{1} << window;
+
+    enum Kind : uint32_t { value = 0, end_of_block = 1, value_follows = 2, long_code = 3 };
+
+    // False where libjpeg would refuse the code. A code that was set before costs nothing.
+    bool set(const HuffmanCode& code, bool is_dc);
+
+    HuffmanEntry operator[](uint64_t bits) const { return entries_[bits >> (64 - window)]; }
+
+    // The entry of a code longer than the window; 0 if there is none such. Its value is never in it.
+    HuffmanEntry find_long(uint64_t bits) const;
+
+    // Two symbols in one look, where the window holds them; for blocks that are needed:
+    //   bits 0..5    how many bits they take
+    //   bits 6..10   how many coefficients further the first leads; 0 where there is none
+    //   bits 11..21  the sizes of their values, added up
+    //   bits 22..31  how many coefficients further both lead, plus `ends` with an end of block behind them, or
+    //                `stuck` where the window does not hold even one
+    //   bits 32..47, 48..63  their values. Where there is one symbol, the second is the first again.
+    const uint64_t* pairs();
+
+    // For blocks nobody needs: as many symbols as the window holds. Bits 0..5 are the bits they take; how many
+    // coefficients further they lead stands from bit 6 on, with `ends` and `stuck` as above.
+    const uint16_t* runs();
+
+    static constexpr unsigned ends = 128, stuck = 512;
+
+private:
+    bool build(bool is_dc);
+    HuffmanEntry entry_of(unsigned symbol, int length) const;
+
+    HuffmanCode code_;
+    bool valid_ = false, is_dc_ = false, has_pairs_ = false, has_runs_ = false;
+    std::array<HuffmanEntry, entries> entries_;
+    std::array<uint64_t, entries> pairs_;
+    std::array<uint16_t, entries> runs_;
+    std::array<uint32_t, 17> limit_;  // by length: the first 16 bits that are beyond the codes of that length
+    std::array<int, 17> first_;       // what to add to a code for the index of its symbol
+};
+
+inline size_t length_of(HuffmanEntry entry) { return entry & 63; }
+inline HuffmanTable::Kind kind_of(HuffmanEntry entry) { return static_cast<HuffmanTable::Kind>((entry >> 6) & 3); }
+inline size_t advance_of(HuffmanEntry entry) { return (entry >> 8) & 255; }
+inline int value_of(HuffmanEntry entry) { return static_cast<int32_t>(entry) >> 16; }
+
+// A place among bits, to be copied into a function's own variables while it works.
+struct BitCursor {
+    const uint8_t* next = nullptr;
+    uint64_t bits = 0;   // from the top
+    uint64_t count = 0;  // how many of them, in its low six bits; there may be a few more, which come again
+
+    // Makes at least 56 bits ready.
+    void refill() {
+        uint64_t bytes;
+        std::memcpy(&bytes, next, sizeof bytes);
+        if constexpr (std::endian::native == std::endian::little) bytes = __builtin_bswap64(bytes);
+        bits |= bytes >> (count & 63);
+        next += (~count >> 3) & 7;
+        count |= 56;
+    }
+
+    // Of the number the low six bits count, so that an entry of a table can be given as it is.
+    void drop(uint64_t number) {
+        bits <<= number & 63;
+        count -= number;
+    }
+
+    // A value of so many bits, 1 to 15, as JPEG writes them: those that begin with 0 are negative.
+    int take_value(size_t size) {
+        const auto raw = static_cast<int>(bits >> (64 - size));
+        const int offset = static_cast<int64_t>(bits) < 0 ? 0 : 1 - (1 << size);
+        drop(size);
+        return raw + offset;
+    }
+};
+
+// A scan's bytes without the zeros that JPEG stuffs behind each 0xFF. They are taken out for some thousands of
+// bytes ahead, so that the bits can be had without looking at them.
+// The bits end with any marker or with the data; zeros follow, and whether they were used is asked afterwards.
+class ScanBytes {
+public:
+    // More than the blocks of any MCU that baseline.cpp takes can use: six, of 64 values, of 31 bits at most.
+    static constexpr size_t slack = 2048;
+
+    BitCursor start(const uint8_t* data, const uint8_t* end);
+
+    // Makes at least `slack` bytes ready.
+    BitCursor feed(BitCursor at) { return at.next > ready_ ? fill(at) : at; }
+
+    // Whether more bits were used than there are. Where no marker ends them, also whether that was close, because
+    // libjpeg looks some bytes ahead and misses the marker.
+    bool overran(const BitCursor& at) const;
+    // Whether all bytes were used, and this marker follows.
+    bool ends_with(uint8_t marker, const BitCursor& at) const;
+    // Goes on behind that marker.
+    BitCursor skip_marker() { return start(source_ + 2, source_end_); }
+
+private:
+    bool at_marker() const { return source_end_ - source_ >= 2 && source_[1] != 0 && source_[1] != 0xFF; }
+    int64_t left(const BitCursor& at) const;
+    BitCursor fill(BitCursor at);
+
+    static constexpr size_t capacity = 16384;
+
+    const uint8_t* ready_ = nullptr;  // a place up to here has `slack` bytes before it
+    const uint8_t* last_ = nullptr;   // the end of the bytes taken over
+    const uint8_t* source_ = nullptr;
+    const uint8_t* source_end_ = nullptr;
+    bool at_end_ = false;  // at a marker or the end
+    bool overran_ = false;
+    std::array<uint8_t, capacity + slack + 16> bytes_;
+};
+
+}  // namespace batchplant

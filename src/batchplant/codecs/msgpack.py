@@ -1,0 +1,363 @@
+"""Values of MessagePack to cells: what lies where in a record, and the cells of every field kind out of it.
+
+Reading takes more than :mod:`.sample` writes: every form of a number; arrays as lists of numbers or as the
+maps of msgpack-numpy; a nested value in a Json field. Of a file that others wrote (``foreign``), text in a
+Json field is a value and not JSON, and what is no bin in a Bytes field comes as the MessagePack that it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _native
+from ..columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
+from ..errors import BatchplantError, DecodeError
+from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Tensor, Text
+from . import npy
+from .cells import pack_tensor
+
+# What _native.msgpack_find calls the kinds of values.
+ABSENT, NIL, BOOLEAN, INTEGER, NATURAL, REAL, TEXT, BINARY, ARRAY, MAP, EXTENSION = range(11)
+ARRAY_TYPE, TIMESTAMP_TYPE = 0x42, -1
+PIXELS = np.dtype(np.uint8)
+_DTYPE = re.compile(r"[<>|=]?([?]|[biufc]\d{1,2}|[mM]8(\[\w{1,20}\])?)", re.ASCII)
+
+# Starts, sizes (-1: missing) and shapes of raw pixels.
+Runs = tuple[I64, I64, I32 | None]
+
+
+class Extension(NamedTuple):
+    """A MessagePack extension that is none of those known here."""
+
+    type: int
+    data: bytes
+
+
+class Values:
+    """The values of one field in some records: where they lie and of which kind they are."""
+
+    def __init__(self, data: U8, info: I32, start: I64, size: I64) -> None:
+        self.data = data
+        self.info = info
+        self.start = start
+        self.size = size
+        self.kind = info & 0xFF
+        self.missing = self.kind <= NIL
+
+    def fail(self, row: Any, reason: str) -> DecodeError:
+        return DecodeError(reason, sample=int(row), offset=int(self.start[row]))
+
+    def check(self, wrong: Any, reason: str) -> None:
+        if wrong.any():
+            raise self.fail(np.argmax(wrong), reason)
+
+    def check_failure(self, failure: tuple[int, int, str] | None) -> None:
+        if failure is not None:
+            raise DecodeError(failure[2], sample=failure[0], offset=failure[1])
+
+    def load(self, row: Any) -> Any:
+        """One value as Python objects."""
+        try:
+            return _native.msgpack_load(self.data, int(self.start[row]), int(self.size[row]), extension_of)
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise self.fail(row, str(error)) from None
+
+
+def extension_of(type: int, data: bytes) -> Any:
+    """The value of an extension: an array of ours, a time, or itself."""
+    if type == TIMESTAMP_TYPE and len(data) in (4, 8, 12):
+        number = int.from_bytes(data, "big")
+        if len(data) == 8:
+            nanoseconds, seconds = number >> 34, number & (1 << 34) - 1
+        elif len(data) == 12:
+            nanoseconds, seconds = number >> 64, int.from_bytes(data[4:], "big", signed=True)
+        else:
+            nanoseconds, seconds = 0, number
+        whole = seconds * 10**9 + nanoseconds
+        # Beyond lie the years that nanoseconds in 64 bits do not reach, and the mark of no time at all.
+        return np.datetime64(whole, "ns") if -(2**63) < whole < 2**63 else Extension(type, data)
+    if type == ARRAY_TYPE:
+        try:
+            end = 1 + data[0]
+            dtype, rank = _dtype_of(data[1:end].decode("ascii")), data[end]
+            shape = [int(size) for size in np.frombuffer(data, "<u8", rank, end + 1)]
+            return _array_of(dtype, data[end + 1 + 8 * rank :], shape)
+        except (ValueError, IndexError, TypeError, SyntaxError) as error:
+            raise ValueError(f"the array is damaged: {error}") from None
+    return Extension(type, data)
+
+
+def _dtype_of(text: str) -> np.dtype[Any]:
+    """The dtype that NumPy writes so; other text may mean objects, many dtypes in one, or what is no more."""
+    if _DTYPE.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no dtype of numbers")
+    return np.dtype(text)
+
+
+def _array_of(dtype: np.dtype[Any], values: bytes, shape: Sequence[int]) -> npt.NDArray[Any]:
+    if dtype.kind not in "biufcmM":
+        raise ValueError(f"arrays of {dtype} have no field kind")
+    return np.frombuffer(values, dtype).reshape(shape)
+
+
+def as_array(value: Any) -> npt.NDArray[Any] | None:
+    """The array that a loaded value is: one of ours, of msgpack-numpy, a time; None for others."""
+    if isinstance(value, np.ndarray | np.datetime64):
+        return np.asarray(value)
+    if not isinstance(value, dict):
+        return None
+    parts = {key.decode() if isinstance(key, bytes) and key.isascii() else key: value[key] for key in value}
+    dtype, values = parts.get("type"), parts.get("data")
+    if isinstance(dtype, bytes) and dtype.isascii():
+        dtype = dtype.decode()
+    if isinstance(values, str):
+        values = values.encode()
+    shape = parts.get("shape") if parts.get("nd") is True else []
+    if type(parts.get("nd")) is not bool or not isinstance(dtype, str) or not isinstance(values, bytes):
+        return None
+    if not isinstance(shape, list) or not all(type(size) is int for size in shape):
+        return None
+    try:
+        return _array_of(_dtype_of(dtype), values, shape)
+    except (ValueError, TypeError, SyntaxError, OverflowError):
+        return None
+
+
+def check_missing(field: Field, values: Values) -> None:
+    if not field.optional and values.missing.any():
+        row = int(np.argmax(values.missing))
+        raise DecodeError("the value is missing, and the field is not optional", sample=row)
+
+
+def column(field: Field, values: Values, foreign: bool) -> Column:
+    check_missing(field, values)
+    if isinstance(field, Int | Bool) or is_short(field):
+        return _numbers(field, values)
+    if isinstance(field, Tensor | Float):
+        return _arrays(field if isinstance(field, Tensor) else _as_tensor(field), values)
+    places = runs(field, values, foreign)
+    if places is None:
+        return _json_cells(values, foreign)
+    starts, sizes, shape = places
+    found = gathered(values.data, starts, sizes)
+    found.shape = shape
+    return found
+
+
+def _as_tensor(field: Field) -> Tensor:
+    return Tensor(getattr(field, "dtype", "bool"), optional=field.optional)
+
+
+def gathered(data: U8, starts: I64, sizes: I64) -> Ragged:
+    """A copy of these runs."""
+    valid = None if (present := sizes >= 0).all() else present
+    sizes = np.maximum(sizes, 0)
+    offsets = starts_of(sizes)
+    out = np.empty(offsets[-1], dtype=np.uint8)
+    _native.copy_runs(data, np.ascontiguousarray(starts), sizes, out, offsets[:-1])
+    return Ragged(out, offsets, None, valid)
+
+
+def _numbers(field: Field, values: Values) -> Column:
+    dtype = np.dtype(getattr(field, "dtype", "bool"))
+    stored = np.dtype(np.float32) if dtype == np.float16 else dtype
+    found = np.zeros(len(values.start), dtype=stored)
+    failure = _native.msgpack_numbers(
+        values.data, values.info, values.start, stored.kind, stored.itemsize, as_bytes(found)
+    )
+    values.check_failure(failure)
+    if stored != dtype:
+        with np.errstate(over="ignore"):
+            narrow = found.astype(dtype)
+        values.check(np.isinf(narrow) & ~np.isinf(found), "the number is out of range")
+        found = narrow
+    if not field.optional:
+        return found
+    sizes = np.where(values.missing, -1, dtype.itemsize)
+    return gathered(as_bytes(found), np.arange(len(found), dtype=np.int64) * dtype.itemsize, sizes)
+
+
+def runs(field: Field, values: Values, foreign: bool) -> Runs | None:
+    """Where the cells of anything but numbers and tensors lie; None for JSON that is not there as text."""
+    kind = values.kind
+    payload = (kind == TEXT) | (kind == BINARY)
+    head = np.where(payload, values.info >> 8 & 0xFF, 0)
+    starts, sizes = values.start + head, np.where(values.missing, -1, values.size - head)
+    shape = None
+    if isinstance(field, Json):
+        return None if foreign or (~payload & ~values.missing).any() else (starts, sizes, None)
+    if isinstance(field, Bytes) and foreign:
+        return starts, sizes, None
+    if isinstance(field, Image) and ((kind == EXTENSION) | (kind == MAP)).any():
+        shape = np.zeros((len(starts), 3), dtype=np.int32)
+        for rank in (3, 2):
+            found, at, size, shapes, failure = _native.msgpack_arrays(
+                values.data, values.info, values.start, values.size, PIXELS.str.encode(), 1, rank
+            )
+            values.check_failure(failure)
+            raw = (found == 1) & ~payload
+            channels = shapes[:, 2] if rank == 3 else np.ones(len(raw), dtype=np.int64)
+            values.check(
+                raw & ((shapes < 1).any(axis=1) | (shapes > 2**31 - 1).any(axis=1) | (channels > 4)),
+                "no picture has this shape",
+            )
+            shape[raw, :rank], shape[raw, 2] = shapes[raw], channels[raw]
+            starts, sizes, payload = np.where(raw, at, starts), np.where(raw, size, sizes), payload | raw
+    what = "text is" if isinstance(field, Text) else "bytes are"
+    values.check(~values.missing & ~payload, f"{what} needed here")
+    return starts, sizes, shape
+
+
+def _json_cells(values: Values, foreign: bool) -> Ragged:
+    cells: list[bytes | None] = []
+    for row, kind in enumerate(values.kind):
+        if kind <= NIL:
+            cells.append(None)
+            continue
+        value = values.load(row)
+        if kind == TEXT and not foreign and isinstance(value, str):
+            cells.append(value.encode())
+            continue
+        try:
+            cells.append(json.dumps(value, ensure_ascii=False).encode())
+        except (TypeError, ValueError, RecursionError) as error:
+            raise values.fail(row, f"JSON cannot hold it: {error}") from None
+    return Ragged.from_cells(cells)
+
+
+def array_runs(field: Tensor, values: Values) -> tuple[I64, I64] | None:
+    """Where the bare values of arrays lie; None where some are not there as such."""
+    found = _found_arrays(field, values)
+    return None if found is None else (found[0], np.where(values.missing, -1, found[1]))
+
+
+def _found_arrays(field: Tensor, values: Values) -> tuple[I64, I64, I64] | None:
+    dtype = np.dtype(field.dtype)
+    found, starts, sizes, shapes, failure = _native.msgpack_arrays(
+        values.data,
+        values.info,
+        values.start,
+        values.size,
+        dtype.newbyteorder("<").str.encode(),
+        dtype.itemsize,
+        len(field.shape),
+    )
+    values.check_failure(failure)
+    if (found == 2).any():
+        return None
+    _check_shapes(field, values, shapes)
+    return starts, sizes, shapes
+
+
+def _found_lists(field: Tensor, values: Values) -> tuple[U8, I64, I64, I64] | None:
+    """Lists of numbers: all values, starts, sizes and shapes; None where some are no such lists."""
+    dtype = np.dtype(field.dtype)
+    if dtype.kind not in "biuf" or dtype == np.float16 or dtype.itemsize > 8 or not field.shape:
+        return None
+    found, sizes, shapes, data = _native.msgpack_lists(
+        values.data, values.info, values.start, values.size, dtype.kind, dtype.itemsize, len(field.shape)
+    )
+    if (found == 2).any():
+        return None
+    # What an empty list does not tell is as the field says.
+    shapes = np.where(shapes < 0, [size or 0 for size in field.shape], shapes)
+    _check_shapes(field, values, shapes)
+    return data, starts_of(sizes)[:-1], sizes, shapes
+
+
+def _check_shapes(field: Tensor, values: Values, shapes: I64) -> None:
+    want = np.array([-1 if size is None else size for size in field.shape], dtype=np.int64)
+    wrong = ((shapes != want) & (want >= 0)).any(axis=1) & ~values.missing
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise values.fail(row, f"an array of shape {tuple(shapes[row].tolist())} is not {field}")
+
+
+def _arrays(field: Tensor, values: Values) -> Column:
+    data, found = values.data, _found_arrays(field, values)
+    if found is None and (listed := _found_lists(field, values)) is not None:
+        data, found = listed[0], listed[1:]
+    if found is None:
+        cells = [
+            None if values.missing[row] else _odd_array(field, values, row) for row in range(len(values.kind))
+        ]
+        ragged = Ragged.from_cells(cells)
+    else:
+        starts, sizes, shapes = found
+        sizes = np.where(values.missing, -1, sizes)
+        if field.cell is None and not field.flat:
+            return _npy_cells(field, data, starts, sizes, shapes)
+        ragged = gathered(data, starts, sizes)
+    if field.cell is None:
+        return ragged
+    dtype, shape = field.cell
+    return ragged.data.view(dtype).reshape(len(ragged), *shape)
+
+
+def _npy_cells(field: Tensor, data: U8, starts: I64, sizes: I64, shapes: I64) -> Ragged:
+    """Whole NPY files of values."""
+    kinds, which = np.unique(shapes, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    dtype = np.dtype(field.dtype)
+    heads = Ragged.from_cells([npy.header_bytes(dtype, tuple(shape)) for shape in kinds.tolist()])
+    present = np.flatnonzero(sizes >= 0)
+    whole = np.zeros(len(sizes), dtype=np.int64)
+    whole[present] = heads.sizes[which[present]] + sizes[present]
+    offsets = starts_of(whole)
+    out = np.empty(offsets[-1], dtype=np.uint8)
+    head, at = which[present], offsets[:-1][present]
+    _native.copy_runs(heads.data, heads.starts[head], heads.sizes[head], out, at)
+    _native.copy_runs(data, starts[present], sizes[present], out, at + heads.sizes[head])
+    return Ragged(out, offsets, None, sizes >= 0 if len(present) < len(sizes) else None)
+
+
+def _odd_array(field: Tensor, values: Values, row: int) -> bytes:
+    """The cell of an array in any other form: a list, another dtype, an NPY file."""
+    loaded = values.load(row)
+    dtype = np.dtype(field.dtype)
+    try:
+        if isinstance(loaded, bytes) and field.cell is None and not field.flat:
+            array = npy.read(np.frombuffer(loaded, dtype=np.uint8))
+            if array.dtype == dtype and field.fits(array.shape):
+                return loaded
+        else:
+            found = as_array(loaded)
+            array = np.array(loaded) if found is None else found
+            if array.shape == (0,) and loaded == [] and None not in field.shape[1:]:
+                array = array.reshape(0, *field.shape[1:])
+        cast = _cast(array, dtype)
+    except (BatchplantError, ValueError, TypeError, OverflowError) as error:
+        raise values.fail(row, f"not {field}: {error}") from None
+    if not field.fits(cast.shape):
+        raise values.fail(row, f"an array of shape {cast.shape} is not {field}")
+    return cast.tobytes() if field.cell is not None else pack_tensor(field, cast)
+
+
+def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The same numbers as another dtype; only real numbers may be rounded."""
+    have, want = array.dtype.kind, dtype.kind
+    if array.dtype == dtype:
+        return np.ascontiguousarray(array).reshape(array.shape)
+    # A list without an element, whatever it would hold.
+    if array.size == 0:
+        return np.empty(array.shape, dtype)
+    whole, real = have in "iu" and want in "iu", have in "iuf" and want in "fc"
+    if not (whole or real or have == want == "c"):
+        raise ValueError(f"values of {array.dtype} are no {dtype}")
+    if whole and (array.min() < np.iinfo(dtype).min or array.max() > np.iinfo(dtype).max):
+        raise ValueError(f"its numbers are out of range for {dtype}")
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+    if not whole and not np.array_equal(np.isinf(cast), np.isinf(array)):
+        raise ValueError(f"its numbers are out of range for {dtype}")
+    return cast
+
+
+def is_short(field: Field) -> bool:
+    return isinstance(field, Float) and np.dtype(field.dtype).itemsize <= 8

@@ -1,0 +1,39 @@
+"""LMDB, a memory-mapped tree of keys and values: a folder with data.mdb, or that file alone.
+
+Reading goes without liblmdb, which trusts the pages that it maps: our own walker checks every number, finds
+once where each value lies, and from then on values are used in the mapping. What a value is, ``codec`` says:
+bytes, pictures, JSON, text, MessagePack, Caffe's Datum, pickles. The key is the field ``key``.
+
+What we write: the samples in order under the keys ``0000000000``, ``0000000001``, …, each as a MessagePack
+map (a single field ``data`` of bytes as it is), and the schema as JSON under the key ``__batchplant__``,
+which is the last. Writing needs the package lmdb.
+"""
+
+from __future__ import annotations
+
+from ...format import Format, Probe
+from ...schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from .pages import DATA, is_meta
+from .reader import LmdbReader
+from .writer import LmdbWriter
+
+
+def sniff(probe: Probe) -> bool:
+    """A folder with data.mdb, or a file that begins with a meta page."""
+    return DATA in probe.names if probe.folder else is_meta(probe.head)
+
+
+FORMAT = Format(
+    name="lmdb",
+    title="LMDB",
+    suffixes=(".lmdb", ".mdb"),
+    spec="http://www.lmdb.tech/doc/",
+    reader=LmdbReader,
+    writer=LmdbWriter,
+    sniff=sniff,
+    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    optional=True,
+    folder=None,
+    extra="lmdb",
+    notes="read in place and without the library, which only writing needs; pickles only with allow_pickle",
+)

@@ -1,0 +1,23 @@
+"""What all codecs of values have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...codecs.msgpack import Runs
+from ...columns import I64, U8, Columns
+from ...schema import Field
+
+
+class Codec:
+    """Turns values, which lie at ``starts`` of ``data``, into cells. Errors have the row as ``sample``."""
+
+    name: str = ""
+    fields: Mapping[str, Field]
+
+    def read(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
+        raise NotImplementedError
+
+    def find(self, field: str, data: U8, starts: I64, sizes: I64) -> Runs | None:
+        """Where the cells lie in ``data``; None where they are no plain runs."""
+        return None

@@ -1,0 +1,161 @@
+"""Where the entries of an environment lie, found without liblmdb."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import _native, index
+from ...codecs.msgpack import gathered
+from ...columns import U8
+from ...errors import BusyError, DamagedError, OptionError, SchemaError
+from ...storage import Source, is_remote, open_source
+
+DATA = "data.mdb"
+# The key of the schema; it comes behind all digits.
+NOTE = b"__batchplant__"
+MAGIC = (0xBEEFC0DE).to_bytes(4, "little")
+# A transaction that ends while we walk may have taken pages away under us.
+ATTEMPTS = 5
+
+Tree = tuple[int, int, int, int]
+
+
+class Meta(NamedTuple):
+    """The newer meta page."""
+
+    page_size: int
+    last_page: int
+    transaction: int
+    free: Tree
+    main: Tree
+
+
+def is_meta(head: bytes) -> bool:
+    return len(head) >= 152 and bool(head[10] & 8) and head[16:20] == MAGIC
+
+
+def data_file(path: str) -> str:
+    """The file of an environment, which is that itself or a folder."""
+    return os.path.join(path, DATA) if not is_remote(path) and os.path.isdir(path) else path
+
+
+def read_meta(data: U8, path: str) -> Meta:
+    page_size, last_page, transaction, free, main, failure = _native.lmdb_meta(data)
+    if failure is not None:
+        raise DamagedError(failure[0], path=path, offset=failure[1])
+    return Meta(page_size, last_page, transaction, free, main)
+
+
+def open_environment(path: str, db: str | None, mode: str) -> tuple[Source, index.Index]:
+    """The file of an environment, mapped, and its index."""
+    for attempt in range(ATTEMPTS):
+        source = open_source(data_file(path))
+        try:
+            return source, load(source, db, mode)
+        except (DamagedError, BusyError):
+            # A file that grew meanwhile has pages that are not in the mapping.
+            grown = not is_remote(source.path) and os.path.getsize(source.path) > source.size
+            source.close()
+            if not grown or attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError
+
+
+def load(source: Source, db: str | None, mode: str) -> index.Index:
+    """The index of an environment; one of another transaction or database is made anew."""
+    meta = read_meta(source.view(0, min(source.size, 2 * 65536 + 256)), source.path)
+
+    def fits(found: index.Index) -> bool:
+        return _makes_sense(found) and found.facts == {
+            **found.facts,
+            "transaction": meta.transaction,
+            "db": db,
+        }
+
+    return index.load(source, "lmdb", functools.partial(scan, db=db), mode=mode, check=fits)
+
+
+def _makes_sense(found: index.Index) -> bool:
+    names = {"key_starts": np.int64, "key_sizes": np.uint16, "starts": np.int64, "sizes": np.int64}
+    arrays = found.arrays
+    return set(arrays) == set(names) and all(
+        array.dtype == names[name] and array.shape == arrays["starts"].shape and array.ndim == 1
+        for name, array in arrays.items()
+    )
+
+
+def scan(
+    source: Source, report: index.Report, *, db: str | None = None
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    """Where the keys and values of a database lie."""
+    data = source.view(0, source.size)
+    for _ in range(ATTEMPTS):
+        meta = read_meta(data, source.path)
+        failure: DamagedError | None = None
+        try:
+            # Nobody else looks at the tree of free pages; but a file that is cut there is damaged.
+            walk(data, meta, meta.free, source.path)
+            tree = meta.main if db is None else _named(data, meta, db, source.path)
+            arrays, named = walk(data, meta, tree, source.path)
+        except DamagedError as error:
+            failure = error
+        if read_meta(data, source.path).transaction != meta.transaction:
+            continue
+        if failure is not None:
+            raise failure
+        report(source.size)
+        return _without(arrays, named, data, source.path), {
+            "db": db,
+            "transaction": meta.transaction,
+            "page_size": meta.page_size,
+            "printable": _printable(data, arrays),
+        }
+    raise BusyError("another process keeps changing it; open it when that has ended", path=source.path)
+
+
+def walk(data: U8, meta: Meta, tree: Tree, path: str) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any]]:
+    """The entries of a tree, and the numbers of those that are databases."""
+    found = _native.lmdb_walk(data, meta.page_size, tree)
+    key_starts, key_sizes, starts, sizes, named, failure, duplicates = found
+    if duplicates:
+        raise SchemaError("a key has several values (MDB_DUPSORT), which are no samples", path=path)
+    if failure is not None:
+        raise DamagedError(failure[0], path=path, offset=failure[1])
+    return {"key_starts": key_starts, "key_sizes": key_sizes, "starts": starts, "sizes": sizes}, named
+
+
+def _names(data: U8, arrays: dict[str, npt.NDArray[Any]], named: npt.NDArray[Any]) -> list[str]:
+    keys = gathered(data, arrays["key_starts"][named], arrays["key_sizes"][named].astype(np.int64))
+    return [bytes(key).decode(errors="replace") for key in keys if key is not None]
+
+
+def _named(data: U8, meta: Meta, db: str, path: str) -> Tree:
+    arrays, named = walk(data, meta, meta.main, path)
+    names = _names(data, arrays, named)
+    if db not in names:
+        known = ", ".join(names) or "none"
+        raise OptionError(f"there is no database {db!r}; there are: {known}", path=path)
+    start = int(arrays["starts"][named[names.index(db)]])
+    return _native.lmdb_tree(data[start : start + 48])
+
+
+def _without(
+    arrays: dict[str, npt.NDArray[Any]], named: npt.NDArray[Any], data: U8, path: str
+) -> dict[str, npt.NDArray[Any]]:
+    """The entries that are no databases."""
+    if not len(named):
+        return arrays
+    if len(named) == len(arrays["starts"]):
+        names = ", ".join(_names(data, arrays, named))
+        raise OptionError(f"it holds databases; choose one with db (--option db=NAME): {names}", path=path)
+    return {name: np.delete(array, named) for name, array in arrays.items()}
+
+
+def _printable(data: U8, arrays: dict[str, npt.NDArray[Any]]) -> bool:
+    keys = gathered(data, arrays["key_starts"], arrays["key_sizes"].astype(np.int64)).data
+    return bool(((keys >= 0x20) & (keys < 0x7F)).all())

@@ -1,0 +1,156 @@
+"""Reading environments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...columns import I64, Columns, Ragged, Spans
+from ...errors import BatchplantError, DamagedError, Problem
+from ...records import GivenSchema, Note, RecordReader, given_schema
+from ...schema import Bytes, Schema, Text
+from ...storage import MappedSource
+from . import pages
+from .codec import Codec
+from .values import LOOKED_AT, codec_of
+
+KEY = "key"
+
+
+class LmdbReader(RecordReader):
+    """Reads LMDB environments. ``codec``: what values are: ``bytes``, ``image``, ``json``, ``text``,
+    ``msgpack``, ``datum`` (Caffe), ``pickle`` (only with ``allow_pickle``, for it can run code), or ``auto``:
+    our own samples, pictures or bytes; ``db``: a named database; ``schema``: the fields of msgpack values;
+    ``bgr``: whether raw pixels of a Datum have blue first, as Caffe's tools write them; ``index``: auto,
+    memory, write or rebuild."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        codec: str = "auto",
+        db: str | None = None,
+        schema: GivenSchema | str | None = None,
+        allow_pickle: bool = False,
+        bgr: bool = True,
+        index: str = "auto",
+    ) -> None:
+        self.path = path
+        self.source, found = pages.open_environment(path, db, index)
+        self._facts = found.facts
+        self._db = db
+        self._starts, self._sizes = found.arrays["starts"], found.arrays["sizes"]
+        self._key_starts, self._key_sizes = found.arrays["key_starts"], found.arrays["key_sizes"]
+        self.length = len(self._starts)
+        self._codec: Codec | None = None
+        try:
+            note = self._note() if codec == "auto" else None
+            if note is not None:
+                self.length -= 1
+                self._set_schema(path, given=schema, stored=note.schema)
+                self.noted = note.samples
+                return
+            step = max(1, self.length // LOOKED_AT)
+            data, at, sizes, _ = self._found(np.arange(0, self.length, step)[:LOOKED_AT], check=False)
+            given = None if schema is None else given_schema(schema)
+            self._codec = codec_of(codec, data, at, sizes, given, allow_pickle=allow_pickle, bgr=bgr)
+        except BatchplantError as error:
+            # A row of those that were looked at is no sample's number.
+            error.sample = None
+            raise error.at(path=path) from None
+        key = Text() if self._facts.get("printable") else Bytes()
+        self.raw = False
+        # A field of that name in the values themselves wins.
+        self.schema = Schema({KEY: key, **self._codec.fields})
+
+    def _note(self) -> Note | None:
+        """What our own writer left behind the samples."""
+        if not self.length or self._keys(np.array([self.length - 1]))[0].tobytes() != pages.NOTE:  # type: ignore[union-attr]
+            return None
+        starts, sizes = self._runs(np.array([self.length - 1]))
+        return Note.from_bytes(self.source.view(int(starts[0]), int(sizes[0])).tobytes())
+
+    def _checked(self, indices: I64, starts: I64, sizes: I64) -> tuple[I64, I64]:
+        bad = self.source.outside(starts, sizes)
+        if bad is not None:
+            raise DamagedError(
+                "the entry lies outside of the file", path=self.path, sample=indices[bad], offset=starts[bad]
+            )
+        return starts, sizes
+
+    def _runs(self, indices: I64) -> tuple[I64, I64]:
+        return self._checked(indices, self._starts[indices], self._sizes[indices])
+
+    def _key_runs(self, indices: I64) -> tuple[I64, I64]:
+        return self._checked(indices, self._key_starts[indices], self._key_sizes[indices].astype(np.int64))
+
+    def _keys(self, indices: I64) -> Ragged:
+        return self.source.gather(*self._key_runs(indices))
+
+    def _is_key(self, field: str) -> bool:
+        return self._codec is not None and field == KEY and KEY not in self._codec.fields
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        if self._codec is None:
+            return super()._read(indices, fields)
+        values = [name for name in fields if not self._is_key(name)]
+        found = Columns()
+        if values:
+            data, at, sizes, starts = self._found(indices, check=False)
+            try:
+                found = self._codec.read(values, data, at, sizes)
+            except BatchplantError as error:
+                raise self._placed(error, indices, at, starts) from None
+        return Columns((name, self._keys(indices) if self._is_key(name) else found[name]) for name in fields)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        if self._codec is None:
+            return super()._spans(field, indices)
+        if self._is_key(field):
+            return Spans([self.source.path], *self._key_runs(indices))
+        if not isinstance(self.source, MappedSource):
+            return None
+        data, at, sizes, starts = self._found(indices, check=False)
+        try:
+            runs = self._codec.find(field, data, at, sizes)
+        except BatchplantError as error:
+            raise self._placed(error, indices, at, starts) from None
+        return None if runs is None else Spans([self.source.path], runs[0], runs[1], shape=runs[2])
+
+    def _verify(self) -> Iterator[Problem]:
+        yield from super()._verify()
+        meta = pages.read_meta(self.source.view(0, self.source.size), self.path)
+        if meta.transaction != self._facts["transaction"]:
+            yield Problem("it has been written to since it was opened; open it again", self.path)
+            return
+        arrays, _ = pages.scan(self.source, lambda done: None, db=self._db)
+        if not all(
+            np.array_equal(arrays[name], have)
+            for name, have in (
+                ("starts", self._starts),
+                ("sizes", self._sizes),
+                ("key_starts", self._key_starts),
+            )
+        ):
+            yield Problem("the index is not that of this file; open it with index=rebuild", self.path)
+        elif self._codec is None:
+            yield from self._check_numbers()
+
+    def _check_numbers(self) -> Iterator[Problem]:
+        """Our own keys count the samples."""
+        step = 1 << 16
+        for first in range(0, self.length, step):
+            numbers = np.arange(first, min(first + step, self.length))
+            keys = self._keys(numbers)
+            for number, key in zip(numbers.tolist(), keys, strict=True):
+                assert key is not None
+                if key.tobytes() != b"%010d" % number:
+                    yield Problem(f"its key is {key.tobytes()!r}", self.path, sample=number)
+                    return
+
+    def facts(self) -> dict[str, Any]:
+        kind = "samples" if self._codec is None else self._codec.name
+        found = {"values": kind, "page size": self._facts.get("page_size"), "db": self._db}
+        return {name: value for name, value in found.items() if value is not None}

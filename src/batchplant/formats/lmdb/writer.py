@@ -1,0 +1,132 @@
+"""Writing environments, with the package lmdb."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, ClassVar
+
+from ...columns import Ragged
+from ...errors import DamagedError, MissingLibraryError, OptionError
+from ...records import RecordWriter, note_of
+from ...schema import Schema
+from ...writer import WriteOptions
+from .pages import DATA, NOTE
+
+FOLDER = "environment"
+MAP_BYTES = 64 << 20
+# One transaction holds so much in memory.
+BATCH_BYTES = 16 << 20
+
+
+def _library() -> ModuleType:
+    try:
+        import lmdb
+    except ImportError:
+        raise MissingLibraryError(
+            'writing LMDB needs the package lmdb: pip install "batchplant[lmdb]"'
+        ) from None
+    found: ModuleType = lmdb
+    return found
+
+
+class LmdbWriter(RecordWriter):
+    """Writes LMDB environments. ``subdir``: a folder with data.mdb in it; if not, that file alone;
+    ``map_size``: how large the map is in the beginning, in bytes; it grows by itself."""
+
+    side_cars: ClassVar[tuple[str, ...]] = ()
+    schema_inside: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        options: WriteOptions,
+        *,
+        subdir: bool = True,
+        map_size: int = MAP_BYTES,
+    ) -> None:
+        if map_size < 1:
+            raise OptionError(f"map_size is a number of bytes, not {map_size}", path=path)
+        self._lmdb = _library()
+        self._subdir = subdir
+        self._map_size = max(map_size, 1 << 20)
+        self._env: Any = None
+        super().__init__(path, schema, options)
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        folder = self.partial.folder / FOLDER
+        if state is not None and not (folder / DATA).is_file():
+            raise DamagedError(
+                "what was written before is gone; write it anew, without resume", path=self.path
+            )
+        folder.mkdir(exist_ok=True)
+        size = (folder / DATA).stat().st_size if state is not None else 0
+        self._map_size = max(self._map_size, 2 * size)
+        # The hidden folder is locked, and synced before it gets its name.
+        self._env = self._lmdb.open(
+            str(folder), map_size=self._map_size, lock=False, sync=False, metasync=False, max_dbs=0
+        )
+        self._records: list[tuple[int, Ragged]] = []
+        self._held = 0
+        if state is not None:
+            self._cut()
+
+    def _cut(self) -> None:
+        """Forget what came after the checkpoint."""
+        with self._env.begin(write=True) as transaction, transaction.cursor() as cursor:
+            while cursor.set_range(_key(self.written)):
+                cursor.delete()
+
+    def _write_records(self, records: Ragged) -> None:
+        self._records.append((self.written, records))
+        self._held += int(records.offsets[-1] - records.offsets[0])
+        if self._held >= BATCH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        items = []
+        for first, records in self._records:
+            data, offsets = records.data.data, records.offsets.tolist()
+            items += [
+                (_key(first + row), data[offsets[row] : offsets[row + 1]]) for row in range(len(records))
+            ]
+        self._put(items)
+        self._records, self._held = [], 0
+
+    def _put(self, items: list[tuple[bytes, Any]]) -> None:
+        """All of them in one transaction; the map is doubled until they fit."""
+        while items:
+            try:
+                with self._env.begin(write=True) as transaction, transaction.cursor() as cursor:
+                    cursor.putmulti(items, append=True)
+                return
+            except self._lmdb.MapFullError:
+                self._map_size *= 2
+                self._env.set_mapsize(self._map_size)
+            # A full disk, most of all.
+            except self._lmdb.Error as error:
+                raise OSError(f"{self.path}: {error}") from None
+
+    def _state(self) -> dict[str, Any]:
+        self._flush()
+        return {}
+
+    def _finish(self) -> str:
+        self._flush()
+        self._put([(NOTE, note_of(self.schema, self.written))])
+        self._env.sync(True)
+        self._close()
+        return FOLDER if self._subdir else f"{FOLDER}/{DATA}"
+
+    def _close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def _stop(self) -> None:
+        super()._stop()
+        self._close()
+
+
+def _key(number: int) -> bytes:
+    return b"%010d" % number

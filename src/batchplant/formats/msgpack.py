@@ -1,0 +1,390 @@
+"""MessagePack, a stream of values, one for each sample; also packed with gzip.
+
+A sample is a map with text for keys: the fields. The file is one such map after the other, or a single array
+of them. Values that are no maps make a dataset with the one field ``data``.
+
+What we write is a stream of maps, laid out as codecs/sample.py says; ``NAME.schema.json`` beside it keeps the
+schema, so that any MessagePack reader sees samples and nothing else. With gzip every MiB or so is a member of
+its own. Without the schema the fields are inferred from the first records: numbers, text, bytes, pictures,
+lists of numbers and arrays of msgpack-numpy as tensors, times as ``datetime64[ns]``, anything nested as JSON,
+and what JSON cannot hold as bytes, the MessagePack itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import _native
+from .. import index as index_of
+from ..codecs.infer import infer_image
+from ..codecs.msgpack import BOOLEAN, as_array, extension_of
+from ..codecs.sample import key_of, pack
+from ..columns import I64, U8, Columns, Ragged
+from ..errors import BatchplantError, DamagedError, DecodeError, OptionError, SchemaError
+from ..format import Format
+from ..gzip_source import GzipSource, inflate, kind_of
+from ..records import GivenSchema, Note, RecordReader, RecordWriter, given_schema
+from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ..storage import Source, open_source
+from ..writer import WriteOptions
+
+SPEC = "https://github.com/msgpack/msgpack/blob/master/spec.md"
+PLAIN = "data"
+PIECE = 4 << 20
+# The fields are inferred from so many records, or from fewer where those are large.
+LOOKED_AT, LOOKED_AT_BYTES = 1000, 16 << 20
+MEMBER_BYTES = 1 << 20
+# How long a stream of unknown length may be.
+ENDLESS = 2**62
+# Whole numbers up to here are real numbers too, exactly.
+EXACT = 2**53
+ENDS_EARLY = "the file ends inside of a value"
+
+
+class MsgpackReader(RecordReader):
+    """Reads .msgpack files.
+
+    ``schema``: the fields (``{"label": Int(), "image": "image"}``), where they should not be inferred.
+    ``index``: auto, write, memory or rebuild; where the index of the file is kept.
+    """
+
+    raw = False
+
+    def __init__(self, path: str, *, schema: GivenSchema | None = None, index: str = "auto") -> None:
+        self.path = path
+        self.source = open_source(path)
+        self._gzip = is_gzip(self.source)
+        self._looked_at = 0
+        try:
+            found = index_of.load(self.source, "msgpack", build, mode=index)
+            self._offsets = found.arrays["offsets"]
+            self._array = bool(found.facts.get("array"))
+            self.length = len(self._offsets) - 1
+            if self._gzip:
+                self.source = GzipSource(self.source, int(found.facts["size"]), found.arrays["points"])
+            self._choose(None if schema is None else given_schema(schema))
+        except BatchplantError as error:
+            self.source.close()
+            raise error.at(path=path) from None
+
+    def _choose(self, given: Schema | None) -> None:
+        """The schema: as given, or as it was written, or inferred."""
+        note = Note.beside(self.path)
+        self.foreign = note is None
+        self.noted = None if note is None else note.samples
+        chosen = given or (None if note is None else note.schema)
+        if chosen is not None:
+            self.bare = self.foreign and self.length > 0 and not self._begins_with_map(chosen)
+            if self.bare and len(chosen) != 1:
+                raise SchemaError("the records are no maps, so there can be only one field")
+        elif not self.length:
+            raise SchemaError("there is no record to tell the fields by; give a schema")
+        else:
+            records = self._first_records()
+            self._looked_at = len(records)
+            self.bare = not all(map(_is_sample, records))
+            chosen = Schema({PLAIN: _field(records)}) if self.bare else infer(records)
+        self.schema = chosen
+
+    def _begins_with_map(self, schema: Schema) -> bool:
+        """Whether the first record is a map of fields, and not a value such as an array of msgpack-numpy."""
+        first = self.source.gather(*self._runs(np.zeros(1, dtype=np.int64)))
+        info, _, _, failure = _native.msgpack_find(first.data, first.starts, first.sizes, [b"nd"])
+        return failure is None and ("nd" in schema or info[0, 0] & 0xFF != BOOLEAN)
+
+    def _first_records(self) -> list[Any]:
+        """Some records as Python objects."""
+        most = np.searchsorted(self._offsets[: LOOKED_AT + 1], self._offsets[0] + LOOKED_AT_BYTES)
+        rows = np.arange(max(1, min(LOOKED_AT, self.length, int(most))))
+        starts, sizes = self._runs(rows)
+        data = self.source.gather(starts, sizes)
+        found = []
+        for row in rows:
+            try:
+                at, size = int(data.offsets[row]), int(sizes[row])
+                found.append(_native.msgpack_load(data.data, at, size, extension_of))
+            except (ValueError, OverflowError) as error:
+                raise DamagedError(str(error), sample=int(row), offset=int(starts[row])) from None
+        return found
+
+    def _runs(self, indices: I64) -> tuple[I64, I64]:
+        starts = self._offsets[indices]
+        sizes = self._offsets[indices + 1] - starts
+        row = self.source.outside(starts, sizes)
+        if row is not None:
+            raise DamagedError(
+                "the record does not lie in the file", path=self.path, sample=indices[row], offset=starts[row]
+            )
+        return starts, sizes
+
+    def _placed(self, error: BatchplantError, indices: I64, at: I64, starts: I64) -> BatchplantError:
+        if self._looked_at and isinstance(error, DecodeError):
+            error.message += (
+                f" (the fields were inferred from {self._looked_at} records; say what they are with schema)"
+            )
+        return super()._placed(error, indices, at, starts)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "compressed": self._gzip,
+            "records": "one array" if self._array else "a stream",
+            "schema": "inferred" if self._looked_at else "given" if self.foreign else "beside",
+        }
+
+
+# -- where the records lie ---------------------------------------------------------------------------------
+
+
+def build(source: Source, report: index_of.Report) -> tuple[index_of.Arrays, index_of.Facts]:
+    """Scan a file: the n + 1 offsets of its records, and for gzip the points to begin unpacking at."""
+    packed = is_gzip(source)
+
+    def pieces(skip: int) -> Iterator[U8]:
+        if packed:
+            for piece in inflate(source, "gzip", report):
+                yield piece[skip:]
+                skip = max(0, skip - len(piece))
+            return
+        for at in range(skip, source.size, PIECE):
+            yield source.view(at, min(PIECE, source.size - at))
+            report(at)
+
+    size = ENDLESS if packed else source.size
+    count, body = _array_head(next((piece[:5].tobytes() for piece in pieces(0) if len(piece)), b""))
+    offsets = None
+    # One array of all samples, or a stream whose first sample is an array: only its end tells.
+    if count is not None:
+        with contextlib.suppress(DamagedError):
+            offsets = _offsets(pieces(body), body, size, count)
+    array = offsets is not None
+    if offsets is None:
+        offsets = _offsets(pieces(0), 0, size, None)
+        assert offsets is not None
+    arrays: index_of.Arrays = {"offsets": offsets}
+    facts: index_of.Facts = {"array": array, "size": int(offsets[-1])}
+    if packed:
+        # Not closed, for that would close the source too.
+        arrays["points"] = GzipSource(source, facts["size"]).points()
+    return arrays, facts
+
+
+def is_gzip(source: Source) -> bool:
+    return kind_of(source.view(0, min(16, source.size)).tobytes()) == "gzip"
+
+
+def _array_head(head: bytes) -> tuple[int | None, int]:
+    """How many values an array has that begins like this, and where they begin; None for no array."""
+    if head and 0x90 <= head[0] <= 0x9F:
+        return head[0] & 15, 1
+    width = {0xDC: 2, 0xDD: 4}.get(head[0] if head else 0)
+    if width is None or len(head) <= width:
+        return None, 0
+    return int.from_bytes(head[1 : 1 + width], "big"), 1 + width
+
+
+def _offsets(pieces: Iterable[U8], start: int, size: int, count: int | None) -> I64 | None:
+    """The offsets of the values in a stream that begins at ``start``; None unless there are ``count``."""
+    found: list[I64] = []
+    total = todo = skip = 0
+    at, carry = start, np.empty(0, dtype=np.uint8)
+    most = ENDLESS if count is None else count
+    for piece in pieces:
+        piece = np.concatenate([carry, piece]) if len(carry) else piece
+        starts, used, todo, skip, fault = _native.msgpack_scan(piece, at, size - at, most - total, todo, skip)
+        found.append(starts)
+        total += len(starts)
+        at, carry = at + used, piece[used:]
+        if fault:
+            reason = ENDS_EARLY if fault == 1 else f"the byte 0x{piece[used]:02x} begins no value"
+            raise DamagedError(reason, sample=total - (todo > 0), offset=at)
+        if total == count and todo == skip == 0 and len(carry):
+            return None
+    if todo or skip or len(carry):
+        raise DamagedError(ENDS_EARLY, sample=total - (todo > 0 or skip > 0), offset=at)
+    return np.concatenate([*found, np.array([at])]) if count in (None, total) else None
+
+
+# -- fields of records that others wrote -------------------------------------------------------------------
+
+
+def _is_sample(record: Any) -> bool:
+    return isinstance(record, dict) and as_array(record) is None and any(map(_is_name, record))
+
+
+def _is_name(key: Any) -> bool:
+    """Whether a key can be a field's name; others are left out."""
+    return bool(key) and isinstance(key, str) and "\0" not in key
+
+
+def infer(records: Sequence[dict[Any, Any]]) -> Schema:
+    """The fields of these maps, in the order in which they first appear."""
+    records = [{_text(key): value for key, value in one.items()} for one in records]
+    names = dict.fromkeys(key for one in records for key in one if _is_name(key))
+    return Schema({name: _field([one.get(name) for one in records]) for name in names})
+
+
+def _text(key: Any) -> Any:
+    """Old writers know no difference between text and bytes."""
+    try:
+        return key.decode() if isinstance(key, bytes) else key
+    except UnicodeDecodeError:
+        return key
+
+
+def _field(values: Sequence[Any]) -> Field:
+    """The kind that holds all of these values, where a None is a missing one."""
+    present = [value for value in values if value is not None]
+    field = _bytes_field(present) or _array_field(present) or _plain_field(present)
+    return dataclasses.replace(field, optional=True) if len(present) < len(values) else field
+
+
+def _bytes_field(values: Sequence[Any]) -> Field | None:
+    """Text that is no UTF-8 is bytes: old writers know no others."""
+    if not any(isinstance(value, bytes) for value in values) or not all(
+        isinstance(value, str | bytes) for value in values
+    ):
+        return None
+    cells = Ragged.from_cells([value.encode() if isinstance(value, str) else value for value in values])
+    return infer_image(cells) or Bytes()
+
+
+def _array_field(values: Sequence[Any]) -> Field | None:
+    """Arrays of one dtype and rank, or lists of numbers of which only the first size varies."""
+    lists = all(isinstance(value, list) for value in values)
+    arrays = [_list_array(value) if lists else as_array(value) for value in values]
+    known = [array for array in arrays if array is not None]
+    # A list without an element could have any rank and dtype.
+    telling = [array for array in known if not lists or array.size or array.ndim > 1]
+    if len(known) < len(values) or not telling:
+        return None
+    dtypes = {array.dtype.newbyteorder("=") for array in telling}
+    mixed = len(dtypes) > 1 and (not lists or np.dtype(bool) in dtypes)
+    if mixed or len({array.ndim for array in telling}) > 1:
+        return None
+    sizes = [{array.shape[axis] for array in telling} for axis in range(telling[0].ndim)]
+    shape = [one.pop() if len(one) == 1 else None for one in sizes]
+    if len(telling) < len(values):
+        shape[0] = None
+    if lists and None in shape[1:]:
+        return None
+    return Tensor(np.result_type(*dtypes).name, tuple(shape))
+
+
+def _list_array(value: Any) -> Any:
+    """A list of numbers as an array; None for anything else."""
+    if not isinstance(value, list):
+        return None
+    try:
+        array = np.array(value)
+    except (ValueError, OverflowError):
+        return None
+    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and _has_kind(value, bool)):
+        return None
+    if array.dtype.kind == "f" and _has_kind(value, int) and np.abs(array).max(initial=0) > EXACT:
+        return None
+    return None if array.dtype.kind in "iu" and _has_kind(value, bool) else array
+
+
+def _has_kind(value: Any, kind: type) -> bool:
+    if isinstance(value, list):
+        return any(_has_kind(one, kind) for one in value)
+    return type(value) is kind
+
+
+def _plain_field(values: Sequence[Any]) -> Field:
+    kinds = {type(value) for value in values}
+    if kinds == {bool}:
+        return Bool()
+    if kinds == {int}:
+        if max(values) < 2**63:
+            return Int()
+        return Int("uint64") if min(values) >= 0 else Json()
+    if kinds and kinds <= {int, float}:
+        whole = [abs(value) for value in values if isinstance(value, int)]
+        return Json() if max(whole, default=0) > EXACT else Float()
+    if kinds == {str}:
+        return Text()
+    try:
+        for value in values:
+            json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return Bytes()
+    return Json()
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+class MsgpackWriter(RecordWriter):
+    """Writes .msgpack files, packed where the name ends with .gz.
+
+    ``numpy``: how arrays are written, ``ext`` (our extension) or ``msgpack-numpy`` (that package's maps).
+    ``level``: how hard gzip tries, 0 to 9.
+    """
+
+    raw = False
+
+    def __init__(
+        self, path: str, schema: Schema, options: WriteOptions, *, numpy: str = "ext", level: int = 6
+    ) -> None:
+        if numpy not in ("ext", "msgpack-numpy"):
+            raise OptionError(f"numpy is ext or msgpack-numpy, not {numpy!r}")
+        if not 0 <= level <= 9:
+            raise OptionError(f"level is 0 to 9, not {level}")
+        for name in schema:
+            key_of(name)
+        self._numpy = numpy == "msgpack-numpy"
+        self._level = level
+        self._gzip = path.lower().endswith(".gz")
+        self._waiting_bytes: list[U8] = []
+        super().__init__(path, schema, options)
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        self._file = self.partial.spool("records")
+
+    def _pack(self, columns: Columns) -> Ragged:
+        return pack(self.schema, columns, numpy=self._numpy)
+
+    def _write_records(self, records: Ragged) -> None:
+        if not self._gzip:
+            self._file.write(records.data)
+            return
+        self._waiting_bytes.append(records.data)
+        if sum(map(len, self._waiting_bytes)) >= MEMBER_BYTES:
+            self._write_member()
+
+    def _write_member(self) -> None:
+        """What has gathered, as a gzip member of its own: nothing of it has to be known to go on."""
+        if self._waiting_bytes:
+            whole, self._waiting_bytes = np.concatenate(self._waiting_bytes), []
+            self._file.write(gzip.compress(whole.data, self._level, mtime=0))
+
+    def _state(self) -> dict[str, Any]:
+        self._write_member()
+        return {}
+
+    def _finish(self) -> str:
+        self._write_member()
+        if self._gzip and not self._file.size:
+            self._file.write(gzip.compress(b"", mtime=0))
+        return "records"
+
+
+FORMAT = Format(
+    name="msgpack",
+    title="MessagePack",
+    suffixes=(".msgpack", ".mpk", ".msgpack.gz", ".mpk.gz"),
+    spec=SPEC,
+    reader=MsgpackReader,
+    writer=MsgpackWriter,
+    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    optional=True,
+    notes="streams of maps, or one array of them; arrays also by msgpack-numpy; random access into gzip",
+)

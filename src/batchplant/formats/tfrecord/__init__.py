@@ -1,0 +1,57 @@
+"""TFRecord, TensorFlow's records. Little-endian.
+
+Every record is u64 length, u32 masked CRC-32C of those 8 bytes, the data, u32 masked CRC-32C of the data;
+masked is ((crc >> 15) | (crc << 17)) + 0xa282ead8. The file as a whole may be packed with GZIP or ZLIB.
+A record is
+
+- an Example or SequenceExample, protobuf messages with named features: lists of bytes, floats or int64s.
+  Each feature is a field; codecs/example.py has the table. What we write is an Example, with the schema
+  beside it in ``NAME.schema.json``; without that the fields are found by looking.
+- any other bytes. With the side-car a packed sample (codecs/sample.py), without it one field, ``data``.
+
+The file is scanned once for the places of the records and the kinds of all features, and the findings are
+kept in the side-car index. DALI's index, lines of ``offset size``, the framing counted in, is read and
+written.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from ...codecs.example_schema import FixedLen, FixedLenSequence, VarLen
+from ...format import Format, Probe
+from ...gzip_source import WBITS, kind_of
+from ...schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from .reader import TfRecordReader
+from .scan import is_head
+from .writer import TfRecordWriter
+
+__all__ = ["FORMAT", "FixedLen", "FixedLenSequence", "TfRecordReader", "TfRecordWriter", "VarLen"]
+
+
+def sniff(probe: Probe) -> bool:
+    """The checksum of the first length is right, maybe behind a little unpacking."""
+    head = probe.head
+    if is_head(head):
+        return int.from_bytes(head[:8], "little") <= probe.size - 16
+    kind = kind_of(head)
+    if kind is None:
+        return False
+    try:
+        return is_head(zlib.decompressobj(WBITS[kind]).decompress(head, 12))
+    except zlib.error:
+        return False
+
+
+FORMAT = Format(
+    name="tfrecord",
+    title="TFRecord",
+    suffixes=(".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz"),
+    spec="https://www.tensorflow.org/tutorials/load_data/tfrecord",
+    reader=TfRecordReader,
+    writer=TfRecordWriter,
+    sniff=sniff,
+    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    optional=True,
+    notes="Examples without TensorFlow; plain, GZIP or ZLIB; checksums are checked",
+)

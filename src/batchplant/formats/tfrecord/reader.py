@@ -1,0 +1,282 @@
+"""TfRecordReader."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import _native, index
+from ...codecs import example, example_schema, sample
+from ...codecs.example import Feature, RecordError
+from ...columns import I64, U8, Columns, Ragged, Spans, starts_of
+from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
+from ...gzip_source import open_gzip
+from ...reader import Reader
+from ...records import GivenSchema, RecordReader, given_schema, schema_beside
+from ...schema import Json, Schema
+from ...storage import MappedSource, open_source
+from .scan import FAULTS, HEAD, TAIL, Findings, build, compression_of, makes_sense
+
+RECORDS = ("auto", "example", "sequence", "raw")
+COMPRESSIONS = ("auto", "none", "gzip", "zlib")
+
+
+class TfRecordReader(RecordReader):
+    """Reads TFRecord files.
+
+    ``records``: what they are, "example", "sequence" or "raw" (default: found by looking). ``features``:
+    which features to read, and as what: ``{"image": FixedLen(bytes), "ids": VarLen("int64")}``; ``schema``:
+    the same as field kinds. ``compression``: "none", "gzip" or "zlib" (default: found by looking).
+    ``check``: whether reading checks the checksum of each record. ``index``: "auto", "memory" or "rebuild",
+    how the side-car index is used. ``dali_index``: a file with DALI's index, which says where the records
+    are.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        records: str = "auto",
+        features: Mapping[str, Any] | None = None,
+        schema: GivenSchema | str | None = None,
+        compression: str = "auto",
+        check: bool = True,
+        index: str = "auto",
+        dali_index: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.path = path
+        self._checks = check
+        if records not in RECORDS:
+            raise OptionError(f"records is one of {', '.join(RECORDS)}, not {records!r}", path=path)
+        if compression not in COMPRESSIONS:
+            raise OptionError(
+                f"compression is one of {', '.join(COMPRESSIONS)}, not {compression!r}", path=path
+            )
+        self.source = self._packed = open_source(path)
+        self._kind = compression_of(self._packed) if compression == "auto" else compression
+        try:
+            self._found_out = self._scan(index)
+            if self._kind != "none":
+                found = self._found_out
+                self.source = open_gzip(self._packed, self._kind, size=found.size, points=found.points)
+            self._starts, self._sizes = self._found_out.starts, self._found_out.sizes
+            if dali_index is not None:
+                self._starts, self._sizes = read_dali_index(os.fspath(dali_index), self.source.size)
+            self.length = len(self._starts)
+            self._features: dict[str, Feature] | None = None
+            # Whether the fields were found by looking at the records, and nobody said what they are.
+            self._inferred = False
+            self._choose(records, features, schema)
+        except BatchplantError as error:
+            raise error.at(path=path) from None
+
+    def _scan(self, mode: str) -> Findings:
+        found = index.load(
+            self._packed,
+            "tfrecord",
+            lambda source, report: build(source, self._kind, report),
+            mode=mode,
+            check=functools.partial(makes_sense, compression=self._kind),
+        )
+        return Findings(found)
+
+    # -- fields ----------------------------------------------------------------------------------------
+
+    def _choose(
+        self, records: str, features: Mapping[str, Any] | None, schema: GivenSchema | str | None
+    ) -> None:
+        """What the records are, and which fields that makes."""
+        seen, noted = self._found_out.seen, None
+        if features is not None and schema is not None:
+            raise OptionError("give features or schema, not both")
+        if features is None and schema is None:
+            noted = schema_beside(self.path)
+        if records == "auto":
+            if noted is not None:
+                keys = {one.key for one in seen or ()}
+                looks = self.length > 0 and seen is not None and keys <= set(noted)
+            else:
+                looks = bool(seen) or features is not None
+            records = "example" if looks else "raw"
+        if records == "raw":
+            if features is not None:
+                raise OptionError("raw records have no features")
+            self._set_schema(self.path, given=schema)
+            return
+        if features is not None:
+            self._features = example_schema.given(features)
+        elif schema is not None:
+            self._features = {
+                name: self._adapt(one) for name, one in example_schema.given(given_schema(schema)).items()
+            }
+        elif noted is not None:
+            self._features = example.features_of(noted)
+        elif seen:
+            self._inferred = True
+            self._features = example_schema.infer(seen, self._found_out.examples, self._found_out.images)
+        else:
+            raise SchemaError(
+                "no features of Examples are found; name them with features={…}, or read records='raw'"
+            )
+        self.schema = Schema({name: one.field for name, one in self._features.items()})
+        self.raw = False
+        if not self.schema:
+            raise SchemaError("there are no features to read")
+
+    def _adapt(self, feature: Feature) -> Feature:
+        """A field that the user named, where the file says that it is a feature list, or a list of bytes."""
+        for one in self._found_out.seen or ():
+            if one.key == feature.key:
+                listed = isinstance(feature.field, Json) and (one.sequence or one.most != 1)
+                kind = one.kind if listed else feature.kind
+                return Feature(feature.field, feature.key, kind, one.sequence, listed)
+        return feature
+
+    def with_schema(self, schema: Schema) -> Reader | None:
+        if not self._inferred or self._features is None:
+            return None
+        known = self._features
+        # copy.copy would open the file again.
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        args, options = self._made_with
+        made._made_with = (args, {**options, "schema": schema})
+        made._features = {
+            name: dataclasses.replace(known.get(name, example.feature_of(name, field)), field=field)
+            for name, field in schema.items()
+        }
+        made.schema = schema
+        return made
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def _runs(self, indices: I64) -> tuple[I64, I64]:
+        starts, sizes = self._starts[indices], self._sizes[indices]
+        bad = (sizes < 0) | (starts < HEAD) | (starts > self.source.size)
+        bad |= sizes > self.source.size - TAIL - starts
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise DamagedError(FAULTS[3], path=self.path, sample=indices[row], offset=int(starts[row]))
+        return starts, sizes
+
+    def _found(self, indices: I64, *, check: bool) -> tuple[U8, I64, I64, I64]:
+        starts, sizes = self._runs(indices)
+        at = starts
+        if isinstance(self.source, MappedSource):
+            data = self.source.view(0, self.source.size)
+            if len(indices) > 1:
+                self.source.will_need(starts, sizes)
+        else:
+            # With the frame, for that is where the checksum is.
+            frames = self.source.gather(starts - HEAD, sizes + HEAD + TAIL)
+            data, at = frames.data, frames.starts + HEAD
+        self._raise_fault(*_native.tfrecord_check(data, at, sizes, check), indices, starts)
+        return data, at, sizes, starts
+
+    def _raise_fault(self, row: int, fault: int, indices: I64, starts: I64) -> None:
+        if row >= 0:
+            raise DamagedError(FAULTS[fault], path=self.path, sample=indices[row], offset=int(starts[row]))
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        if self.raw and fields:
+            return self._read_raw(indices)
+        data, at, sizes, starts = self._found(indices, check=self._checks)
+        try:
+            if self._features is not None:
+                return example.read({name: self._features[name] for name in fields}, data, at, sizes)
+            return sample.unpack(self.schema, fields, data, at, sizes)
+        except RecordError as error:
+            raise self._no_example(error, indices, at, starts) from None
+        except BatchplantError as error:
+            raise self._placed(error, indices, at, starts) from None
+
+    def _read_raw(self, indices: I64) -> Columns:
+        """The records themselves, checked and copied in one pass."""
+        data, at, sizes, starts = self._found(indices, check=False)
+        offsets = starts_of(sizes)
+        cells = np.empty(offsets[-1], dtype=np.uint8)
+        if self._checks:
+            self._raise_fault(*_native.tfrecord_copy(data, at, sizes, cells, offsets[:-1]), indices, starts)
+        else:
+            _native.copy_runs(data, at, sizes, cells, offsets[:-1])
+        return Columns(data=Ragged(cells, offsets))
+
+    def _no_example(self, error: RecordError, indices: I64, at: I64, starts: I64) -> DamagedError:
+        row = error.row
+        place = int(error.offset - at[row] + starts[row])
+        return DamagedError(str(error), path=self.path, sample=indices[row], offset=place)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        if not isinstance(self.source, MappedSource):
+            return None
+        if self._features is None:
+            return super()._spans(field, indices)
+        feature = self._features[field]
+        if not example.in_place(feature) or feature.field.cell is not None:
+            return None
+        data, at, sizes, starts = self._found(indices, check=False)
+        try:
+            return Spans([self.source.path], *example.runs(feature, data, at, sizes))
+        except RecordError as error:
+            raise self._no_example(error, indices, at, starts) from None
+        except BatchplantError as error:
+            raise self._placed(error, indices, at, starts) from None
+
+    # -- checking --------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        kind = "raw"
+        if self._features is not None:
+            lists = any(one.sequence for one in self._found_out.seen or ())
+            kind = "SequenceExample" if lists else "Example"
+        return {"records": kind, "compression": self._kind}
+
+    def _verify(self) -> Iterator[Problem]:
+        """The places of the records, found anew; and the checksums, where reading leaves them alone."""
+        arrays, _ = build(self._packed, self._kind, lambda done: None)
+        found = self._found_out
+        same = np.array_equal(arrays["starts"], found.starts) and np.array_equal(arrays["sizes"], found.sizes)
+        if not same:
+            yield Problem("the index is not that of this file", self.path)
+        step = 256
+        for first in range(0, 0 if self._checks else len(self), step):
+            yield from self._wrong_sums(np.arange(first, min(first + step, len(self))))
+
+    def _wrong_sums(self, rows: I64) -> Iterator[Problem]:
+        for row in rows:
+            try:
+                self._found(np.array([row]), check=True)
+            except DamagedError as error:
+                yield Problem.of(error)
+
+    def verify_each(self, rows: Iterable[int]) -> Iterator[Problem]:
+        """A checksum is of a record, not of a field."""
+        for row in rows:
+            wrong = list(self._wrong_sums(np.array([row])))
+            yield from wrong or super().verify_each([row])
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
+
+
+def read_dali_index(path: str, size: int) -> tuple[I64, I64]:
+    """Starts and sizes of the data of records, from DALI's index of a file of this size."""
+    source = open_source(path)
+    try:
+        numbers = np.array(source.view(0, source.size).tobytes().split(), dtype=np.int64).reshape(-1, 2)
+    except (ValueError, OverflowError) as error:
+        raise DamagedError(f"not DALI's index: {error}", path=path) from None
+    finally:
+        source.close()
+    starts, sizes = numbers[:, 0] + HEAD, numbers[:, 1] - HEAD - TAIL
+    bad = (numbers[:, 0] < 0) | (numbers[:, 0] > size) | (sizes < 0) | (numbers[:, 1] > size - numbers[:, 0])
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise DamagedError("the index speaks of a record that is not in the file", path=path, sample=row)
+    return np.ascontiguousarray(starts), np.ascontiguousarray(sizes)

@@ -1,0 +1,226 @@
+"""One pass over a TFRecord file: where the records are, and which features they have."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ... import _native
+from ...codecs import example_schema
+from ...codecs.example import RecordError
+from ...codecs.example_schema import Seen
+from ...columns import I64, U8
+from ...errors import DamagedError
+from ...gzip_source import GzipSource, inflate, kind_of
+from ...index import Index
+from ...index.progress import Report
+from ...schema import Field, Image, field_from_json
+from ...storage import MappedSource, Source
+
+HEAD, TAIL = 12, 4
+FAULTS = {
+    1: "the file ends inside of a record's length",
+    2: "the checksum of a record's length is wrong",
+    3: "the file ends inside of a record",
+    4: "the checksum of the record is wrong",
+    5: "here is no record of this length",
+}
+SHORT = (1, 3)
+CHUNK = 32 << 20
+# A record larger than this in a packed file is not looked into, for all of it would have to be kept.
+LARGEST = 64 << 20
+# How many records are looked at to find out which features are pictures.
+PICTURES = 64
+
+
+def is_head(head: bytes) -> bool:
+    """Whether these bytes begin with a length and its checksum."""
+    if len(head) < HEAD:
+        return False
+    crc = _native.crc32c(head[:8])
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return masked == int.from_bytes(head[8:HEAD], "little")
+
+
+def compression_of(source: Source) -> str:
+    """What a file is packed with: gzip, zlib, or none."""
+    head = source.view(0, min(HEAD, source.size)).tobytes()
+    if is_head(head):
+        return "none"
+    # A file that was cut to almost nothing is still what its name says.
+    return kind_of(head) or ("gzip" if source.path.lower().endswith(".gz") else "none")
+
+
+class Scan:
+    """What is known of the records so far."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.starts: list[I64] = []
+        self.sizes: list[I64] = []
+        self.count = 0
+        self.survey: _native.ExampleSurvey | None = _native.ExampleSurvey()
+        self.images: dict[str, Image] | None = None
+        self.passed = 0
+
+    def add(self, data: U8, starts: I64, sizes: I64, base: int = 0) -> None:
+        """Take in records in ``data``, which lies at ``base`` of the file."""
+        if not len(starts):
+            return
+        self.starts.append(starts + base)
+        self.sizes.append(sizes)
+        self.count += len(starts)
+        self._look(data, starts, sizes)
+
+    def _look(self, data: U8, starts: I64, sizes: I64) -> None:
+        done = 0
+        while self.survey is not None and done < len(starts):
+            bad = self.survey.add(data, starts[done:], sizes[done:])
+            if bad < 0:
+                break
+            if _is_whole(data, starts, sizes, done + bad):
+                # It is whole, and no Example: they are records of another kind.
+                self.survey = None
+            else:
+                self.pass_over()
+            done += bad + 1
+        seen = None if self.survey is None else example_schema.seen_by(self.survey)
+        if seen is None:
+            self.survey = None
+        elif self.images is None:
+            whole = [row for row in range(min(PICTURES, len(starts))) if _is_whole(data, starts, sizes, row)]
+            try:
+                self.images = example_schema.pictures(seen, data, starts[whole], sizes[whole])
+            except RecordError:
+                self.images = {}
+
+    def pass_over(self) -> None:
+        """Count a record that cannot be looked into."""
+        self.passed += 1
+        if self.survey is not None:
+            self.survey.skip()
+
+    def add_large(self, start: int, size: int) -> None:
+        self.starts.append(np.array([start], dtype=np.int64))
+        self.sizes.append(np.array([size], dtype=np.int64))
+        self.count += 1
+        self.pass_over()
+
+    def fail(self, fault: int, offset: int) -> DamagedError:
+        return DamagedError(FAULTS[fault], path=self.path, sample=self.count, offset=offset)
+
+    def result(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        none = np.empty(0, dtype=np.int64)
+        seen = None if self.survey is None else example_schema.seen_by(self.survey)
+        facts = {
+            "features": None if seen is None else [dataclasses.astuple(one) for one in seen],
+            "images": {name: image.to_json() for name, image in (self.images or {}).items()},
+            "examples": self.count - self.passed,
+        }
+        return {
+            "starts": np.concatenate([none, *self.starts]),
+            "sizes": np.concatenate([none, *self.sizes]),
+        }, facts
+
+
+def _is_whole(data: U8, starts: I64, sizes: I64, row: int) -> bool:
+    return _native.tfrecord_check(data, starts[row : row + 1], sizes[row : row + 1])[0] < 0
+
+
+def build(source: Source, compression: str, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays and facts of the index; ``points`` and ``size`` where the file is packed with GZIP."""
+    scan = Scan(source.path)
+    if compression != "none":
+        size = scan_stream(scan, inflate(source, compression, report))
+    elif isinstance(source, MappedSource):
+        size = scan_mapped(scan, source.view(0, source.size), report)
+    else:
+        size = scan_stream(scan, _ranges(source, report))
+    arrays, facts = scan.result()
+    if compression == "gzip":
+        arrays["points"] = GzipSource(source, size).points()
+    return arrays, {**facts, "compression": compression, "size": size}
+
+
+def scan_mapped(scan: Scan, data: U8, report: Report) -> int:
+    at = 0
+    while at < len(data):
+        starts, sizes, at, fault = _native.tfrecord_scan(data, at, at + CHUNK)
+        scan.add(data, starts, sizes)
+        if fault:
+            raise scan.fail(fault, at)
+        report(at)
+    return at
+
+
+def scan_stream(scan: Scan, pieces: Iterable[U8]) -> int:
+    """The same for a file that comes in pieces; its size."""
+    kept = np.empty(0, dtype=np.uint8)
+    base = fault = skip = large = 0
+    for piece in pieces:
+        if skip:
+            passed = min(skip, len(piece))
+            skip, base, piece = skip - passed, base + passed, piece[passed:]
+        data = np.concatenate([kept, piece]) if len(kept) else piece
+        starts, sizes, done, fault = _native.tfrecord_scan(data, 0, len(data))
+        scan.add(data, starts, sizes, base)
+        base, kept = base + done, data[done:]
+        if fault and fault not in SHORT:
+            raise scan.fail(fault, base)
+        length = int.from_bytes(kept[:8].tobytes(), "little") if fault == 3 else 0
+        if length > LARGEST:
+            skip = length + HEAD + TAIL - len(kept)
+            # A length near 2**64 would be no number of the index.
+            if length >= 2**62:
+                raise scan.fail(3, base)
+            large = base
+            scan.add_large(base + HEAD, length)
+            base, kept = base + len(kept), kept[:0]
+    if skip:
+        scan.count -= 1
+        raise scan.fail(3, large)
+    if len(kept):
+        raise scan.fail(fault, base)
+    return base
+
+
+def _ranges(source: Source, report: Report) -> Iterator[U8]:
+    for at in range(0, source.size, CHUNK):
+        yield source.view(at, min(CHUNK, source.size - at))
+        report(at)
+
+
+class Findings:
+    """What an index says, checked: it may come from a side-car, which is no better than any file."""
+
+    def __init__(self, index: Index) -> None:
+        arrays, facts = index.arrays, index.facts
+        self.starts, self.sizes = arrays["starts"], arrays["sizes"]
+        self.points = arrays.get("points")
+        self.compression, self.size = str(facts["compression"]), int(facts["size"])
+        self.examples = int(facts["examples"])
+        found = facts["features"]
+        self.seen = None if found is None else [_seen(*one) for one in found]
+        self.images: dict[str, Image] = {}
+        for name, one in facts["images"].items():
+            field: Field = field_from_json(one)
+            if isinstance(field, Image):
+                self.images[str(name)] = field
+        good = self.starts.dtype == self.sizes.dtype == np.int64 and self.starts.shape == self.sizes.shape
+        if not good or self.starts.ndim != 1 or self.size < 0:
+            raise ValueError("the arrays do not fit together")
+
+
+def _seen(key: str, sequence: bool, *numbers: int) -> Seen:
+    return Seen(str(key), bool(sequence), *(int(number) for number in numbers))
+
+
+def makes_sense(index: Index, compression: str) -> bool:
+    try:
+        return Findings(index).compression == compression
+    # Anything may stand in a file.
+    except Exception:
+        return False

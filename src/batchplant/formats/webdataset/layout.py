@@ -1,0 +1,146 @@
+"""Names, kinds and the note: what a member's name says, and what ours say besides.
+
+A name is a key, a dot and an extension. What comes after the last dot of the extension tells the kind::
+
+    jpg jpeg png webp gif bmp tif tiff ppm pgm pbm pnm   Image        json jsn                  Json
+    cls cls2 index inx id                                Int          npy                       Tensor
+    txt text transcript                                  Text         any other                 Bytes
+    flac wav ogg opus mp3 m4a                            Audio        mp4 mkv webm avi mov      Video
+
+A field of that kind whose name is such an extension (``jpg``, ``seg.png``) is written under it; every other
+field ``label`` as ``label.cls``, and so on. What the names do not tell stands in the note, the comment of a
+PAX header at the start of the archive, which other programs pass over: the schema, which extensions a field
+has, and how many samples and bytes were written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ... import _native
+from ...codecs import image
+from ...errors import DamagedError, SchemaError
+from ...schema import Audio, Bytes, Field, Image, Int, Json, Schema, Tensor, Text, Video
+
+KEY = "__key__"
+# The extension of the member that stands for a sample with no cell at all.
+NOTHING = "none"
+BLOCK = 512
+
+IMAGES = {suffix[1:]: encoding for suffix, encoding in image.SUFFIXES.items()}
+IMAGES |= dict.fromkeys(("ppm", "pgm", "pbm", "pnm"), "")
+INTS = ("cls", "cls2", "index", "inx", "id")
+TEXTS = ("txt", "text", "transcript")
+AUDIO = ("flac", "wav", "ogg", "opus", "mp3", "m4a")
+VIDEO = ("mp4", "mkv", "webm", "avi", "mov")
+# The extension that a picture gets by its encoding, in the order of image.ENCODINGS; the first is for bytes
+# that are no picture we know.
+PICTURES = ("img", "jpg", "png", "webp", "gif", "bmp", "tiff")
+
+_MARK = '{"batchplant":'
+# Digits of the two numbers in the note that are known only at the end.
+_ROOM = 40
+
+
+def kind_of(extension: str) -> type[Field]:
+    """The kind that an extension stands for."""
+    last = extension.rpartition(".")[2]
+    for kind, known in (
+        (Image, IMAGES), (Int, INTS), (Text, TEXTS), (Json, ("json", "jsn")), (Tensor, ("npy",)),
+        (Audio, AUDIO), (Video, VIDEO),
+    ):  # fmt: skip
+        if last in known:
+            return kind
+    return Bytes
+
+
+def extensions_of(schema: Mapping[str, Field]) -> dict[str, list[str]]:
+    """Field name → the extensions that its members may have; a picture's depends on its bytes."""
+    found: dict[str, list[str]] = {}
+    taken = {NOTHING}
+    for name, field in schema.items():
+        stem = _plain(name)
+        endings = _endings(stem, field)
+        made, number = endings, 1
+        # Names that differ only in case, or in what no extension can hold.
+        while taken & set(made):
+            number += 1
+            made = [f"{stem}-{number}{one[len(stem) :]}" for one in endings]
+        taken |= set(made)
+        found[name] = made
+    return found
+
+
+def _plain(name: str) -> str:
+    """A field's name as others read it: WebDataset makes small letters of it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise SchemaError(f"its name cannot be written: {error}", field=name) from None
+    return name.lower().replace("/", "_")
+
+
+def _endings(stem: str, field: Field) -> list[str]:
+    if isinstance(field, (Bytes, kind_of(stem))):
+        return [stem]
+    if isinstance(field, Image):
+        return [f"{stem}.{one}" for one in PICTURES]
+    if isinstance(field, Audio | Video):
+        known = AUDIO if isinstance(field, Audio) else VIDEO
+        return [f"{stem}.{field.encoding if field.encoding in known else field.kind}"]
+    return [f"{stem}.{ {'int': 'cls', 'text': 'txt', 'json': 'json'}.get(field.kind, 'npy') }"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """What our own archives say about themselves. ``key``: the field that the members' keys are, if any."""
+
+    schema: Schema
+    extensions: dict[str, list[str]]
+    key: str | None = None
+    samples: int = 0
+    size: int = 0
+
+    def to_bytes(self) -> bytes:
+        """The header; as long for every number of samples and bytes."""
+        numbers = {"samples": self.samples, "size": self.size}
+        said = {
+            "batchplant": 1,
+            "schema": self.schema.to_json(),
+            "extensions": self.extensions,
+            "key": self.key,
+            **numbers,
+        }
+        room = _ROOM - sum(len(str(one)) for one in numbers.values())
+        return _native.tar_comment(json.dumps(said).encode() + b" " * room)
+
+    @classmethod
+    def from_comment(cls, comment: bytes) -> Note | None:
+        """The note in an archive's comment; None where it is somebody else's."""
+        if not comment.startswith(_MARK.encode()):
+            return None
+        try:
+            said = json.loads(comment)
+            schema, extensions, key = Schema.from_json(said["schema"]), said["extensions"], said["key"]
+            lists = isinstance(extensions, dict) and all(
+                isinstance(found, list) and all(isinstance(one, str) for one in found)
+                for found in extensions.values()
+            )
+            if not lists or set(extensions) != set(schema) - {key} or (key is not None and key not in schema):
+                raise ValueError("it does not say where every field is")
+            return cls(schema, extensions, key, int(said["samples"]), int(said["size"]))
+        except (ValueError, KeyError, TypeError, RecursionError, SchemaError, OverflowError) as error:
+            raise DamagedError(f"its note is damaged: {error}", offset=0) from None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": self.schema.to_json(), "extensions": self.extensions, "key": self.key,
+            "samples": self.samples, "size": self.size,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, said: dict[str, Any]) -> Note:
+        return cls(**{**said, "schema": Schema.from_json(said["schema"])})

@@ -1,0 +1,242 @@
+"""Reads tar archives of samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import _native, index
+from ...columns import I64, Column, Columns, Ragged, Spans
+from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
+from ...format import Probe
+from ...gzip_source import GzipSource, open_gzip
+from ...index import Report
+from ...reader import Reader
+from ...records import given_schema
+from ...schema import Bool, Field, Float, Int, Schema, Tensor, field_from_json
+from ...storage import Source, open_source
+from . import dali, members, scan
+from .layout import BLOCK, KEY, Note
+
+BLOCK_BYTES = 8 << 20
+GZIP = b"\x1f\x8b"
+
+
+class Table(NamedTuple):
+    """Where the members of a field lie. ``rows``: the samples that have one; None where all do."""
+
+    rows: I64 | None
+    starts: I64
+    sizes: I64
+
+
+class WebDatasetReader(Reader):
+    """Reads .tar and .tar.gz files.
+
+    ``schema``: the fields by name, in place of those found; a name is an extension, or ``__key__``.
+    ``index``: what becomes of the side-car index (auto, write, memory, rebuild). ``dali_index``: DALI's index
+    of the archive, used in place of a scan."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        schema: Schema | Mapping[str, Field | str] | str | None = None,
+        index: str = "auto",
+        dali_index: str | None = None,
+    ) -> None:
+        self.path = path
+        self._file = self._source = open_source(path)
+        try:
+            self._packed = self._file.view(0, min(2, self._file.size)).tobytes() == GZIP
+            self._open(index, dali_index)
+            self._set_schema(None if schema is None else given_schema(schema))
+        except BatchplantError as error:
+            self.close()
+            raise error.at(path=path) from None
+
+    def _open(self, mode: str, dali_index: str | None) -> None:
+        self._scanned = dali_index is None
+        if dali_index is not None:
+            if self._packed:
+                raise OptionError("DALI reads no compressed archives, and has no index of them")
+            self._arrays, self._facts = dali.read(dali_index, self._source)
+        else:
+            found = index.load(self._file, "webdataset", self._scan, mode=mode, check=_makes_sense)
+            self._arrays, self._facts = found.arrays, found.facts
+        if self._packed and self._source is self._file:
+            self._source = open_gzip(self._file, size=self._facts["size"], points=self._arrays["points"])
+        self.length = len(self._arrays["firsts"])
+        self._numbers = {name: number for number, name in enumerate(self._facts["extensions"])}
+        self._tables: dict[str, Table] = {}
+
+    def _scan(self, file: Source, report: Report) -> tuple[scan.Arrays, scan.Facts]:
+        if not self._packed:
+            return scan.scan(file, report)
+        self._source = open_gzip(file)
+        part = file.size / max(self._source.size, 1)
+        arrays, facts = scan.scan(self._source, lambda done: report(int(done * part)))
+        points = self._source.points() if isinstance(self._source, GzipSource) else np.empty(0, np.uint8)
+        return {**arrays, "points": points}, {**facts, "size": self._source.size}
+
+    def _set_schema(self, given: Schema | None) -> None:
+        note = None if self._facts["note"] is None else Note.from_json(self._facts["note"])
+        self._extensions = {} if note is None else note.extensions
+        self._key = KEY if note is None or note.key is None else note.key
+        self.schema = given if given is not None else self._found_schema() if note is None else note.schema
+        if not self.schema:
+            raise SchemaError("the schema has no field")
+
+    def _found_schema(self) -> Schema:
+        """The key, then the extensions in order of name, so that all shards have the same order."""
+        fields = {KEY: field_from_json(self._facts["key"])}
+        for name in sorted(self._numbers):
+            field = field_from_json(self._facts["kinds"][name])
+            complete = len(self._own(name)[1]) == self.length
+            fields[name] = field if complete else dataclasses.replace(field, optional=True)
+        return Schema(fields)
+
+    def with_schema(self, schema: Schema) -> Reader | None:
+        """The same samples with other fields; None for an archive that says which it has."""
+        if self._facts["note"] is not None:
+            return None
+        # Pickling would open the file again, and so would copying.
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        args, options = self._made_with
+        made._made_with = (args, {**options, "schema": schema})
+        made._tables = {}
+        made.schema = schema
+        return made
+
+    def _own(self, extension: str) -> Table:
+        """The members of one extension."""
+        number = self._numbers.get(extension)
+        if number is None:
+            none = np.empty(0, dtype=np.int64)
+            return Table(none, none, none)
+        own = slice(*self._arrays["extension_offsets"][number : number + 2])
+        return Table(*(self._arrays[name][own] for name in ("rows", "starts", "sizes")))
+
+    def _table(self, name: str) -> Table:
+        if name not in self._tables:
+            some = [one for one in self._extensions.get(name, [name]) if one in self._numbers]
+            found = self._own(some[0] if len(some) == 1 else "") if len(some) < 2 else self._merged(some)
+            assert found.rows is not None
+            complete = len(found.rows) == self.length
+            self._tables[name] = found._replace(rows=None) if complete else found
+        return self._tables[name]
+
+    def _merged(self, extensions: list[str]) -> Table:
+        """The members of a field whose cells have several extensions, in order of sample."""
+        parts = [self._own(one) for one in extensions]
+        rows, starts, sizes = (np.concatenate(one) for one in zip(*parts, strict=True))
+        order = np.argsort(rows, kind="stable")
+        rows, starts, sizes = rows[order], starts[order], sizes[order]
+        twice = np.flatnonzero(np.diff(rows) == 0)
+        if len(twice):
+            row = int(twice[0])
+            raise DamagedError(
+                "two members are the same field's", sample=int(rows[row]), offset=int(starts[row + 1]) - BLOCK
+            )
+        return Table(rows, starts, sizes)
+
+    def _runs(self, name: str, indices: I64) -> tuple[I64, I64]:
+        """Where the members of a field lie, bounds checked; a missing one has size -1."""
+        rows, starts, sizes = self._table(name)
+        if rows is None:
+            starts, sizes = starts[indices], sizes[indices]
+        elif len(rows):
+            at = np.minimum(np.searchsorted(rows, indices), len(rows) - 1)
+            there = rows[at] == indices
+            starts, sizes = np.where(there, starts[at], 0), np.where(there, sizes[at], -1)
+        else:
+            starts, sizes = np.zeros(len(indices), np.int64), np.full(len(indices), -1, np.int64)
+        missing = sizes < 0
+        if missing.any() and not self.schema[name].optional:
+            sample = int(indices[np.argmax(missing)])
+            raise DamagedError(
+                "the sample has no such member, and the field is not optional", path=self.path,
+                sample=sample, field=name, offset=int(self._arrays["firsts"][sample]),
+            )  # fmt: skip
+        bad = self._source.outside(starts, np.maximum(sizes, 0))
+        if bad is not None:
+            raise DamagedError(
+                f"{sizes[bad]} bytes are needed here, but the file ends at {self._source.size}",
+                path=self.path, sample=int(indices[bad]), field=name, offset=int(starts[bad]),
+            )  # fmt: skip
+        return starts, sizes
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        return Columns((name, self._column(name, indices)) for name in fields)
+
+    def _column(self, name: str, indices: I64) -> Column:
+        if name == self._key:
+            return Ragged(self._arrays["keys"], self._arrays["key_offsets"]).take(indices)
+        starts, sizes = self._runs(name, indices)
+        cells = self._source.gather(starts, np.maximum(sizes, 0))
+        if (sizes < 0).any():
+            cells.valid = sizes >= 0
+        try:
+            return members.unpacked(self.schema[name], cells)
+        except BatchplantError as error:
+            if error.sample is not None:
+                row, error.sample = error.sample, int(indices[error.sample])
+                error.at(offset=int(starts[row]))
+            raise error.at(path=self.path, field=name) from None
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        packed = isinstance(self.schema[field], Int | Float | Bool | Tensor)
+        if packed or field == self._key or self._packed:
+            return None
+        starts, sizes = self._runs(field, indices)
+        return Spans([self.path], starts, sizes)
+
+    def blocks(self) -> I64:
+        found: I64 = self._arrays["firsts"] // BLOCK_BYTES
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "extensions": len(self._numbers),
+            "skipped members": self._facts["skipped"],
+            "compressed": self._packed,
+        }
+
+    def _verify(self) -> Iterator[Problem]:
+        """The headers' checksums, which an index of earlier has not seen since."""
+        scan.verify(self._source, self._arrays if self._scanned else None)
+        return iter(())
+
+    def close(self) -> None:
+        self._source.close()
+        self._file.close()
+
+
+def _makes_sense(found: index.Index) -> bool:
+    """Whether the parts of an index fit together, so that no row leads outside of them."""
+    arrays, facts = found.arrays, found.facts
+    keys, members_ = arrays["key_offsets"], arrays["extension_offsets"]
+    return (
+        all(arrays[name].ndim == 1 and arrays[name].dtype == np.int64 for name in scan.ARRAYS[1:])
+        and len(keys) == len(arrays["firsts"]) + 1
+        and len(members_) == len(facts["extensions"]) + 1
+        and bool((keys[[0, -1]] == [0, len(arrays["keys"])]).all() and (np.diff(keys) >= 0).all())
+        and bool((members_[[0, -1]] == [0, len(arrays["rows"])]).all() and (np.diff(members_) >= 0).all())
+        and len(arrays["rows"]) == len(arrays["starts"]) == len(arrays["sizes"])
+    )
+
+
+def sniff(probe: Probe) -> bool:
+    """A tar header, or one behind gzip."""
+    head = probe.head
+    if head[:2] == GZIP:
+        try:
+            head = zlib.decompressobj(31).decompress(head, BLOCK)
+        except zlib.error:
+            return False
+    return _native.is_tar_header(np.frombuffer(head[:BLOCK], np.uint8))

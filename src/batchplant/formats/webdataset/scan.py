@@ -1,0 +1,174 @@
+"""Scan an archive once: where the members are, and which kinds of fields they make."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import _native
+from ...codecs import image, npy
+from ...columns import I64, Ragged
+from ...errors import BatchplantError, DamagedError
+from ...schema import Audio, Bytes, Field, Image, Int, Tensor, Text, Video
+from ...storage import Source
+from . import members
+from .layout import IMAGES, KEY, Note, kind_of
+
+ARRAYS = ("keys", "key_offsets", "firsts", "extension_offsets", "rows", "starts", "sizes")
+# Larger than the largest header, so that every piece moves the scan on.
+PIECE = 32 << 20
+# Enough to tell which encodings and modes pictures have without opening every one.
+LOOKED_AT = 48
+# Cells that are looked at in one go.
+STEP = 1 << 16
+
+Arrays = dict[str, npt.NDArray[Any]]
+Facts = dict[str, Any]
+
+
+def scan(source: Source, report: Callable[[int], None]) -> tuple[Arrays, Facts]:
+    """Arrays and facts of the index. Members are in the order of their extensions, and of samples in each."""
+    if source.size == 0:
+        raise DamagedError("the file is empty; a tar archive has at least one block", offset=0)
+    scanner = _native.TarScanner()
+    failure = None
+    while scanner.next < source.size and failure is None:
+        at = scanner.next
+        failure = scanner.scan(source.view(at, min(PIECE, source.size - at)), source.size)
+        report(scanner.next)
+    found: dict[str, Any] = {"failure": failure} if failure is not None else scanner.finish()
+    if found["failure"] is not None:
+        message, offset = found["failure"]
+        raise DamagedError(message, offset=offset)
+    arrays = {name: found[name] for name in ARRAYS}
+    return arrays, describe(source, arrays, found["extensions"], found["skipped"], found["comment"])
+
+
+def describe(source: Source, arrays: Arrays, extensions: list[bytes], skipped: int, comment: bytes) -> Facts:
+    """What the index says besides its arrays."""
+    note = Note.from_comment(comment)
+    if note is not None:
+        _check_note(note, source.size, len(arrays["firsts"]))
+    names = _names(extensions)
+    if KEY in names:
+        place = int(arrays["starts"][arrays["extension_offsets"][names.index(KEY)]])
+        raise DamagedError(f"a member has the extension {KEY}, which is what keys are called", offset=place)
+    kinds = {}
+    for number, name in enumerate(names if note is None else ()):
+        own = slice(*arrays["extension_offsets"][number : number + 2])
+        kinds[name] = infer(source, name, arrays["starts"][own], arrays["sizes"][own]).to_json()
+    try:
+        arrays["keys"].tobytes().decode()
+        key: Field = Text()
+    except UnicodeDecodeError:
+        key = Bytes()
+    return {
+        "extensions": names, "kinds": kinds, "key": key.to_json(), "skipped": skipped,
+        "note": None if note is None else note.to_json(),
+    }  # fmt: skip
+
+
+def _check_note(note: Note, size: int, samples: int) -> None:
+    if size < note.size:
+        raise DamagedError(f"the archive is cut short: {note.size} bytes were written", offset=size)
+    # One that is longer was appended to.
+    if size == note.size and samples != note.samples:
+        raise DamagedError(f"{note.samples} samples were written, and {samples} are here", offset=0)
+
+
+def _names(extensions: list[bytes]) -> list[str]:
+    """Extensions as text, in small letters as WebDataset has them, unless two would be one."""
+    plain = [one.decode(errors="backslashreplace") for one in extensions]
+    small = [one.lower() for one in plain]
+    for names in (small, plain):
+        if len(set(names)) == len(names):
+            return names
+    raise DamagedError("two extensions differ only in bytes that are no text")
+
+
+def infer(source: Source, name: str, starts: I64, sizes: I64) -> Field:
+    """The field that the members of an extension make."""
+    kind = kind_of(name)
+    if kind is Image:
+        return _infer_image(source, name, starts, sizes)
+    if kind is Int:
+        return _infer_int(source, starts, sizes)
+    if kind is Tensor:
+        return _infer_tensor(source, starts, sizes)
+    last = name.rpartition(".")[2]
+    return kind(last) if issubclass(kind, Audio | Video) else kind()
+
+
+def _infer_image(source: Source, name: str, starts: I64, sizes: I64) -> Field:
+    step = max(1, len(starts) // LOOKED_AT)
+    starts, sizes = starts[::step][:LOOKED_AT], np.minimum(sizes[::step][:LOOKED_AT], 1 << 16)
+    cells = source.gather(starts, sizes)
+    headers = [image.header(cell) for cell in cells if cell is not None]
+    encodings = {one.encoding for one in headers}
+    told = IMAGES[name.rpartition(".")[2]] or None
+    encoding = (encodings.pop() or told) if len(encodings) == 1 else None
+    # Palettes and one-bit pictures are looked up; grayscale among colour decodes to RGB.
+    modes = {{"P": "RGB", "1": "L"}.get(one.mode, one.mode) for one in headers} - {""}
+    return Image(encoding, modes.pop() if len(modes) == 1 else "RGB" if modes <= {"L", "RGB"} else None)
+
+
+def _infer_int(source: Source, starts: I64, sizes: I64) -> Field:
+    """Int where every one is a number, else Text."""
+    try:
+        for first in range(0, len(starts), STEP):
+            part = slice(first, first + STEP)
+            if sizes[part].max() > members.TEXT_MOST:
+                return Text()
+            members.decimals(source.gather(starts[part], sizes[part]), np.dtype(np.int64))
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, BatchplantError):
+            raise
+        return Text()
+    return Int()
+
+
+def _infer_tensor(source: Source, starts: I64, sizes: I64) -> Field:
+    """Tensor where all are arrays of one dtype and rank; sizes that differ vary. Else Bytes."""
+    dtypes: set[np.dtype[Any]] = set()
+    shapes: set[tuple[int, ...]] = set()
+    headers: dict[bytes, npy.Header] = {}
+    try:
+        for first in range(0, len(starts), STEP):
+            part = slice(first, first + STEP)
+            for head in set(_heads(source.gather, starts[part], sizes[part])) - set(headers):
+                headers[head] = found = npy.parse_header(head)
+                dtypes.add(found.dtype.newbyteorder("="))
+                shapes.add(found.shape)
+            if len(dtypes) > 1 or len({len(shape) for shape in shapes}) > 1:
+                return Bytes()
+        [dtype] = dtypes
+        found_sizes = [set(axis) for axis in zip(*shapes, strict=True)]
+        return Tensor(dtype.name, tuple(axis.pop() if len(axis) == 1 else None for axis in found_sizes))
+    # Objects, structures, and what is no array.
+    except (BatchplantError, ValueError):
+        return Bytes()
+
+
+def _heads(gather: Callable[[I64, I64], Ragged], starts: I64, sizes: I64) -> list[bytes]:
+    """The NPY headers of these members."""
+    told = gather(starts, np.minimum(sizes, 10))
+    lengths = np.full(len(starts), npy.HEADER_MOST + 12, dtype=np.int64)
+    whole = told.sizes == 10
+    table = told.take(whole).data.reshape(-1, 10)
+    # Version 1 has a length of two bytes; of the others, which are rare, more is taken than needed.
+    lengths_told = 10 + table[:, 8] + 256 * table[:, 9].astype(np.int64)
+    lengths[whole] = np.where(table[:, 6] == 1, lengths_told, lengths[whole])
+    cells = gather(starts, np.minimum(sizes, np.minimum(lengths, npy.HEADER_MOST + 12)))
+    data, ends = cells.data.tobytes(), cells.offsets.tolist()
+    return [data[a:b] for a, b in itertools.pairwise(ends)]
+
+
+def verify(source: Source, arrays: Arrays | None) -> None:
+    """DamagedError unless the archive is sound, and what its index says."""
+    found, _ = scan(source, lambda done: None)
+    if arrays is not None and not all(np.array_equal(found[name], arrays[name]) for name in ARRAYS):
+        raise DamagedError("its index is of another archive; make it anew (batchplant index --force)")

@@ -1,0 +1,193 @@
+"""Writes tar archives of samples."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import _native
+from ...codecs import image
+from ...columns import I64, Columns, Ragged, as_bytes, starts_of
+from ...errors import BatchplantError, EncodeError, SchemaError
+from ...schema import Schema, Text
+from ...writer import WriteOptions, Writer
+from . import dali, members
+from .layout import BLOCK, KEY, NOTHING, Note, extensions_of
+
+PIECE = 1 << 22
+# Of the keys, where there is no field for them.
+DIGITS = 8
+GZIP_LEVEL = 6
+
+
+class WebDatasetWriter(Writer):
+    """Writes .tar files, and .tar.gz by the suffix.
+
+    ``key``: the Text field that names the members; without such a field they are numbered. ``dali_index``:
+    also write NAME.idx, DALI's index."""
+
+    side_cars: ClassVar[tuple[str, ...]] = ("{stem}.idx",)
+
+    def __init__(
+        self, path: str, schema: Schema, options: WriteOptions, *, key: str = KEY, dali_index: bool = False
+    ) -> None:
+        self._key = key if key in schema else None
+        self._dali = dali_index
+        if self._key is not None and schema[key] != Text():
+            raise SchemaError("keys are text, and none is missing: the field has to be Text()", field=key)
+        if self._key is None and key != KEY:
+            raise SchemaError(f"there is no field {key!r} to name the members by", field=key)
+        named = extensions_of({name: field for name, field in schema.items() if name != self._key})
+        self._note = Note(schema, named, self._key)
+        # Every extension there is, and the first of each field in that list.
+        self._endings = [one for found in named.values() for one in found] + [NOTHING]
+        self._first = starts_of(np.array([len(found) for found in named.values()], dtype=np.int64))
+        self._gzip = path.lower().endswith((".gz", ".tgz"))
+        # The number of a shard is part of the keys, so that they differ from shard to shard.
+        shard = re.search(r"-(\d+)$", Path(path).name.partition(".")[0])
+        self._prefix = f"{shard[1]}-" if shard else ""
+        super().__init__(path, schema, options)
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        self._last = "" if state is None else str(state["last"])
+        self._file = self.partial.spool("archive")
+        if not self._file.size:
+            self._file.write(self._note.to_bytes())
+        self._lines = self.partial.spool("lines") if self._dali else None
+
+    def _state(self) -> dict[str, Any]:
+        return {"last": self._last}
+
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        if self._key is None:
+            return {}
+        column = columns[self._key]
+        assert isinstance(column, Ragged)
+        found: dict[int, BatchplantError] = {}
+        for row, cell in enumerate(column):
+            assert cell is not None
+            reason = self._unfit_key(cell.tobytes())
+            if reason is not None:
+                found[row] = EncodeError(f"the key {cell.tobytes()[:200]!r} {reason}", field=self._key)
+        return found
+
+    def _unfit_key(self, key: bytes) -> str | None:
+        """Why a key cannot be a member's name, where it cannot."""
+        parts = key.split(b"/")
+        if not parts[-1] or b"." in parts[-1]:
+            return "needs a last part without a dot, for there the extension would begin"
+        if not parts[0] or b".." in parts or b"\0" in key or (b"\\" in key and b".." in key):
+            return "is no path inside a folder"
+        if re.match(rb"__[^/]*__(/|$)", key):
+            return "would be passed over: names like __x__ are metadata"
+        if self._dali and key.split() != [key]:
+            return "has a blank, and DALI's index cannot hold it"
+        return None
+
+    def _keys(self, columns: Columns) -> Ragged:
+        if self._key is None:
+            return self._numbered(columns.rows)
+        column = columns[self._key]
+        assert isinstance(column, Ragged)
+        last = self._last
+        for row, cell in enumerate(column):
+            assert cell is not None
+            key = cell.tobytes().decode()
+            if key == last:
+                message = f"the sample before has the key {key!r} too, and the two would be read as one"
+                raise EncodeError(message, field=self._key, sample=self.written + row, path=self.path)
+            last = key
+        self._last = last
+        return column.take(slice(None))
+
+    def _numbered(self, rows: int) -> Ragged:
+        numbers = self.written + np.arange(rows)
+        if self.written + rows > 10**DIGITS:
+            return Ragged.from_cells([f"{self._prefix}{number:0{DIGITS}d}".encode() for number in numbers])
+        digits = numbers[:, None] // 10 ** np.arange(DIGITS - 1, -1, -1) % 10 + ord("0")
+        prefix = np.frombuffer(self._prefix.encode(), np.uint8)
+        made = np.concatenate([np.tile(prefix, (rows, 1)), digits.astype(np.uint8)], axis=1)
+        return Ragged(made.reshape(-1), np.arange(rows + 1, dtype=np.int64) * made.shape[1])
+
+    def _write(self, columns: Columns) -> None:
+        keys = self._keys(columns)
+        cells = [members.packed(self.schema[name], columns[name]) for name in self._note.extensions]
+        present = np.ones((columns.rows, len(cells) + 1), dtype=np.bool_)
+        ending = np.full(present.shape, len(self._endings) - 1, dtype=np.int64)
+        for number, column in enumerate(cells):
+            if column.valid is not None:
+                present[:, number] = column.valid
+            ending[:, number] = self._ending(number, column)
+        # A sample without any cell still is one.
+        present[:, -1] = ~present[:, :-1].any(axis=1)
+        cells.append(Ragged(np.empty(0, np.uint8), np.zeros(columns.rows + 1, np.int64)))
+        rows, fields = np.nonzero(present)
+        sizes = np.stack([column.sizes for column in cells], axis=1)[rows, fields]
+        names = self._names(keys, rows, ending[rows, fields])
+        headers, ends = _native.tar_headers(names.data, names.offsets, sizes)
+        first = self._file.size
+        places = starts_of(np.diff(ends) + (sizes + BLOCK - 1) // BLOCK * BLOCK)
+        made = np.zeros(places[-1], dtype=np.uint8)
+        _native.copy_runs(headers, ends[:-1].copy(), np.diff(ends), made, places[:-1].copy())
+        starts = places[:-1] + np.diff(ends)
+        for number, column in enumerate(cells):
+            own = fields == number
+            runs = (np.ascontiguousarray(column.starts[rows[own]]), np.ascontiguousarray(sizes[own]))
+            _native.copy_runs(as_bytes(column.data), *runs, made, np.ascontiguousarray(starts[own]))
+        self._file.write(made)
+        if self._lines is not None:
+            self._index(rows, ending[rows, fields], starts + first, sizes, names)
+
+    def _ending(self, number: int, column: Ragged) -> I64 | int:
+        """Which extension each cell has: by what it is for pictures, else the field's only one."""
+        first, last = int(self._first[number]), int(self._first[number + 1])
+        if last - first == 1:
+            return first
+        codes: npt.NDArray[np.int64] = image.probe(column)[:, 0].astype(np.int64)
+        return first + codes
+
+    def _names(self, keys: Ragged, rows: I64, endings: I64) -> Ragged:
+        """The members' names: key, dot, extension."""
+        ends = Ragged.from_cells([b"." + one.encode() for one in self._endings])
+        key_sizes, end_sizes = keys.sizes[rows], ends.sizes[endings]
+        offsets = starts_of(key_sizes + end_sizes)
+        data = np.empty(offsets[-1], dtype=np.uint8)
+        _native.copy_runs(keys.data, keys.starts[rows], key_sizes, data, offsets[:-1].copy())
+        _native.copy_runs(ends.data, ends.starts[endings], end_sizes, data, offsets[:-1] + key_sizes)
+        return Ragged(data, offsets)
+
+    def _index(self, rows: I64, endings: I64, starts: I64, sizes: I64, names: Ragged) -> None:
+        assert self._lines is not None
+        samples: dict[int, list[tuple[str, int, int, str]]] = {}
+        for n, row in enumerate(rows.tolist()):
+            cell = names[n]
+            assert cell is not None
+            one = (self._endings[endings[n]], int(starts[n]), int(sizes[n]), cell.tobytes().decode())
+            samples.setdefault(row, []).append(one)
+        self._lines.write("".join(map(dali.line_of, samples.values())).encode())
+
+    def _finish(self) -> str:
+        self._file.write(bytes(2 * BLOCK))
+        note = Note(self._note.schema, self._note.extensions, self._key, self.written, self._file.size)
+        self._file.write_at(note.to_bytes(), 0)
+        if self._lines is not None:
+            with open(self.partial.folder / "index", "wb") as out:
+                out.write(dali.header_of(self.written).encode())
+                for done in range(0, self._lines.size, PIECE):
+                    out.write(self._lines.read_at(PIECE, done))
+        if not self._gzip:
+            return "archive"
+        pack = zlib.compressobj(GZIP_LEVEL, wbits=31)
+        with open(self.partial.folder / "archive.gz", "wb") as out:
+            for done in range(0, self._file.size, PIECE):
+                out.write(pack.compress(self._file.read_at(PIECE, done)))
+            out.write(pack.flush())
+        return "archive.gz"
+
+    def _beside(self) -> list[tuple[str, str]]:
+        return [("index", "{stem}.idx")] if self._dali else []
