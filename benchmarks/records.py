@@ -93,7 +93,7 @@ def write(path: Path, cells: np.ndarray[Any, Any], **options: Any) -> Path:
 
 
 def raw_options(format: str) -> dict[str, Any]:
-    return {"records": "raw"} if format in ("tfrecord", "recordio") else {}
+    return {"records": "raw"} if format == "tfrecord" else {}
 
 
 def indexing(folder: Path, args: argparse.Namespace) -> Found:

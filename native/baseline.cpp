@@ -41,17 +41,19 @@ inline bool read_dc(BitCursor& at, const HuffmanTable& table, int64_t& predictio
     return true;
 }
 
-// Reads past one symbol that is not an entry's whole value. Returns where the block stands then: `place` and
-// what the symbol adds, or block_size at its end, or more where nothing fits.
 constexpr size_t bad_place = 1000;
 
+// One symbol, whatever its kind: where the block stands after it (block_size at its end, bad_place where the bits
+// mean nothing), and its value. Takes 31 bits at most.
 struct Symbol {
     size_t place;
     bool is_value;
     int value;
 };
 
-inline Symbol read_symbol(BitCursor& at, const HuffmanTable& table, HuffmanEntry entry, size_t place) {
+inline Symbol read_symbol(BitCursor& at, const HuffmanTable& table, size_t place) {
+    at.refill();
+    HuffmanEntry entry = table[at.bits];
     if (kind_of(entry) == HuffmanTable::long_code) {
         entry = table.find_long(at.bits);
         if (entry == 0) return {bad_place, false, 0};
@@ -85,8 +87,7 @@ bool skip_ac(BitCursor& cursor, const HuffmanTable& table, const uint16_t* runs)
                 at.drop(run);
                 place = block_size;
             } else {
-                at.refill();
-                place = read_symbol(at, table, table[at.bits], place).place;
+                place = read_symbol(at, table, place).place;
             }
             break;
         }
@@ -105,35 +106,29 @@ inline bool BaselineDecoder::read_ac(BitCursor& cursor, const Plane& plane, Coef
     int16_t* values = block.values;
     size_t place = 1, last = 0;
     uint64_t sizes = 0;
-    const auto store = [&](uint64_t pair) {
-        values[zigzag[place + ((pair >> 6) & 31) - 1]] = static_cast<int16_t>(pair >> 32);
-        sizes += (pair >> 11) & 2047;
+    const auto store = [&](uint64_t pair, size_t next) {
+        values[zigzag[place + first_advance_of(pair) - 1]] = first_value_of(pair);
+        last = next - 1;
+        values[zigzag[last]] = second_value_of(pair);
+        sizes += sizes_of(pair);
     };
-    const auto store_second = [&](uint64_t pair) { values[zigzag[last]] = static_cast<int16_t>(pair >> 48); };
     while (place < block_size) {
         at.refill();
         for (int n = 0; n < looks_at_once; ++n) {
             const uint64_t pair = pairs[at.bits >> (64 - HuffmanTable::window)];
-            const size_t next = place + ((pair >> 22) & 1023);
+            const size_t next = place + whole_advance_of(pair);
             if (next < block_size) [[likely]] {
                 at.drop(pair);
-                store(pair);
+                store(pair, next);
                 place = next;
-                last = place - 1;
-                store_second(pair);
                 continue;
             }
             if (next == block_size || (next > ends && next < ends + block_size)) {
                 at.drop(pair);
-                if (((pair >> 6) & 31) > 0) {
-                    store(pair);
-                    last = (next == block_size ? next : next - ends) - 1;
-                    store_second(pair);
-                }
+                if (first_advance_of(pair) > 0) store(pair, next == block_size ? next : next - ends);
                 place = block_size;
             } else {
-                at.refill();
-                const Symbol symbol = read_symbol(at, *plane.ac, (*plane.ac)[at.bits], place);
+                const Symbol symbol = read_symbol(at, *plane.ac, place);
                 place = symbol.place;
                 if (symbol.is_value) {
                     last = place - 1;

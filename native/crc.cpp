@@ -340,6 +340,10 @@ const char* crc32c_name() { return chosen_crc32c().name; }
 
 uint32_t crc32(const uint8_t* data, size_t size, uint32_t seed) { return ~chosen_crc32().update(~seed, data, size); }
 
+uint32_t crc32c_copy(const uint8_t* data, size_t size, uint8_t* to) {
+    return ~chosen_crc32c().copy(~uint32_t{0}, data, size, to);
+}
+
 uint32_t crc32_copy(const uint8_t* data, size_t size, uint8_t* to) {
     return ~chosen_crc32().copy(~uint32_t{0}, data, size, to);
 }

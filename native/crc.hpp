@@ -15,6 +15,7 @@ const char* crc32c_name();
 uint32_t crc32(const uint8_t* data, size_t size, uint32_t seed = 0);
 
 // The same, of bytes that are copied to `to` on the way, which costs less than one after the other.
+uint32_t crc32c_copy(const uint8_t* data, size_t size, uint8_t* to);
 uint32_t crc32_copy(const uint8_t* data, size_t size, uint8_t* to);
 
 // Which implementation this machine got: "pclmul", "armv8" or "slicing-by-8".

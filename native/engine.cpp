@@ -8,6 +8,8 @@
 #include <stdexcept>
 
 #include "bytes.hpp"
+#include "fetch.hpp"
+#include "probe.hpp"
 
 namespace batchplant {
 namespace {
@@ -107,6 +109,7 @@ struct Engine::Worker {
     size_t warnings = 0;
     // Read by other threads.
     std::atomic<int64_t> decode_ns{0}, resample_ns{0};
+    std::atomic<size_t> own_jpegs{0};
 
     Worker(const Kernels& chosen, bool baseline)
         : jpeg(baseline ? chosen.jpeg : nullptr), kernels(chosen), resampler(chosen) {}
@@ -205,11 +208,53 @@ private:
     JpegDecoder::Part decode_part(const Region& need, const JpegOptions& options) {
         struct Counting {  // also when it fails
             Worker& worker;
-            ~Counting() { worker.warnings += worker.jpeg.warnings(); }
+            ~Counting() {
+                worker.warnings += worker.jpeg.warnings();
+                worker.own_jpegs = worker.jpeg.own_parts();
+            }
         } counting{*this};
         return jpeg.decode_part(need.left, need.top, need.right, need.bottom, options, overrun);
     }
 };
+
+namespace {
+
+bool exists(const Cells& cells, size_t index) {
+    const int32_t base = cells.base[index];
+    return base >= 0 && static_cast<size_t>(base) < cells.bases.size() && cells.size[index] > 0 &&
+           run_fits(cells.start[index], cells.size[index], cells.bases[static_cast<size_t>(base)].size);
+}
+
+}  // namespace
+
+void ask_for(const Cells& cells) {
+    std::vector<std::vector<int64_t>> starts(cells.bases.size()), sizes(cells.bases.size());
+    for (size_t i = 0; i < cells.count; ++i) {
+        if (!exists(cells, i)) continue;
+        const auto base = static_cast<size_t>(cells.base[i]);
+        starts[base].push_back(cells.start[i]);
+        sizes[base].push_back(cells.size[i]);
+    }
+    for (size_t base = 0; base < cells.bases.size(); ++base) {
+        const size_t n = starts[base].size();
+        if (n == 0) continue;
+        const uint8_t* data = cells.bases[base].data;
+        const int64_t *from = starts[base].data(), *size = sizes[base].data();
+        if (resident(data, from, size, n) < 1) will_need(data, from, size, n);
+    }
+}
+
+void look(const Cells& cells, int32_t* height_width) {
+    for (size_t i = 0; i < cells.count; ++i) {
+        ImageHeader header;
+        if (exists(cells, i)) {
+            const Buffer& buffer = cells.bases[static_cast<size_t>(cells.base[i])];
+            header = probe_image(buffer.data + cells.start[i], static_cast<size_t>(cells.size[i]));
+        }
+        height_width[2 * i] = header.height;
+        height_width[2 * i + 1] = header.width;
+    }
+}
 
 namespace {
 
@@ -276,6 +321,12 @@ int64_t Engine::gather(const std::vector<Buffer>& bases, const int32_t* base, co
         }
     });
     return -1;
+}
+
+size_t Engine::own_jpegs() const {
+    size_t sum = 0;
+    for (const auto& worker : workers_) sum += worker->own_jpegs;
+    return sum;
 }
 
 Seconds Engine::seconds() const {

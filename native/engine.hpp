@@ -53,6 +53,21 @@ struct Seconds {
     double resample = 0;
 };
 
+// Encoded pictures in buffers; all arrays borrowed.
+struct Cells {
+    const std::vector<Buffer>& bases;
+    const int32_t* base;
+    const int64_t* start;
+    const int64_t* size;
+    size_t count;
+};
+
+// Cells in mapped files that are not in memory are asked for, all together: the kernel begins to read them.
+void ask_for(const Cells& cells);
+
+// Height and width of every picture, as its header tells; zeros where it tells none, or there is no such cell.
+void look(const Cells& cells, int32_t* height_width);
+
 // Fills batches on threads of its own. Each thread keeps a decoder and scratch memory, so that from the second
 // batch on almost nothing is allocated. Several threads may call it at once; their calls queue.
 class Engine {
@@ -79,6 +94,8 @@ public:
 
     size_t threads() const { return workers_.size(); }
     Seconds seconds() const;
+    // How many JPEGs were decoded without libjpeg so far.
+    size_t own_jpegs() const;
 
     // Waits for the calls under way, then ends the threads.
     void close() { pool_.close(); }

@@ -102,18 +102,22 @@ const uint64_t* HuffmanTable::pairs() {
 
 const uint16_t* HuffmanTable::runs() {
     if (has_runs_) return runs_.data();
+    pairs();
     for (size_t i = 0; i < entries; ++i) {
-        size_t used = 0, advance = 0;
-        for (;;) {
-            const HuffmanEntry entry = entries_[(i << used) & (entries - 1)];
-            const Kind kind = kind_of(entry);
-            const bool fits = (kind == value || kind == end_of_block) && used + length_of(entry) <= window;
-            if (!fits || advance + advance_of(entry) > 64) break;
-            used += length_of(entry);
-            advance += kind == end_of_block ? ends : advance_of(entry);
-            if (kind == end_of_block) break;
+        uint64_t length = pairs_[i] & 63, advance = whole_advance_of(pairs_[i]);
+        if (advance < ends) {
+            const size_t rest = (i << length) & (entries - 1);
+            const uint64_t pair = pairs_[rest];
+            const HuffmanEntry entry = entries_[rest];
+            if (whole_advance_of(pair) != stuck && length + (pair & 63) <= window) {
+                length += pair & 63;
+                advance += whole_advance_of(pair);
+            } else if (kind_of(entry) == value && length + length_of(entry) <= window) {
+                length += length_of(entry);
+                advance += advance_of(entry);
+            }
         }
-        runs_[i] = static_cast<uint16_t>(used > 0 ? used | advance << 6 : stuck << 6);
+        runs_[i] = static_cast<uint16_t>(length | advance << 6);
     }
     has_runs_ = true;
     return runs_.data();

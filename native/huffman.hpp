@@ -74,6 +74,12 @@ inline HuffmanTable::Kind kind_of(HuffmanEntry entry) { return static_cast<Huffm
 inline size_t advance_of(HuffmanEntry entry) { return (entry >> 8) & 255; }
 inline int value_of(HuffmanEntry entry) { return static_cast<int32_t>(entry) >> 16; }
 
+inline size_t first_advance_of(uint64_t pair) { return (pair >> 6) & 31; }
+inline uint64_t sizes_of(uint64_t pair) { return (pair >> 11) & 2047; }
+inline size_t whole_advance_of(uint64_t pair) { return (pair >> 22) & 1023; }
+inline int16_t first_value_of(uint64_t pair) { return static_cast<int16_t>(pair >> 32); }
+inline int16_t second_value_of(uint64_t pair) { return static_cast<int16_t>(pair >> 48); }
+
 // A place among bits, to be copied into a function's own variables while it works.
 struct BitCursor {
     const uint8_t* next = nullptr;

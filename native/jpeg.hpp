@@ -72,6 +72,9 @@ public:
     // How many warnings libjpeg gave since open().
     size_t warnings() const;
 
+    // How many parts were decoded without libjpeg, in all.
+    size_t own_parts() const;
+
 private:
     struct State;
     std::unique_ptr<State> state_;

@@ -1,6 +1,5 @@
 #include "tfrecord.hpp"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -32,17 +31,8 @@ uint32_t masked(const uint8_t* data, size_t size) { return mask(crc32c(data, siz
 
 bool data_is_whole(const uint8_t* data, size_t size) { return load32(data + size) == masked(data, size); }
 
-// Small enough to be still in the nearest cache when it is copied.
-constexpr size_t step = 16 << 10;
-
 bool copy_whole(const uint8_t* data, size_t size, uint8_t* out) {
-    uint32_t crc = 0;
-    for (size_t at = 0; at < size; at += step) {
-        const size_t part = std::min(step, size - at);
-        crc = crc32c(data + at, part, crc);
-        std::memcpy(out + at, data + at, part);
-    }
-    return load32(data + size) == mask(crc);
+    return load32(data + size) == mask(crc32c_copy(data, size, out));
 }
 
 }  // namespace

@@ -41,8 +41,8 @@ struct TfRecordCheck {
 TfRecordCheck check_tfrecords(const uint8_t* data, size_t size, const int64_t* starts, const int64_t* sizes, size_t n,
                               bool check_data);
 
-// The same with check_data, and the data of the records is copied to out_starts in out on the way: the bytes are in
-// the processor's cache then. The caller has checked the runs in out. After a fault, out is partly written.
+// The same with check_data, and the data of the records is copied to out_starts in out on the way. The caller
+// has checked the runs in out. After a fault, out is partly written.
 TfRecordCheck copy_tfrecords(const uint8_t* data, size_t size, const int64_t* starts, const int64_t* sizes, size_t n,
                              uint8_t* out, const int64_t* out_starts);
 

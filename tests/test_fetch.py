@@ -124,6 +124,8 @@ def test_many_threads_fetch_at_once(ring, file, fd):
         assert all(pool.map(work, range(40)))
 
 
+# From Python 3.12 on forking a process that has threads warns.
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_fetches_too(file, fd):
     fetch(fd, range(300), [100] * 300, True)
     child = os.fork()

@@ -254,6 +254,8 @@ class TestTorch:
         with pytest.raises(NotImplementedError):
             ff.Dataset(numbers.fnames)[[0]]
 
+    # From Python 3.12 on forking a process that has threads warns.
+    @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
     @pytest.mark.parametrize("workers", [0, 2])
     def test_the_loader(self, ff, numbers, workers):
         loader = ff.DataLoader(numbers, batch_size=8, num_workers=workers, prefetch_factor=2)

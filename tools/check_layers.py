@@ -15,7 +15,7 @@ from pathlib import Path
 LAYERS = [
     ["errors", "_native", "_version"],
     ["schema", "columns", "buffers"],
-    ["storage", "gzip_source", "codecs", "checksums"],
+    ["storage", "chunks", "gzip_source", "codecs", "checksums"],
     ["index", "reader", "writer", "records"],
     ["format"],
     ["shards", "interleave", "formats", "ops", "order"],

@@ -172,6 +172,28 @@ void gather(Engine& engine, const nb::list& bases, const Int32s& base, const Int
     if (bad >= 0) throw_bad_run(bad);
 }
 
+auto look_at(const nb::list& bases, const Int32s& base, const Int64s& start, const Int64s& size,
+             bool headers) {
+    const std::vector<Bytes> arrays = borrow_all(bases);
+    const size_t n = size.size();
+    check_length("base", base.size(), n);
+    check_length("start", start.size(), n);
+    const std::vector<Buffer> from = buffers(arrays);
+    auto made = std::make_unique_for_overwrite<int32_t[]>(2 * n);
+    int32_t* sizes = made.get();
+    {
+        nb::gil_scoped_release unlocked;
+        const Cells cells{from, base.data(), start.data(), size.data(), n};
+        ask_for(cells);
+        if (headers) {
+            look(cells, sizes);
+        } else {
+            std::fill_n(sizes, 2 * n, 0);
+        }
+    }
+    return nb::ndarray<nb::numpy, int32_t, nb::shape<-1, 2>>(sizes, {n, 2}, owner_of(made));
+}
+
 void make_engine(Engine* place, int64_t threads, const std::optional<std::vector<int>>& cpus, bool portable,
                  bool baseline) {
     const auto count = threads < 0 ? 0 : static_cast<size_t>(threads);
@@ -182,6 +204,9 @@ void make_engine(Engine* place, int64_t threads, const std::optional<std::vector
 }  // namespace
 
 void bind_engine(nb::module_& module) {
+    module.def("look", look_at, nb::arg("bases"), nb::arg("base").noconvert(), nb::arg("start").noconvert(),
+               nb::arg("size").noconvert(), nb::arg("headers"),
+               "Ask the kernel for cells that are not in memory; height and width of pictures by their headers.");
     nb::class_<Engine>(module, "Engine", "Decodes batches of pictures on threads of its own.")
         .def("__init__", make_engine, nb::arg("threads"), nb::arg("cpus") = nb::none(), nb::kw_only(),
              nb::arg("_portable") = false, nb::arg("_baseline") = true)
@@ -197,6 +222,7 @@ void bind_engine(nb::module_& module) {
              nb::arg("size").noconvert(), nb::arg("out").noconvert(), nb::arg("out_starts").noconvert(),
              "Copy runs of the bases to their places in out; nothing is copied when any run is out of bounds.")
         .def_prop_ro("threads", &Engine::threads, "How many threads it has.")
+        .def_prop_ro("own_jpegs", &Engine::own_jpegs, "How many JPEGs were decoded without libjpeg so far.")
         .def_prop_ro(
             "seconds",
             [](const Engine& engine) {

@@ -188,6 +188,18 @@ def permute(
     ``count`` and ``key`` have one element for all numbers, or one for each.
     """
 
+def look(
+    bases: list[npt.NDArray[np.uint8]],
+    base: npt.NDArray[np.int32],
+    start: npt.NDArray[np.int64],
+    size: npt.NDArray[np.int64],
+    headers: bool,
+) -> npt.NDArray[np.int32]:
+    """Ask the kernel for cells of mapped files that are not in memory, all together.
+
+    Then, if the headers are wanted, (height, width) of every picture; zeros where there is none.
+    """
+
 class Engine:
     """Decodes batches of pictures on threads of its own, each with a decoder and scratch memory it keeps.
 
@@ -259,6 +271,10 @@ class Engine:
     @property
     def threads(self) -> int:
         """How many threads it has."""
+
+    @property
+    def own_jpegs(self) -> int:
+        """How many JPEGs were decoded without libjpeg so far: the common kind, undamaged."""
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -411,7 +427,7 @@ def tfrecord_check(
     sizes: npt.NDArray[np.int64],
     check_data: bool = True,
 ) -> tuple[int, int]:
-    """The first of these records that is damaged, or -1, and what is wrong: as above, or 5, another length."""
+    """The first of these records that is damaged, or -1, and what is wrong: as above; 5 another length."""
 
 def tfrecord_copy(
     data: npt.NDArray[np.uint8],

@@ -305,13 +305,7 @@ class Executor:
     def _sizes(self, cells: Located) -> I32:
         """(height, width) of every picture; zeros where the header tells none."""
         raw = np.zeros(len(cells.start), dtype=np.bool_) if cells.shape is None else cells.shape.any(axis=1)
-        if cells.shape is not None and raw.all():
-            return cells.shape[:, :2].copy()
-        sizes = np.zeros((len(cells.start), 2), dtype=np.int32)
-        for number, base in enumerate(cells.bases):
-            rows = slice(None) if len(cells.bases) == 1 else np.flatnonzero(cells.base == number)
-            start, size = np.ascontiguousarray(cells.start[rows]), np.ascontiguousarray(cells.size[rows])
-            sizes[rows] = _native.probe(base, start, size)[:, 2:0:-1]
+        sizes = _native.look(cells.bases, cells.base, cells.start, cells.size, headers=not raw.all())
         if cells.shape is not None:
             sizes[raw] = cells.shape[raw, :2]
         return sizes

@@ -244,6 +244,20 @@ def test_offsets_out_of_order_in_an_old_file(offsets, tmp_path, monkeypatch):
         bp.open(tmp_path / "a.ffr", format="ffrecord")
 
 
+@pytest.mark.parametrize("check", [True, False])
+def test_offsets_whose_differences_wrap_around(check, tmp_path, monkeypatch):
+    monkeypatch.setattr(ffrecord, "_warned", True)
+    data = bytearray(packed([b"one"] * 4, header_sum=0))
+    data[28:60] = struct.pack("<qqqq", 60, 2**63 - 1, -(2**63), -1)
+    (tmp_path / "a.ffr").write_bytes(data)
+    assert not ffrecord.sniff(Probe(str(tmp_path / "a.ffr")))
+    with (
+        pytest.raises(bp.DamagedError),
+        bp.open(tmp_path / "a.ffr", format="ffrecord", check=check) as reader,
+    ):
+        reader.read([0, 1, 2, 3])
+
+
 # --- recognising --------------------------------------------------------------------------------------------
 
 

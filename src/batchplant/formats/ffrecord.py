@@ -40,6 +40,11 @@ def header_size(samples: int) -> int:
     return 12 + 12 * samples
 
 
+def _ascending(offsets: I64) -> bool:
+    # Compared, not subtracted: the difference of two wild offsets can wrap around and look right.
+    return bool((offsets[1:] >= offsets[:-1]).all())
+
+
 class FFRecordReader(RecordReader):
     """Reads .ffr files.
 
@@ -75,8 +80,7 @@ class FFRecordReader(RecordReader):
         self.offsets = np.empty(self.length + 1, dtype=np.int64)
         self.offsets[:-1] = self.source.array("<i8", 12 + 4 * self.length, self.length)
         self.offsets[-1] = size
-        in_order = self.offsets[0] >= header_size(self.length) and bool((np.diff(self.offsets) >= 0).all())
-        self._in_order = in_order
+        self._in_order = self.offsets[0] >= header_size(self.length) and _ascending(self.offsets)
 
     def check_header(self) -> None:
         """Raise DamagedError where the header is damaged; a warning, once, where it has no checksum."""
@@ -226,7 +230,7 @@ def sniff(probe: Probe) -> bool:
     if crc and header_size(count) <= SNIFF_BYTES:
         return bool(_native.crc32(probe.source.view(4, header_size(count) - 4)) == crc)
     offsets = probe.source.array("<i8", 12 + 4 * count, min(count, SNIFF_BYTES // 8)).astype(np.int64)
-    return bool((np.diff(offsets) >= 0).all() and offsets[-1] <= size)
+    return _ascending(offsets) and bool(offsets[-1] <= size)
 
 
 FORMAT = Format(

@@ -183,8 +183,8 @@ class TfRecordReader(RecordReader):
             raise DamagedError(FAULTS[fault], path=self.path, sample=indices[row], offset=int(starts[row]))
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        if self.raw and fields:
-            return self._read_raw(indices)
+        if self.raw:
+            return self._read_raw(indices, fields)
         data, at, sizes, starts = self._found(indices, check=self._checks)
         try:
             if self._features is not None:
@@ -195,7 +195,7 @@ class TfRecordReader(RecordReader):
         except BatchplantError as error:
             raise self._placed(error, indices, at, starts) from None
 
-    def _read_raw(self, indices: I64) -> Columns:
+    def _read_raw(self, indices: I64, fields: Sequence[str]) -> Columns:
         """The records themselves, checked and copied in one pass."""
         data, at, sizes, starts = self._found(indices, check=False)
         offsets = starts_of(sizes)
@@ -204,7 +204,7 @@ class TfRecordReader(RecordReader):
             self._raise_fault(*_native.tfrecord_copy(data, at, sizes, cells, offsets[:-1]), indices, starts)
         else:
             _native.copy_runs(data, at, sizes, cells, offsets[:-1])
-        return Columns(data=Ragged(cells, offsets))
+        return Columns((name, Ragged(cells, offsets)) for name in fields)
 
     def _no_example(self, error: RecordError, indices: I64, at: I64, starts: I64) -> DamagedError:
         row = error.row

@@ -1,0 +1,139 @@
+"""ChunkCache: what it keeps, what it throws out, and many threads at once."""
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import batchplant as bp
+from batchplant.chunks import MOST_BYTES, ChunkCache
+
+
+def test_a_value_is_made_once():
+    cache = ChunkCache(100)
+    made = []
+
+    def get(key):
+        return cache.get(key, lambda: made.append(key) or f"value {key}", len)
+
+    assert [get(1), get(2), get(1)] == ["value 1", "value 2", "value 1"]
+    assert made == [1, 2]
+    assert (cache.found, cache.made, cache.bytes, len(cache)) == (1, 2, 14, 2)
+
+
+def test_what_was_not_asked_for_longest_goes_first():
+    cache = ChunkCache(30)
+    for key in "abcad":
+        cache.get(key, lambda: bytes(10), len)
+    # There was room for three: b went when d came, because a had been asked for again.
+    before = cache.made
+    for key in "acd":
+        cache.get(key, lambda: bytes(10), len)
+    assert cache.made == before
+    cache.get("b", lambda: bytes(10), len)
+    assert cache.made == before + 1
+    assert (cache.bytes, len(cache)) == (30, 3)
+
+
+def test_a_value_that_is_larger_than_the_cache_is_not_kept():
+    cache = ChunkCache(30)
+    cache.get("small", lambda: bytes(10), len)
+    assert len(cache.get("large", lambda: bytes(31), len)) == 31
+    assert (cache.bytes, len(cache)) == (10, 1)
+    nothing = ChunkCache(0)
+    nothing.get("small", lambda: bytes(1), len)
+    assert len(nothing) == 0
+
+
+def test_many_threads_that_ask_for_one_key_make_it_once():
+    cache = ChunkCache(1000)
+    made = []
+    everybody = threading.Barrier(8)
+
+    def make():
+        made.append(threading.get_ident())
+        time.sleep(0.05)
+        return b"value"
+
+    def ask(_):
+        everybody.wait()
+        return cache.get("key", make, len)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, range(8))) == [b"value"] * 8
+    assert len(made) == 1
+
+
+def test_other_keys_need_not_wait():
+    cache = ChunkCache(1000)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow():
+        begun.set()
+        assert go_on.wait(10)
+        return b"slow"
+
+    with ThreadPoolExecutor(1) as pool:
+        waited = pool.submit(cache.get, "slow", slow, len)
+        assert begun.wait(10)
+        assert cache.get("quick", lambda: b"quick", len) == b"quick"
+        go_on.set()
+        assert waited.result(10) == b"slow"
+
+
+def test_an_exception_goes_to_all_who_wait_and_is_not_kept():
+    cache = ChunkCache(1000)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fail():
+        begun.set()
+        assert go_on.wait(10)
+        raise bp.DamagedError("bad chunk")
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(cache.get, "key", fail, len)
+        assert begun.wait(10)
+        second = pool.submit(cache.get, "key", lambda: pytest.fail("made twice"), len)
+        while not second.running():
+            time.sleep(0.001)
+        time.sleep(0.02)
+        go_on.set()
+        for one in (first, second):
+            with pytest.raises(bp.DamagedError, match="bad chunk"):
+                one.result(10)
+    assert cache.get("key", lambda: b"good", len) == b"good"
+
+
+def test_what_is_made_while_the_cache_is_cleared_is_not_kept():
+    cache = ChunkCache(1000)
+
+    def make():
+        cache.clear()
+        return b"of a closed file"
+
+    assert cache.get("key", make, len) == b"of a closed file"
+    assert (cache.bytes, len(cache)) == (0, 0)
+    assert cache.get("key", lambda: b"new", len) == b"new"
+
+
+def test_a_forked_process_begins_anew_even_while_the_lock_is_held():
+    cache = ChunkCache(1000)
+    cache.get("key", lambda: b"parent", len)
+    with cache._lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if cache.get("key", lambda: b"child", len) == b"child" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cache.get("key", lambda: b"again", len) == b"parent"
+
+
+def test_the_size_by_variable(monkeypatch):
+    assert ChunkCache().most == MOST_BYTES
+    monkeypatch.setenv("BATCHPLANT_CHUNK_CACHE", "12345")
+    assert ChunkCache().most == 12345
+    assert ChunkCache(5).most == 5
+    monkeypatch.setenv("BATCHPLANT_CHUNK_CACHE", "much")
+    with pytest.raises(bp.OptionError, match="BATCHPLANT_CHUNK_CACHE is a number of bytes, not 'much'"):
+        ChunkCache()
