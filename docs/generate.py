@@ -20,6 +20,7 @@ from batchplant import ops
 from batchplant.format import Format
 from batchplant.reader import Reader
 from batchplant.registry import all_formats, own_options
+from batchplant.schema import KINDS
 from batchplant.writer import Writer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -147,6 +148,8 @@ def suffixes(one: Format) -> str:
 
 
 def kinds(one: Format) -> str:
+    if len(one.kinds) == len(KINDS):
+        return "every kind"
     return ", ".join(kind.kind for kind in one.kinds)
 
 

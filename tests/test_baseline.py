@@ -32,7 +32,9 @@ def pixels(width: int, height: int, rng: np.random.Generator) -> np.ndarray:
         return (rng.integers(0, 2, (height, width, 3)) * 255).astype(np.uint8)
     y, x = np.mgrid[:height, :width]
     planes = [128 + 120 * np.sin(x / (5 + k)) * np.cos(y / (7 - k)) for k in range(3)]
-    return np.clip(np.stack(planes, -1) + rng.normal(0, 3 * 8**kind, (height, width, 3)), 0, 255).astype(np.uint8)
+    return np.clip(np.stack(planes, -1) + rng.normal(0, 3 * 8**kind, (height, width, 3)), 0, 255).astype(
+        np.uint8
+    )
 
 
 def jpeg(array: np.ndarray, kind: str = "4:2:0", **options: object) -> bytes:
@@ -78,7 +80,9 @@ def decode(engine, data: bytes, box: tuple[int, int, int, int], channels: int = 
     return out[0], (status.tolist(), errors, warnings)
 
 
-def compare(engines, data: bytes, box: tuple[int, int, int, int], channels: int = 3, strict: bool = True) -> bool:
+def compare(
+    engines, data: bytes, box: tuple[int, int, int, int], channels: int = 3, strict: bool = True
+) -> bool:
     """All engines must agree. Returns whether ours needed no libjpeg."""
     before = [engine.own_jpegs for engine in engines]
     results = [decode(engine, data, box, channels, strict) for engine in engines]
@@ -142,7 +146,7 @@ def test_a_scan_longer_than_the_buffer(engines):
 OTHER_KINDS = {
     "progressive": {"progressive": True},
     "rgb": {"keep_rgb": True, "kind": "4:4:4"},
-    "4:1:1": {"kind": "4:1:1"},
+    "4:4:0": {"kind": "4:2:2"},
     "large steps": {"qtables": [[300] * 64, [300] * 64]},
 }
 
@@ -151,9 +155,13 @@ OTHER_KINDS = {
 def test_other_kinds_are_left_to_libjpeg(engines, name):
     options = {"kind": "4:2:0"} | OTHER_KINDS[name]
     rng = np.random.default_rng(4)
-    data = jpeg(pixels(50, 40, rng), **options)
+    data = jpeg(pixels(50, 50, rng), **options)
+    if name == "4:4:0":  # the factors exchanged; at 50 x 50 there are 4 x 7 MCUs either way
+        at = data.index(b"\xff\xc0") + 11
+        assert data[at] == 0x21
+        data = data[:at] + b"\x12" + data[at + 1 :]
     for _ in range(10):
-        assert not compare(engines, data, random_box(50, 40, rng))
+        assert not compare(engines, data, random_box(50, 50, rng))
 
 
 # --- damage -------------------------------------------------------------------------------------------------
@@ -234,5 +242,5 @@ def test_tables_of_one_picture_are_not_used_for_the_next(engines):
     start = pictures[0].index(b"\xff\xc4")
     size = int.from_bytes(pictures[0][start + 2 : start + 4], "big")
     without = pictures[0][:start] + pictures[0][start + 2 + size :]
+    # libjpeg has tables for those that have none.
     assert not compare(engines, without, (0, 0, 40, 40))
-    assert decode(engines[0], without, (0, 0, 40, 40))[1][0] != [OK]
