@@ -52,7 +52,8 @@ check: $(VENV)/.dev
 
 asan: $(ASAN_VENV)/.installed
 	@LD_PRELOAD="$(ASAN_RUNTIME)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	  $(ASAN_PY) -m pytest -p no:cacheprovider tests/test_native.py tests/test_engine.py $(wildcard tests/formats) $(PYTEST_ARGS)
+	  $(ASAN_PY) -m pytest -p no:cacheprovider tests/test_native.py tests/test_engine.py tests/test_baseline.py \
+	  $(wildcard tests/formats) $(PYTEST_ARGS)
 
 fuzz: setup $(FUZZ_TARGETS)
 	@$(PY) fuzz/seeds.py build/fuzz/seeds
@@ -111,7 +112,7 @@ JPEG_SOURCES := $(addprefix native/,baseline.cpp huffman.cpp jpeg.cpp jpeg_kerne
   jpeg_kernels_neon.cpp kernels.cpp kernels_avx2.cpp kernels_neon.cpp)
 build/fuzz/tfrecord: $(addprefix native/,bytes.cpp crc.cpp)
 build/fuzz/jpeg build/fuzz/baseline: $(JPEG_SOURCES)
-build/fuzz/engine: $(JPEG_SOURCES) $(addprefix native/,output.cpp resample.cpp)
+build/fuzz/engine: $(JPEG_SOURCES) $(addprefix native/,fetch.cpp output.cpp probe.cpp resample.cpp)
 
 build/fuzz/%: fuzz/%.cpp native/%.cpp native/%.hpp fuzz/driver.cpp
 	@echo 'Building $@ …'

@@ -69,6 +69,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Choices choices;
     for (size_t i = 0; i < size; ++i) choices.state = (choices.state ^ data[i]) * 0x100000001B3u;
     const Answer expected = decode(libjpeg, data, size, choices);
-    if (decode(best, data, size, choices) != expected || decode(portable, data, size, choices) != expected) std::abort();
+    for (JpegDecoder* ours : {&best, &portable}) {
+        if (decode(*ours, data, size, choices) != expected) std::abort();
+    }
     return 0;
 }

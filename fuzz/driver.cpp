@@ -50,6 +50,12 @@ void on_alarm(int) {
     std::_Exit(1);
 }
 
+// A target that finds a wrong answer aborts, which is no matter of the sanitizer's.
+void on_abort(int) {
+    save_current_input();
+    std::_Exit(1);
+}
+
 void run_one(const Bytes& input) {
     // A heap block of exactly this size, so that the sanitizer sees a read of even one byte too far.
     auto exact = std::make_unique<uint8_t[]>(input.size());
@@ -183,6 +189,7 @@ int main(int argc, char** argv) {
     const Options options = parse(argc, argv);
     __sanitizer_set_death_callback(save_current_input);
     std::signal(SIGALRM, on_alarm);
+    std::signal(SIGABRT, on_abort);
     for (const Bytes& seed : options.seeds) run_one(seed);
     if (options.only) return 0;
     Mutator mutator(options.seeds, options.seed);

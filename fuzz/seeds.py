@@ -32,6 +32,16 @@ VARIANTS = [
 ]
 
 
+def jpegs(folder: Path) -> None:
+    """Several MCUs on each side, of every kind that our own decoder knows."""
+    rng = np.random.default_rng(1)
+    picture = Image.fromarray(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8)).resize((71, 54))
+    for kind in range(3):
+        for quality, options in ((95, {"restart_marker_blocks": 3}), (60, {"optimize": True}), (30, {})):
+            picture.save(folder / f"{kind}-{quality}.jpg", quality=quality, subsampling=kind, **options)
+    picture.convert("L").save(folder / "gray.jpg")
+
+
 def msgpack_streams(folder: Path) -> None:
     """Maps as we write them, arrays in both ways, and what others write."""
     kinds = {
@@ -126,6 +136,7 @@ def main(folder: Path) -> None:
     picture = Image.radial_gradient("L").resize((24, 17))
     for number, (suffix, mode, options) in enumerate(VARIANTS):
         picture.convert("RGB").convert(mode).save(folder / f"{number:02}.{suffix}", **options)
+    jpegs(folder)
     msgpack_streams(folder)
     recordio_files(folder)
     lmdb_environments(folder)

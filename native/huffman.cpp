@@ -165,7 +165,9 @@ BitCursor ScanBytes::fill(BitCursor at) {
     return at;
 }
 
-int64_t ScanBytes::left(const BitCursor& at) const { return (last_ - at.next) * 8 + static_cast<int64_t>(at.count & 63); }
+int64_t ScanBytes::left(const BitCursor& at) const {
+    return (last_ - at.next) * 8 + static_cast<int64_t>(at.count & 63);
+}
 
 bool ScanBytes::overran(const BitCursor& at) const {
     constexpr int64_t close = 128;

@@ -7,6 +7,9 @@
 namespace batchplant {
 namespace {
 
+// The parts of the transform hand on more registers than a call could.
+#define INLINE inline __attribute__((always_inline))
+
 // --- transform ----------------------------------------------------------------------------------------------
 
 // Products with constants, each constant the sum of those that its value is multiplied with in the plain form.
@@ -25,7 +28,7 @@ struct Halves {
 
 // Four lines of eight values. Where not all are there, the last four of each line are zeros.
 template <bool all>
-inline __attribute__((always_inline)) Halves transform_lines(const int16x4_t* x, const Constants& n) {
+INLINE Halves transform_lines(const int16x4_t* x, const Constants& n) {
     Halves out;
     int32x4_t sum, difference, outer, inner;
     outer = vmull_laneq_s16(x[2], n.even, 0);
@@ -61,7 +64,7 @@ inline __attribute__((always_inline)) Halves transform_lines(const int16x4_t* x,
 
 // Four columns: out[y] are the values of row y.
 template <bool all>
-inline __attribute__((always_inline)) void transform_columns(const int16x4_t* x, const Constants& constants, int16x4_t* out) {
+INLINE void transform_columns(const int16x4_t* x, const Constants& constants, int16x4_t* out) {
     const Halves halves = transform_lines<all>(x, constants);
     for (size_t n = 0; n < 4; ++n) {
         out[n] = vrshrn_n_s32(vaddq_s32(halves.even[n], halves.odd[n]), dct::first_shift);
@@ -69,7 +72,7 @@ inline __attribute__((always_inline)) void transform_columns(const int16x4_t* x,
     }
 }
 
-inline __attribute__((always_inline)) void transpose(const int16x4_t* rows, int16x4_t* columns) {
+INLINE void transpose(const int16x4_t* rows, int16x4_t* columns) {
     const auto wide = [](int16x4_t v) { return vreinterpret_s32_s16(v); };
     const auto narrow = [](int32x2_t v) { return vreinterpret_s16_s32(v); };
     const int32x2_t a = wide(vtrn1_s16(rows[0], rows[1])), b = wide(vtrn2_s16(rows[0], rows[1]));
@@ -82,7 +85,7 @@ inline __attribute__((always_inline)) void transpose(const int16x4_t* rows, int1
 
 // Bytes of eight rows; upper and lower hold column by column those of the first and the last four rows. The
 // upper halves of the sums are taken first, then the rest of the shift rounds.
-inline __attribute__((always_inline)) void store_rows(const Halves& upper, const Halves& lower, uint8_t* dst, size_t stride) {
+INLINE void store_rows(const Halves& upper, const Halves& lower, uint8_t* dst, size_t stride) {
     uint8x8_t column[8];
     const auto finish = [](int16x4_t top, int16x4_t bottom) {
         const int8x8_t value = vqrshrn_n_s16(vcombine_s16(top, bottom), dct::second_shift - 16);
@@ -103,7 +106,8 @@ inline __attribute__((always_inline)) void store_rows(const Halves& upper, const
     const uint8x16_t right[2] = {vzip1q_u8(b[1], b[3]), vzip2q_u8(b[1], b[3])};
     for (size_t n = 0; n < 2; ++n) {
         const uint32x4_t l = vreinterpretq_u32_u8(left[n]), r = vreinterpretq_u32_u8(right[n]);
-        const uint8x16_t first = vreinterpretq_u8_u32(vzip1q_u32(l, r)), second = vreinterpretq_u8_u32(vzip2q_u32(l, r));
+        const uint8x16_t first = vreinterpretq_u8_u32(vzip1q_u32(l, r));
+        const uint8x16_t second = vreinterpretq_u8_u32(vzip2q_u32(l, r));
         vst1_u8(dst, vget_low_u8(first));
         vst1_u8(dst + stride, vget_high_u8(first));
         vst1_u8(dst + 2 * stride, vget_low_u8(second));
@@ -155,9 +159,10 @@ void widen(const uint8_t* src, uint8_t* dst, size_t count) {
         const uint16x8_t one = vdupq_n_u16(1);
         const uint16x8_t even_low = vaddq_u16(vaddw_u8(low, vget_low_u8(before)), one);
         const uint16x8_t even_high = vaddq_u16(vaddw_high_u8(high, before), one);
+        const uint16x8_t odd_low = vaddw_u8(low, vget_low_u8(after)), odd_high = vaddw_high_u8(high, after);
         uint8x16x2_t out;
         out.val[0] = vshrn_high_n_u16(vshrn_n_u16(even_low, 2), even_high, 2);
-        out.val[1] = vrshrn_high_n_u16(vrshrn_n_u16(vaddw_u8(low, vget_low_u8(after)), 2), vaddw_high_u8(high, after), 2);
+        out.val[1] = vrshrn_high_n_u16(vrshrn_n_u16(odd_low, 2), odd_high, 2);
         vst2q_u8(dst + 2 * x, out);
     }
 }

@@ -87,7 +87,8 @@ def compare(
     before = [engine.own_jpegs for engine in engines]
     results = [decode(engine, data, box, channels, strict) for engine in engines]
     own = [engine.own_jpegs - count for engine, count in zip(engines, before, strict=True)]
-    assert own[0] == own[1] and own[2] == 0
+    assert own[0] == own[1]
+    assert own[2] == 0
     expected, verdict = results[2]
     for array, other in results[:2]:
         assert other == verdict, box

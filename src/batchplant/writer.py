@@ -79,7 +79,7 @@ class Writer:
         self.schema = schema
         self.options = options
         self.skipped: list[Problem] = []
-        self.partial = Partial(self.path, overwrite=options.overwrite, resume=options.resume)
+        self.partial = self._open_partial()
         state = self.partial.state or {"received": 0, "written": 0, "skipped": [], "own": None}
         self.received: int = state["received"]
         self.written: int = state["written"]
@@ -117,9 +117,16 @@ class Writer:
         """Row → why the format cannot hold it, for what the schema alone does not tell. In a worker."""
         return {}
 
-    def _finish(self) -> str:
-        """Complete the file; return its name inside ``self.partial.folder``."""
+    def _finish(self) -> str | None:
+        """Complete the file; return its name inside ``self.partial.folder``.
+
+        None: the format has put it in place by itself, in a transaction of its own.
+        """
         raise NotImplementedError
+
+    def _open_partial(self) -> Partial:
+        """The hidden folder to work in."""
+        return Partial(self.path, overwrite=self.options.overwrite, resume=self.options.resume)
 
     def _beside(self) -> list[tuple[str, str]]:
         """After ``_finish``: (name inside ``self.partial.folder``, template) of each side-car that it has."""
@@ -196,7 +203,10 @@ class Writer:
             self._drain(0)
             name = self._finish()
             beside = [("checksums", checksums.SIDE_CAR)] if self.options.checksums else []
-            self.partial.commit(name, [*beside, *self._beside()], self.all_side_cars())
+            if name is None:
+                self.partial.settle(self.all_side_cars())
+            else:
+                self.partial.commit(name, [*beside, *self._beside()], self.all_side_cars())
         except BaseException:
             self.abort()
             raise

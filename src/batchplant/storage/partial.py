@@ -19,6 +19,10 @@ from ..errors import BusyError, ExistsError, OptionError
 from .source import is_remote
 
 
+# That append to one target at a time.
+MOST_WRITERS = 256
+
+
 class Spool:
     """A file inside a Partial: grows at its end, or is written at an offset."""
 
@@ -66,9 +70,15 @@ def partial_folder(target: str, *, sharded: bool = False) -> Path:
 
 
 class Partial:
-    """The hidden folder in which ``target`` is made, locked against a second writer."""
+    """The hidden folder in which ``target`` is made, locked against a second writer.
 
-    def __init__(self, target: str, *, overwrite: bool = False, resume: bool = False) -> None:
+    ``shared``: several processes may work at a time, each in a folder of its own; the target itself says whose
+    work counts, and ``commit`` is not used.
+    """
+
+    def __init__(
+        self, target: str, *, overwrite: bool = False, resume: bool = False, shared: bool = False
+    ) -> None:
         if is_remote(target):
             raise OptionError("writing goes to local paths; copy the finished file there", path=target)
         self.target = Path(target)
@@ -79,7 +89,10 @@ class Partial:
         self.folder = partial_folder(target)
         self._spools: dict[str, Spool] = {}
         self._lock = -1
-        self._take_lock()
+        if shared:
+            self._take_any(resume)
+        else:
+            self._take_lock()
         self.state: dict[str, Any] | None = self._load() if resume else None
         if self.state is None:
             self._clear()
@@ -103,6 +116,19 @@ class Partial:
             finally:
                 if self._lock < 0:
                     os.close(fd)
+
+    def _take_any(self, resume: bool) -> None:
+        """Lock the first folder that nobody works in; to resume, one that has a checkpoint goes first."""
+        first = self.folder
+        folders = [first, *(first.with_name(f"{first.name}-{number}") for number in range(2, MOST_WRITERS + 1))]
+        if resume:
+            folders.sort(key=lambda folder: not (folder / "state.json").exists())
+        for self.folder in folders:
+            try:
+                return self._take_lock()
+            except BusyError:
+                if self.folder == folders[-1]:
+                    raise
 
     def _load(self) -> dict[str, Any] | None:
         try:
@@ -161,6 +187,12 @@ class Partial:
         for spooled, template in beside:
             os.replace(self.folder / spooled, side_car(self.target, template))
         sync(self.target.parent)
+        self.discard()
+
+    def settle(self, side_cars: Iterable[str] = ()) -> None:
+        """The target is in place already: remove what belonged to its older state, and the folder."""
+        for template in side_cars:
+            side_car(self.target, template).unlink(missing_ok=True)
         self.discard()
 
     def suspend(self) -> None:

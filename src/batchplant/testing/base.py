@@ -27,16 +27,17 @@ from .cases import ORDINARY, Case, Sample, all_cases
 class Bench:
     """The attributes and helpers of a suite.
 
-    options: given to every ``create``. beside: name → (field, value) that a dataset of this format cannot
-    do without; left out where the field under test is of that kind itself. leave_out: names of
-    ``all_cases`` that do not apply; values: other values for some of them. keeps_schema: the very same
-    kinds come back. keeps_jpeg: JPEG files are stored byte for byte. in_place: some field has spans.
-    notices_cuts: no truncation goes unnoticed. golden: a folder with one folder of files per format.
+    options: given to every ``create``; open_options: to every ``open``. beside: name → (field, value) that a
+    dataset of this format cannot do without; left out where the field under test is of that kind itself.
+    leave_out: names of ``all_cases`` that do not apply; values: other values for some of them. keeps_schema:
+    the very same kinds come back. keeps_jpeg: JPEG files are stored byte for byte. in_place: some field has
+    spans. notices_cuts: no truncation goes unnoticed. golden: a folder with one folder of files per format.
     """
 
     format: ClassVar[str]
     suffix: ClassVar[str] = ""
     options: ClassVar[Mapping[str, Any]] = {}
+    open_options: ClassVar[Mapping[str, Any]] = {}
     beside: ClassVar[Mapping[str, tuple[Field, Any]]] = {}
     leave_out: ClassVar[Collection[str]] = ()
     values: ClassVar[Mapping[str, list[Any]]] = {}
@@ -79,7 +80,7 @@ class Bench:
         return registry.create(path, schema, format=self.format, **{**self.options, **options})
 
     def open(self, path: str) -> Reader:
-        return registry.open(path, format=self.format)
+        return registry.open(path, format=self.format, **self.open_options)
 
     def path(self, folder: Path, name: str = "data") -> str:
         return str(folder / (name + self.suffix))
@@ -115,7 +116,8 @@ class Bench:
     def converted(self, source: str, target: str, **how: Any) -> Conversion:
         if self.spec.writer is None:
             pytest.skip(f"{self.format} is read only")
-        return convert(source, target, target_format=self.format, target_options=dict(self.options), **how)
+        options = {"source_options": dict(self.open_options), "target_options": dict(self.options)}
+        return convert(source, target, target_format=self.format, **options, **how)
 
     def is_sound(self, path: str) -> bool:
         """Read it in every way; False where something was wrong and we said so in our own terms."""
@@ -127,7 +129,7 @@ class Bench:
                 for name in reader.schema:
                     with contextlib.suppress(BatchplantError):
                         reader.spans(name)
-            return verify(path, format=self.format, decode=True).ok
+            return verify(path, format=self.format, decode=True, **self.open_options).ok
         except BatchplantError:
             return False
 

@@ -77,7 +77,7 @@ class FormatSuite(Bench):
         with self.open(path) as reader:
             check_samples(reader, schema, samples)
             assert reader.read([]).rows == 0
-        assert verify(path, format=self.format, decode=True).problems == []
+        assert verify(path, format=self.format, decode=True, **self.open_options).problems == []
 
     def test_pictures_from_paths_and_pillow(self, tmp_path: Path) -> None:
         if Image not in self.spec.kinds:
@@ -226,7 +226,8 @@ class FormatSuite(Bench):
         path = self.written(tmp_path)
         again = self.path(tmp_path, "again")
         self.converted(path, again)
-        assert verify(again, decode=True, against=path).problems == []
+        other = registry.open(path, **self.open_options)
+        assert verify(again, decode=True, against=other, **self.open_options).problems == []
         assert cells(self.open(again)) == cells(self.open(path))
 
     def test_an_interrupted_conversion_resumes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +250,8 @@ class FormatSuite(Bench):
         found = self.converted(source, stopped, resume=True)
         assert 0 < found.resumed_at < 100
         assert found.samples == 100
-        assert verify(stopped, against=whole).problems == []
+        other = registry.open(whole, **self.open_options)
+        assert verify(stopped, against=other, **self.open_options).problems == []
         assert self.names(tmp_path / "out") == sorted(map(os.path.basename, (whole, stopped)))
 
     # -- telling formats apart -------------------------------------------------------------------------
@@ -316,9 +318,9 @@ class FormatSuite(Bench):
         if not held:
             pytest.skip(f"{self.format} has no cells in place")
         name, spans = held[0]
-        assert verify(path, format=self.format).problems == []
+        assert verify(path, format=self.format, **self.open_options).problems == []
         flip(Path(spans.files[spans.file[0]]), int(spans.start[0] + spans.size[0] // 2), 3)
-        result = verify(path, format=self.format)
+        result = verify(path, format=self.format, **self.open_options)
         assert "checksums" in result.checks
         places = {(problem.sample, problem.field) for problem in result.problems}
         # A checksum of the format's own may be one of the whole sample.

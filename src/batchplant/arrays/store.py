@@ -1,0 +1,232 @@
+"""Where arrays in chunks live: names and the bytes behind them, in a folder, a ZIP file or below a URL."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..columns import U8
+from ..errors import BatchplantError, DamagedError, MissingLibraryError, NotFoundError, OptionError
+from ..storage import MappedSource, is_remote, open_source
+
+# Deflate cannot shrink more than this; a member that claims so is lying.
+DEFLATE_MOST = 1100
+ZIP_ERRORS = (
+    zipfile.BadZipFile, NotImplementedError, struct.error, zlib.error, ValueError, EOFError, OverflowError,
+    RuntimeError, OSError, IndexError,
+)  # fmt: skip
+MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
+
+
+class Blob(NamedTuple):
+    """The bytes behind a name; where they lie as they are in a local file, that file and their start."""
+
+    data: U8
+    file: str | None = None
+    start: int = 0
+    # Holds the mapping, so that the loader does not map the file again.
+    keep: Any = None
+
+
+class Store:
+    """Names to bytes, read only, safe from many threads."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
+        """The bytes behind a name, or a part of them (a negative start counts from the end); None: not there.
+
+        Fewer come where there are fewer.
+        """
+        raise NotImplementedError
+
+    def place(self, name: str) -> Blob | None:
+        """The same without a copy where they lie in a local file as they are."""
+        data = self.read(name)
+        return None if data is None else Blob(data)
+
+    def children(self, name: str) -> list[str]:
+        """The folders right below a name, sorted."""
+        raise NotImplementedError
+
+    def full(self, name: str) -> str:
+        """What an error calls it."""
+        return f"{self.path.rstrip('/')}/{name}" if name else self.path
+
+    def close(self) -> None:
+        """Let go of files."""
+
+
+class FolderStore(Store):
+    """A folder; the names are paths below it."""
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
+        try:
+            with open(os.path.join(self.path, name), "rb", buffering=0) as file:
+                if start:
+                    whole = os.fstat(file.fileno()).st_size
+                    file.seek(max(0, whole + start) if start < 0 else start)
+                    return np.frombuffer(file.read(-1 if size is None else size), dtype=np.uint8)
+                return np.frombuffer(file.read() if size is None else file.read(size), dtype=np.uint8)
+        except MISSING:
+            return None
+        except OSError as error:
+            raise DamagedError(f"it cannot be read: {error.strerror}", path=self.full(name)) from None
+
+    def place(self, name: str) -> Blob | None:
+        file = os.path.join(self.path, name)
+        try:
+            source = MappedSource(file)
+        except MISSING:
+            return None
+        except OSError as error:
+            raise DamagedError(f"it cannot be read: {error.strerror}", path=file) from None
+        return Blob(source.data, file, 0, source)
+
+    def children(self, name: str) -> list[str]:
+        try:
+            with os.scandir(os.path.join(self.path, name)) as entries:
+                return sorted(one.name for one in entries if one.is_dir() and not one.name.startswith("."))
+        except OSError:
+            return []
+
+
+class ZipStore(Store):
+    """The members of a ZIP file, local or remote; nothing is ever extracted.
+
+    ``roots`` are the names that the top of a dataset has; it may lie in a folder inside.
+    """
+
+    def __init__(self, path: str, roots: Iterable[str]) -> None:
+        super().__init__(path)
+        self._source = open_source(path)
+        try:
+            with zipfile.ZipFile(self._source.file()) as archive:
+                self._members = {one.filename: one for one in archive.infolist() if not one.is_dir()}
+        except BatchplantError:
+            raise
+        except ZIP_ERRORS as error:
+            raise DamagedError(f"not a ZIP file: {error}", path=path) from None
+        self._top = zip_top(self._members, roots) or ""
+        self._folders: dict[str, set[str]] = {}
+        for name in self._members:
+            if name.startswith(self._top):
+                parts = name[len(self._top) :].split("/")
+                for depth in range(len(parts) - 1):
+                    self._folders.setdefault("/".join(parts[:depth]), set()).add(parts[depth])
+
+    def place(self, name: str) -> Blob | None:
+        member = self._members.get(self._top + name)
+        if member is None:
+            return None
+        head = self._source.view(member.header_offset, 30).tobytes()
+        if head[:4] != b"PK\3\4" or member.flag_bits & 1:
+            message = f"member {member.filename} is damaged or encrypted"
+            raise DamagedError(message, path=self.path, offset=member.header_offset)
+        start = int(member.header_offset + 30 + sum(struct.unpack("<HH", head[26:30])))
+        data = self._source.view(start, member.compress_size)
+        if member.compress_type == zipfile.ZIP_STORED:
+            return Blob(data, None if is_remote(self.path) else self.path, start, self._source)
+        if member.compress_type != zipfile.ZIP_DEFLATED:
+            message = f"member {member.filename} is compressed in an unknown way"
+            raise DamagedError(message, path=self.path, offset=start)
+        return Blob(self._inflated(member, data, start))
+
+    def _inflated(self, member: zipfile.ZipInfo, data: U8, start: int) -> U8:
+        size = member.file_size
+        try:
+            if size > DEFLATE_MOST * len(data) + 1024:
+                raise ValueError(f"it claims {size} bytes")
+            # A bound of 0 would be none.
+            found = zlib.decompressobj(-15).decompress(data.data, max(1, size))
+            if len(found) != size:
+                raise ValueError("it is cut short")
+        except (zlib.error, ValueError) as error:
+            raise DamagedError(
+                f"member {member.filename}: {error}", path=self.path, offset=start
+            ) from None
+        return np.frombuffer(found, dtype=np.uint8)
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
+        found = self.place(name)
+        if found is None:
+            return None
+        start = max(0, len(found.data) + start) if start < 0 else start
+        return found.data[start:] if size is None else found.data[start : start + size]
+
+    def children(self, name: str) -> list[str]:
+        return sorted(self._folders.get(name, ()))
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def zip_top(names: Iterable[str], roots: Iterable[str]) -> str | None:
+    """The folder inside a ZIP file that holds one of these names, with a slash; None: there is none."""
+    wanted = tuple(roots)
+    found = [name for name in names if name.rsplit("/", 1)[-1] in wanted and name.count("/") <= 1]
+    if not found:
+        return None
+    return min(found, key=lambda name: (name.count("/"), name)).rpartition("/")[0].rstrip("/") + (
+        "/" if all("/" in name for name in found) else ""
+    )
+
+
+class UrlStore(Store):
+    """A folder below a URL, through fsspec."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        try:
+            import fsspec
+
+            self._fs, self._root = fsspec.core.url_to_fs(path)
+        except (ImportError, ValueError) as error:
+            if isinstance(error, ValueError):
+                raise OptionError(str(error), path=path) from None
+            raise MissingLibraryError('URLs need fsspec: pip install "batchplant[remote]"') from None
+        self._root = self._root.rstrip("/")
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
+        end = None if size is None else start + size
+        if start < 0 and (end is None or end >= 0):
+            end = None
+        try:
+            return np.frombuffer(
+                self._fs.cat_file(f"{self._root}/{name}", start or None, end), dtype=np.uint8
+            )
+        except MISSING:
+            return None
+
+    def children(self, name: str) -> list[str]:
+        try:
+            found = self._fs.ls(f"{self._root}/{name}".rstrip("/"), detail=True)
+        except (*MISSING, NotImplementedError):
+            return []
+        return sorted(
+            one["name"].rstrip("/").rsplit("/", 1)[-1] for one in found if one["type"] == "directory"
+        )
+
+
+def open_store(path: str, roots: Iterable[str]) -> Store:
+    """The store at a path: a folder, a ZIP file, or a URL of either."""
+    if path.rstrip("/").lower().endswith(".zip") or (not is_remote(path) and os.path.isfile(path)):
+        return ZipStore(path, roots)
+    if is_remote(path):
+        return UrlStore(path)
+    if not os.path.isdir(path):
+        raise NotFoundError("no such file or folder", path=path)
+    return FolderStore(path)
+
+
+def good_name(name: str) -> bool:
+    """Whether a name out of a file stays inside of its store."""
+    return bool(name) and not any(part in ("", ".", "..") or "\0" in part or "\\" in part
+                                  for part in name.split("/"))  # fmt: skip

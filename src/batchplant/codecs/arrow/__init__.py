@@ -1,0 +1,18 @@
+"""Cells as Arrow tables and back; what all formats share that pyarrow reads and writes.
+
+Numbers, text and bytes are the same bytes in both. A tensor is a list of numbers, nested once for each axis;
+one whose sizes vary beyond the first, or whose dtype Arrow lacks, is binary: a whole NPY file, or the bare
+values where the field tells their shape. Pictures are the encoded files.
+"""
+
+from __future__ import annotations
+
+from .decode import column_of, from_arrow
+from .encode import to_arrow, unfit
+from .infer import schema_of
+from .types import KEY, arrow_field, arrow_schema, pyarrow, refuses, storage
+
+__all__ = [
+    "KEY", "arrow_field", "arrow_schema", "column_of", "from_arrow", "pyarrow", "refuses", "schema_of",
+    "storage", "to_arrow", "unfit",
+]  # fmt: skip

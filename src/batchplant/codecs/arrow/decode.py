@@ -1,0 +1,276 @@
+"""Arrow arrays to cells, without a copy where both lay them out alike. Every offset is checked."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...columns import I64, Column, Columns, Flags, Ragged, as_bytes, concat_columns, starts_of
+from ...errors import BatchplantError, DecodeError
+from ...schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from .types import (
+    is_any_list,
+    is_binary,
+    is_file_struct,
+    is_text,
+    pyarrow,
+    scalar_type,
+    time_dtype,
+)
+
+
+def from_arrow(schema: Schema, fields: Sequence[str], found: Any) -> Columns:
+    """The cells of these fields in a table or record batch; an error names the row as its sample."""
+    columns = Columns()
+    for name in fields:
+        try:
+            columns[name] = column_of(schema[name], found.column(name))
+        except BatchplantError as error:
+            raise error.at(field=name) from None
+    return columns
+
+
+def column_of(field: Field, array: Any) -> Column:
+    """The cells of an Arrow array, or of a chunked one."""
+    pa = pyarrow()
+    if isinstance(array, pa.ChunkedArray):
+        parts, first = [], 0
+        for chunk in array.chunks or [pa.nulls(0, array.type)]:
+            try:
+                parts.append(_column(field, chunk))
+            except BatchplantError as error:
+                error.sample = None if error.sample is None else error.sample + first
+                raise
+            first += len(chunk)
+        return concat_columns(parts)
+    return _column(field, array)
+
+
+def _column(field: Field, array: Any) -> Column:
+    pa = pyarrow()
+    try:
+        # Sizes of buffers, first and last offsets: what pyarrow itself follows without looking.
+        array.validate()
+        array = _plain(array)
+        if array.null_count and not field.optional and not _is_time(field):
+            row = int(np.argmin(array.is_valid().to_numpy(zero_copy_only=False)))
+            raise DecodeError("the value is missing, and the field is not optional", sample=row)
+        if isinstance(field, Tensor):
+            return _tensor(field, array)
+        if isinstance(field, Int | Float | Bool):
+            return _number_column(field, *_values(array, np.dtype(getattr(field, "dtype", "bool"))))
+        return _ragged(field, array)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise DecodeError(f"not {field}: {error}") from None
+
+
+def _is_time(field: Field) -> bool:
+    return isinstance(field, Tensor) and not field.shape and np.dtype(field.dtype).kind in "mM"
+
+
+def _plain(array: Any) -> Any:
+    """The array without the types that only say how it is packed."""
+    pa = pyarrow()
+    types = pa.types
+    while True:
+        kind = array.type
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        elif types.is_dictionary(kind):
+            array.validate(full=True)
+            array = array.dictionary_decode()
+        elif types.is_run_end_encoded(kind):
+            import pyarrow.compute as pc
+
+            array.validate(full=True)
+            array = pc.run_end_decode(array)
+        elif types.is_string_view(kind) or types.is_binary_view(kind):
+            array.validate(full=True)
+            array = array.cast(pa.large_string() if types.is_string_view(kind) else pa.large_binary())
+        elif types.is_list_view(kind) or types.is_large_list_view(kind):
+            array.validate(full=True)
+            array = array.cast(pa.large_list(kind.value_field))
+        elif is_file_struct(kind):
+            names = [one.name for one in kind]
+            array = array.flatten()[names.index("bytes")]
+        else:
+            return array
+
+
+def _valid(array: Any) -> Flags | None:
+    if not array.null_count:
+        return None
+    found: Flags = array.is_valid().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _values(array: Any, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Flags | None]:
+    """One number for each row, zero where it is missing."""
+    pa = pyarrow()
+    kind = array.type
+    want = pa.from_numpy_dtype(dtype) if dtype.kind not in "mM" else scalar_type(dtype)
+    valid = _valid(array)
+    if pa.types.is_temporal(kind) and dtype.kind in "mM" and time_dtype(kind) == dtype:
+        width = np.dtype(np.int32 if kind.bit_width == 32 else np.int64)
+        values = _view(array, width).astype(np.int64).view(dtype)
+        return values, valid
+    if kind != want:
+        array = array.cast(want)
+    if pa.types.is_boolean(want):
+        whole = array.fill_null(False) if array.null_count else array
+        return whole.to_numpy(zero_copy_only=False), valid
+    return _view(array, dtype), valid
+
+
+def _view(array: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The values of an array of numbers where they lie."""
+    data = array.buffers()[1]
+    if not len(array):
+        return np.empty(0, dtype)
+    return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
+
+
+def _number_column(field: Field, values: npt.NDArray[Any], valid: Flags | None) -> Column:
+    """Numbers as an array, or as the cells of an optional field."""
+    if not field.optional:
+        return values
+    return _maybe(values if valid is None else values[valid], valid, len(values), values.dtype.itemsize)
+
+
+def _maybe(present: npt.NDArray[Any], valid: Flags | None, count: int, width: int) -> Ragged:
+    """Cells of ``width`` bytes where they are there, and of none where they are missing."""
+    sizes = np.full(count, width, dtype=np.int64) if valid is None else valid * np.int64(width)
+    return Ragged(as_bytes(present), starts_of(sizes), valid=valid)
+
+
+def _ragged(field: Field, array: Any) -> Ragged:
+    """Bytes, text, documents and encoded media."""
+    pa = pyarrow()
+    kind = array.type
+    if isinstance(field, Json) and not is_text(kind):
+        return _documents(array)
+    if isinstance(field, Text | Json) and not is_text(kind):
+        array = array.cast(pa.large_string())
+    elif isinstance(field, Bytes | Image | Audio | Video) and not is_binary(kind):
+        array = array.cast(pa.large_binary())
+    return _runs(array)
+
+
+def _runs(array: Any) -> Ragged:
+    """The cells of a string or binary array, every offset checked."""
+    pa = pyarrow()
+    count, kind = len(array), array.type
+    valid = _valid(array)
+    if not count:
+        return Ragged(np.empty(0, np.uint8), np.zeros(1, np.int64))
+    if pa.types.is_fixed_size_binary(kind):
+        width = kind.byte_width
+        offsets = np.arange(count + 1, dtype=np.int64) * width
+        size = count * width
+        data = np.frombuffer(array.buffers()[1], np.uint8, size, array.offset * width) if size else _EMPTY
+    else:
+        wide = np.dtype(
+            np.int64 if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) else np.int32
+        )
+        offsets = np.frombuffer(array.buffers()[1], wide, count + 1, array.offset * wide.itemsize)
+        buffer = array.buffers()[2]
+        data = _EMPTY if buffer is None or not buffer.size else np.frombuffer(buffer, np.uint8)
+        if offsets[0] < 0 or offsets[-1] > len(data) or (offsets[1:] < offsets[:-1]).any():
+            raise DecodeError("the offsets of the values are damaged")
+        data, offsets = data[offsets[0] : offsets[-1]], offsets - np.int64(offsets[0])
+    cells = Ragged(data, offsets, valid=valid)
+    if valid is not None and cells.sizes[~valid].any():
+        # Arrow allows bytes under a missing value; a missing cell has none.
+        kept = cells.take(np.flatnonzero(valid))
+        cells = Ragged(kept.data, starts_of(np.where(valid, cells.sizes, 0)), valid=valid)
+    return cells
+
+
+_EMPTY = np.empty(0, dtype=np.uint8)
+
+
+def _documents(array: Any) -> Ragged:
+    """Nested values as JSON text. Bytes, times and decimals become text."""
+    array.validate(full=True)
+    cells = [None if one is None else json.dumps(_plain_value(one)).encode() for one in array.to_pylist()]
+    return Ragged.from_cells(cells)
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain_value(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_value(one) for one in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def _tensor(field: Tensor, array: Any) -> Column:
+    dtype = np.dtype(field.dtype)
+    if not field.shape and scalar_type(dtype) is not None:
+        values, valid = _values(array, dtype)
+        if not field.optional and valid is not None:
+            values = np.where(valid, values, np.array("NaT", dtype))
+        return _number_column(field, values, valid)
+    if not is_any_list(array.type):
+        return _raw_tensor(field, _runs(array))
+    valid, count = _valid(array), len(array)
+    sizes = None
+    for axis, size in enumerate(field.shape):
+        array, found = _unlist(array, size)
+        if axis == 0:
+            sizes = found
+    values, inner = _values(_plain(array), dtype)
+    if inner is not None:
+        raise DecodeError("a number inside of a list is missing; open it with schema={…: Json()}")
+    if field.shape[0] is not None:
+        known = [size for size in field.shape if size is not None]
+        if field.optional:
+            return _maybe(values, valid, count, dtype.itemsize * math.prod(known))
+        return values.reshape(count, *known)
+    assert sizes is not None
+    width = dtype.itemsize * math.prod(size for size in field.shape[1:] if size is not None)
+    return Ragged(as_bytes(values), starts_of(sizes * width), valid=valid)
+
+
+def _unlist(array: Any, size: int | None) -> tuple[Any, I64]:
+    """The values of a list array without its missing ones, and how many each list has."""
+    pa = pyarrow()
+    if not is_any_list(array.type):
+        raise DecodeError(f"it has fewer axes than its field: {array.type}")
+    if pa.types.is_fixed_size_list(array.type):
+        sizes = np.full(len(array), array.type.list_size, dtype=np.int64)
+    else:
+        wide = np.dtype(np.int64 if pa.types.is_large_list(array.type) else np.int32)
+        offsets = np.zeros(1, wide)
+        if len(array):
+            offsets = np.frombuffer(array.buffers()[1], wide, len(array) + 1, array.offset * wide.itemsize)
+        if offsets[0] < 0 or offsets[-1] > len(array.values) or (offsets[1:] < offsets[:-1]).any():
+            raise DecodeError("the offsets of the lists are damaged")
+        sizes = np.diff(offsets).astype(np.int64)
+    valid = _valid(array)
+    if valid is not None:
+        sizes = np.where(valid, sizes, 0)
+    if size is not None and ((sizes != size) & (True if valid is None else valid)).any():
+        row = int(np.argmax((sizes != size) & (True if valid is None else valid)))
+        raise DecodeError(f"a list has {sizes[row]} values where the field says {size}", sample=row)
+    return array.flatten(), sizes
+
+
+def _raw_tensor(field: Tensor, cells: Ragged) -> Column:
+    """Values that are kept as bytes."""
+    if field.cell is None:
+        return cells
+    dtype, shape = field.cell
+    width = dtype.itemsize * math.prod(shape)
+    if (cells.sizes != width).any():
+        row = int(np.argmax(cells.sizes != width))
+        raise DecodeError(f"a tensor of {cells.sizes[row]} bytes where {width} are needed", sample=row)
+    return cells.data.view(dtype).reshape(len(cells), *shape)

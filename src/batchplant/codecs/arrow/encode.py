@@ -1,0 +1,150 @@
+"""Cells to Arrow arrays, without a copy where both lay them out alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...columns import Column, Columns, Flags, Ragged, as_bytes, starts_of
+from ...errors import BatchplantError, EncodeError
+from ...schema import Bool, Field, Float, Int, Json, Schema, Tensor, Text
+from .types import arrow_schema, is_list, pyarrow, scalar_type, storage
+
+
+def to_arrow(schema: Schema, columns: Columns, described: Any = None) -> Any:
+    """A record batch of these columns. ``described``: their ``arrow_schema``, where it is known already."""
+    pa = pyarrow()
+    arrays = []
+    for name, field in schema.items():
+        try:
+            arrays.append(_array(field, columns[name]))
+        except pa.ArrowException as error:
+            raise EncodeError(f"Arrow cannot hold it: {error}", field=name) from None
+        except BatchplantError as error:
+            raise error.at(field=name) from None
+    return pa.RecordBatch.from_arrays(arrays, schema=described or arrow_schema(schema))
+
+
+def unfit(schema: Schema, columns: Columns) -> dict[int, BatchplantError]:
+    """Row → why Arrow cannot hold it: text that is no UTF-8, days beyond its calendar."""
+    found: dict[int, BatchplantError] = {}
+    for name, field in schema.items():
+        column = columns[name]
+        if isinstance(field, Text | Json) and isinstance(column, Ragged):
+            for row, error in _not_utf8(column):
+                found.setdefault(row, error.at(field=name))
+        elif isinstance(field, Tensor) and not field.shape and field.dtype == "datetime64[D]":
+            days, valid = _numbers(column, np.dtype(np.int64))
+            wrong = (np.abs(days) >= 2**31) & (days != np.iinfo(np.int64).min)
+            for far in np.flatnonzero(wrong if valid is None else wrong & valid).tolist():
+                found.setdefault(far, EncodeError("the day is beyond Arrow's calendar", field=name))
+    return found
+
+
+def _not_utf8(column: Ragged) -> Iterable[tuple[int, BatchplantError]]:
+    try:
+        column.data[column.offsets[0] : column.offsets[-1]].tobytes().decode()
+        # Characters must not reach over from one cell to the next.
+        starts = column.starts[column.sizes > 0]
+        if not ((column.data[starts] & 0xC0) == 0x80).any():
+            return
+    except UnicodeDecodeError:
+        pass
+    for row, cell in enumerate(column):
+        try:
+            (b"" if cell is None else cell.tobytes()).decode()
+        except UnicodeDecodeError as error:
+            yield row, EncodeError(f"not UTF-8: {error}")
+
+
+def _array(field: Field, column: Column) -> Any:
+    pa = pyarrow()
+    if isinstance(field, Int | Float | Bool):
+        values, valid = _numbers(column, np.dtype(getattr(field, "dtype", "bool")))
+        return _number_array(storage(field), values, valid)
+    if isinstance(field, Tensor):
+        return _tensor_array(field, column)
+    assert isinstance(column, Ragged)
+    if column.shape is not None and column.shape.any():
+        raise EncodeError("raw pixels have no place in Arrow; encode the pictures first")
+    return _binary_array(pa.large_string() if isinstance(field, Text | Json) else pa.large_binary(), column)
+
+
+def _numbers(column: Column, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Flags | None]:
+    """One number for each row, and which are there."""
+    if not isinstance(column, Ragged):
+        return column.view(dtype) if column.dtype.kind in "mM" else column, None
+    valid = column.valid
+    there = column.sizes if valid is None else column.sizes[valid]
+    if (there != dtype.itemsize).any():
+        raise EncodeError(f"a cell is not {dtype.itemsize} bytes long")
+    packed = column.data[column.offsets[0] : column.offsets[-1]].view(dtype)
+    if valid is None or valid.all():
+        return packed, None
+    values = np.zeros(len(column), dtype)
+    values[valid] = packed
+    return values, valid
+
+
+def _number_array(kind: Any, values: npt.NDArray[Any], valid: Flags | None) -> Any:
+    pa = pyarrow()
+    if values.dtype.kind in "mM":
+        missing = np.isnat(values) if valid is None else np.isnat(values) | ~valid
+        if kind == pa.date32():
+            days = np.where(missing, 0, values.view(np.int64)).astype(np.int32)
+            return pa.array(days, mask=missing).cast(kind)
+        return pa.array(values.view(np.int64), mask=missing).cast(kind)
+    return pa.array(values, kind, mask=None if valid is None else ~valid)
+
+
+def _bitmap(valid: Flags | None) -> Any:
+    return None if valid is None or valid.all() else pyarrow().array(valid).buffers()[1]
+
+
+def _binary_array(kind: Any, column: Ragged) -> Any:
+    pa = pyarrow()
+    offsets, data = np.ascontiguousarray(column.offsets), np.ascontiguousarray(column.data)
+    buffers = [_bitmap(column.valid), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(column), buffers)
+
+
+def _tensor_array(field: Tensor, column: Column) -> Any:
+    pa = pyarrow()
+    dtype = np.dtype(field.dtype)
+    if not field.shape and scalar_type(dtype) is not None:
+        return _number_array(scalar_type(dtype), *_numbers(column, dtype))
+    if not is_list(field):
+        return _binary_array(pa.large_binary(), column if isinstance(column, Ragged) else _rows(column))
+    rest = [size for size in field.shape[1:] if size is not None]
+    if not isinstance(column, Ragged):
+        values, valid, sizes = column.reshape(-1), None, None
+    else:
+        values, valid = column.data[column.offsets[0] : column.offsets[-1]].view(dtype), column.valid
+        sizes = column.sizes
+    array = pa.array(np.ascontiguousarray(values))
+    for size in reversed(rest):
+        array = pa.FixedSizeListArray.from_arrays(array, size)
+    if field.shape[0] is None:
+        assert sizes is not None
+        offsets = starts_of(sizes // (dtype.itemsize * math.prod(rest)))
+        buffers = [_bitmap(valid), pa.py_buffer(offsets)]
+        return pa.Array.from_buffers(storage(field), len(offsets) - 1, buffers, children=[array])
+    if valid is None or valid.all():
+        return pa.FixedSizeListArray.from_arrays(array, field.shape[0])
+    # A fixed-size list takes its room also where it is missing.
+    if not valid.any():
+        return pa.nulls(len(valid), storage(field))
+    first = field.shape[0]
+    rows = np.maximum(np.cumsum(valid) - 1, 0)
+    whole = array.take(pa.array((rows[:, None] * first + np.arange(first)).reshape(-1)))
+    return pa.FixedSizeListArray.from_arrays(whole, first, mask=pa.array(~valid))
+
+
+def _rows(array: npt.NDArray[Any]) -> Ragged:
+    """A fixed-size column as bytes."""
+    width = array.dtype.itemsize * math.prod(array.shape[1:])
+    return Ragged(as_bytes(array), np.arange(len(array) + 1, dtype=np.int64) * width)

@@ -1,0 +1,184 @@
+"""The fields that Arrow types mean.
+
+Our own description of a field travels in the metadata of its Arrow field, as JSON under the key
+``batchplant``; it goes with a column wherever other programs move it. Where it is missing, or the type does
+not hold what it says, the field follows from the type:
+
+=================================== ==============================================================
+Arrow type                          field
+=================================== ==============================================================
+integers, floats, bool              Int, Float, Bool
+string                              Text
+binary                              Image where the first values are pictures, else Bytes
+struct {bytes, path}                the same, of ``bytes``; Audio where Hugging Face's metadata says so
+lists of numbers                    Tensor, its first size varying
+fixed-size lists of numbers         Tensor, all of its shape known
+timestamp, date, time, duration     Tensor without axes of NumPy's datetime64 or timedelta64
+dictionary                          that of its values
+decimal                             Text, all of its digits
+anything else                       Json
+=================================== ==============================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...columns import Ragged
+from ...errors import SchemaError
+from ...schema import (
+    Audio,
+    Bool,
+    Bytes,
+    Field,
+    Float,
+    Image,
+    Int,
+    Json,
+    Schema,
+    Tensor,
+    Text,
+    field_from_json,
+)
+from ..infer import infer_image
+from .decode import column_of
+from .types import KEY, is_any_list, is_binary, is_file_struct, is_text, pyarrow, time_dtype
+
+HUGGING_FACE = b"huggingface"
+# Deeper lists than any array has axes.
+DEEPEST = 32
+
+
+def schema_of(found: Any, sample: Any = None, *, nulls: Collection[str] | None = None) -> Schema:
+    """The fields of an Arrow schema. ``sample``: a few rows, to see what bytes are.
+
+    ``nulls``: the columns in which values are missing; None: any that may have some counts as one.
+    """
+    names = list(found.names)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SchemaError(f"two columns are called {twice!r}")
+    features = _features(found.metadata)
+    fields: dict[str, Field] = {}
+    for one in found:
+        described = _described(one)
+        # Another program may have changed the type, and copied the metadata.
+        if described is not None and _holds(one.type, described):
+            fields[one.name] = described
+            continue
+        cells = None if sample is None or one.name not in sample.schema.names else sample.column(one.name)
+        field = _hinted(features.get(one.name), one.type) or _field_of(one.type, cells)
+        missing = one.nullable if nulls is None else one.name in nulls
+        fields[one.name] = dataclasses.replace(field, optional=bool(missing)) if missing else field
+    return Schema(fields)
+
+
+def _described(one: Any) -> Field | None:
+    """The field that its metadata describes."""
+    try:
+        return field_from_json(json.loads((one.metadata or {})[KEY]))
+    except (KeyError, ValueError, RecursionError, TypeError, SchemaError):
+        return None
+
+
+def _holds(kind: Any, field: Field) -> bool:
+    try:
+        column_of(field, pyarrow().nulls(0, kind))
+        return True
+    # Whatever a library says about a conversion that it does not know.
+    except Exception:
+        return False
+
+
+def _features(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
+    """What Hugging Face's datasets note about columns."""
+    try:
+        found = json.loads((metadata or {})[HUGGING_FACE])["info"]["features"]
+        return found if isinstance(found, dict) else {}
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return {}
+
+
+def _hinted(hint: Any, kind: Any) -> Field | None:
+    if not isinstance(hint, dict):
+        return None
+    types = pyarrow().types
+    what = str(hint.get("_type"))
+    try:
+        if what == "ClassLabel" and types.is_integer(kind):
+            return Int(str(kind), names=tuple(hint["names"]))
+        if what == "Image" and is_file_struct(kind):
+            return Image(mode=None)
+        if what == "Audio" and is_file_struct(kind):
+            return Audio()
+        if what in ("Array2D", "Array3D", "Array4D", "Array5D"):
+            return Tensor(str(hint["dtype"]), tuple(hint["shape"]))
+    except (KeyError, TypeError, ValueError):
+        pass
+    return None
+
+
+def _field_of(kind: Any, cells: Any) -> Field:
+    """The field that a type means by itself."""
+    types = pyarrow().types
+    if isinstance(kind, pyarrow().BaseExtensionType):
+        return _extension(kind, cells)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _field_of(kind.value_type, cells)
+    if types.is_boolean(kind):
+        return Bool()
+    if types.is_integer(kind):
+        return Int(str(kind))
+    if types.is_floating(kind):
+        return Float(np.dtype(kind.to_pandas_dtype()).name)
+    if is_text(kind):
+        return Text()
+    if is_binary(kind) or is_file_struct(kind):
+        return _picture(cells) or Bytes()
+    if types.is_decimal(kind):
+        return Text()
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        return Tensor(time_dtype(kind).name)
+    return _array(kind) or Json()
+
+
+def _extension(kind: Any, cells: Any) -> Field:
+    name = kind.extension_name
+    if name == "arrow.json":
+        return Json()
+    if name == "arrow.fixed_shape_tensor":
+        # One whose axes were permuted does not lie as its shape says.
+        plain = kind.permutation in (None, list(range(len(kind.shape))))
+        found = _array(kind.storage_type)
+        return dataclasses.replace(found, shape=tuple(kind.shape)) if found and plain else found or Json()
+    return _field_of(kind.storage_type, None)
+
+
+def _array(kind: Any) -> Tensor | None:
+    """The tensor that lists of numbers are, where only the first size varies."""
+    types = pyarrow().types
+    shape: list[int | None] = []
+    while is_any_list(kind) and len(shape) < DEEPEST:
+        shape.append(kind.list_size if types.is_fixed_size_list(kind) else None)
+        kind = kind.value_type
+    number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    if not shape or not number or None in shape[1:] or 0 in shape:
+        return None
+    return Tensor(np.dtype(kind.to_pandas_dtype()).name, tuple(shape))
+
+
+def _picture(cells: Any) -> Image | None:
+    """What the first bytes that there are show."""
+    if cells is None:
+        return None
+    try:
+        found = column_of(Bytes(optional=True), cells.drop_null()[:8])
+        return infer_image(found.take(found.sizes > 0)) if isinstance(found, Ragged) else None
+    # Bytes that no prober understands are bytes.
+    except Exception:
+        return None

@@ -1,0 +1,120 @@
+"""Fields as Arrow types."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from ...errors import MissingLibraryError
+from ...schema import Bool, Field, Float, Int, Json, Schema, Tensor, Text
+
+KEY = b"batchplant"
+_UNITS = ("s", "ms", "us", "ns")
+
+
+def pyarrow() -> Any:
+    """The library, imported when it is first needed."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise MissingLibraryError('tables need pyarrow: pip install "batchplant[arrow]"') from None
+    return pyarrow
+
+
+def refuses(field: Field) -> str | None:
+    """Why Arrow cannot hold a field; None where it can."""
+    if isinstance(field, Float) and np.dtype(field.dtype).itemsize > 8:
+        return f"Arrow has no type for {field.dtype}"
+    return None
+
+
+def is_list(field: Tensor) -> bool:
+    """Whether a tensor is stored as lists of numbers, which every program understands."""
+    dtype = np.dtype(field.dtype)
+    listed = dtype.kind in "biuf" and dtype.itemsize <= 8 and 0 not in field.shape
+    return listed and bool(field.shape) and None not in field.shape[1:]
+
+
+def storage(field: Field) -> Any:
+    """The Arrow type that a field is stored as."""
+    pa = pyarrow()
+    if isinstance(field, Int | Float):
+        return pa.from_numpy_dtype(np.dtype(field.dtype))
+    if isinstance(field, Bool):
+        return pa.bool_()
+    if isinstance(field, Text | Json):
+        return pa.large_string()
+    if isinstance(field, Tensor):
+        if not field.shape:
+            return scalar_type(np.dtype(field.dtype)) or pa.large_binary()
+        if is_list(field):
+            kind = pa.from_numpy_dtype(np.dtype(field.dtype))
+            for size in field.shape[:0:-1]:
+                kind = pa.list_(kind, size)
+            return pa.large_list(kind) if field.shape[0] is None else pa.list_(kind, field.shape[0])
+    return pa.large_binary()
+
+
+def scalar_type(dtype: np.dtype[Any]) -> Any:
+    """The Arrow type of single values of a dtype; None where it has none."""
+    pa = pyarrow()
+    if dtype.kind in "mM":
+        unit, step = np.datetime_data(dtype)
+        if dtype.kind == "M" and (unit, step) == ("D", 1):
+            return pa.date32()
+        if unit not in _UNITS or step != 1:
+            return None
+        return pa.timestamp(unit) if dtype.kind == "M" else pa.duration(unit)
+    return pa.from_numpy_dtype(dtype) if dtype.kind in "biuf" and dtype.itemsize <= 8 else None
+
+
+def arrow_field(name: str, field: Field) -> Any:
+    """The Arrow field of one of ours, with its description in the metadata."""
+    kind = storage(field)
+    described = json.dumps(field.to_json(), ensure_ascii=False).encode()
+    # A time that is NaT is a null to everybody else.
+    nullable = field.optional or (isinstance(field, Tensor) and np.dtype(field.dtype).kind in "mM")
+    return pyarrow().field(name, kind, nullable=nullable, metadata={KEY: described})
+
+
+def arrow_schema(schema: Schema) -> Any:
+    return pyarrow().schema([arrow_field(name, field) for name, field in schema.items()])
+
+
+# -- what types are -----------------------------------------------------------------------------------------
+
+
+def is_file_struct(kind: Any) -> bool:
+    """Whether it is Hugging Face's picture or sound: the bytes of a file, and its name."""
+    types = pyarrow().types
+    if not types.is_struct(kind) or sorted(one.name for one in kind) != ["bytes", "path"]:
+        return False
+    return is_binary(kind.field("bytes").type)
+
+
+def is_binary(kind: Any) -> bool:
+    types = pyarrow().types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)) or (
+        types.is_binary_view(kind)
+    )
+
+
+def is_text(kind: Any) -> bool:
+    types = pyarrow().types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def is_any_list(kind: Any) -> bool:
+    types = pyarrow().types
+    listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return bool(listed or types.is_list_view(kind) or types.is_large_list_view(kind))
+
+
+def time_dtype(kind: Any) -> np.dtype[Any]:
+    """The dtype of points in time and of spans of it."""
+    types = pyarrow().types
+    if types.is_date(kind):
+        return np.dtype("datetime64[D]" if types.is_date32(kind) else "datetime64[ms]")
+    return np.dtype(f"{'datetime64' if types.is_timestamp(kind) else 'timedelta64'}[{kind.unit}]")

@@ -1,0 +1,207 @@
+"""From stored bytes to the cells of a field, and where those lie."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import _native
+from ...columns import I64, U8, Column, Ragged, Spans, starts_of
+from ...errors import DamagedError
+from ...schema import Field, Tensor
+from ...storage import Source
+from . import heap
+from .stored import Stored
+
+if TYPE_CHECKING:
+    from .types import Part
+
+NULL_TERMINATED, NULL_PADDED, SPACE_PADDED = 0, 1, 2
+
+
+def dense_of(field: Field) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+    """Dtype and shape in which all cells of a field are alike, also where some may be missing."""
+    found = dataclasses.replace(field, optional=False).cell
+    return None if found is None or (isinstance(field, Tensor) and not field.flat) else found
+
+
+class Cells:
+    """The cells of one field. ``valid`` and ``shapes`` are datasets beside it, where there are."""
+
+    def __init__(
+        self, source: Source, field: Field, *, valid: Stored | None = None, shapes: Stored | None = None
+    ) -> None:
+        self.source = source
+        self.field = field
+        self.valid = valid
+        self.shapes = shapes
+
+    def read(self, indices: I64) -> Column:
+        raise NotImplementedError
+
+    def runs(self, indices: I64) -> tuple[I64, I64] | None:
+        """Starts and sizes in the file; missing cells may have any. None: there are no such runs."""
+        return None
+
+    def spans(self, indices: I64) -> Spans | None:
+        found = self.runs(indices)
+        if found is None:
+            return None
+        valid = self._valid(indices)
+        sizes = found[1] if valid is None else np.where(valid, found[1], -1)
+        return Spans([self.source.path], found[0], sizes, shape=self._shapes(indices))
+
+    def _valid(self, indices: I64) -> npt.NDArray[np.bool_] | None:
+        if self.valid is None:
+            return None
+        found = self.valid.rows(indices, 0, 1)[:, 0] != 0
+        return None if found.all() else found
+
+    def _shapes(self, indices: I64) -> npt.NDArray[np.int32] | None:
+        if self.shapes is None:
+            return None
+        found = self.shapes.rows(indices, 0, 12).view("<i4").astype(np.int32)
+        if ((found < 0) | (found[:, 2:] > 4)).any():
+            raise DamagedError("the shape of a picture makes no sense")
+        return found if found.any() else None
+
+
+class Numbers(Cells):
+    """Cells of one size."""
+
+    def __init__(
+        self, source: Source, field: Field, stored: Stored, part: Part, item: int, **more: Any
+    ) -> None:
+        super().__init__(source, field, **more)
+        self.stored = stored
+        self.part = part
+        self.item = item
+        self.inner = stored.width // item if item else 0
+
+    def raw(self, indices: I64) -> U8:
+        """(samples, bytes of a cell)."""
+        if self.inner == 1:
+            return self.stored.rows(indices, self.part.offset, self.part.width)
+        rows = self.stored.rows(indices, 0, self.stored.width)
+        if self.part.width == self.item:
+            return rows
+        each = rows.reshape(len(indices), self.inner, self.item)
+        inside = slice(self.part.offset, self.part.offset + self.part.width)
+        return np.ascontiguousarray(each[:, :, inside]).reshape(len(indices), -1)
+
+    def read(self, indices: I64) -> Column:
+        dense = dense_of(self.field)
+        assert dense is not None
+        dtype, shape = dense
+        raw = self.raw(indices)
+        values: npt.NDArray[Any]
+        if dtype.kind == "b":
+            values = (raw != 0).reshape(len(indices), *shape)
+        else:
+            stored = self.part.dtype
+            native = raw.reshape(-1).view(stored).astype(stored.newbyteorder("="), copy=False)
+            # Times are kept as whole numbers.
+            values = native.view(dtype).reshape(len(indices), *shape)
+        if not self.field.optional:
+            return values
+        valid = self._valid(indices)
+        width = dtype.itemsize * int(np.prod(shape))
+        there = np.ones(len(indices), dtype=np.bool_) if valid is None else valid
+        offsets = starts_of(there * np.int64(width))
+        return Ragged(np.ascontiguousarray(values[there]).reshape(-1).view(np.uint8), offsets, None, valid)
+
+    def runs(self, indices: I64) -> tuple[I64, I64] | None:
+        plain = self.inner == 1 or self.part.width == self.item
+        starts = self.stored.starts(indices) if plain and self.part.dtype.isnative else None
+        if starts is None:
+            return None
+        width = self.part.width * self.inner
+        return starts + self.part.offset, np.full(len(indices), width, dtype=np.int64)
+
+
+class Strings(Numbers):
+    """Texts of a fixed length, without their padding."""
+
+    def read(self, indices: I64) -> Column:
+        raw = self.raw(indices)
+        width = raw.shape[1]
+        if self.part.padding == NULL_TERMINATED:
+            ends = raw == 0
+            sizes = np.where(ends.any(axis=1), ends.argmax(axis=1), width)
+        else:
+            kept = raw != (ord(" ") if self.part.padding == SPACE_PADDED else 0)
+            sizes = np.where(kept.any(axis=1), width - kept[:, ::-1].argmax(axis=1), 0)
+        sizes = sizes.astype(np.int64)
+        offsets = starts_of(sizes)
+        data = np.empty(offsets[-1], dtype=np.uint8)
+        _native.copy_runs(raw.reshape(-1), np.arange(len(raw)) * width, sizes, data, offsets[:-1])
+        return Ragged(data, offsets)
+
+    def runs(self, indices: I64) -> tuple[I64, I64] | None:
+        return None
+
+
+class Ranges(Cells):
+    """Cells of varying length that are runs in the file."""
+
+    def read(self, indices: I64) -> Column:
+        found = self.runs(indices)
+        assert found is not None
+        bad = self.source.outside(*found)
+        if bad is not None:
+            raise DamagedError("the cell lies outside of the file", sample=int(indices[bad]))
+        cells = self.source.gather(*found)
+        cells.valid, cells.shape = self._valid(indices), self._shapes(indices)
+        return cells
+
+
+class Varying(Ranges):
+    """In heaps."""
+
+    def __init__(
+        self, source: Source, field: Field, stored: Stored, part: Part, base: int, **more: Any
+    ) -> None:
+        super().__init__(source, field, **more)
+        self.stored = stored
+        self.part = part
+        self.base = base
+
+    def runs(self, indices: I64) -> tuple[I64, I64]:
+        raw = self.stored.rows(indices, self.part.offset, self.part.width)
+        descriptors = raw.reshape(-1).view(heap.DESCRIPTOR)
+        try:
+            return heap.find(self.source, self.base, descriptors, self.part.dtype.itemsize)
+        except DamagedError as error:
+            row, error.sample = error.sample, None
+            raise error.at(sample=None if row is None else int(indices[row])) from None
+
+    def spans(self, indices: I64) -> Spans | None:
+        return super().spans(indices) if self.part.dtype.isnative else None
+
+    def read(self, indices: I64) -> Column:
+        cells = super().read(indices)
+        if isinstance(cells, Ragged) and not self.part.dtype.isnative:
+            cells.data = cells.data.view(self.part.dtype).byteswap().view(np.uint8)
+        return cells
+
+
+class Packed(Ranges):
+    """One after another in one dataset, and in another where they end."""
+
+    def __init__(self, source: Source, field: Field, data: Stored, offsets: Stored, **more: Any) -> None:
+        super().__init__(source, field, **more)
+        self.data = data
+        self.offsets = offsets
+
+    def runs(self, indices: I64) -> tuple[I64, I64]:
+        begins = self.offsets.rows(indices, 0, 8).view("<i8")[:, 0]
+        sizes = self.offsets.rows(indices + 1, 0, 8).view("<i8")[:, 0] - begins
+        bad = (begins < 0) | (sizes < 0) | (begins > self.data.length - sizes)
+        if bad.any():
+            raise DamagedError("its offsets are damaged", sample=int(indices[np.argmax(bad)]))
+        starts = self.data.starts(np.zeros(1, dtype=np.int64))
+        # Nothing was written where all cells are empty.
+        return begins + (0 if starts is None else starts[0]), sizes

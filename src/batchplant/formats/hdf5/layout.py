@@ -1,0 +1,269 @@
+"""What a file holds and where it lies, as the library says; after that the library is not needed.
+
+Only here, in types.py and in the writer h5py is imported, so that nobody needs it before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ...chunks import ChunkCache
+from ...columns import I64
+from ...errors import BatchplantError, DamagedError, MissingLibraryError, OptionError, SchemaError
+from ...schema import MOST_BYTES
+from ...storage import Source
+from . import stored
+from .types import Part, parts_of, walk
+
+NOTE = "batchplant"
+ATTRIBUTE_MOST = 64 << 10
+FILTERS = {
+    1: "gzip", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf",
+    32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32026: "blosc2",
+}  # fmt: skip
+
+
+@dataclasses.dataclass
+class Table:
+    """One dataset: what it holds, and how it is stored."""
+
+    path: str
+    dims: tuple[int, ...]
+    item: int
+    parts: list[Part]
+    fill: bytes
+    # One of these says where the data is; none: it was never written.
+    start: int | None = None
+    data: Any = None
+    chunk: tuple[int, ...] | None = None
+    filters: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    chunks: I64 | None = None
+
+    @property
+    def described(self) -> str:
+        """For `info`."""
+        if self.chunk is None:
+            return "contiguous" if self.data is None else "compact"
+        size = self.item * math.prod(self.chunk)
+        kept = (
+            "" if self.chunks is None or not self.filters else f", {int(self.chunks[2].sum())} bytes stored"
+        )
+        how = "+".join(FILTERS.get(code, f"filter {code}") for code, _ in self.filters) or "no filter"
+        shape = "×".join(map(str, self.chunk))
+        return f"chunks of {shape} ({size} bytes), {how}{kept}"
+
+    def stored(self, source: Source, cache: ChunkCache, opener: Callable[[], Any]) -> stored.Stored:
+        width = self.item * math.prod(self.dims[1:])
+        if self.data is not None:
+            return stored.Given(source, self.data.reshape(self.dims[0], width))
+        if self.start is not None:
+            return stored.Run(source, self.dims[0], width, self.start)
+        if self.chunk is None or not width:
+            if self.dims[0] > stored.EMPTY_MOST:
+                raise DamagedError(f"{self.dims[0]} samples are said to be there, and no bytes")
+            one = np.frombuffer(self.fill * math.prod(self.dims[1:]), dtype=np.uint8)
+            return stored.Given(source, np.broadcast_to(one, (self.dims[0], width)))
+        known = {
+            "dims": self.dims, "shape": self.chunk, "item": self.item, "fill": self.fill,
+            "filters": list(self.filters), "table": self.chunks,
+        }  # fmt: skip
+        if {code for code, _ in self.filters} <= stored.OURS:
+            return stored.Chunks(source, cache, self.path, **known)  # type: ignore[arg-type]
+        if any(part.kind == "vlen" for part in self.parts):
+            raise SchemaError(
+                "cells of varying length behind this compression are not read; use gzip or none"
+            )
+        return stored.Library(
+            source, cache, self.path, open_dataset=functools.partial(_reopened, opener, self.path), **known
+        )
+
+
+@dataclasses.dataclass
+class File:
+    """All that is known of a file."""
+
+    tables: dict[str, Table]
+    # Name of a dataset that is no field → why.
+    left_out: dict[str, str]
+    # "" → attributes of the group, name → those of a dataset.
+    attributes: dict[str, dict[str, Any]]
+    note: bytes | None
+    base: int
+    superblock: int
+
+
+def open_file(path: str, source: Source, *, swmr: bool = False) -> Any:
+    """An h5py.File; local files by their path, others through the source."""
+    local = "://" not in path
+    if swmr and not local:
+        raise OptionError("swmr works with local files", path=path)
+    if not local:
+        return h5py.File(source.file(), "r")
+    if swmr:
+        return h5py.File(path, "r", libver="latest", swmr=True)
+    # No lock: files on read-only disks have none to give, and a finished file does not change.
+    return h5py.File(path, "r", locking=False)
+
+
+def _reopened(opener: Callable[[], Any], path: str) -> Any:
+    dataset = opener()[path]
+    plist = dataset.id.get_create_plist()
+    for number in range(plist.get_nfilters()):
+        code = plist.get_filter(number)[0]
+        if not h5py.h5z.filter_avail(code):
+            try:
+                import hdf5plugin  # noqa: F401
+            except ImportError:
+                name = FILTERS.get(code, f"filter {code}")
+                raise MissingLibraryError(
+                    f'{name} needs hdf5plugin: pip install "batchplant[hdf5-filters]"'
+                ) from None
+    return dataset
+
+
+def load(path: str, source: Source, *, group: str, swmr: bool) -> File:
+    """Everything about a file. The library raises all sorts of things at damaged ones."""
+    try:
+        with open_file(path, source, swmr=swmr) as file:
+            return _load(file, source, group)
+    except BatchplantError as error:
+        raise error.at(path=path) from None
+    except OSError as error:
+        if swmr and "SWMR" in str(error).upper():
+            raise OptionError(f"it cannot be read while it is written: {error}", path=path) from None
+        raise DamagedError(f"not an HDF5 file that can be read: {error}", path=path) from None
+    except Exception as error:
+        raise DamagedError(
+            f"the library cannot read it: {type(error).__name__}: {error}", path=path
+        ) from None
+
+
+def _load(file: Any, source: Source, group: str) -> File:
+    top = file if group in ("", "/") else file.get(group)
+    if not isinstance(top, h5py.Group):
+        raise OptionError(f"there is no group {group!r}")
+    plist = file.id.get_create_plist()
+    base = int(plist.get_userblock())
+    if plist.get_sizes() != (8, 8):
+        raise SchemaError(f"addresses of {plist.get_sizes()} bytes are not read")
+    note = top.attrs.get(NOTE) if NOTE in top.attrs else None
+    found = File({}, {}, {}, None, base, int(plist.get_version()[0]))
+    if isinstance(note, str):
+        found.note = note.encode()
+    found.attributes[""] = _attributes(top)
+    for name, dataset in walk(top, found.left_out):
+        if name in found.tables:
+            found.left_out[name] = "two datasets have this name"
+            continue
+        try:
+            found.tables[name] = _table(dataset, source, base)
+        except SchemaError as error:
+            found.left_out[name] = error.message
+            continue
+        attributes = _attributes(dataset)
+        if attributes:
+            found.attributes[name] = attributes
+    return found
+
+
+def _table(dataset: Any, source: Source, base: int) -> Table:
+    if not dataset.shape:
+        raise SchemaError("a single value has no samples")
+    plist, space = dataset.id.get_create_plist(), dataset.id
+    layout = plist.get_layout()
+    if layout == h5py.h5d.VIRTUAL:
+        raise SchemaError(
+            "it is put together of other datasets, perhaps of other files; these are not opened"
+        )
+    if plist.get_external_count():
+        raise SchemaError("its data lies in other files, which are not opened")
+    parts, item = parts_of(dataset.id.get_type())
+    dims = tuple(int(size) for size in dataset.shape)
+    if item * math.prod(dims) > MOST_BYTES or item < 1:
+        raise DamagedError(f"{dataset.name} claims the shape {dims}")
+    table = Table(dataset.name, dims, item, parts, _fill(dataset, parts, item))
+    empty = math.prod(dims) == 0
+    if layout == h5py.h5d.CHUNKED:
+        table.chunk = tuple(int(size) for size in plist.get_chunk())
+        filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
+        table.filters = tuple((int(code), tuple(map(int, values))) for code, _, values, _ in filters)
+        table.chunks = _chunks(dataset, table, source, base)
+    elif layout == h5py.h5d.COMPACT and not empty:
+        if any(part.kind == "vlen" for part in parts):
+            raise SchemaError("cells of varying length inside of a header are not read")
+        table.data = np.empty(item * math.prod(dims), dtype=np.uint8)
+        space.read(h5py.h5s.ALL, h5py.h5s.ALL, table.data, dataset.id.get_type())
+    elif not empty:
+        offset = dataset.id.get_offset()
+        if offset is not None and dataset.id.get_storage_size() != item * math.prod(dims):
+            raise DamagedError(f"{dataset.name} has {dataset.id.get_storage_size()} bytes for {dims}")
+        table.start = None if offset is None else int(offset)
+    return table
+
+
+def _chunks(dataset: Any, table: Table, source: Source, base: int) -> I64:
+    """Number, place, size and filter mask of every chunk that there is, by number."""
+    infos: list[Any] = []
+    dataset.id.chunk_iter(infos.append)
+    shape, dims = table.chunk or (), table.dims
+    grid = [-(-size // part) for size, part in zip(dims, shape, strict=True)]
+    if math.prod(grid) > MOST_BYTES:
+        raise DamagedError(f"{dataset.name} claims {math.prod(grid)} chunks")
+    if not infos:
+        return np.empty((4, 0), dtype=np.int64)
+    at = np.array([info.chunk_offset for info in infos], dtype=np.int64) // np.array(shape, dtype=np.int64)
+    places = np.array([info.byte_offset or 0 for info in infos], dtype=np.uint64)
+    bad = (at >= np.array(grid)).any(axis=1) | (places > np.uint64(MOST_BYTES))
+    if bad.any():
+        raise DamagedError(f"a chunk of {dataset.name} lies nowhere")
+    found = np.empty((4, len(infos)), dtype=np.int64)
+    found[0] = np.ravel_multi_index(tuple(at.T), grid) if len(grid) > 1 else at[:, 0]
+    found[1] = places
+    found[2] = [info.size for info in infos]
+    found[3] = [info.filter_mask for info in infos]
+    if base and _is_shifted(dataset, infos[0], source, base):
+        found[1] += base
+    return found[:, np.argsort(found[0], kind="stable")]
+
+
+def _is_shifted(dataset: Any, info: Any, source: Source, base: int) -> bool:
+    """Old versions of the library count from behind the user block."""
+    _, data = dataset.id.read_direct_chunk(info.chunk_offset)
+    return bool(source.view(int(info.byte_offset), len(data)).tobytes() != bytes(data))
+
+
+def _fill(dataset: Any, parts: list[Part], item: int) -> bytes:
+    """The bytes of an element that was never written."""
+    if len(parts) > 1 or parts[0].kind != "number" or parts[0].shape:
+        return bytes(item)
+    return np.asarray(dataset.fillvalue).astype(parts[0].dtype).tobytes()
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    """The small ones that are numbers or text, as Python has them."""
+    found: dict[str, Any] = {}
+    for name in thing.attrs:
+        if name == NOTE:
+            continue
+        try:
+            one = h5py.h5a.open(thing.id, name.encode())
+            if one.get_storage_size() > ATTRIBUTE_MOST or h5py.check_ref_dtype(one.dtype):
+                continue
+            value = thing.attrs[name]
+        # An attribute that cannot be read takes nothing away from the samples.
+        except Exception:
+            continue
+        if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcSUO":
+            value = value.tolist()
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        if isinstance(value, bool | int | float | str | list):
+            found[name] = value
+    return found

@@ -1,0 +1,310 @@
+"""Reading: which datasets are fields, and their cells."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...chunks import ChunkCache
+from ...codecs.infer import infer_image
+from ...columns import I64, Columns, Ragged, Spans
+from ...errors import BatchplantError, DamagedError, MissingLibraryError, SchemaError
+from ...reader import Reader
+from ...records import Note
+from ...schema import Bytes, Field, Schema, Tensor, Text
+from ...storage import Source, open_source
+from .cells import Cells, Numbers, Packed, Strings, Varying, dense_of
+from .stored import Chunks, Run, Stored
+
+if TYPE_CHECKING:
+    from .layout import File, Table
+
+BLOCK_BYTES = 8 << 20
+# So many samples say whether bytes are text or pictures.
+PROBED = 16
+
+
+class Hdf5Reader(Reader):
+    """Reads HDF5 files. ``fields``: only these; ``group``: only what lies below this group; ``swmr``:
+    another process appends to it, ``refresh()`` sees what has come; ``cache``: bytes of chunks to keep unpacked.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        fields: Iterable[str] | None = None,
+        group: str = "/",
+        swmr: bool = False,
+        cache: int | None = None,
+    ) -> None:
+        self.path = path
+        self._wanted = None if fields is None else tuple(fields)
+        self._group = group
+        self._swmr = swmr
+        self._cache = ChunkCache(cache)
+        self._open()
+
+    def refresh(self) -> int:
+        """Look again at a file that has grown; returns the number of samples. Views keep the old one."""
+        self._source.close()
+        self._cache.clear()
+        self._open()
+        return self.length
+
+    def _open(self) -> None:
+        try:
+            from . import layout
+        except ImportError:
+            raise MissingLibraryError(
+                'HDF5 needs h5py: pip install "batchplant[hdf5]"', path=self.path
+            ) from None
+        remote = "://" in self.path
+        source = open_source(self.path)
+        file = layout.load(self.path, source, group=self._group, swmr=self._swmr)
+        if self._swmr and not remote:
+            # The writer may have been ahead of the mapping.
+            source.close()
+            source = open_source(self.path)
+        self._source = source
+        try:
+            if file.note is not None:
+                self._open_noted(file, source)
+            else:
+                self._open_plain(file, source)
+        except BatchplantError as error:
+            raise error.at(path=self.path) from None
+        self._file = file
+
+    @property
+    def attributes(self) -> dict[str, dict[str, Any]]:
+        """HDF5's attributes: ``""`` → those of the file or group, a dataset's name → its own."""
+        return self._file.attributes
+
+    def _stored(self, table: Table) -> Stored:
+        from . import layout
+
+        opener = functools.partial(layout.open_file, self.path, self._source)
+        return table.stored(self._source, self._cache, opener)
+
+    # -- our own files ---------------------------------------------------------------------------------
+
+    def _open_noted(self, file: File, source: Source) -> None:
+        assert file.note is not None
+        note = Note.from_bytes(file.note)
+        schema = note.schema if self._wanted is None else note.schema.select(self._wanted)
+        self._cells: dict[str, Cells] = {}
+        lengths = set()
+        for name, field in schema.items():
+            try:
+                cells, length = self._noted(name, field, file, source)
+            except BatchplantError as error:
+                raise error.at(field=name) from None
+            self._cells[name] = cells
+            lengths.add(length)
+        if len(lengths) != 1 or note.samples not in (None, *lengths):
+            raise DamagedError(f"the fields differ in length: {sorted(lengths)}, {note.samples} were written")
+        self.schema, self.length = schema, lengths.pop()
+
+    def _noted(self, name: str, field: Field, file: File, source: Source) -> tuple[Cells, int]:
+        def table(key: str) -> Table:
+            if key not in file.tables:
+                raise DamagedError(file.left_out.get(key, f"there is no dataset {key}"))
+            return file.tables[key]
+
+        def beside(key: str, dtype: Any, shape: tuple[int, ...]) -> Stored | None:
+            found = file.tables.get(f"batchplant.{key}.{name}")
+            if found is None:
+                return None
+            one = found.parts[0]
+            if len(found.parts) > 1 or (one.kind, one.dtype) != ("number", dtype) or found.dims[1:] != shape:
+                raise DamagedError(f"its {key} dataset makes no sense")
+            if found.dims[0] != length:
+                raise DamagedError(f"its {key} dataset has {found.dims[0]} rows for {length} samples")
+            return self._stored(found)
+
+        if f"{name}.offsets" in file.tables and name not in file.tables:
+            data, offsets = table(f"{name}.data"), table(f"{name}.offsets")
+            length = offsets.dims[0] - 1
+            kinds = [(one.dtype.str, len(found.dims)) for found in (data, offsets) for one in found.parts]
+            packed = self._stored(data)
+            if (
+                kinds != [("|u1", 1), ("<i8", 1)]
+                or length < 0
+                or not (isinstance(packed, Run) or not data.dims[0])
+            ):
+                raise DamagedError("its data and offsets do not fit together")
+            marks = {
+                "valid": beside("valid", np.dtype("?"), ()),
+                "shapes": beside("shape", np.dtype("<i4"), (3,)),
+            }
+            return Packed(source, field, packed, self._stored(offsets), **marks), length
+        found = table(name)
+        length = found.dims[0]
+        if len(found.parts) != 1:
+            raise DamagedError(f"the dataset is not {field}")
+        [part] = found.parts
+        marks = {
+            "valid": beside("valid", np.dtype("?"), ()),
+            "shapes": beside("shape", np.dtype("<i4"), (3,)),
+        }
+        dense = dense_of(field)
+        if dense is not None:
+            dtype, shape = dense
+            have = part.dtype.newbyteorder("="), (*found.dims[1:], *part.shape)
+            same = have == (np.dtype("i8") if dtype.kind in "mM" else dtype, shape)
+            if part.kind != "number" or not same:
+                raise DamagedError(f"the dataset is not {field}")
+            return Numbers(source, field, self._stored(found), part, found.item, **marks), length
+        if part.kind != "vlen" or len(found.dims) != 1 or part.dtype.itemsize != _value_width(field):
+            raise DamagedError(f"the dataset is not {field}")
+        return Varying(source, field, self._stored(found), part, file.base, **marks), length
+
+    # -- files of others -------------------------------------------------------------------------------
+
+    def _open_plain(self, file: File, source: Source) -> None:
+        found: dict[str, tuple[Table, Any, Field]] = {}
+        for name, table in file.tables.items():
+            for part in table.parts:
+                full = f"{name}.{part.name}" if part.name else name
+                try:
+                    found[full] = table, part, part.field(table.dims[1:])
+                except SchemaError as error:
+                    file.left_out[full] = error.message
+        self._choose(found, file)
+        if not found:
+            said = "; ".join(f"{name}: {why}" for name, why in list(file.left_out.items())[:5])
+            raise SchemaError(f"there is no dataset in it that has samples{': ' if said else ''}{said}")
+        self.length = next(iter(found.values()))[0].dims[0]
+        self._cells, fields = {}, {}
+        known: dict[str, Stored] = {}
+        for name, (table, part, field) in found.items():
+            try:
+                if table.path not in known:
+                    known[table.path] = self._stored(table)
+            except SchemaError as error:
+                if self._wanted is not None:
+                    raise error.at(field=name) from None
+                file.left_out[name] = error.message
+                continue
+            except BatchplantError as error:
+                raise error.at(field=name) from None
+            cells = _cells_of(source, field, known[table.path], part, table.item, file.base)
+            if isinstance(field, Text | Bytes):
+                cells.field = self._probed(cells, part, field)
+            self._cells[name], fields[name] = cells, cells.field
+        if not fields:
+            raise SchemaError(f"nothing in it can be read: {file.left_out}")
+        self.schema = Schema(fields)
+
+    def _choose(self, found: dict[str, Any], file: File) -> None:
+        """Leave only the fields that were asked for, or those whose length most datasets have."""
+        if self._wanted is not None:
+            for name in self._wanted:
+                if name not in found:
+                    known = ", ".join(found) or "none"
+                    raise SchemaError(
+                        file.left_out.get(name, f"there is no such dataset; there are: {known}"), field=name
+                    )
+            chosen = {name: found[name] for name in self._wanted}
+            found.clear()
+            found.update(chosen)
+        lengths = {name: one[0].dims[0] for name, one in found.items()}
+        if len(set(lengths.values())) < 2:
+            return
+        # A compound dataset counts once.
+        counts = Counter({one[0].path: one[0].dims[0] for one in found.values()}.values()).most_common(2)
+        if self._wanted is not None or counts[0][1] == counts[1][1]:
+            said = ", ".join(f"{name} {length}" for name, length in list(lengths.items())[:20])
+            raise SchemaError(f"the datasets differ in length ({said}); choose equal ones with fields=[…]")
+        for name, length in lengths.items():
+            if length != counts[0][0]:
+                del found[name]
+                file.left_out[name] = f"it has {length} rows, and the others {counts[0][0]}"
+
+    def _probed(self, cells: Cells, part: Any, field: Field) -> Field:
+        """Bytes that are pictures are an Image; a text that says it is ASCII, and is not, is Bytes."""
+        try:
+            sample = cells.read(np.arange(min(PROBED, self.length)))
+        # What is damaged will be found when it is read.
+        except DamagedError:
+            return field
+        assert isinstance(sample, Ragged)
+        if isinstance(field, Text) and (part.utf8 or _is_text(sample)):
+            return field
+        if not len(sample):
+            return field
+        return infer_image(sample) or Bytes()
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        found = Columns()
+        for name in fields:
+            try:
+                found[name] = self._cells[name].read(indices)
+            except BatchplantError as error:
+                raise error.at(path=self.path, field=name) from None
+        return found
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        try:
+            return self._cells[field].spans(indices)
+        except BatchplantError as error:
+            raise error.at(path=self.path, field=field) from None
+
+    def blocks(self) -> I64:
+        """The chunks of the field that is most work to unpack; else about 8 MiB of the file."""
+        packed = [cells.stored for cells in self._cells.values() if isinstance(cells, Numbers | Varying)]
+        costly = [one for one in packed if isinstance(one, Chunks) and one.filters]
+        numbers = np.arange(self.length, dtype=np.int64)
+        if costly:
+            return numbers // max(costly, key=lambda one: one.width).chunk
+        each = max(1, self._source.size // max(1, self.length))
+        return numbers // max(1, BLOCK_BYTES // each)
+
+    def facts(self) -> dict[str, Any]:
+        file = self._file
+        found: dict[str, Any] = {"superblock": file.superblock}
+        layouts = {name: file.tables[name].described for name in self.schema if name in file.tables}
+        if layouts:
+            found["layout"] = "; ".join(f"{name}: {how}" for name, how in layouts.items())
+        if file.note is not None:
+            chosen = json.loads(file.note).get("chunks")
+            if isinstance(chosen, str):
+                found["chunk size"] = chosen
+        for name, values in file.attributes.items():
+            if values:
+                found[f"attributes of {name}" if name else "attributes"] = ", ".join(
+                    f"{key}={str(value)[:60]}" for key, value in values.items()
+                )
+        if file.left_out:
+            found["left out"] = "; ".join(f"{name}: {why}" for name, why in file.left_out.items())
+        return found
+
+    def close(self) -> None:
+        self._cache.clear()
+        self._source.close()
+
+
+def _value_width(field: Field) -> int:
+    return np.dtype(field.dtype).itemsize if isinstance(field, Tensor) and field.flat else 1
+
+
+def _cells_of(source: Source, field: Field, stored: Stored, part: Any, item: int, base: int) -> Cells:
+    if part.kind == "vlen":
+        return Varying(source, field, stored, part, base)
+    return (Strings if part.kind == "string" else Numbers)(source, field, stored, part, item)
+
+
+def _is_text(cells: Ragged) -> bool:
+    try:
+        cells.data.tobytes().decode("ascii")
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,278 @@
+"""Where the bytes of a dataset's samples come from: one run in the file, chunks, or the library.
+
+The library is asked where things lie when a file is opened, and then no more: the bytes are read from the
+mapping and unpacked here, by as many threads as there are, which the library's one lock would not allow.
+Only for filters that are not ours the library unpacks.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import _native
+from ...chunks import ChunkCache
+from ...columns import I64, U8
+from ...errors import BatchplantError, DamagedError
+from ...storage import Source
+
+SHUFFLE, FLETCHER, DEFLATE = 2, 3, 1
+OURS = {SHUFFLE, FLETCHER, DEFLATE}
+# Deflate cannot shrink more than this. Of other filters we trust as much, and this many bytes.
+SHRINKS_MOST = 1100
+TRUSTED = 64 << 20
+# More samples than this have to take some room in the file.
+EMPTY_MOST = 1_000_000
+
+
+class Stored:
+    """The samples of one dataset, ``width`` bytes each."""
+
+    # Samples in one chunk; 0 where there are no chunks.
+    chunk: int = 0
+
+    def __init__(self, source: Source, length: int, width: int) -> None:
+        self.source = source
+        self.length = length
+        self.width = width
+
+    def rows(self, indices: I64, offset: int, width: int) -> U8:
+        """``width`` bytes from ``offset`` on of each of these samples: (samples, width)."""
+        raise NotImplementedError
+
+    def starts(self, indices: I64) -> I64 | None:
+        """Where these samples begin in the file; None where they are no runs of bytes there."""
+        return None
+
+
+class Run(Stored):
+    """All samples one after another."""
+
+    def __init__(self, source: Source, length: int, width: int, start: int) -> None:
+        super().__init__(source, length, width)
+        self.start = start
+        source.view(start, length * width)
+
+    def rows(self, indices: I64, offset: int, width: int) -> U8:
+        starts = self.start + indices * self.width + offset
+        return self.source.gather(starts, np.full(len(indices), width)).data.reshape(-1, width)
+
+    def starts(self, indices: I64) -> I64:
+        return self.start + indices * self.width
+
+
+class Given(Stored):
+    """In memory: all samples, or the one value that all samples have."""
+
+    def __init__(self, source: Source, data: U8) -> None:
+        super().__init__(source, len(data), data.shape[1])
+        self._data = data
+
+    def rows(self, indices: I64, offset: int, width: int) -> U8:
+        return np.ascontiguousarray(self._data[indices, offset : offset + width])
+
+
+class Chunks(Stored):
+    """Chunks of ``shape[0]`` samples, each perhaps only a part of them, unpacked and kept for a while.
+
+    ``numbers`` are those of the chunks that there are, ascending, counted along the last axis first.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        cache: ChunkCache,
+        key: object,
+        *,
+        dims: tuple[int, ...],
+        shape: tuple[int, ...],
+        item: int,
+        fill: bytes,
+        filters: list[tuple[int, tuple[int, ...]]],
+        table: I64,
+    ) -> None:
+        super().__init__(source, dims[0], item * math.prod(dims[1:]))
+        self.dims, self.shape, self.item, self.fill, self.filters = dims, shape, item, fill, filters
+        self.numbers, self.places, self.sizes, self.masks = table
+        self.chunk = shape[0]
+        self.bytes = item * math.prod(shape)
+        self._cache, self._key = cache, key
+        self.grid = tuple(-(-size // part) for size, part in zip(dims[1:], shape[1:], strict=True))
+        self._across = math.prod(self.grid)
+        self._whole = all(part == size for size, part in zip(dims[1:], shape[1:], strict=True))
+        self._check()
+
+    def _check(self) -> None:
+        bad = self.source.outside(self.places, self.sizes)
+        if bad is not None:
+            raise DamagedError("a chunk lies outside of the file", offset=int(self.places[bad]))
+        if self.filters:
+            least = int(self.sizes.min()) if len(self.sizes) else 0
+            lies = self.bytes > SHRINKS_MOST * int(self.sizes.max(initial=0)) + TRUSTED
+        else:
+            least, lies = self.bytes, bool((self.sizes != self.bytes).any())
+        stored = self.chunk * len(np.unique(self.numbers // max(1, self._across)))
+        if lies or least < 0 or self.length - stored > EMPTY_MOST:
+            raise DamagedError(f"{self.length} samples are more than its chunks can hold")
+
+    @property
+    def unpacked(self) -> int:
+        """Bytes that reading one sample unpacks."""
+        return self.chunk * self.width
+
+    def starts(self, indices: I64) -> I64 | None:
+        if self.filters or not self._whole:
+            return None
+        block = indices // self.chunk
+        at = np.searchsorted(self.numbers, block)
+        known = at < len(self.numbers)
+        if not known.all() or not (self.numbers[at] == block).all():
+            return None
+        found: I64 = self.places[at] + (indices - block * self.chunk) * self.width
+        return found
+
+    def rows(self, indices: I64, offset: int, width: int) -> U8:
+        out = np.empty((len(indices), width), dtype=np.uint8)
+        blocks = indices // self.chunk
+        order = np.argsort(blocks, kind="stable")
+        first = 0
+        for end in (np.flatnonzero(np.diff(blocks[order], append=-1)) + 1).tolist():
+            rows = order[first:end]
+            first = end
+            block = int(blocks[rows[0]])
+            inside = indices[rows] - block * self.chunk
+            try:
+                data, inside = self._block(block, inside)
+            except DamagedError as error:
+                # Another thread may have been given the very same exception.
+                sample = int(indices[rows[0]])
+                raise DamagedError(error.message, offset=error.offset, sample=sample) from None
+            starts, sizes = inside * self.width + offset, np.full(len(rows), width)
+            _native.copy_runs(data, starts, sizes, out.reshape(-1), rows * width)
+        return out
+
+    def _block(self, block: int, inside: I64) -> tuple[U8, I64]:
+        """The samples of a block, or those that are asked for where it is too large; where they are in it."""
+        if self.unpacked <= self._cache.most:
+            return self._cache.get((self._key, block), lambda: self.load(block), _bytes_of), inside
+        return self.load(block, inside), np.arange(len(inside))
+
+    def load(self, block: int, inside: I64 | None = None) -> U8:
+        """The samples of one chunk, or of a row of chunks side by side; or only those ``inside`` of it."""
+        first, last = np.searchsorted(self.numbers, [block * self._across, (block + 1) * self._across])
+        if self._whole and last - first == 1 and inside is None:
+            return self._unpack(int(first))
+        rows = min(self.chunk, self.length - block * self.chunk)
+        kind = np.dtype(f"u{self.item}") if self.item in (1, 2, 4, 8) else np.dtype((np.void, self.item))
+        out = np.empty((rows if inside is None else len(inside), *self.dims[1:]), dtype=kind)
+        out[...] = np.frombuffer(self.fill, dtype=kind)[0]
+        picked = slice(rows) if inside is None else inside
+        for number in range(int(first), int(last)):
+            at = np.unravel_index(int(self.numbers[number]) % self._across, self.grid)
+            parts = zip(at, self.shape[1:], strict=True)
+            target = out[(slice(None), *(slice(int(n) * size, (int(n) + 1) * size) for n, size in parts))]
+            chunk = self._unpack(number).view(kind).reshape(self.shape)
+            target[...] = chunk[(picked, *(slice(size) for size in target.shape[1:]))]
+        return out.reshape(-1).view(np.uint8)
+
+    def _unpack(self, number: int) -> U8:
+        place = int(self.places[number])
+        data = self.source.view(place, int(self.sizes[number]))
+        try:
+            for step in range(len(self.filters) - 1, -1, -1):
+                if not int(self.masks[number]) >> step & 1:
+                    data = _undo(self.filters[step], data, self.bytes)
+            if data.size != self.bytes:
+                raise DamagedError(f"a chunk has {data.size} bytes in place of {self.bytes}")
+        except DamagedError as error:
+            raise error.at(offset=place) from None
+        return data
+
+
+class Library(Chunks):
+    """Chunks that only the library can unpack."""
+
+    def __init__(self, *args: Any, open_dataset: Callable[[], Any], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._open = open_dataset
+        self._here = threading.local()
+
+    def starts(self, indices: I64) -> I64 | None:
+        return None
+
+    def load(self, block: int, inside: I64 | None = None) -> U8:
+        start = block * self.chunk
+        if inside is not None:
+            return np.concatenate([self._read(start + int(row), 1) for row in inside])
+        return self._read(start, min(self.chunk, self.length - start))
+
+    def _read(self, start: int, rows: int) -> U8:
+        import h5py
+
+        try:
+            dataset = self._dataset()
+            count = (rows, *self.dims[1:])
+            space = dataset.id.get_space()
+            space.select_hyperslab((start, *(0 for _ in self.dims[1:])), count)
+            out = np.empty(math.prod(count) * self.item, dtype=np.uint8)
+            # The type of the file, so that nothing is converted.
+            dataset.id.read(h5py.h5s.create_simple(count), space, out, dataset.id.get_type())
+            return out
+        except BatchplantError:
+            raise
+        # The library raises what it likes.
+        except Exception as error:
+            raise DamagedError(f"a chunk cannot be unpacked: {error}") from None
+
+    def _dataset(self) -> Any:
+        """Opened by each thread, and after a fork anew."""
+        if getattr(self._here, "process", None) != os.getpid():
+            self._here.process, self._here.dataset = os.getpid(), self._open()
+        return self._here.dataset
+
+
+def _bytes_of(data: U8) -> int:
+    return int(data.nbytes)
+
+
+def _undo(step: tuple[int, tuple[int, ...]], data: U8, most: int) -> U8:
+    """What a filter was given."""
+    kind, values = step
+    if kind == DEFLATE:
+        try:
+            # A little more than it should be, so that too much is noticed.
+            return np.frombuffer(zlib.decompressobj().decompress(data.data, most + 16), dtype=np.uint8)
+        except zlib.error as error:
+            raise DamagedError(f"a chunk cannot be inflated: {error}") from None
+    if kind == SHUFFLE:
+        item = values[0] if values else 1
+        whole = data.size // item * item if item > 1 else 0
+        shuffled = data[:whole].reshape(item, -1).T if whole else data[:0]
+        return np.concatenate([np.ascontiguousarray(shuffled).reshape(-1), data[whole:]])
+    if data.size < 4:
+        raise DamagedError("a chunk is too short for its checksum")
+    said = int.from_bytes(data[-4:].tobytes(), "little")
+    if not _is_sum(fletcher32(data[:-4]), said):
+        raise DamagedError("the checksum of a chunk is wrong")
+    return data[:-4]
+
+
+def _is_sum(sums: tuple[int, int], said: int) -> bool:
+    # Old versions of the library wrote the bytes of each half the other way round, and it takes both.
+    swapped = (said & 0xFF00FF) << 8 | said >> 8 & 0xFF00FF
+    return any(sums == ((one & 0xFFFF) % 65535, (one >> 16) % 65535) for one in (said, swapped))
+
+
+def fletcher32(data: U8) -> tuple[int, int]:
+    """Both sums of HDF5's Fletcher-32, modulo 65535."""
+    even = data if data.size % 2 == 0 else np.append(data, np.uint8(0))
+    words: npt.NDArray[np.uint64] = even.view(">u2").astype(np.uint64)
+    weights = np.arange(len(words), 0, -1, dtype=np.uint64) % np.uint64(65535)
+    return int(words.sum()) % 65535, int((words * weights).sum()) % 65535

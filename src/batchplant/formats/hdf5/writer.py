@@ -1,0 +1,298 @@
+"""Writing: cells are spooled, and the file is made of them at the end, when all sizes are known.
+
+HDF5 files cannot be written by several threads or processes at a time, nor cut back to a checkpoint. So many
+threads encode, one spools, and at the end one thread writes; only compression with gzip uses all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...codecs.image_rules import ANY_ENCODED, ImageTarget
+from ...columns import Columns, Ragged
+from ...errors import BatchplantError, EncodeError, MissingLibraryError, OptionError
+from ...records import note_of
+from ...schema import Field, Image, Json, Schema, Tensor, Text
+from ...storage import open_source
+from ...writer import WriteOptions, Writer
+from .cells import dense_of
+
+FILE = "file.h5"
+# Large enough that reading and unpacking one is worth it, small enough that a window of 32 stays in memory.
+CHUNK_BYTES = 1 << 20
+# Cells of varying length are handed to the library this many bytes at a time.
+PART_BYTES = 16 << 20
+PLUGINS = {"zstd": "Zstd", "blosc": "Blosc", "blosc2": "Blosc2", "lz4": "LZ4", "bitshuffle": "Bitshuffle"}
+RESERVED = "batchplant"
+
+
+class Hdf5Writer(Writer):
+    """Writes HDF5 files. ``compression``: gzip, lzf, or with hdf5plugin zstd, blosc, blosc2, lz4, bitshuffle;
+    ``level``: of gzip; ``chunk``: samples in a chunk (default: about 1 MiB of them); ``layout``: vlen, or
+    packed, which is written faster and holds NUL in text; ``attributes``: ``{"": {…}, field: {…}}`` to write."""
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        options: WriteOptions,
+        *,
+        compression: str | None = None,
+        level: int = 4,
+        chunk: int | None = None,
+        layout: str = "vlen",
+        attributes: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        if layout not in ("vlen", "packed"):
+            raise OptionError(f"layout is vlen or packed, not {layout!r}", path=path)
+        if compression not in (None, "gzip", "lzf", *PLUGINS):
+            known = ", ".join(("gzip", "lzf", *PLUGINS))
+            raise OptionError(f"compression is one of {known}, not {compression!r}", path=path)
+        if not 0 <= level <= 9 or (chunk is not None and chunk < 1):
+            raise OptionError(f"a level of 0 to 9 and a chunk of 1 or more, not {level}, {chunk}", path=path)
+        if attributes is not None and not set(attributes) <= {"", *schema}:
+            raise OptionError(f"attributes belong to '' or a field, not {', '.join(attributes)}", path=path)
+        self._library = _library()
+        self._filter = _filter(compression, level)
+        self._compression, self._level, self._chunk, self._layout = compression, level, chunk, layout
+        self._attributes = attributes or {}
+        self._parts = {name: list(_spools_of(name, field)) for name, field in schema.items()}
+        _check_names(schema, layout)
+        super().__init__(path, schema, options)
+
+    @classmethod
+    def refuses(cls, field: Field) -> str | None:
+        dtype = np.dtype(getattr(field, "dtype", "bool"))
+        large = dtype.itemsize > (16 if dtype.kind == "c" else 8)
+        return f"hdf5 cannot hold {dtype}, which is different on every machine" if large else None
+
+    @classmethod
+    def image_target(cls, field: Image) -> ImageTarget:
+        return ImageTarget(ANY_ENCODED | {"raw"})
+
+    def remarks(self) -> list[str]:
+        ragged = [name for name, field in self.schema.items() if dense_of(field) is None]
+        if not ragged or self._compression is None:
+            return []
+        return [f"HDF5 does not compress cells of varying length: {', '.join(ragged)}"]
+
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        found: dict[int, BatchplantError] = {}
+        for name, field in self.schema.items():
+            column = columns[name]
+            if self._layout == "packed" or not isinstance(field, Text | Json):
+                continue
+            assert isinstance(column, Ragged)
+            zeros = column.offsets[0] + np.flatnonzero(
+                column.data[column.offsets[0] : column.offsets[-1]] == 0
+            )
+            for row in np.unique(np.searchsorted(column.offsets, zeros, "right") - 1).tolist():
+                said = 'text with NUL does not fit into HDF5\'s strings; write it with layout="packed"'
+                found.setdefault(row, EncodeError(said, field=name))
+        return found
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        spools = [part for parts in self._parts.values() for part in parts]
+        self._spools = {name: self.partial.spool(f"{n}.array") for n, name in enumerate(spools)}
+        for name, field in self.schema.items():
+            if dense_of(field) is None and not self._spools[f"{name}/offsets"].size:
+                self._spools[f"{name}/offsets"].write(np.zeros(1, dtype=np.int64))
+
+    def _write(self, columns: Columns) -> None:
+        for name, field in self.schema.items():
+            column, dense = columns[name], dense_of(field)
+            valid = None
+            if not isinstance(column, Ragged):
+                self._spools[f"{name}/data"].write(column)
+            elif dense is not None:
+                valid = np.ones(len(column), dtype=np.bool_) if column.valid is None else column.valid
+                values = np.zeros((len(column), *dense[1]), dtype=dense[0])
+                packed = column.take(valid)
+                values[valid] = packed.data.view(dense[0]).reshape(-1, *dense[1]) if values.size else 0
+                self._spools[f"{name}/data"].write(values)
+            else:
+                packed = column.take(slice(None))
+                self._spools[f"{name}/offsets"].write(packed.offsets[1:] + self._spools[f"{name}/data"].size)
+                self._spools[f"{name}/data"].write(packed.data)
+                valid = packed.valid
+            if f"{name}/valid" in self._spools:
+                self._spools[f"{name}/valid"].write(
+                    np.ones(len(column), dtype="?") if valid is None else valid
+                )
+            if f"{name}/shape" in self._spools:
+                shape = column.shape if isinstance(column, Ragged) else None
+                none = np.zeros((len(column), 3), dtype=np.int32)
+                self._spools[f"{name}/shape"].write(none if shape is None else shape)
+
+    # -- the file --------------------------------------------------------------------------------------
+
+    def _finish(self) -> str:
+        # Newer layouts keep checksums of the metadata; every HDF5 since 2016 reads them.
+        with self._library.File(self.partial.folder / FILE, "w", libver="v110", track_order=True) as file:
+            rows = 0
+            for name, field in self.schema.items():
+                where = name.replace(".", "/")
+                dense = dense_of(field)
+                if dense is not None:
+                    dtype = np.dtype(np.int64) if dense[0].kind in "mM" else dense[0]
+                    rows = max(rows, self._add(file, where, f"{name}/data", dtype, dense[1]))
+                elif self._layout == "packed":
+                    self._plain(file, f"{where}/data", self._array(f"{name}/data", np.dtype(np.uint8)))
+                    self._plain(file, f"{where}/offsets", self._array(f"{name}/offsets", np.dtype(np.int64)))
+                else:
+                    self._add_varying(file, where, name, field)
+                if field.optional and not self._array(f"{name}/valid", np.dtype("?")).all():
+                    self._plain(
+                        file, f"{RESERVED}/valid/{where}", self._array(f"{name}/valid", np.dtype("?"))
+                    )
+                if isinstance(field, Image):
+                    shapes = self._array(f"{name}/shape", np.dtype(np.int32), (3,))
+                    if shapes.any():
+                        self._plain(file, f"{RESERVED}/shape/{where}", shapes)
+                for key, value in self._attributes.get(name, {}).items():
+                    file[where].attrs[key] = value
+            for key, value in self._attributes.get("", {}).items():
+                file.attrs[key] = value
+            note = json.loads(note_of(self.schema, self.written))
+            file.attrs[RESERVED] = json.dumps({**note, "chunks": self._said()}, ensure_ascii=False)
+        return FILE
+
+    def _said(self) -> str:
+        if self._compression is None and self._chunk is None:
+            return "no chunks: nothing is compressed, and so every sample can be used where it lies"
+        if self._chunk is not None:
+            return f"{self._chunk} samples in a chunk, as asked for"
+        return "about 1 MiB of samples in a chunk: worth a read, and 32 of them fit into memory"
+
+    def _array(self, spool: str, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> npt.NDArray[Any]:
+        """A spool, mapped."""
+        source = open_source(str(self._spools[spool].path))
+        width = dtype.itemsize * math.prod(shape)
+        if not width:
+            return np.empty((self.written, *shape), dtype)
+        return source.array(dtype, 0, source.size // dtype.itemsize).reshape(-1, *shape)
+
+    def _plain(self, file: Any, where: str, array: npt.NDArray[Any]) -> Any:
+        return file.create_dataset(where, data=array, track_times=False)
+
+    def _add(self, file: Any, where: str, spool: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+        array = self._array(spool, dtype, shape)
+        if (self._compression is None and self._chunk is None) or not array.size:
+            self._plain(file, where, array)
+            return len(array)
+        rows = min(len(array), self._chunk or max(1, CHUNK_BYTES // (array.nbytes // len(array))))
+        made = file.create_dataset(
+            where, array.shape, dtype, chunks=(rows, *shape), track_times=False, **self._filter
+        )
+        if self._compression != "gzip":
+            # A few chunks at a time, so that the library holds no more than that.
+            step = rows * max(1, PART_BYTES // (rows * (array.nbytes // len(array))))
+            for start in range(0, len(array), step):
+                made[start : start + step] = array[start : start + step]
+            return len(array)
+        for start, data in self._deflated(array, rows):
+            made.id.write_direct_chunk((start, *(0 for _ in shape)), data)
+        return len(array)
+
+    def _deflated(self, array: npt.NDArray[Any], rows: int) -> Iterator[tuple[int, bytes]]:
+        """Chunks compressed on all cores, in order."""
+
+        def work(start: int) -> bytes:
+            part = np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8)
+            full = np.zeros(rows * (array.nbytes // len(array)), dtype=np.uint8)
+            full[: part.size] = part
+            return zlib.compress(full.reshape(-1, array.dtype.itemsize).T.tobytes(), self._level)
+
+        with ThreadPoolExecutor(self._workers) as pool:
+            under_way: deque[tuple[int, Future[bytes]]] = deque()
+            for start in range(0, len(array), rows):
+                under_way.append((start, pool.submit(work, start)))
+                if len(under_way) > 2 * self._workers:
+                    first, task = under_way.popleft()
+                    yield first, task.result()
+            for first, task in under_way:
+                yield first, task.result()
+
+    def _add_varying(self, file: Any, where: str, name: str, field: Field) -> None:
+        offsets = self._array(f"{name}/offsets", np.dtype(np.int64))
+        data = self._array(f"{name}/data", np.dtype(np.uint8))
+        text = isinstance(field, Text | Json)
+        dtype: np.dtype[Any] = np.dtype(np.uint8)
+        if isinstance(field, Tensor) and field.flat:
+            dtype = np.dtype(field.dtype)
+            dtype = np.dtype(np.int64) if dtype.kind in "mM" else dtype
+        kind = self._library.string_dtype() if text else self._library.vlen_dtype(dtype)
+        made = file.create_dataset(where, (len(offsets) - 1,), kind, track_times=False)
+        first = 0
+        while first < len(offsets) - 1:
+            last = int(np.searchsorted(offsets, offsets[first] + PART_BYTES, "right")) - 1
+            last = min(max(last, first + 1), first + 100_000, len(offsets) - 1)
+            cells = np.empty(last - first, dtype=object)
+            ends = offsets[first : last + 1].tolist()
+            for row in range(last - first):
+                cell = data[ends[row] : ends[row + 1]]
+                cells[row] = cell.tobytes() if text else cell.view(dtype)
+            made[first:last] = cells
+            first = last
+
+
+def _library() -> Any:
+    try:
+        import h5py
+    except ImportError:
+        raise MissingLibraryError('HDF5 needs h5py: pip install "batchplant[hdf5]"') from None
+    return h5py
+
+
+def _filter(compression: str | None, level: int) -> dict[str, Any]:
+    """What h5py's create_dataset is to be given."""
+    if compression == "gzip":
+        return {"compression": "gzip", "compression_opts": level, "shuffle": True}
+    if compression == "lzf":
+        return {"compression": "lzf", "shuffle": True}
+    if compression is None:
+        return {}
+    try:
+        import hdf5plugin
+    except ImportError:
+        raise MissingLibraryError(
+            f'{compression} needs hdf5plugin: pip install "batchplant[hdf5-filters]"'
+        ) from None
+    return dict(getattr(hdf5plugin, PLUGINS[compression])())
+
+
+def _spools_of(name: str, field: Field) -> Iterator[str]:
+    yield f"{name}/data"
+    if dense_of(field) is None:
+        yield f"{name}/offsets"
+    if isinstance(field, Image):
+        yield f"{name}/shape"
+    if field.optional:
+        yield f"{name}/valid"
+
+
+def _check_names(schema: Schema, layout: str) -> None:
+    """Every dataset needs a path of its own, and no group may be a dataset too."""
+    paths = {}
+    for name, field in schema.items():
+        parts = name.split(".")
+        if "/" in name or "" in parts or parts[0] == RESERVED:
+            raise OptionError(f"{name!r} cannot be the name of a dataset; rename the field")
+        packed = layout == "packed" and dense_of(field) is None
+        for path in [name, *((f"{name}.data", f"{name}.offsets") if packed else ())]:
+            paths[path] = name
+    for path, name in paths.items():
+        above = path.split(".")
+        for depth in range(1, len(above)):
+            other = paths.get(".".join(above[:depth]))
+            if other not in (None, name):
+                raise OptionError(f"{other!r} would be a dataset and the group of {name!r}; rename one field")

@@ -1,0 +1,173 @@
+"""Joblib, Python objects with large arrays.
+
+A pickle in which the bytes of an array follow right behind its description, aligned, so that they can be
+mapped; or such a file compressed as a whole (zlib, gzip, bz2, lzma, xz, lz4). Loading one can run any code, as
+with every pickle: it is done only with ``allow_pickle=True``.
+
+What is read as a dataset, and what we write, is the same as with pickle: a dict of columns, which
+``joblib.load`` gives as it is. Columns of numbers are arrays that are mapped, and used in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterable
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..columns import I64, Spans
+from ..errors import MissingLibraryError, OptionError
+from ..format import Format, Probe
+from ..objects import ObjectReader, ObjectWriter, read_note
+from ..records import Note
+from ..schema import Audio, Bool, Bytes, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ..storage import MappedSource
+from ..writer import WriteOptions
+
+MARK = b"joblib.numpy_pickle"
+# What our files begin with: PROTO 4, the mark as a text, POP.
+START = b"\x80\x04\x8c" + bytes([len(MARK)]) + MARK + b"0"
+# How a compressed file begins, and the class of joblib that knows how.
+COMPRESSIONS = {
+    "zlib": (b"x", "ZlibCompressorWrapper"),
+    "gzip": (b"\x1f\x8b", "GzipCompressorWrapper"),
+    "bz2": (b"BZ", "BZ2CompressorWrapper"),
+    "lzma": (b"\x5d\x00", "LZMACompressorWrapper"),
+    "xz": (b"\xfd7zXZ", "XZCompressorWrapper"),
+    "lz4": (b"\x04\x22\x4d\x18", "LZ4CompressorWrapper"),
+}
+
+
+def _joblib(part: str = "") -> Any:
+    try:
+        return importlib.import_module(f"joblib{part}")
+    except ImportError:
+        raise MissingLibraryError('this needs joblib: pip install "batchplant[joblib]"') from None
+
+
+def _compressor(kind: str) -> Any:
+    return getattr(_joblib(".compressor"), COMPRESSIONS[kind][1])()
+
+
+class JoblibReader(ObjectReader):
+    """Reads files of joblib, with ``allow_pickle=True`` only: loading one can run any code that is in it.
+
+    ``fields``: only these columns. ``mapped``: map the arrays of a file that is not compressed.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        allow_pickle: bool = False,
+        fields: Iterable[str] | None = None,
+        mapped: bool = True,
+    ) -> None:
+        self._mapped = mapped
+        self._open(path, allow_pickle, fields)
+
+    def _note(self) -> Note | None:
+        head = self._source.view(0, min(8, self._source.size)).tobytes()
+        self._kind = next((kind for kind, (magic, _) in COMPRESSIONS.items() if head.startswith(magic)), None)
+        file = self._source.file()
+        content = file if self._kind is None else _compressor(self._kind).decompressor_file(file)
+        return read_note(content) if content.read(len(START)) == START else None
+
+    def _load(self) -> list[Any]:
+        joblib = _joblib()
+        if self._mapped and self._kind is None and isinstance(self._source, MappedSource):
+            # More arrays than Linux maps for one process (OSError) are read instead.
+            with contextlib.suppress(OSError):
+                return [joblib.load(self.path, mmap_mode="r")]
+        return [joblib.load(self._source.file())]
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        values = self._values[field]
+        plain = isinstance(values, np.memmap) and values.flags.c_contiguous and values.dtype.isnative
+        if not plain or self.schema[field].cell is None:
+            return None
+        assert isinstance(values, np.memmap)
+        size = values.dtype.itemsize * int(np.prod(values.shape[1:]))
+        starts = values.offset + indices * size
+        return Spans([self.path], starts, np.full(len(indices), size, dtype=np.int64))
+
+    def facts(self) -> dict[str, Any]:
+        arrays = sum(isinstance(values, np.memmap) for values in self._values.values())
+        return {**super().facts(), "compression": self._kind or "none", "mapped columns": arrays}
+
+
+class JoblibWriter(ObjectWriter):
+    """Writes one dict of columns.
+
+    ``compress``: zlib, gzip, bz2, lzma, xz or lz4, with ``level`` from 1 to 9; the arrays can then not be
+    mapped.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        options: WriteOptions,
+        *,
+        compress: str | None = None,
+        level: int = 3,
+    ) -> None:
+        if compress is not None and compress not in COMPRESSIONS:
+            raise OptionError(f"compress is one of {', '.join(COMPRESSIONS)}, not {compress!r}", path=path)
+        if not 1 <= level <= 9:
+            raise OptionError(f"level is from 1 to 9, not {level}", path=path)
+        self._compress, self._level = compress, level
+        self._library = _joblib(".numpy_pickle")
+        super().__init__(path, schema, options)
+
+    def _row(self, value: Any) -> Any:
+        return _Inline(value) if isinstance(value, np.ndarray) else value
+
+    def _dump(self, table: dict[str, Any], note: bytes, file: BinaryIO) -> None:
+        out: Any = file
+        if self._compress is not None:
+            try:
+                out = _compressor(self._compress).compressor_file(file, compresslevel=self._level)
+            # lz4 is a library of its own.
+            except ValueError as error:
+                raise MissingLibraryError(f"{error} (pip install {self._compress})", path=self.path) from None
+        out.write(START + note)
+        pickler = self._library.NumpyPickler(out)
+        # Without the memory of every value that it has written.
+        pickler.fast = True
+        pickler.dump(table)
+        if out is not file:
+            out.close()
+
+
+class _Inline:
+    """An array inside a list, pickled where it stands: joblib would map each of them on its own."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __reduce__(self) -> Any:
+        return self._array.__reduce__()
+
+
+def sniff(probe: Probe) -> bool:
+    """Not compressed, with an array in its beginning, or ours. Nothing is loaded."""
+    head = probe.head
+    return len(head) > 2 and head[0] == 0x80 and 2 <= head[1] <= 5 and MARK in head
+
+
+FORMAT = Format(
+    name="joblib",
+    title="Joblib",
+    suffixes=(".joblib",),
+    spec="https://joblib.readthedocs.io/en/stable/persistence.html",
+    reader=JoblibReader,
+    writer=JoblibWriter,
+    sniff=sniff,
+    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    optional=True,
+    extra="joblib",
+    notes="loading can run code: opened only with allow_pickle; arrays that are not compressed are mapped",
+)

@@ -1,0 +1,360 @@
+"""Datasets that are Python objects: what pickle and joblib share.
+
+Loading such a file can run any code, so nothing is loaded before the caller has allowed it. What is a
+dataset: a dict of columns (arrays, lists), a list of dicts, tuples or values, a DataFrame, an array, and, in
+a file with several pickles, one sample or one list of samples after another.
+
+We write a dict of columns: arrays of numbers for cells of one fixed size, lists of plain values for all
+others (pictures as their encoded files, or as arrays of pixels). Before it stands our schema, as a text that
+the pickle drops at once: everybody else loads the dict and nothing besides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from .codecs import npy
+from .codecs.cells import decode_cell, encode_samples
+from .codecs.image_rules import ANY_ENCODED, ImageTarget
+from .codecs.infer import infer_field, infer_image
+from .columns import I64, Column, Columns, Ragged
+from .errors import BatchplantError, DamagedError, DataError, SchemaError, UnsafeError
+from .reader import Reader
+from .records import Note, note_of
+from .schema import Audio, Bool, Bytes, Field, Float, Image, Int, Schema, Video
+from .storage import Spool, open_source
+from .writer import Writer
+
+PLAIN = "data"
+# PROTO 4, then a text with four bytes of length; behind the text POP.
+NOTE_START, NOTE_END = b"\x80\x04X", b"0"
+NOTE_MOST = 64 << 20
+# Cells looked at to tell whether bytes are pictures, and bytes of cells in memory while a list is written.
+LOOK_AT = 32
+STEP_ROWS, STEP_BYTES = 1024, 4 << 20
+
+Values = npt.NDArray[Any] | list[Any]
+
+
+def pack_note(schema: Schema, samples: int) -> bytes:
+    """The schema as the beginning of a pickle that has no other effect."""
+    data = note_of(schema, samples)
+    return NOTE_START + len(data).to_bytes(4, "little") + data + NOTE_END
+
+
+def read_note(file: Any) -> Note | None:
+    """The schema that a file of ours begins with, read without unpickling."""
+    head = file.read(len(NOTE_START) + 4)
+    size = int.from_bytes(head[len(NOTE_START) :], "little")
+    if not head.startswith(NOTE_START) or size > NOTE_MOST:
+        return None
+    data = file.read(size)
+    return Note.from_bytes(data) if data.startswith(b'{"batchplant"') else None
+
+
+class ObjectReader(Reader):
+    """A subclass calls ``_open`` in its ``__init__``, and implements ``_note`` and ``_load``."""
+
+    _values: dict[str, Values]
+
+    def _note(self) -> Note | None:
+        raise NotImplementedError
+
+    def _load(self) -> list[Any]:
+        """All objects in the file. Whatever this raises means that the file is damaged."""
+        raise NotImplementedError
+
+    def _open(self, path: str, allowed: bool, fields: Iterable[str] | None) -> None:
+        self.path = path
+        self._source = open_source(path)
+        if allowed is not True:
+            raise UnsafeError(
+                f"loading a {self.format} file can run any code that somebody put into it; "
+                "open it with allow_pickle=True (--option allow_pickle=true) only if you trust its source",
+                path=path,
+            )
+        try:
+            note, objects = self._loaded()
+            self._accept(objects, note) if note is not None else self._infer(objects, fields)
+            if note is not None and fields is not None:
+                self.schema = self.schema.select(fields)
+        except BatchplantError as error:
+            raise error.at(path=path) from None
+
+    def _loaded(self) -> tuple[Note | None, list[Any]]:
+        try:
+            return self._note(), self._load()
+        except BatchplantError:
+            raise
+        except UnicodeDecodeError as error:
+            raise DamagedError(
+                f"the pickle does not load: {error}; one of Python 2 may need encoding='latin1' or 'bytes'"
+            ) from None
+        # Loading runs code, which raises what it likes.
+        except Exception as error:
+            raise DamagedError(f"it does not load: {type(error).__name__}: {error}") from None
+
+    def _accept(self, objects: list[Any], note: Note) -> None:
+        """A file of ours: the columns have to be what its schema says."""
+        self.kind, self.schema, self.beside = "a dict of columns", note.schema, []
+        if len(objects) != 1 or not isinstance(objects[0], dict) or list(objects[0]) != list(note.schema):
+            raise DamagedError("the fields are not those of its schema")
+        self._values = objects[0]
+        self.length = len(next(iter(self._values.values()), ())) if note.samples is None else note.samples
+        for name, field in self.schema.items():
+            values = self._values[name]
+            if field.cell is None:
+                good = type(values) is list
+            else:
+                dtype, shape = field.cell
+                good = isinstance(values, np.ndarray) and (values.dtype, values.shape[1:]) == (dtype, shape)
+            if not good or np.ndim(values[:0]) == 0 or len(values) != self.length:
+                raise DamagedError(f"the column is not {self.length} × {field}", field=name)
+
+    def _infer(self, objects: list[Any], fields: Iterable[str] | None) -> None:
+        try:
+            self.kind, found, self.beside = as_columns(objects)
+            chosen = list(found) if fields is None else Schema(dict.fromkeys(found, Bytes())).select(fields)
+            self._values = {name: found[name] for name in chosen}
+            lengths = {name: len(values) for name, values in self._values.items()}
+            if len(set(lengths.values())) > 1:
+                said = ", ".join(f"{name} {length}" for name, length in lengths.items())
+                raise SchemaError(f"the columns differ in length ({said}); choose equal ones with fields=[…]")
+            self.length = next(iter(lengths.values()), 0)
+            if not self.length and not any(isinstance(one, np.ndarray) for one in self._values.values()):
+                raise SchemaError("it holds no samples, so its fields cannot be told")
+            self.schema = Schema((name, self._infer_one(name)) for name in self._values)
+        except BatchplantError:
+            raise
+        # Objects of any class may be in it.
+        except Exception as error:
+            raise DamagedError(f"it cannot be read: {type(error).__name__}: {error}") from None
+
+    def _infer_one(self, name: str) -> Field:
+        values = self._values[name]
+        try:
+            if isinstance(values, np.ndarray):
+                return npy.field_of(values.dtype, values.shape[1:])
+            field = infer_field(values)
+        except BatchplantError as error:
+            raise error.at(field=name) from None
+        if isinstance(field, Int | Float | Bool) and field.cell is not None:
+            self._values[name] = np.array(values, dtype=field.cell[0])
+        elif isinstance(field, Bytes):
+            present = [value for value in values if value is not None]
+            some = np.unique(np.linspace(0, len(present) - 1, LOOK_AT).astype(int))
+            picture = infer_image(Ragged.from_cells([present[row] for row in some]))
+            if picture is not None:
+                return dataclasses.replace(picture, optional=field.optional)
+        return field
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        return Columns((name, self._column(name, indices)) for name in fields)
+
+    def _column(self, name: str, indices: I64) -> Column:
+        field, values = self.schema[name], self._values[name]
+        try:
+            if isinstance(values, np.ndarray):
+                return npy.rows(values, indices, field)
+            chosen = [{name: values[row]} for row in indices.tolist()]
+            if isinstance(field, Image | Audio | Video):
+                # To a writer's user a text means a file to read; here it is none.
+                for row, one in enumerate(chosen):
+                    if isinstance(one[name], str | os.PathLike):
+                        raise DamagedError(f"a {type(one[name]).__name__} is no {field.kind}", sample=row)
+            return encode_samples(Schema({name: field}), chosen)[name]
+        except BatchplantError as error:
+            sample = None if error.sample is None else int(indices[error.sample])
+            raise DamagedError(error.message, path=self.path, sample=sample, field=name) from None
+
+    def facts(self) -> dict[str, Any]:
+        return {"holds": self.kind} | ({"besides": ", ".join(self.beside)} if self.beside else {})
+
+    def close(self) -> None:
+        self._values = {}
+        self._source.close()
+
+
+# -- which objects are datasets ----------------------------------------------------------------------------
+
+
+def as_columns(objects: Sequence[Any]) -> tuple[str, dict[str, Values], list[str]]:
+    """(what it is, its columns, the names of what stands beside them and is no column)."""
+    if len(objects) != 1:
+        listed = bool(objects) and all(isinstance(one, list) for one in objects)
+        rows = [row for one in objects for row in one] if listed else list(objects)
+        return _of_rows(f"{len(objects)} pickles", rows)
+    [found] = objects
+    if hasattr(found, "iloc") and hasattr(found, "columns"):
+        names = [str(name) for name in found.columns]
+        return "a DataFrame", _named(names, [_series(found.iloc[:, at]) for at in range(len(names))]), []
+    if isinstance(found, Mapping):
+        names = [name.decode("latin1") if isinstance(name, bytes) else str(name) for name in found]
+        columns = _named(names, [_values(one) for one in found.values()])
+        held = {name: values for name, values in columns.items() if values is not None}
+        if held:
+            return "a dict of columns", held, [name for name in columns if name not in held]
+        return _of_rows("one sample", [found])
+    values = _values(found)
+    if isinstance(values, np.ndarray) and values.dtype.names:
+        return "a structured array", {name: values[name] for name in values.dtype.names}, []
+    if isinstance(values, np.ndarray):
+        return "an array", {PLAIN: values}, []
+    if values is None:
+        raise SchemaError(
+            f"one {type(found).__name__} is no dataset; a dict of columns, a list of dicts, a DataFrame and an "
+            "array are"
+        )
+    return _of_rows("a list", values)
+
+
+def _named(names: list[str], columns: list[Any]) -> dict[str, Any]:
+    if len(set(names)) < len(names):
+        raise SchemaError(f"two columns have one name: {', '.join(names)}")
+    return dict(zip(names, columns, strict=True))
+
+
+def _values(found: Any) -> Values | None:
+    """A column; None for what is a single value."""
+    if isinstance(found, list | tuple):
+        return list(found)
+    if hasattr(found, "to_numpy") and hasattr(found, "isna"):
+        return _series(found)
+    if hasattr(found, "__array__") and not isinstance(found, np.generic):
+        # A mapped array stays one.
+        array = found if isinstance(found, np.ndarray) else np.asarray(found)
+        if array.ndim:
+            return list(array) if array.dtype.hasobject and not array.dtype.names else array
+    return None
+
+
+def _series(found: Any) -> Values:
+    """A column of pandas: NaN and NaT are numbers where the column is one of numbers, else None."""
+    if getattr(found.dtype, "tz", None) is not None:
+        found = found.dt.tz_convert("UTC").dt.tz_localize(None)
+    if isinstance(found.dtype, np.dtype) and not found.dtype.hasobject:
+        return np.asarray(found.to_numpy())
+    missing = found.isna().to_numpy()
+    # Columns of pandas' own kinds (text, nullable numbers, categories) as the values they stand for.
+    values = found.to_numpy(dtype=object)
+    return [None if gone else value for gone, value in zip(missing, values, strict=True)]
+
+
+def _of_rows(kind: str, rows: list[Any]) -> tuple[str, dict[str, Values], list[str]]:
+    if rows and all(isinstance(row, Mapping) for row in rows):
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = [[row.get(name) for row in rows] for name in names]
+        return f"{kind} of dicts", _named([str(name) for name in names], columns), []
+    if rows and all(isinstance(row, tuple) and row for row in rows) and len({len(row) for row in rows}) == 1:
+        fields = getattr(rows[0], "_fields", range(len(rows[0])))
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        return f"{kind} of tuples", _named([str(name) for name in fields], columns), []
+    return f"{kind} of values", {PLAIN: rows}, []
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+class ObjectWriter(Writer):
+    """Cells go into spools; a subclass implements ``_dump``, which pickles the whole once at the end."""
+
+    def _dump(self, table: dict[str, Any], note: bytes, file: BinaryIO) -> None:
+        """Write the note, then the pickle of the table."""
+        raise NotImplementedError
+
+    def _row(self, value: Any) -> Any:
+        """A value inside a list, as it is pickled."""
+        return value
+
+    @classmethod
+    def image_target(cls, field: Image) -> ImageTarget:
+        return ImageTarget(ANY_ENCODED | {"raw"})
+
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        """Lists hold values, not cells: a cell that is none is found here, not at the end."""
+        found: dict[int, BatchplantError] = {}
+        for name, field in self.schema.items():
+            column = columns[name]
+            if isinstance(column, Ragged) and not isinstance(field, Image | Bytes | Audio | Video):
+                for row in range(len(column)):
+                    try:
+                        decode_cell(field, column, row)
+                    except DataError as error:
+                        found.setdefault(row, error.at(field=name))
+        return found
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        self._data = {name: self.partial.spool(f"{at}.data") for at, name in enumerate(self.schema)}
+        self._places = {
+            name: self.partial.spool(f"{at}.places")
+            for at, (name, field) in enumerate(self.schema.items())
+            if field.cell is None
+        }
+
+    def _write(self, columns: Columns) -> None:
+        for name, column in columns.items():
+            data = self._data[name]
+            if not isinstance(column, Ragged):
+                data.write(column)
+                continue
+            # Of each cell: start, size (-1: missing), and the shape where it is raw pixels.
+            places = np.zeros((len(column), 5), dtype=np.int64)
+            packed = column.take(slice(None))
+            places[:, 0] = data.size + packed.starts
+            places[:, 1] = packed.sizes if packed.valid is None else np.where(packed.valid, packed.sizes, -1)
+            if packed.shape is not None:
+                places[:, 2:] = packed.shape
+            data.write(packed.data)
+            self._places[name].write(places)
+
+    def _finish(self) -> str:
+        table = {name: self._pickled(name, field) for name, field in self.schema.items()}
+        with open(self.partial.folder / "object", "wb") as file:
+            self._dump(table, pack_note(self.schema, self.written), file)
+        return "object"
+
+    def _pickled(self, name: str, field: Field) -> Any:
+        if field.cell is None:
+            return _Rows(field, self._data[name], self._places[name], self._row)
+        dtype, shape = field.cell
+        if not self._data[name].size:
+            return np.empty((self.written, *shape), dtype)
+        mapped = np.memmap(self._data[name].path, dtype, "r+", shape=(self.written, *shape))
+        return mapped.view(np.ndarray)
+
+
+class _Rows:
+    """Pickles as a list, without ever being in memory whole."""
+
+    def __init__(self, field: Field, data: Spool, places: Spool, finish: Any) -> None:
+        self._field, self._data, self._places, self._finish = field, data, places, finish
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (), None, iter(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        at = 0
+        while at < self._places.size:
+            places = np.frombuffer(self._places.read_at(STEP_ROWS * 40, at), dtype=np.int64).reshape(-1, 5)
+            start = int(places[0, 0])
+            ends = places[:, 0] + places[:, 1].clip(0)
+            count = max(1, int(np.searchsorted(ends, start + STEP_BYTES, "right")))
+            places, ends = places[:count], ends[:count]
+            data = np.frombuffer(self._data.read_at(int(ends[-1]) - start, start), dtype=np.uint8)
+            offsets = np.append(places[:, 0], ends[-1]) - start
+            cells = Ragged(data, offsets, places[:, 2:].astype(np.int32), places[:, 1] >= 0)
+            for row in range(count):
+                yield self._finish(self._value(cells, row))
+            at += count * 40
+
+    def _value(self, cells: Ragged, row: int) -> Any:
+        data = cells[row]
+        if isinstance(self._field, Image) and data is not None and not cells.raw[row]:
+            return data.tobytes()
+        return decode_cell(self._field, cells, row)
