@@ -108,8 +108,8 @@ $(ASAN_VENV)/.installed: $(BUILD_INPUTS) | $(ASAN_VENV)/.tools
 	@touch $@
 
 # What a target needs beside the unit of its name.
-JPEG_SOURCES := $(addprefix native/,baseline.cpp huffman.cpp jpeg.cpp jpeg_kernels.cpp jpeg_kernels_avx2.cpp \
-  jpeg_kernels_neon.cpp kernels.cpp kernels_avx2.cpp kernels_neon.cpp)
+JPEG_SOURCES := $(addprefix native/,baseline.cpp huffman.cpp jpeg.cpp jpeg_encode.cpp jpeg_errors.cpp \
+  jpeg_kernels.cpp jpeg_kernels_avx2.cpp jpeg_kernels_neon.cpp kernels.cpp kernels_avx2.cpp kernels_neon.cpp)
 build/fuzz/tfrecord: $(addprefix native/,bytes.cpp crc.cpp)
 build/fuzz/jpeg build/fuzz/baseline: $(JPEG_SOURCES)
 build/fuzz/engine: $(JPEG_SOURCES) $(addprefix native/,fetch.cpp output.cpp probe.cpp resample.cpp)

@@ -72,6 +72,11 @@ the decoder, in this order, are done by the engine while it decodes, and cost no
         "Batches of pictures, (samples, height, width, channels), `uint8`, go in and come out.\n",
     ),
     "values": ("Labels, numbers, and anything else", ""),
+    "categories": (
+        "Categories",
+        "The first step of a text field, or of one of whole numbers. "
+        "[Tables in the loader](../guides/tables-in-the-loader.md#categories) shows it.\n",
+    ),
     "torch": (
         "PyTorch",
         """\

@@ -9,6 +9,8 @@ namespace mp = batchplant::msgpack;
 
 namespace {
 
+constexpr size_t most = 1000;
+
 // Scans the stream in pieces of this size; where the values begin must not depend on it.
 mp::Scanner scan(const uint8_t* data, size_t size, size_t piece) {
     mp::Scanner scanner;
@@ -18,8 +20,13 @@ mp::Scanner scan(const uint8_t* data, size_t size, size_t piece) {
         end = std::min(size, end + piece);
         // A piece on the heap of its own, so that a read behind it is seen.
         const std::vector<uint8_t> part(data + at, data + end);
-        at += scanner.feed(part.data(), part.size(), static_cast<int64_t>(at), size - at, 1000);
-        if (scanner.starts.size() >= 1000) break;
+        at += scanner.feed(part.data(), part.size(), static_cast<int64_t>(at), size - at, most);
+        if (scanner.starts.size() >= most) {
+            // A piece more or less must make no difference.
+            scanner.starts.resize(most);
+            scanner.fault = mp::Fault::none;
+            break;
+        }
     }
     return scanner;
 }

@@ -12,6 +12,7 @@
 #include <jerror.h>
 
 #include "baseline.hpp"
+#include "jpeg_errors.hpp"
 
 namespace batchplant {
 namespace {
@@ -23,54 +24,12 @@ constexpr uint64_t samples_always_allowed = 65536;
 // Encoders write some ten scans. Thousands of nearly empty ones would keep a small file decoding for minutes.
 constexpr int most_scans = 500;
 
-// libjpeg reports an error by calling error_exit, which must not return. longjmp skips destructors, so the
-// rule in this file is: a function that calls setjmp, and every function between it and libjpeg, holds
-// only trivially destructible objects. Errors become exceptions one level above, in plain C++.
-struct Errors {
-    jpeg_error_mgr manager;  // first, so that libjpeg's pointer to it is a pointer to this
-    std::jmp_buf jump;
-    char message[JMSG_LENGTH_MAX];
-    size_t warnings;
-    bool strict;
-};
-
-[[noreturn]] void fail(j_common_ptr codec) {
-    auto* errors = reinterpret_cast<Errors*>(codec->err);
-    codec->err->format_message(codec, errors->message);
-    std::longjmp(errors->jump, 1);
-}
-
-void on_message(j_common_ptr codec, int level) {
-    const bool is_warning = level < 0;
-    if (!is_warning) return;
-    auto* errors = reinterpret_cast<Errors*>(codec->err);
-    ++errors->warnings;
-    switch (codec->err->msg_code) {
-        case JWRN_EXTRANEOUS_DATA:
-        case JWRN_JFIF_MAJOR:
-        case JWRN_ADOBE_XFORM: return;
-        // libjpeg would go on with made-up pixels.
-        default:
-            if (errors->strict) fail(codec);
-    }
-}
-
 void limit_scans(j_common_ptr codec) {
     auto* decoder = reinterpret_cast<j_decompress_ptr>(codec);
     if (decoder->input_scan_number <= most_scans) return;
     auto* errors = reinterpret_cast<Errors*>(codec->err);
     std::snprintf(errors->message, sizeof errors->message, "more than %d scans", most_scans);
     std::longjmp(errors->jump, 1);
-}
-
-jpeg_error_mgr* install(Errors& errors) {
-    jpeg_std_error(&errors.manager);
-    errors.manager.error_exit = fail;
-    errors.manager.emit_message = on_message;
-    errors.message[0] = '\0';
-    errors.warnings = 0;
-    errors.strict = true;
-    return &errors.manager;
 }
 
 [[noreturn]] void throw_bad_jpeg(const std::string& reason) { throw std::invalid_argument("bad JPEG: " + reason); }
@@ -385,100 +344,6 @@ JpegDecoder::Part JpegDecoder::decode_part(size_t left, size_t top, size_t right
 size_t JpegDecoder::warnings() const { return state_->errors.warnings; }
 
 size_t JpegDecoder::own_parts() const { return state_->own_parts; }
-
-namespace {
-
-// libjpeg's own memory destination loses its buffer when encoding fails half-way; this one is
-// owned by the caller's frame, which no longjmp crosses.
-struct Sink {
-    jpeg_destination_mgr manager{};  // first, so that libjpeg's pointer to it is a pointer to this
-    uint8_t* data = nullptr;
-    size_t capacity = 0;
-
-    Sink() = default;
-    ~Sink() { std::free(data); }
-    Sink(const Sink&) = delete;
-    Sink& operator=(const Sink&) = delete;
-
-    size_t size() const { return capacity - manager.free_in_buffer; }
-};
-
-void grow(j_compress_ptr codec) {
-    auto* sink = reinterpret_cast<Sink*>(codec->dest);
-    constexpr size_t first_capacity = 65536;
-    const size_t used = sink->capacity;
-    const size_t wanted = used == 0 ? first_capacity : used * 2;
-    auto* grown = static_cast<uint8_t*>(std::realloc(sink->data, wanted));
-    if (grown == nullptr) ERREXIT1(codec, JERR_OUT_OF_MEMORY, 0);
-    sink->data = grown;
-    sink->capacity = wanted;
-    sink->manager.next_output_byte = grown + used;
-    sink->manager.free_in_buffer = wanted - used;
-}
-
-boolean grow_when_full(j_compress_ptr codec) {
-    grow(codec);
-    return TRUE;
-}
-
-void nothing_to_flush(j_compress_ptr) {}
-
-struct Encoder {
-    jpeg_compress_struct codec{};
-    Errors errors{};
-    Sink sink;
-
-    Encoder() {
-        codec.err = install(errors);
-        sink.manager.init_destination = grow;
-        sink.manager.empty_output_buffer = grow_when_full;
-        sink.manager.term_destination = nothing_to_flush;
-    }
-    ~Encoder() { jpeg_destroy_compress(&codec); }
-    Encoder(const Encoder&) = delete;
-    Encoder& operator=(const Encoder&) = delete;
-
-    bool encode(const uint8_t* pixels, ImageShape shape, int quality) {
-        if (setjmp(errors.jump)) return false;
-        jpeg_create_compress(&codec);
-        codec.dest = &sink.manager;
-        codec.image_width = static_cast<JDIMENSION>(shape.width);
-        codec.image_height = static_cast<JDIMENSION>(shape.height);
-        codec.input_components = static_cast<int>(shape.channels);
-        codec.in_color_space = shape.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
-        jpeg_set_defaults(&codec);
-        jpeg_set_quality(&codec, quality, TRUE);
-        jpeg_start_compress(&codec, TRUE);
-        const size_t stride = shape.width * shape.channels;
-        while (codec.next_scanline < codec.image_height) {
-            // libjpeg's API lacks const; it only reads the row.
-            JSAMPROW row = const_cast<uint8_t*>(pixels + codec.next_scanline * stride);
-            jpeg_write_scanlines(&codec, &row, 1);
-        }
-        jpeg_finish_compress(&codec);
-        return true;
-    }
-};
-
-}  // namespace
-
-std::vector<uint8_t> jpeg_encode(const uint8_t* pixels, ImageShape shape, int quality) {
-    if (shape.channels != 1 && shape.channels != 3) {
-        throw std::invalid_argument("JPEG takes 1 or 3 channels, not " + std::to_string(shape.channels));
-    }
-    if (shape.width < 1 || shape.height < 1 || shape.width > JPEG_MAX_DIMENSION || shape.height > JPEG_MAX_DIMENSION) {
-        throw std::invalid_argument("JPEG sides go from 1 to " + std::to_string(JPEG_MAX_DIMENSION) + ", not " +
-                                    std::to_string(shape.width) + " x " + std::to_string(shape.height));
-    }
-    if (quality < 1 || quality > 100) {
-        throw std::invalid_argument("JPEG quality goes from 1 to 100, not " + std::to_string(quality));
-    }
-    Encoder encoder;
-    if (!encoder.encode(pixels, shape, quality)) {
-        throw std::runtime_error(std::string("JPEG encoding failed: ") + encoder.errors.message);
-    }
-    return {encoder.sink.data, encoder.sink.data + encoder.sink.size()};
-}
 
 #define BATCHPLANT_TEXT_(x) #x
 #define BATCHPLANT_TEXT(x) BATCHPLANT_TEXT_(x)

@@ -570,3 +570,64 @@ class TestGpu:
             want = 2.0 * np.stack([pixels(n) for n in batch["ids"]]).transpose(0, 3, 1, 2)
             assert batch["image"].is_cuda
             assert np.array_equal(batch["image"].cpu(), want)
+
+
+# --- samples as a torch dataset -----------------------------------------------------------------------
+
+
+def _tables(tmp_path):
+    schema = {
+        "n": bp.Int("int16"), "x": bp.Float("float32"), "ok": bp.Bool(), "v": bp.Tensor("float64", (2,)),
+        "one": bp.Tensor("float32"), "t": bp.Text(), "image": bp.Image(),
+    }  # fmt: skip
+    with bp.create(tmp_path / "a.npz", schema) as out:
+        for row in range(10):
+            numbers = {
+                "n": row,
+                "x": row / 3,
+                "ok": row % 2 == 0,
+                "v": np.full(2, row),
+                "one": np.float32(row),
+            }
+            out.append({**numbers, "t": f"text {row}", "image": pixels(row)})
+    return bp.open(tmp_path / "a.npz")
+
+
+def test_samples_as_tensors(tmp_path):
+    dataset = _tables(tmp_path).to_torch()
+    assert len(dataset) == 10
+    sample = dataset[-1]
+    assert sample["n"].dtype == torch.int16
+    assert sample["x"].dtype == torch.float32
+    assert sample["ok"].dtype == torch.bool
+    assert (int(sample["n"]), bool(sample["ok"]), sample["v"].tolist()) == (9, False, [9.0, 9.0])
+    assert (sample["one"].shape, float(sample["one"])) == ((), 9.0)
+    assert sample["t"] == "text 9"
+    assert np.array_equal(sample["image"], pixels(9))
+    with pytest.raises(IndexError):
+        dataset[10]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_loader_over_samples(workers, tmp_path):
+    reader = _tables(tmp_path)
+    read = []
+    if not workers:
+        plain = reader._read
+        reader._read = lambda indices, fields: read.append(len(indices)) or plain(indices, fields)
+    dataset = reader.to_torch(["n", "v", "t"])
+    batches = list(torch.utils.data.DataLoader(dataset, batch_size=4, num_workers=workers))
+    assert [batch["n"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert batches[0]["v"].shape == (4, 2)
+    assert batches[2]["t"] == ["text 8", "text 9"]
+    assert read == ([] if workers else [4, 4, 2]), "a batch is read at once"
+
+
+def test_a_damaged_sample_of_a_torch_dataset_is_named(tmp_path):
+    with bp.create(tmp_path / "a.npz", {"j": bp.Json()}) as out:
+        out.append({"j": [1, 2, 3]})
+        out.append({"j": [4, 5, 6]})
+    data = (tmp_path / "a.npz").read_bytes()
+    (tmp_path / "a.npz").write_bytes(data.replace(b"[4, 5, 6]", b"[4, 5, 6}"))
+    with pytest.raises(bp.DecodeError, match=r"a\.npz, sample 1, field 'j'"):
+        bp.open(tmp_path / "a.npz").to_torch()[1]

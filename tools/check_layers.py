@@ -16,7 +16,7 @@ LAYERS = [
     ["errors", "_native", "_version"],
     ["schema", "columns", "buffers"],
     ["storage", "chunks", "gzip_source", "codecs", "checksums"],
-    ["index", "reader", "writer", "records", "objects"],
+    ["index", "reader", "writer", "records", "arrays", "textfile", "tables", "objects", "lake"],
     ["format"],
     ["shards", "interleave", "formats", "ops", "order"],
     ["registry", "plan"],

@@ -53,6 +53,7 @@ void bind_fetch(nb::module_& module);
 void bind_tfrecord(nb::module_& module);
 void bind_example(nb::module_& module);
 void bind_tar(nb::module_& module);
+void bind_text(nb::module_& module);
 void bind_features(nb::module_& module);
 
 }  // namespace batchplant

@@ -19,5 +19,6 @@ NB_MODULE(_native, module) {
     batchplant::bind_example(module);
     batchplant::bind_fetch(module);
     batchplant::bind_tar(module);
+    batchplant::bind_text(module);
     batchplant::bind_features(module);
 }

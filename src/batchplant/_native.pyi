@@ -1,5 +1,6 @@
 """The native core. Every function works without the GIL held; arrays are read in place, never converted."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -506,3 +507,122 @@ class ExampleSurvey:
     @property
     def unknown(self) -> int:
         """How many parts were not of these messages."""
+
+_Failure = tuple[int, int, str] | None
+
+class CsvScanner:
+    """Finds the rows of a CSV file that comes in pieces."""
+
+    def __init__(
+        self, delimiter: str, columns: int, blank_rows: bool, missing: Sequence[str], line: int
+    ) -> None: ...
+    def feed(self, piece: npt.NDArray[np.uint8], base: int, final: bool) -> int: ...
+    @property
+    def starts(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def bad(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def classes(self) -> list[int]: ...
+
+_KeyFacts = tuple[bytes, int, int, int, list[int], bool, bool]
+
+class JsonScanner:
+    """Finds the records of a JSON file that comes in pieces."""
+
+    def __init__(self, layout: int) -> None: ...
+    def feed(self, piece: npt.NDArray[np.uint8], base: int, final: bool) -> int: ...
+    @property
+    def broken(self) -> bool: ...
+    @property
+    def starts(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def bad(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def objects(self) -> int: ...
+    @property
+    def too_many(self) -> bool: ...
+    @property
+    def bare(self) -> _KeyFacts: ...
+    @property
+    def keys(self) -> list[_KeyFacts]: ...
+
+def csv_first(
+    data: npt.NDArray[np.uint8], delimiter: str, final: bool
+) -> tuple[list[bytes], int, int, int] | None:
+    """The fields of the first row, where it ends, the fault and its place; None where the data end before."""
+
+def csv_find(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    delimiter: str,
+    missing: Sequence[str],
+    columns: int,
+    wanted: Sequence[int],
+    empty: Sequence[bool],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8], _Failure]:
+    """Where the cells of these columns lie in rows."""
+
+def json_find(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    keys: list[bytes] | None,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64], _Failure]:
+    """Where the values of these keys lie in records."""
+
+def csv_unquote(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    doubled: npt.NDArray[np.uint8],
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Cells one after another; in those that are marked two quotes become one."""
+
+def json_unescape(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    escaped: npt.NDArray[np.uint8],
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Cells one after another; in those that are marked escapes are resolved."""
+
+def text_numbers(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    kind: str,
+    size: int,
+    out: npt.NDArray[np.uint8],
+) -> _Failure:
+    """Numbers out of their text; missing ones (-1) are zero. The first that is none, or None."""
+
+def text_base64(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], _Failure]:
+    """The bytes of base64 texts."""
+
+def json_arrays(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    kind: str,
+    size: int,
+    dims: Sequence[int],
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], _Failure]:
+    """The numbers of nested lists of these sizes (the first may be -1)."""
+
+def json_check(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint8]:
+    """Why each run is not one JSON value; 0 where it is."""
+
+def utf8_check(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint8]:
+    """1 for each run that is no UTF-8."""
+
+def text_pack(
+    rows: int, parts: list[tuple[Any, ...]], json: bool, delimiter: str, before: bytes, after: bytes
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Rows of CSV or JSON, put together from columns."""

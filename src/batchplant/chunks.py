@@ -62,6 +62,8 @@ class ChunkCache:
             with self._lock:
                 self._is_awaited(key, mine)
             mine.set_exception(error)
+            # Else the exception would hold itself, and through its frames whatever make needed.
+            del mine
             raise
         with self._lock:
             self.made += 1

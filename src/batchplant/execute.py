@@ -16,7 +16,7 @@ from .codecs import image as pictures
 from .codecs.cells import decode_cell
 from .columns import I32, I64, U8, Column, Ragged, as_bytes
 from .errors import BatchplantError, DataError, DecodeError, Problem
-from .ops.base import Draws
+from .ops.base import CellOp, Draws
 from .ops.values import ragged_values
 from .plan import ImageStage, Output, Plan, Step, spec_of
 from .reader import Reader
@@ -123,7 +123,9 @@ class Executor:
                 field = self.reader.schema[output.field]
                 # Not the last output of the field: the others must not see what the ops do to this one.
                 last = self._last_of[output.field] == output.name
-                value = _as_values(field, output.field, columns[output.field], failed, copy=not last)
+                value = columns[output.field]
+                if not output.steps or not isinstance(output.steps[0].op, CellOp):
+                    value = _as_values(field, output.field, value, failed, copy=not last)
             if failed:
                 break
             began = time.perf_counter()

@@ -1,11 +1,11 @@
-"""Random access into GZIP and ZLIB files.
+"""Random access into GZIP, ZLIB and Zstandard files.
 
 A GZIP file is read from seek points, which indexed_gzip finds: each remembers 32 KiB of what was unpacked
 before it, so that unpacking can begin there. There is one every MiB; a read costs half of that on average.
 The points can be kept (:meth:`GzipSource.points`), and a reader that has them opens at once.
 
-For ZLIB files there is no library that could do this. They are unpacked once when they are opened: into
-memory, or, from 64 MiB on, into a temporary file without a name.
+For ZLIB and Zstandard files there is no library that could do this. They are unpacked once when they are
+opened: into memory, or, from 64 MiB on, into a temporary file without a name.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from . import _native
+from .chunks import ChunkCache
 from .columns import I64, U8, as_bytes
 from .errors import DamagedError, MissingLibraryError, OptionError
 from .storage import Source, open_source, plan_ranges
@@ -43,6 +44,36 @@ def kind_of(head: bytes) -> str | None:
     # Deflate with a window of at most 32 KiB, and a check of the two bytes; no preset dictionary.
     zlib_head = len(head) > 1 and head[0] & 15 == 8 and head[0] >> 4 <= 7 and not head[1] & 32
     return "zlib" if zlib_head and (head[0] << 8 | head[1]) % 31 == 0 else None
+
+
+def is_zstd(head: bytes) -> bool:
+    """Whether a file that begins like this is packed with Zstandard."""
+    return head[:4] == b"\x28\xb5\x2f\xfd"
+
+
+def unzstd(source: Source) -> Iterator[U8]:
+    """Everything that is packed in it, in pieces of at most 1 MiB; damage is a DamagedError."""
+    pyarrow = _pyarrow()
+    try:
+        stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(source.file(), mode="r"), "zstd")
+        while piece := stream.read(PIECE):
+            yield np.frombuffer(piece, dtype=np.uint8)
+    except (OSError, ValueError) as error:
+        raise DamagedError(f"not sound zstd: {error}", path=source.path) from None
+
+
+def zstd_compress(level: int | None = None) -> Callable[[U8], bytes]:
+    """Packs bytes as a frame of its own."""
+    pyarrow = _pyarrow()
+    if not 1 <= (3 if level is None else level) <= 22:
+        raise OptionError(f"level is 1 to 22 for zstd, not {level}")
+    codec = pyarrow.Codec("zstd", compression_level=level or 3)
+
+    def compress(data: U8) -> bytes:
+        packed: bytes = codec.compress(data.data, asbytes=True)
+        return packed
+
+    return compress
 
 
 def inflate(source: Source, kind: str = "gzip", report: Callable[[int], None] | None = None) -> Iterator[U8]:
@@ -138,6 +169,44 @@ class GzipSource(Source):
         super().close()
 
 
+class CachedSource(Source):
+    """Another source whose pieces are kept for a while, because getting them costs more than keeping them."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source.path, source.size)
+        self._source = source
+        self._pieces = ChunkCache()
+
+    def _piece(self, number: int) -> U8:
+        start = number * PIECE
+        return self._pieces.get(
+            number,
+            lambda: self._source.view(start, min(PIECE, self.size - start)),
+            lambda piece: piece.nbytes,
+        )
+
+    def _view(self, start: int, size: int) -> U8:
+        first, last = start // PIECE, max(start, start + size - 1) // PIECE
+        if first * PIECE >= self.size:
+            return np.empty(0, dtype=np.uint8)
+        pieces = [self._piece(number) for number in range(first, last + 1)]
+        whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return whole[start - first * PIECE :][:size]
+
+    def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
+        some = np.flatnonzero(sizes)
+        ranges, where = plan_ranges(starts[some], sizes[some], gap=0, most=MOST)
+        for number, (first, end) in enumerate(ranges):
+            rows = some[where == number]
+            data = self._view(first, end - first)
+            _native.copy_runs(data, starts[rows] - first, sizes[rows], out, out_starts[rows])
+
+    def close(self) -> None:
+        self._source.close()
+        self._pieces.clear()
+        super().close()
+
+
 class UnpackedSource(Source):
     """What was packed, unpacked."""
 
@@ -160,7 +229,7 @@ def unpack(packed: Source, kind: str) -> UnpackedSource:
     """All of it, in memory or in a temporary file."""
     memory: list[U8] = []
     size = 0
-    pieces = inflate(packed, kind)
+    pieces = unzstd(packed) if kind == "zstd" else inflate(packed, kind)
     for piece in pieces:
         memory.append(piece)
         size += len(piece)
@@ -199,3 +268,11 @@ def _indexed_gzip() -> Any:
     except ImportError:
         raise MissingLibraryError('gzip files need indexed_gzip: pip install "batchplant[gzip]"') from None
     return indexed_gzip
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise MissingLibraryError('zst files need pyarrow: pip install "batchplant[arrow]"') from None
+    return pyarrow

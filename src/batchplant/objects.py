@@ -61,6 +61,9 @@ def read_note(file: Any) -> Note | None:
 class ObjectReader(Reader):
     """A subclass calls ``_open`` in its ``__init__``, and implements ``_note`` and ``_load``."""
 
+    # What the file holds, in words; the names of what stands beside the columns.
+    kind: str
+    beside: list[str]
     _values: dict[str, Values]
 
     def _note(self) -> Note | None:
@@ -208,8 +211,8 @@ def as_columns(objects: Sequence[Any]) -> tuple[str, dict[str, Values], list[str
         return "an array", {PLAIN: values}, []
     if values is None:
         raise SchemaError(
-            f"one {type(found).__name__} is no dataset; a dict of columns, a list of dicts, a DataFrame and an "
-            "array are"
+            f"one {type(found).__name__} is no dataset; a dict of columns, a list of dicts, a DataFrame "
+            "and an array are"
         )
     return _of_rows("a list", values)
 

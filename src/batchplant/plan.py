@@ -18,7 +18,7 @@ import numpy as np
 from .codecs import image as pictures
 from .columns import Ragged
 from .errors import DataError, OptionError
-from .ops.base import Op, Spec
+from .ops.base import CellOp, Op, Spec
 from .ops.decode import ChannelsFirst, Decode, ImageDecoder, Normalize, RandomHorizontalFlip
 from .ops.values import Function
 from .reader import Reader
@@ -130,8 +130,11 @@ def _output(reader: Reader, name: str, pipe: Pipe) -> Output:
             spec = image.spec
         else:
             spec = spec_of(field)
-        for step in steps:
-            spec = step.op.infer(spec)
+        for number, step in enumerate(steps):
+            if isinstance(step.op, CellOp) and number == 0 and image is None:
+                spec = step.op.infer_field(field)
+            else:
+                spec = step.op.infer(spec)
     except OptionError as error:
         raise error.at(path=reader.path, field=name) from None
     return Output(name, pipe.field, image, tuple(steps), spec)

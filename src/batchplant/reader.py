@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from .codecs.arrow import table_of
 from .codecs.cells import decode_sample
 from .columns import I64, Columns, Spans
-from .errors import BatchplantError, DataError, OptionError, Problem, SampleIndexError
+from .errors import (
+    BatchplantError,
+    DataError,
+    MissingLibraryError,
+    OptionError,
+    Problem,
+    SampleIndexError,
+)
 from .schema import Schema
 
 
@@ -121,6 +130,25 @@ class Reader:
     def subset(self, indices: Any) -> Reader:
         """Only these samples, in this order."""
         return View(self, indices=self._check(indices))
+
+    def to_torch(self, fields: Iterable[str] | None = None) -> Any:
+        """A map-style dataset of torch: decoded samples as dicts, numbers and arrays as tensors."""
+        # The reader knows no framework; who asks for one has it.
+        interop = importlib.import_module("batchplant.interop.torch")
+        return interop.Samples(self if fields is None else self.select(fields))
+
+    def to_arrow(self, fields: Iterable[str] | None = None) -> Any:
+        """All samples as a pyarrow.Table, in memory; the kinds of the fields stand in its metadata."""
+        schema = self._schema_of(fields)
+        return table_of(schema, self.scan(4096, schema))
+
+    def to_pandas(self, fields: Iterable[str] | None = None) -> Any:
+        """All samples as a pandas.DataFrame; tensors and lists are objects in it."""
+        table = self.to_arrow(fields)
+        try:
+            return table.to_pandas()
+        except ImportError:
+            raise MissingLibraryError("data frames need pandas: pip install pandas") from None
 
     def verify_each(self, rows: Iterable[int]) -> Iterator[Problem]:
         """The damaged cells among these samples, read one by one."""

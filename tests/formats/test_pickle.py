@@ -35,7 +35,7 @@ class Bomb:
         self.mark = str(mark)
 
     def __reduce__(self):
-        return open, (self.mark, "w")
+        return os.makedirs, (self.mark, 0o777, True)
 
 
 @pytest.mark.parametrize("name", ["a.pkl", "a.bin", "a.parquet"])
@@ -84,7 +84,7 @@ def test_no_command_loads_without_leave(tmp_path, capsys):
 
 
 def test_what_loading_raises_is_a_damaged_file(tmp_path):
-    (tmp_path / "a.pkl").write_bytes(pickle.dumps([Bomb(tmp_path / "no" / "folder")]))
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps([Bomb("/proc/no/folder")]))
     with pytest.raises(bp.DamagedError, match="does not load: FileNotFoundError"):
         bp.open(tmp_path / "a.pkl", allow_pickle=True)
     (tmp_path / "a.pkl").write_bytes(b"")

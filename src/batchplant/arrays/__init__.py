@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from . import regions
 from .grid import Grid, Index, Place
 from .layout import NOTE, Note
 from .reader import GridReader
 from .store import Blob, FolderStore, Store, good_name, open_store, zip_top
-from .writer import GridWriter, Part, replace_file
+from .writer import GridWriter, Part, Style
 
 __all__ = [
     "NOTE",
@@ -20,8 +21,9 @@ __all__ = [
     "Part",
     "Place",
     "Store",
+    "Style",
     "good_name",
     "open_store",
-    "replace_file",
+    "regions",
     "zip_top",
 ]

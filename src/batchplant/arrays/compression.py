@@ -1,8 +1,8 @@
 """Packing and unpacking of chunks, with a bound: what comes out is never more than the chunk can hold.
 
-GZIP, bzip2 and xz are Python's own. Zstandard, Blosc and LZ4 come from numcodecs, the codecs of the Zarr project.
-It trusts the sizes in their headers (a Blosc chunk that was cut is read beyond its end), so they are checked
-here first.
+GZIP, bzip2 and xz are Python's own. Zstandard, Blosc and LZ4 come from numcodecs, the codecs of the Zarr
+project. It trusts the sizes in their headers (a Blosc chunk that was cut is read beyond its end), so they
+are checked here first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def unpack(kind: str, data: Any, most: int) -> Any:
 
 def _stream(make: Callable[[], Any], data: Any, most: int) -> bytes:
     """One stream after another."""
-    parts, left, data = [], most, memoryview(data)
+    parts: list[bytes] = []
+    left, data = most, memoryview(data)
     while len(data) or not parts:
         stream = make()
         part = stream.decompress(data, left + 1)
@@ -125,8 +126,9 @@ def level_of(kind: str, level: int | None, known: tuple[str, ...]) -> int:
     return level
 
 
-def pack(kind: str, level: int, data: Any, itemsize: int = 1) -> Any:
-    """These bytes, compressed; ``itemsize``: of the values, for Blosc's shuffle."""
+def pack(kind: str, level: int, data: Any, itemsize: int = 1, checksum: bool = False) -> Any:
+    """These bytes, compressed; ``itemsize``: of the values, for Blosc's shuffle; ``checksum``: for
+    Zstandard."""
     if kind == "gzip":
         stream = zlib.compressobj(level, wbits=31)
         return stream.compress(data) + stream.flush()
@@ -135,7 +137,7 @@ def pack(kind: str, level: int, data: Any, itemsize: int = 1) -> Any:
     if kind == "xz":
         return lzma.compress(data, preset=level)
     if kind == "zstd":
-        return numcodecs().zstd.compress(data, level)
+        return numcodecs().zstd.compress(data, level, checksum)
     if kind == "blosc":
         return numcodecs().blosc.compress(data, b"zstd", level, 1, typesize=itemsize)
     return data

@@ -38,9 +38,10 @@ class Place(NamedTuple):
 class Grid:
     """An array of ``shape`` in ``chunks``.
 
-    ``locate`` says where a chunk is (None: it is missing), ``decode`` makes an array (or Ragged, of text and
-    bytes) of its bytes. ``plain``: these bytes are the values themselves, in C order. ``fill`` makes the value of
-    a missing chunk. ``packing`` is for people.
+    ``locate`` says where a chunk is (None: it is missing), ``decode`` makes an array (or Ragged, of text
+    and bytes) of its bytes. ``plain``: these bytes are the values themselves, in C order, behind a header
+    whose size ``header`` says. ``cropped``: the last chunk holds only the rows that there are. ``fill``
+    makes the value of a missing chunk. ``packing`` is for people.
     """
 
     store: Store
@@ -53,9 +54,12 @@ class Grid:
     fill: Callable[[], Any]
     plain: bool = False
     packing: str = "none"
+    header: Callable[[U8], int] | None = None
+    cropped: bool = False
+    # Chunks of samples in one file.
+    per_file: int = 1
     # Whether a missing chunk is one of fill values, or damage.
     may_miss: bool = True
-    attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sizes = [*self.shape, *self.chunks]
@@ -93,7 +97,9 @@ class Grid:
         """One chunk: an array of the chunk's shape, or of what the array has left there; or Ragged."""
         if self.plain:
             blob = self.blob(cache, index)
-            return self._filled(index) if blob is None else blob.data.view(self.dtype).reshape(self.chunks)
+            if blob is None:
+                return self._filled(index)
+            return blob.data.view(self.dtype).reshape(-1, *self.chunks[1:])
         return cache.get((self.name, index), functools.partial(self._load, index), _size)
 
     def _load(self, index: Index) -> Any:
@@ -139,13 +145,19 @@ class Grid:
         blob = None if place is None else self.store.place(place.name)
         if place is None or blob is None:
             return None
-        data = blob.data[place.start :] if place.size is None else (
-            blob.data[place.start : place.start + place.size]
-        )  # fmt: skip
-        if len(data) != self.chunk_bytes:
-            message = f"the chunk has {len(data)} bytes, and {self.chunk_bytes} are needed"
-            raise DamagedError(message, path=self.store.full(place.name), offset=place.start or None)
-        return Blob(data, blob.file, blob.start + place.start, blob.keep)
+        end = len(blob.data) if place.size is None else place.start + place.size
+        data, start, need = blob.data[place.start : end], place.start, self.chunk_bytes
+        try:
+            if self.header is not None:
+                start += self.header(data)
+                data = data[start - place.start :]
+            if self.cropped:
+                need = min(need, (self.shape[0] - index[0] * self.chunks[0]) * self.width)
+            if len(data) != need:
+                raise DamagedError(f"the chunk has {len(data)} bytes, and {need} are needed")
+        except DamagedError as error:
+            raise error.at(path=self.store.full(place.name), offset=start or None) from None
+        return Blob(data, blob.file, blob.start + start, blob.keep)
 
     # -- rows ------------------------------------------------------------------------------------------
 
@@ -191,7 +203,7 @@ class Grid:
         for number, members in _groups(numbers):
             for rest in itertools.product(*map(range, counts)):
                 chunk = self._named(cache, (number, *rest), samples[members[0]])
-                where = [
+                where: Any = [
                     slice(at * size, min((at + 1) * size, most))
                     for at, size, most in zip(rest, self.chunks[1:], self.row, strict=True)
                 ]
@@ -211,7 +223,9 @@ class Grid:
     def runs(self, cache: ChunkCache, starts: I64, counts: I64, samples: I64) -> U8:
         """Runs of rows, one after another; a run may go over the border of chunks. Bounds are checked."""
         if not self.whole_rows:
-            raise DamagedError(f"chunks of {self.chunks} do not hold whole rows of {self.row}", path=self._path)
+            raise DamagedError(
+                f"chunks of {self.chunks} do not hold whole rows of {self.row}", path=self._path
+            )
         offsets = starts_of(counts)
         out = np.empty(int(offsets[-1]) * self.width, dtype=np.uint8)
         size = self.chunks[0]
@@ -225,9 +239,7 @@ class Grid:
         self._copy(cache, number, begin - number * size, end - begin, out, places, samples[run])
         return out
 
-    def places(
-        self, cache: ChunkCache, starts: I64, counts: I64
-    ) -> tuple[list[str], I32, I64, I64] | None:
+    def places(self, cache: ChunkCache, starts: I64, counts: I64) -> tuple[list[str], I32, I64, I64] | None:
         """Files, and file, start and size of each run; None where some run is no plain run of bytes."""
         if not self.plain or not self.whole_rows or not self.width:
             return None
@@ -256,6 +268,9 @@ class Grid:
 def _groups(numbers: I64) -> Iterator[tuple[int, I64]]:
     """(number, where it occurs) of each number, in order."""
     if not len(numbers):
+        return
+    if (numbers == numbers[0]).all():
+        yield int(numbers[0]), np.arange(len(numbers))
         return
     # A scan asks for one chunk after another.
     order = np.argsort(numbers, kind="stable") if (np.diff(numbers) < 0).any() else np.arange(len(numbers))

@@ -4,13 +4,14 @@ A field is one of
 
 - *rows*: one array, a row for each sample (numbers, tensors of one shape);
 - *masked*: the same with missing cells: ``values``, and ``valid``, which is false where a cell is missing;
-- *ragged*: ``values``, the cells of all samples one after another, and ``offsets``, where they begin (one more
-  than there are samples, in rows of ``values``); ``shape`` (height, width, channels) for raw pictures, zeros for
-  encoded ones; ``valid`` where cells may be missing.
+- *ragged*: ``values``, the cells of all samples one after another, and ``offsets``, where they begin (one
+  more than there are samples, in rows of ``values``); ``shape`` (height, width, channels) for raw pictures,
+  zeros for encoded ones; ``valid`` where cells may be missing.
 
 The note lies in the attributes of the top, under ``batchplant``::
 
-    {"version": 1, "samples": 1000, "schema": [{"name": "image", "kind": "image"}, …], "paths": ["image", …]}
+    {"version": 1, "samples": 1000, "schema": [{"name": "image", "kind": "image"}, …], "paths": ["image", …],
+     "packing": {"kind": "zstd", "level": 3}}
 """
 
 from __future__ import annotations
@@ -33,12 +34,15 @@ _UNSAFE = re.compile(r"[\x00-\x1f/\\:*?\"<>|]|^[._]|^\d+$|\.$|^$")
 
 
 def fixed(field: Field) -> Part | None:
-    """Dtype and shape of a cell where all that are there have the same."""
+    """Dtype and shape of a cell where all that are there have the same, and are the bare values."""
+    if field.optional and isinstance(field, Tensor) and not field.flat:
+        return None
     return dataclasses.replace(field, optional=False).cell if field.optional else field.cell
 
 
 def parts_of(field: Field) -> dict[str, Part]:
-    """The arrays of a field by their name below it (empty: the field is an array itself), each with its row."""
+    """The arrays of a field by their name below it (empty: the field is an array itself), each with its
+    row."""
     cell = fixed(field)
     valid = {VALID: (np.dtype(np.bool_), ())} if field.optional else {}
     if cell is not None:
@@ -67,6 +71,8 @@ class Note(NamedTuple):
     schema: Schema
     paths: dict[str, str]
     samples: int
+    # Compression and level, for those who write into the arrays later.
+    packing: tuple[str, int] = ("none", 0)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -74,6 +80,7 @@ class Note(NamedTuple):
             "samples": self.samples,
             "schema": self.schema.to_json(),
             "paths": list(self.paths.values()),
+            "packing": {"kind": self.packing[0], "level": self.packing[1]},
         }
 
     @classmethod
@@ -86,6 +93,8 @@ class Note(NamedTuple):
             samples = found["samples"]
             if type(samples) is not int or samples < 0:
                 raise ValueError(f"{samples} samples")
-            return cls(schema, dict(zip(schema, paths, strict=True)), samples)
+            packing = found["packing"]
+            how = str(packing["kind"]), int(packing["level"])
+            return cls(schema, dict(zip(schema, paths, strict=True)), samples, how)
         except (ValueError, KeyError, TypeError, AttributeError, SchemaError) as error:
             raise DamagedError(f"the note of the schema is damaged: {error}") from None

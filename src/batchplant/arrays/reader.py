@@ -28,7 +28,12 @@ class GridReader(Reader):
     roots: tuple[str, ...] = ()
 
     def __init__(
-        self, path: str, *, fields: Iterable[str] | None = None, missing: str = "auto", cache: int | None = None
+        self,
+        path: str,
+        *,
+        fields: Iterable[str] | None = None,
+        missing: str = "auto",
+        cache: int | None = None,
     ) -> None:
         if missing not in ("auto", "fill", "error"):
             raise OptionError(f"missing is auto, fill or error, not {missing!r}")
@@ -39,17 +44,17 @@ class GridReader(Reader):
             self._grids, attributes = self._find(self.store)
             note = attributes.get(NOTE)
             wanted = None if fields is None else list(fields)
-            self._noted = note is not None
-            self._open_noted(Note.from_json(note), wanted) if self._noted else self._open_plain(wanted)
+            self.note = None if note is None else Note.from_json(note)
+            self._open_plain(wanted) if self.note is None else self._open_noted(self.note, wanted)
         except BatchplantError as error:
             self.store.close()
             raise error.at(path=path) from None
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
             self.store.close()
             raise DamagedError(f"its metadata is damaged: {error}", path=path) from None
-        fill = self._noted if missing == "auto" else missing == "error"
-        for grid in self._parts.values():
-            grid.may_miss = not fill
+        damage = self.note is not None if missing == "auto" else missing == "error"
+        for grid in self.parts.values():
+            grid.may_miss = not damage
 
     # -- what a format implements ----------------------------------------------------------------------
 
@@ -66,7 +71,7 @@ class GridReader(Reader):
     def _open_noted(self, note: Note, wanted: Sequence[str] | None) -> None:
         self.schema = note.schema if wanted is None else note.schema.select(wanted)
         self.length = note.samples
-        self._parts: dict[tuple[str, str], Grid] = {}
+        self.parts: dict[tuple[str, str], Grid] = {}
         for name, field in self.schema.items():
             for part, (dtype, row) in parts_of(field).items():
                 path = f"{note.paths[name]}/{part}" if part else note.paths[name]
@@ -79,8 +84,10 @@ class GridReader(Reader):
                 if part != VALUES or fixed(field) is not None:
                     need = note.samples + (part == OFFSETS)
                     if grid.shape[0] != need:
-                        raise DamagedError(f"{path} has {grid.shape[0]} rows, and {need} are needed", field=name)
-                self._parts[name, part] = grid
+                        raise DamagedError(
+                            f"{path} has {grid.shape[0]} rows, and {need} are needed", field=name
+                        )
+                self.parts[name, part] = grid
 
     def _as_noted(self, grid: Grid, dtype: np.dtype[Any], row: tuple[int, ...]) -> Grid:
         """The array with this dtype and row, where the format has to store it as another."""
@@ -105,7 +112,7 @@ class GridReader(Reader):
         fields = {name: _field_of(name, named[name]) for name in (wanted or named)}
         self.schema = Schema(fields)
         self.length = next(iter(named.values())).shape[0]
-        self._parts = {(name, ""): named[name] for name in fields}
+        self.parts = {(name, ""): named[name] for name in fields}
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -123,13 +130,13 @@ class GridReader(Reader):
 
     def _read_field(self, name: str, indices: I64) -> Column:
         field = self.schema[name]
-        if not self._noted:
-            return self._parts[name, ""].rows(self._cache, indices, field)
-        if (name, "") in self._parts:
-            return self._parts[name, ""].rows(self._cache, indices)
+        if self.note is None:
+            return self.parts[name, ""].rows(self._cache, indices, field)
+        if (name, "") in self.parts:
+            return self.parts[name, ""].rows(self._cache, indices)
         valid = self._rows(name, VALID, indices)
-        values = self._parts[name, VALUES]
-        if (name, OFFSETS) not in self._parts:
+        values = self.parts[name, VALUES]
+        if (name, OFFSETS) not in self.parts:
             rows = values.rows(self._cache, indices)
             assert not isinstance(rows, Ragged)
             return Ragged(as_bytes(rows[valid]), starts_of(valid * values.width), None, valid)
@@ -142,13 +149,13 @@ class GridReader(Reader):
         return Ragged(data, starts_of(counts * values.width), shape, valid)
 
     def _rows(self, name: str, part: str, indices: I64) -> Any:
-        grid = self._parts.get((name, part))
+        grid = self.parts.get((name, part))
         return None if grid is None else grid.rows(self._cache, indices)
 
     def _runs(self, name: str, indices: I64) -> tuple[I64, I64]:
         """Where cells begin in ``values``, and how many rows of it they have."""
         starts, ends = self._rows(name, OFFSETS, indices), self._rows(name, OFFSETS, indices + 1)
-        bad = (starts < 0) | (ends < starts) | (ends > self._parts[name, VALUES].shape[0])
+        bad = (starts < 0) | (ends < starts) | (ends > self.parts[name, VALUES].shape[0])
         if bad.any():
             raise DamagedError("its offsets are damaged", sample=int(indices[int(np.argmax(bad))]))
         return starts, ends - starts
@@ -160,8 +167,8 @@ class GridReader(Reader):
             raise error.at(path=self.path, field=field) from None
 
     def _find_spans(self, field: str, indices: I64) -> Spans | None:
-        ragged = (field, OFFSETS) in self._parts
-        grid = self._parts.get((field, VALUES if ragged else ""))
+        ragged = (field, OFFSETS) in self.parts
+        grid = self.parts.get((field, VALUES if ragged else ""))
         if grid is None or not grid.plain or (not ragged and self.schema[field].cell is None):
             return None
         starts, counts = self._runs(field, indices) if ragged else (indices, np.ones_like(indices))
@@ -178,28 +185,28 @@ class GridReader(Reader):
         """By the chunks of the field that has the most bytes."""
         if not self.length:
             return None
-        heavy = {
-            name: self._parts.get((name, ""), self._parts.get((name, VALUES))) for name in self.schema
-        }
-        name, grid = max(heavy.items(), key=lambda one: 0 if one[1] is None else one[1].width * one[1].shape[0])
+        heavy = {name: self.parts.get((name, ""), self.parts.get((name, VALUES))) for name in self.schema}
+        name, grid = max(
+            heavy.items(), key=lambda one: 0 if one[1] is None else one[1].width * one[1].shape[0]
+        )
         assert grid is not None
         rows = np.arange(self.length, dtype=np.int64)
-        return (self._runs(name, rows)[0] if (name, OFFSETS) in self._parts else rows) // grid.chunks[0]
+        return (self._runs(name, rows)[0] if (name, OFFSETS) in self.parts else rows) // grid.chunks[0]
 
     def facts(self) -> dict[str, Any]:
         return {
             f"chunks of {name}{'/' if part else ''}{part}": grid.said()
-            for (name, part), grid in self._parts.items()
+            for (name, part), grid in self.parts.items()
             if part in ("", VALUES)
         }
 
     def _verify(self) -> Iterator[Problem]:
         yield from self._differing()
-        for (name, part), grid in self._parts.items():
+        for (name, part), grid in self.parts.items():
             if part == OFFSETS:
                 ends = grid.rows(self._cache, np.array([0, self.length]))
                 assert not isinstance(ends, Ragged)
-                if ends.tolist() != [0, self._parts[name, VALUES].shape[0]]:
+                if ends.tolist() != [0, self.parts[name, VALUES].shape[0]]:
                     yield Problem("its offsets do not cover its values", self.path, field=name)
 
     def close(self) -> None:

@@ -70,11 +70,12 @@ class FolderStore(Store):
     def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
         try:
             with open(os.path.join(self.path, name), "rb", buffering=0) as file:
-                if start:
-                    whole = os.fstat(file.fileno()).st_size
-                    file.seek(max(0, whole + start) if start < 0 else start)
-                    return np.frombuffer(file.read(-1 if size is None else size), dtype=np.uint8)
-                return np.frombuffer(file.read() if size is None else file.read(size), dtype=np.uint8)
+                whole = os.fstat(file.fileno()).st_size
+                start = max(0, whole + start) if start < 0 else min(start, whole)
+                # No memory for a size that lies.
+                size = whole - start if size is None else min(size, whole - start)
+                file.seek(start)
+                return np.frombuffer(file.read(size), dtype=np.uint8)
         except MISSING:
             return None
         except OSError as error:
@@ -149,9 +150,7 @@ class ZipStore(Store):
             if len(found) != size:
                 raise ValueError("it is cut short")
         except (zlib.error, ValueError) as error:
-            raise DamagedError(
-                f"member {member.filename}: {error}", path=self.path, offset=start
-            ) from None
+            raise DamagedError(f"member {member.filename}: {error}", path=self.path, offset=start) from None
         return np.frombuffer(found, dtype=np.uint8)
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:

@@ -1,7 +1,7 @@
 """GridWriter: fields as arrays in chunks. A format says how a chunk and the metadata look.
 
-Rows are gathered until a chunk is full; it is packed and written on several threads. What is not full yet at a
-checkpoint lies in a file of its own, so that a resumed writer goes on with it.
+Rows are gathered until a chunk is full; it is packed and written on several threads. What is not full yet
+at a checkpoint lies in a file of its own, so that a resumed writer goes on with it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import threading
 import zipfile
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,17 +21,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ..codecs.image_rules import ANY_ENCODED, ImageTarget
-from ..columns import U8, Columns, Ragged, as_bytes
+from ..columns import U8, Columns, Flags, Ragged, as_bytes
 from ..errors import OptionError
 from ..schema import Audio, Field, Image, Schema, Video
 from ..writer import WriteOptions, Writer
 from .compression import level_of, numcodecs
 from .layout import OFFSETS, SHAPE, VALID, VALUES, Note, fixed, parts_of, paths_of
 
-# A chunk is unpacked as a whole: large enough to pack well and to be few, small enough to read for one sample.
+# A chunk is unpacked as a whole: large enough to pack well and to be few, small enough to read for one
+# sample.
 PACKED_BYTES = 1 << 20
 # Nothing has to be unpacked: few files.
 PLAIN_BYTES = 64 << 20
+IN_MEMORY = 256 << 20
 
 
 @dataclasses.dataclass
@@ -87,6 +91,28 @@ class Part:
         return data.view(self.dtype).reshape(-1, *self.row)
 
 
+class Style:
+    """How a format writes a part."""
+
+    packings: tuple[str, ...] = ()
+
+    def pack(self, part: Part, values: npt.NDArray[Any]) -> Any:
+        """The bytes of a file for these rows, no more than it has room for."""
+        raise NotImplementedError
+
+    def file(self, part: Part, number: int) -> str:
+        """The name of a file below the top."""
+        raise NotImplementedError
+
+    def full_size(self, part: Part) -> int | None:
+        """How long a file of plain values has to be, where the rest of it is zeros; None: as it is."""
+        return None
+
+    def describe(self, parts: Sequence[Part], note: Note) -> dict[str, bytes]:
+        """Every metadata document by its name below the top."""
+        raise NotImplementedError
+
+
 def chunk_rows(width: int, packing: str, wanted: int | None) -> int:
     """How many rows a chunk gets: by bytes, unless a number is wanted."""
     if wanted is not None:
@@ -94,21 +120,40 @@ def chunk_rows(width: int, packing: str, wanted: int | None) -> int:
     return max(1, (PLAIN_BYTES if packing == "none" else PACKED_BYTES) // max(1, width))
 
 
+def write_chunks(file: Path, style: Style, part: Part, values: npt.NDArray[Any]) -> None:
+    """A file of chunks. Another process sees the old one or the new one, never a part."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_name(f".{file.name}.{os.getpid()}-{threading.get_ident()}")
+    draft.write_bytes(style.pack(part, values))
+    size = style.full_size(part)
+    if size is not None and size > draft.stat().st_size:
+        # A hole takes no room.
+        os.truncate(draft, size)
+    os.replace(draft, file)
+
+
+def masked_rows(cells: Ragged, valid: Flags, part: Part) -> npt.NDArray[Any]:
+    """A row for each cell, zeros where it is missing."""
+    rows: npt.NDArray[Any] = np.zeros((len(cells), *part.row), dtype=part.dtype)
+    rows[valid] = cells.data.view(part.dtype).reshape(int(valid.sum()), *part.row)
+    return rows
+
+
 class GridWriter(Writer):
     """Arrays in chunks in a folder, or in a ZIP file where the target's name ends so."""
 
-    packings: tuple[str, ...] = ()
-
     def __init__(
-        self, path: str, schema: Schema, options: WriteOptions, *, compression: str, level: int | None,
-        chunk_samples: int | None, chunks_per_file: int,
+        self, path: str, schema: Schema, options: WriteOptions, style: Style, compression: str,
+        level: int | None, chunk_samples: int | None, chunks_per_file: int = 1,
     ) -> None:  # fmt: skip
         for name, given in (("chunk_samples", chunk_samples), ("chunks_per_shard", chunks_per_file)):
             if given is not None and (type(given) is not int or given < 1):
                 raise OptionError(f"{name} is a number from 1 on, not {given!r}", path=path)
+        self.style = style
         auto = compression == "auto"
         kind = "zstd" if auto else compression
-        level = level_of(kind, level, self.packings)
+        level = level_of(kind, level, style.packings)
+        self._how = kind, level
         if kind in ("zstd", "blosc"):
             numcodecs()
         self.paths = paths_of(schema)
@@ -133,22 +178,6 @@ class GridWriter(Writer):
     def image_target(cls, field: Image) -> ImageTarget:
         return ImageTarget(ANY_ENCODED | {"raw"})
 
-    # -- what a format implements ----------------------------------------------------------------------
-
-    def _pack(self, part: Part, values: npt.NDArray[Any]) -> Any:
-        """The bytes of a file for these rows, no more than it has room for."""
-        raise NotImplementedError
-
-    def _file(self, part: Part, number: int) -> str:
-        """The name of a file below the top."""
-        raise NotImplementedError
-
-    def _describe(self, note: Note) -> dict[str, bytes]:
-        """Every metadata document by its name below the top."""
-        raise NotImplementedError
-
-    # -- what it gets ----------------------------------------------------------------------------------
-
     @property
     def _top(self) -> Path:
         return self.partial.folder / "store"
@@ -167,7 +196,7 @@ class GridWriter(Writer):
             data = data[size:]
             # Files after the checkpoint are written anew.
             number = files
-            while (left := self._top / self._file(part, number)).exists():
+            while (left := self._top / self.style.file(part, number)).exists():
                 left.unlink()
                 number += 1
         self._tails = state["tails"]
@@ -192,6 +221,12 @@ class GridWriter(Writer):
             while (data := part.take()) is not None:
                 self._submit_chunk(part, part.files - 1, data)
 
+    def reserve(self, samples: int) -> None:
+        """So many samples whose chunks somebody else will write; see regions.py."""
+        self.received = self.written = samples
+        for part in self.parts.values():
+            part.rows = samples
+
     def _add_ragged(self, name: str, field: Field, column: Ragged) -> None:
         count = len(column)
         valid = np.ones(count, dtype=np.bool_) if column.valid is None else column.valid
@@ -200,9 +235,7 @@ class GridWriter(Writer):
             self.parts[name, VALID].add(valid, count)
         packed = column.take(slice(None))
         if (name, OFFSETS) not in self.parts:
-            rows: npt.NDArray[Any] = np.zeros((count, *values.row), dtype=values.dtype)
-            rows[valid] = packed.data.view(values.dtype).reshape(-1, *values.row)
-            values.add(rows, count)
+            values.add(masked_rows(packed, valid, values), count)
             return
         self.parts[name, OFFSETS].add(packed.offsets[1:] // values.width + values.rows, count)
         values.add(packed.data, len(packed.data) // values.width)
@@ -214,12 +247,11 @@ class GridWriter(Writer):
         if self._packers is None:
             self._packers = ThreadPoolExecutor(self._workers, thread_name_prefix="batchplant-pack")
         self._packing.append(self._packers.submit(self._write_file, part, number, data))
-        self._wait(2 * self._workers)
+        # Chunks in memory: a few for each worker, but no more than some hundred megabytes.
+        self._wait(min(2 * self._workers, IN_MEMORY // max(1, len(data))))
 
     def _write_file(self, part: Part, number: int, data: U8) -> None:
-        file = self._top / self._file(part, number)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(self._pack(part, part.values(data)))
+        write_chunks(self._top / self.style.file(part, number), self.style, part, part.values(data))
 
     def _wait(self, most: int) -> None:
         while len(self._packing) > most:
@@ -239,8 +271,8 @@ class GridWriter(Writer):
             if len(rest := part.rest()):
                 self._submit_chunk(part, part.files, rest)
         self._wait(0)
-        note = Note(self.schema, self.paths, self.written)
-        for name, data in self._describe(note).items():
+        note = Note(self.schema, self.paths, self.written, self._how)
+        for name, data in self.style.describe(list(self.parts.values()), note).items():
             file = self._top / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
@@ -257,11 +289,3 @@ class GridWriter(Writer):
                     while data := source.read(1 << 24):
                         out.write(data)
         return "archive"
-
-
-def replace_file(file: Path, data: Any) -> None:
-    """Write a file so that another process sees the old one or the new one, never a part."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    draft.write_bytes(data)
-    os.replace(draft, file)

@@ -1,8 +1,8 @@
 """Joblib, Python objects with large arrays.
 
 A pickle in which the bytes of an array follow right behind its description, aligned, so that they can be
-mapped; or such a file compressed as a whole (zlib, gzip, bz2, lzma, xz, lz4). Loading one can run any code, as
-with every pickle: it is done only with ``allow_pickle=True``.
+mapped; or such a file compressed as a whole (zlib, gzip, bz2, lzma, xz, lz4). Loading one can run any code,
+as with every pickle: it is done only with ``allow_pickle=True``.
 
 What is read as a dataset, and what we write, is the same as with pickle: a dict of columns, which
 ``joblib.load`` gives as it is. Columns of numbers are arrays that are mapped, and used in place.

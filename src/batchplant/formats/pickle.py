@@ -5,8 +5,8 @@ only with ``allow_pickle=True``; finding out that it is a pickle loads nothing.
 
 What is read as a dataset: a dict of columns, a list of dicts, tuples or values, a DataFrame, an array, and
 several pickles one after another. We write one dict of columns, which ``pickle.load`` gives as it is: arrays
-of numbers, and lists of text, bytes, JSON values, arrays, None. A text with our schema stands before it and is
-dropped by the pickle itself::
+of numbers, and lists of text, bytes, JSON values, arrays, None. A text with our schema stands before it, and
+the pickle itself drops it::
 
     PROTO 4, BINUNICODE {"batchplant": 1, "schema": […], "samples": n}, POP, then the dict in protocol 5
 """

@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64, U8
-from ..errors import MissingLibraryError, OptionError
+from ..codecs.cells import decode_sample
+from ..columns import I64, U8, Columns
+from ..errors import BatchplantError, MissingLibraryError, OptionError
 from ..loader import Loader
 from ..ops.base import Draws, Op, Spec
 from ..ops.values import viewed
+from ..reader import Reader
+from ..schema import Bool, Float, Int, Tensor
 
 try:
     import torch
@@ -237,3 +240,32 @@ class _Batches(torch.utils.data.IterableDataset):  # type: ignore[misc]
 def as_iterable_dataset(loader: Loader) -> Any:
     """Whole batches as a torch dataset: ``DataLoader(dataset, batch_size=None)``."""
     return _Batches(loader)
+
+
+class Samples(torch.utils.data.Dataset):  # type: ignore[misc]
+    """The samples of a reader, decoded, numbers and arrays as tensors; a map-style dataset."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        """Many at once, as torch's DataLoader asks for a batch: they are read together."""
+        columns = self.reader.read(indices)
+        return [self._sample(columns, row, indices[row]) for row in range(columns.rows)]
+
+    def _sample(self, columns: Columns, row: int, index: int) -> dict[str, Any]:
+        try:
+            sample = decode_sample(self.reader.schema, columns, row)
+        except BatchplantError as error:
+            raise error.at(path=self.reader.path, sample=index) from None
+        for name, field in self.reader.schema.items():
+            # A Python number would forget how wide it was.
+            if isinstance(field, Int | Float | Bool | Tensor) and sample[name] is not None:
+                sample[name] = np.asarray(sample[name], dtype=getattr(field, "dtype", "bool"))
+        return {name: as_tensor(value) for name, value in sample.items()}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .reader import LakeReader, Part, first_line, wrapped
+from .reader import LakeReader, Part, as_time, first_line, wrapped
 from .types import stored_schema
 from .writer import LakeWriter, check_same_fields
 
 __all__ = [
-    "LakeReader", "LakeWriter", "Part", "check_same_fields", "first_line", "stored_schema", "wrapped",
+    "LakeReader", "LakeWriter", "Part", "as_time", "check_same_fields", "first_line", "stored_schema", "wrapped",
 ]  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,8 +14,9 @@ import numpy as np
 
 from ..chunks import ChunkCache
 from ..codecs import arrow
+from ..codecs.arrow.types import is_binary, is_file_struct
 from ..columns import I64, Column, Columns, Ragged, column_runs, starts_of
-from ..errors import BatchplantError, DamagedError
+from ..errors import BatchplantError, DamagedError, OptionError
 from ..reader import Reader
 from ..schema import Field, Schema
 from ..storage import is_remote, open_source
@@ -55,7 +58,7 @@ class LakeReader(Reader):
 
     def _rows_of(self, number: int) -> int:
         part = self._parts[number]
-        if part.rows is None or part.scan is not None:
+        if part.rows is None:
             return int(self._footer(number)[1][-1])
         return part.rows - (0 if part.deleted is None else len(part.deleted))
 
@@ -64,7 +67,7 @@ class LakeReader(Reader):
         names = [
             one.name
             for one in described
-            if arrow.KEY not in (one.metadata or {}) and (arrow.is_binary(one.type) or arrow.is_file_struct(one.type))
+            if arrow.KEY not in (one.metadata or {}) and (is_binary(one.type) or is_file_struct(one.type))
         ]
         for number in range(len(self._parts) if names else 0):
             if self._starts[number] < self._starts[number + 1] and self._parts[number].scan is None:
@@ -76,34 +79,46 @@ class LakeReader(Reader):
     # -- files -----------------------------------------------------------------------------------------
 
     def _footer(self, number: int) -> tuple[Any, I64, I64]:
-        """The metadata of a file; where each of its row groups begins, all rows counted and without those deleted."""
+        """The metadata of a file; where its row groups begin, without the deleted rows and with them."""
         if number not in self._footers:
             part = self._parts[number]
             if part.scan is not None:
-                with wrapped(part.path):
-                    ends = np.array([0, len(part.scan(next(iter(part.names))))], dtype=np.int64)
-                found = None, ends, ends
+                ends = np.array([0, part.rows or 0], dtype=np.int64)
+                self._footers[number] = None, ends, ends
             else:
-                found = self._read_footer(part)
-            self._footers[number] = found[0], found[2], found[1]
+                self._footers[number] = self._read_footer(part)
         return self._footers[number]
 
-    @staticmethod
-    def _read_footer(part: Part) -> tuple[Any, I64, I64]:
+    def _read_footer(self, part: Part) -> tuple[Any, I64, I64]:
         import pyarrow.parquet as pq
 
-        with wrapped(part.path), _opened(part.path) as file:
-            if part.size is not None and not is_remote(part.path) and os.path.getsize(part.path) != part.size:
-                raise DamagedError(f"it has not the {part.size} bytes that the table says", path=part.path)
+        with wrapped(part.path), self._opened(part.path) as file:
+            size = os.path.getsize(file) if isinstance(file, str) else file.size()
+            if part.size not in (None, size):
+                raise DamagedError(f"it has {size} bytes, and the table says {part.size}")
             found = pq.read_metadata(file)
             sizes = [found.row_group(group).num_rows for group in range(found.num_row_groups)]
-        ends = starts_of(np.array(sizes, dtype=np.int64))
-        if min(sizes, default=0) < 0 or part.rows not in (None, int(ends[-1])):
-            raise DamagedError(f"it has {int(ends[-1])} rows, and the table says {part.rows}", path=part.path)
-        kept = ends
-        if part.deleted is not None:
-            kept = ends - np.searchsorted(part.deleted, ends)
-        return found, ends, kept
+            every = starts_of(np.array(sizes, dtype=np.int64))
+            if min(sizes, default=0) < 0 or part.rows not in (None, int(every[-1])):
+                raise DamagedError(f"it has {int(every[-1])} rows, and the table says {part.rows}")
+        return found, every if part.deleted is None else every - np.searchsorted(part.deleted, every), every
+
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[Any]:
+        """What pyarrow reads a file from."""
+        if not is_remote(path):
+            yield path
+            return
+        source = open_source(path)
+        try:
+            yield arrow.pyarrow().PythonFile(source.file())
+        finally:
+            source.close()
+
+    def _column_in(self, file: Any, part: Part, name: str) -> str | None:
+        """What a field is called in a file of this Arrow schema; None where the file lacks it."""
+        column = part.names.get(name, name)
+        return column if column in file.names else None
 
     def _arrow_column(self, number: int, group: int, name: str) -> Any:
         """The rows of a row group that count, as an Arrow array; None where the file has no such column."""
@@ -117,10 +132,10 @@ class LakeReader(Reader):
         with wrapped(part.path):
             if part.scan is not None:
                 return part.scan(name)
-            column = part.names.get(name, name)
-            if column not in metadata.schema.to_arrow_schema().names:
+            column = self._column_in(metadata.schema.to_arrow_schema(), part, name)
+            if column is None:
                 return None
-            with _opened(part.path) as file, pq.ParquetFile(file, metadata=metadata) as opened:
+            with self._opened(part.path) as file, pq.ParquetFile(file, metadata=metadata) as opened:
                 found = opened.read_row_group(group, columns=[column]).column(column)
             if len(found) != physical[group + 1] - physical[group]:
                 raise DamagedError(f"row group {group} is not as long as it says", path=part.path)
@@ -172,7 +187,12 @@ class LakeReader(Reader):
 
     def _rows(self, number: int, group: int, rows: I64, fields: Sequence[str]) -> Columns:
         found = Columns(
-            (name, self._cache.get((number, group, name), lambda one=name: self._column(number, group, one), _size))
+            (
+                name,
+                self._cache.get(
+                    (number, group, name), functools.partial(self._column, number, group, name), _size
+                ),
+            )
             for name in fields
         )
         if len(rows) == rows[-1] - rows[0] + 1 and (rows[1:] - rows[:-1] == 1).all():
@@ -192,20 +212,9 @@ class LakeReader(Reader):
 
 
 def _size(column: Column) -> int:
-    return int(column_runs(column)[2].clip(0).sum()) + (column.offsets.nbytes if isinstance(column, Ragged) else 0)
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    """What pyarrow reads a file from."""
-    if not is_remote(path):
-        yield path
-        return
-    source = open_source(path)
-    try:
-        yield source.file()
-    finally:
-        source.close()
+    return int(column_runs(column)[2].clip(0).sum()) + (
+        column.offsets.nbytes if isinstance(column, Ragged) else 0
+    )
 
 
 @contextlib.contextmanager
@@ -230,3 +239,12 @@ def first_line(error: BaseException) -> str:
     """What a library says, without the trace that it adds."""
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
+
+
+def as_time(given: str | datetime.datetime) -> datetime.datetime:
+    """A point in time; one without a zone is UTC."""
+    try:
+        found = given if isinstance(given, datetime.datetime) else datetime.datetime.fromisoformat(given)
+    except (TypeError, ValueError):
+        raise OptionError(f"at is a time as 2025-01-31T12:00:00, not {given!r}") from None
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)

@@ -28,6 +28,8 @@ class LakeWriter(Writer):
 
     # What a table of this format is called in messages.
     title: ClassVar[str]
+    # Whether rows that overwrite others may have other fields.
+    replaces_fields: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -91,7 +93,7 @@ class LakeWriter(Writer):
             if self._exists():
                 fields, base = self._look()
                 self._base = base if state is None else state["base"]
-                if self.mode == "append":
+                if self.mode == "append" or not self.replaces_fields:
                     check_same_fields(fields, self.schema)
             elif os.path.lexists(self.path):
                 raise ExistsError(f"it is no {self.title} table", path=self.path)

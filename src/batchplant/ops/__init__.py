@@ -17,7 +17,8 @@ from .augment import (
     RandomSolarization,
     RandomTranslate,
 )
-from .base import Draws, Op, Spec
+from .base import CellOp, Draws, Op, Spec
+from .categories import Categories
 from .decode import (
     CenterCrop,
     ChannelsFirst,
@@ -31,6 +32,8 @@ from .decode import (
 from .values import Convert, Function, LabelMixup, MixupToOneHot, Pad, ReplaceLabel, Squeeze, View
 
 __all__ = [
+    "Categories",
+    "CellOp",
     "CenterCrop",
     "ChannelsFirst",
     "ColorJitter",

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I64
+from ..columns import I64, Column
 from ..errors import OptionError
 from ..order.keyed import U64, derive, key_of
+from ..schema import Field
 
 F64 = npt.NDArray[np.float64]
 
@@ -123,6 +124,23 @@ class Op:
             f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_")
         )
         return f"{type(self).__name__}({said})"
+
+
+class CellOp(Op):
+    """A first step that takes the cells of a field as they were read, before anything is made of them."""
+
+    def infer_field(self, field: Field) -> Spec:
+        """What comes out of the cells of a field; OptionError where the op cannot take them."""
+        raise NotImplementedError
+
+    def infer(self, spec: Spec) -> Spec:
+        # The plan asks infer_field of a first step.
+        raise OptionError(
+            f"{type(self).__name__} takes a field as it is stored: it can only be the first step"
+        )
+
+    def run(self, batch: Column, ids: I64, draws: Draws) -> Any:
+        raise NotImplementedError
 
 
 def per_sample(values: Any, rank: int) -> Any:

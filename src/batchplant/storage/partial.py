@@ -18,7 +18,6 @@ from ..columns import as_bytes
 from ..errors import BusyError, ExistsError, OptionError
 from .source import is_remote
 
-
 # That append to one target at a time.
 MOST_WRITERS = 256
 
@@ -120,7 +119,10 @@ class Partial:
     def _take_any(self, resume: bool) -> None:
         """Lock the first folder that nobody works in; to resume, one that has a checkpoint goes first."""
         first = self.folder
-        folders = [first, *(first.with_name(f"{first.name}-{number}") for number in range(2, MOST_WRITERS + 1))]
+        folders = [
+            first,
+            *(first.with_name(f"{first.name}-{number}") for number in range(2, MOST_WRITERS + 1)),
+        ]
         if resume:
             folders.sort(key=lambda folder: not (folder / "state.json").exists())
         for self.folder in folders:

@@ -27,7 +27,7 @@ ROWS_PER_BYTE = 2**20
 
 
 class ParquetPart:
-    """One Parquet file. ``values``: what the columns hold that are not in the file, such as its partition's."""
+    """One Parquet file. ``values``: of the columns that are not in it, such as those of its partition."""
 
     def __init__(self, path: str, values: Mapping[str, Any] | None = None) -> None:
         self.path = path
@@ -41,6 +41,8 @@ class ParquetPart:
             file = self._open(None)
             self.metadata = file.metadata
             self.schema = file.schema_arrow
+            # Names are decoded only when they are asked for.
+            self._leaves = _leaves_of(self.schema)
             self.rows = self._rows()
             self._idle.append(file)
         except BatchplantError as error:
@@ -48,7 +50,6 @@ class ParquetPart:
         # The library raises what it likes on nonsense.
         except Exception as error:
             raise DamagedError(f"the footer cannot be read: {_first_line(error)}", path=path) from None
-        self._leaves = _leaves_of(self.schema)
 
     def _open(self, metadata: Any) -> Any:
         pa = pyarrow()
@@ -151,7 +152,7 @@ class PartsReader(TableReader):
         given: Mapping[str, Field] | None = None,
         cache: int | None = None,
     ) -> None:
-        """``schema``: all fields, where something else than the files knows them; ``given``: of some fields."""
+        """``schema``: all fields, where somebody else knows them; ``given``: other kinds for some."""
         self._parts = parts
         self.schema = self._joined() if schema is None else schema
         for name, field in (given or {}).items():

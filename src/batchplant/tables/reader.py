@@ -73,7 +73,7 @@ class TableReader(Reader):
     def _unit(self, unit: int, fields: tuple[str, ...]) -> Columns:
         return self._cache.get((unit, fields), lambda: self._decoded(unit, fields), size_of)
 
-    def _places(self, indices: I64) -> tuple[I64, I64]:
+    def _units_of(self, indices: I64) -> tuple[I64, I64]:
         """The unit of every sample, and its row there."""
         units = np.searchsorted(self._starts, indices, side="right") - 1
         return units, indices - self._starts[units]
@@ -82,7 +82,7 @@ class TableReader(Reader):
         names = tuple(fields)
         if not len(indices):
             return self._nothing(names)
-        units, rows = self._places(indices)
+        units, rows = self._units_of(indices)
         if (units == units[0]).all():
             return taken(self._unit(int(units[0]), names), rows)
         order = np.argsort(units, kind="stable")
@@ -142,7 +142,7 @@ class TableReader(Reader):
         return np.repeat(np.arange(len(self._starts) - 1), np.diff(self._starts))
 
     def where(self, sample: int) -> str:
-        return self._path_of(int(self._places(np.array([sample]))[0][0]))
+        return self._path_of(int(self._units_of(np.array([sample]))[0][0]))
 
     def facts(self) -> dict[str, Any]:
         rows = np.diff(self._starts)

@@ -116,8 +116,8 @@ class Bench:
     def converted(self, source: str, target: str, **how: Any) -> Conversion:
         if self.spec.writer is None:
             pytest.skip(f"{self.format} is read only")
-        options = {"source_options": dict(self.open_options), "target_options": dict(self.options)}
-        return convert(source, target, target_format=self.format, **options, **how)
+        how |= {"source_options": dict(self.open_options), "target_options": dict(self.options)}
+        return convert(source, target, target_format=self.format, **how)
 
     def is_sound(self, path: str) -> bool:
         """Read it in every way; False where something was wrong and we said so in our own terms."""

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from ...columns import Column, Columns, Flags, Ragged, as_bytes, starts_of
 from ...errors import BatchplantError, EncodeError
-from ...schema import Bool, Field, Float, Int, Json, Schema, Tensor, Text
+from ...schema import Bool, Field, Float, Image, Int, Json, Schema, Tensor, Text
+from ..image_rules import ImageOptions, ImageTarget, conform
 from .types import arrow_schema, is_list, pyarrow, scalar_type, storage
 
 
@@ -27,6 +28,22 @@ def to_arrow(schema: Schema, columns: Columns, described: Any = None) -> Any:
         except BatchplantError as error:
             raise error.at(field=name) from None
     return pa.RecordBatch.from_arrays(arrays, schema=described or arrow_schema(schema))
+
+
+def table_of(schema: Schema, parts: Iterable[Columns]) -> Any:
+    """A table of all these columns; raw pixels become PNG."""
+    described = arrow_schema(schema)
+    batches = []
+    for columns in parts:
+        ready = Columns(columns)
+        for name, field in schema.items():
+            cells = columns[name]
+            if isinstance(field, Image) and isinstance(cells, Ragged) and cells.shape is not None:
+                ready[name], failed = conform(cells, ImageOptions(), ImageTarget(), np.arange(len(cells)))
+                for _, error in failed:
+                    raise error.at(field=name)
+        batches.append(to_arrow(schema, ready, described))
+    return pyarrow().Table.from_batches(batches, described)
 
 
 def unfit(schema: Schema, columns: Columns) -> dict[int, BatchplantError]:

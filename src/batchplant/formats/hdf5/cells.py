@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
+from ...chunks import ChunkCache
 from ...columns import I64, U8, Column, Ragged, Spans, starts_of
 from ...errors import DamagedError
 from ...schema import Field, Tensor
@@ -162,18 +163,26 @@ class Varying(Ranges):
     """In heaps."""
 
     def __init__(
-        self, source: Source, field: Field, stored: Stored, part: Part, base: int, **more: Any
+        self,
+        source: Source,
+        field: Field,
+        stored: Stored,
+        part: Part,
+        base: int,
+        cache: ChunkCache,
+        **more: Any,
     ) -> None:
         super().__init__(source, field, **more)
         self.stored = stored
         self.part = part
         self.base = base
+        self.cache = cache
 
     def runs(self, indices: I64) -> tuple[I64, I64]:
         raw = self.stored.rows(indices, self.part.offset, self.part.width)
         descriptors = raw.reshape(-1).view(heap.DESCRIPTOR)
         try:
-            return heap.find(self.source, self.base, descriptors, self.part.dtype.itemsize)
+            return heap.find(self.source, self.cache, self.base, descriptors, self.part.dtype.itemsize)
         except DamagedError as error:
             row, error.sample = error.sample, None
             raise error.at(sample=None if row is None else int(indices[row])) from None

@@ -5,10 +5,15 @@ Only here, in types.py and in the writer h5py is imported, so that nobody needs 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
+import json
 import math
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
 from typing import Any
 
 import h5py
@@ -24,6 +29,7 @@ from .types import Part, parts_of, walk
 
 NOTE = "batchplant"
 ATTRIBUTE_MOST = 64 << 10
+TEXTS_SECONDS = 20
 FILTERS = {
     1: "gzip", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf",
     32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32026: "blosc2",
@@ -59,7 +65,7 @@ class Table:
         shape = "×".join(map(str, self.chunk))
         return f"chunks of {shape} ({size} bytes), {how}{kept}"
 
-    def stored(self, source: Source, cache: ChunkCache, opener: Callable[[], Any]) -> stored.Stored:
+    def stored(self, source: Source, cache: ChunkCache, handle: Handle) -> stored.Stored:
         width = self.item * math.prod(self.dims[1:])
         if self.data is not None:
             return stored.Given(source, self.data.reshape(self.dims[0], width))
@@ -80,9 +86,8 @@ class Table:
             raise SchemaError(
                 "cells of varying length behind this compression are not read; use gzip or none"
             )
-        return stored.Library(
-            source, cache, self.path, open_dataset=functools.partial(_reopened, opener, self.path), **known
-        )
+        check_filters(code for code, _ in self.filters)
+        return stored.Library(source, cache, self.path, handle=handle, **known)
 
 
 @dataclasses.dataclass
@@ -94,9 +99,17 @@ class File:
     left_out: dict[str, str]
     # "" → attributes of the group, name → those of a dataset.
     attributes: dict[str, dict[str, Any]]
+    # The same name → path of the object, attributes of varying length, which are read when they are wanted.
+    texts: dict[str, tuple[str, list[str]]]
     note: bytes | None
     base: int
     superblock: int
+
+    def read_attributes(self, name: str, thing: Any) -> None:
+        texts: list[str] = []
+        self.attributes[name] = _attributes(thing, texts)
+        if texts:
+            self.texts[name] = thing.name, texts
 
 
 def open_file(path: str, source: Source, *, swmr: bool = False) -> Any:
@@ -112,20 +125,52 @@ def open_file(path: str, source: Source, *, swmr: bool = False) -> Any:
     return h5py.File(path, "r", locking=False)
 
 
-def _reopened(opener: Callable[[], Any], path: str) -> Any:
-    dataset = opener()[path]
-    plist = dataset.id.get_create_plist()
-    for number in range(plist.get_nfilters()):
-        code = plist.get_filter(number)[0]
+class Handle:
+    """The file, opened again where the library itself has to unpack chunks; in every process its own.
+
+    It has to be closed: while it is open, the library takes all that it knows of the file for true.
+    """
+
+    def __init__(self, path: str, source: Source) -> None:
+        self._path = path
+        self._source = source
+        self._lock = threading.Lock()
+        self._process = -1
+        self._file: Any = None
+        self._closed = False
+
+    def dataset(self, path: str) -> Any:
+        # Another thread may have held the lock when the process was forked.
+        if self._process not in (-1, os.getpid()):
+            self._lock, self._process = threading.Lock(), -1
+        with self._lock:
+            if self._closed:
+                raise OptionError("it was closed, and cannot be read any more", path=self._path)
+            if self._process == -1:
+                self._file, self._process = open_file(self._path, self._source), os.getpid()
+            return self._file[path]
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._process == os.getpid():
+                self._file.close()
+
+
+def check_filters(filters: Iterable[int]) -> None:
+    """MissingLibraryError where there is nothing that undoes one of them."""
+    for code in filters:
+        if h5py.h5z.filter_avail(code):
+            continue
+        try:
+            import hdf5plugin  # noqa: F401
+        except ImportError:
+            name = FILTERS.get(code, f"filter {code}")
+            raise MissingLibraryError(
+                f'{name} needs hdf5plugin: pip install "batchplant[hdf5-filters]"'
+            ) from None
         if not h5py.h5z.filter_avail(code):
-            try:
-                import hdf5plugin  # noqa: F401
-            except ImportError:
-                name = FILTERS.get(code, f"filter {code}")
-                raise MissingLibraryError(
-                    f'{name} needs hdf5plugin: pip install "batchplant[hdf5-filters]"'
-                ) from None
-    return dataset
+            raise SchemaError(f"it is compressed with filter {code}, which nothing here knows")
 
 
 def load(path: str, source: Source, *, group: str, swmr: bool) -> File:
@@ -153,11 +198,12 @@ def _load(file: Any, source: Source, group: str) -> File:
     base = int(plist.get_userblock())
     if plist.get_sizes() != (8, 8):
         raise SchemaError(f"addresses of {plist.get_sizes()} bytes are not read")
-    note = top.attrs.get(NOTE) if NOTE in top.attrs else None
-    found = File({}, {}, {}, None, base, int(plist.get_version()[0]))
-    if isinstance(note, str):
-        found.note = note.encode()
-    found.attributes[""] = _attributes(top)
+    found = File({}, {}, {}, {}, None, base, int(plist.get_version()[0]))
+    # Of varying length it is not ours.
+    if NOTE in top.attrs and not h5py.h5a.open(top.id, NOTE.encode()).dtype.hasobject:
+        note = top.attrs[NOTE]
+        found.note = bytes(note) if isinstance(note, bytes) else None
+    found.read_attributes("", top)
     for name, dataset in walk(top, found.left_out):
         if name in found.tables:
             found.left_out[name] = "two datasets have this name"
@@ -167,9 +213,7 @@ def _load(file: Any, source: Source, group: str) -> File:
         except SchemaError as error:
             found.left_out[name] = error.message
             continue
-        attributes = _attributes(dataset)
-        if attributes:
-            found.attributes[name] = attributes
+        found.read_attributes(name, dataset)
     return found
 
 
@@ -246,24 +290,56 @@ def _fill(dataset: Any, parts: list[Part], item: int) -> bytes:
     return np.asarray(dataset.fillvalue).astype(parts[0].dtype).tobytes()
 
 
-def _attributes(thing: Any) -> dict[str, Any]:
-    """The small ones that are numbers or text, as Python has them."""
+def _attributes(thing: Any, texts: list[str]) -> dict[str, Any]:
+    """The small ones that are numbers or text, as Python has them; ``texts`` gets those of varying length."""
     found: dict[str, Any] = {}
     for name in thing.attrs:
-        if name == NOTE:
-            continue
         try:
             one = h5py.h5a.open(thing.id, name.encode())
-            if one.get_storage_size() > ATTRIBUTE_MOST or h5py.check_ref_dtype(one.dtype):
-                continue
-            value = thing.attrs[name]
+            if one.dtype.hasobject:
+                texts += [name] if h5py.check_ref_dtype(one.dtype) is None else []
+            elif one.get_storage_size() <= ATTRIBUTE_MOST and name != NOTE:
+                found[name] = plain(thing.attrs[name])
         # An attribute that cannot be read takes nothing away from the samples.
         except Exception:
             continue
-        if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcSUO":
-            value = value.tolist()
-        if isinstance(value, bytes):
-            value = value.decode(errors="replace")
-        if isinstance(value, bool | int | float | str | list):
-            found[name] = value
     return found
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def read_texts(path: str, wanted: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
+    """Attributes of varying length, by the path of their object; what cannot be read is left out.
+
+    In a process of its own: they lie in heaps, and a damaged heap can hold up the library for ever.
+    """
+    asked = json.dumps([path, wanted])
+    with contextlib.suppress(subprocess.SubprocessError, ValueError, OSError):
+        done = subprocess.run(
+            [sys.executable, "-c", f"from {__name__} import answer; answer()"],
+            input=asked.encode(), capture_output=True, timeout=TEXTS_SECONDS, check=True,
+        )  # fmt: skip
+        found: dict[str, dict[str, Any]] = json.loads(done.stdout)
+        return found
+    return {}
+
+
+def answer() -> None:
+    """The other end of :func:`read_texts`."""
+    path, wanted = json.load(sys.stdin)
+    found: dict[str, dict[str, Any]] = {}
+    with h5py.File(path, "r", locking=False) as file:
+        for where, names in wanted.items():
+            for name in names:
+                with contextlib.suppress(Exception):
+                    found.setdefault(where, {})[name] = plain(file[where].attrs[name])
+    json.dump(found, sys.stdout)

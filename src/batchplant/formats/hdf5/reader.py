@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ from ...errors import BatchplantError, DamagedError, MissingLibraryError, Schema
 from ...reader import Reader
 from ...records import Note
 from ...schema import Bytes, Field, Schema, Tensor, Text
-from ...storage import Source, open_source
+from ...storage import Source, is_remote, open_source
 from .cells import Cells, Numbers, Packed, Strings, Varying, dense_of
 from .stored import Chunks, Run, Stored
 
@@ -31,7 +30,7 @@ PROBED = 16
 
 class Hdf5Reader(Reader):
     """Reads HDF5 files. ``fields``: only these; ``group``: only what lies below this group; ``swmr``:
-    another process appends to it, ``refresh()`` sees what has come; ``cache``: bytes of chunks to keep unpacked.
+    another process appends to it, ``refresh()`` sees what has come; ``cache``: bytes of unpacked chunks kept.
     """
 
     def __init__(
@@ -52,8 +51,7 @@ class Hdf5Reader(Reader):
 
     def refresh(self) -> int:
         """Look again at a file that has grown; returns the number of samples. Views keep the old one."""
-        self._source.close()
-        self._cache.clear()
+        self.close()
         self._open()
         return self.length
 
@@ -64,33 +62,39 @@ class Hdf5Reader(Reader):
             raise MissingLibraryError(
                 'HDF5 needs h5py: pip install "batchplant[hdf5]"', path=self.path
             ) from None
-        remote = "://" in self.path
         source = open_source(self.path)
         file = layout.load(self.path, source, group=self._group, swmr=self._swmr)
-        if self._swmr and not remote:
+        if self._swmr:
             # The writer may have been ahead of the mapping.
             source.close()
             source = open_source(self.path)
         self._source = source
+        self._handle = layout.Handle(self.path, source)
         try:
             if file.note is not None:
                 self._open_noted(file, source)
             else:
                 self._open_plain(file, source)
         except BatchplantError as error:
+            self.close()
             raise error.at(path=self.path) from None
         self._file = file
 
     @property
     def attributes(self) -> dict[str, dict[str, Any]]:
         """HDF5's attributes: ``""`` → those of the file or group, a dataset's name → its own."""
-        return self._file.attributes
-
-    def _stored(self, table: Table) -> Stored:
         from . import layout
 
-        opener = functools.partial(layout.open_file, self.path, self._source)
-        return table.stored(self._source, self._cache, opener)
+        file = self._file
+        if file.texts and not is_remote(self.path):
+            found = layout.read_texts(self.path, dict(file.texts.values()))
+            for name, (where, _) in file.texts.items():
+                file.attributes[name].update(found.get(where, {}))
+            file.texts = {}
+        return {name: values for name, values in file.attributes.items() if values}
+
+    def _stored(self, table: Table) -> Stored:
+        return table.stored(self._source, self._cache, self._handle)
 
     # -- our own files ---------------------------------------------------------------------------------
 
@@ -163,7 +167,7 @@ class Hdf5Reader(Reader):
             return Numbers(source, field, self._stored(found), part, found.item, **marks), length
         if part.kind != "vlen" or len(found.dims) != 1 or part.dtype.itemsize != _value_width(field):
             raise DamagedError(f"the dataset is not {field}")
-        return Varying(source, field, self._stored(found), part, file.base, **marks), length
+        return Varying(source, field, self._stored(found), part, file.base, self._cache, **marks), length
 
     # -- files of others -------------------------------------------------------------------------------
 
@@ -194,7 +198,12 @@ class Hdf5Reader(Reader):
                 continue
             except BatchplantError as error:
                 raise error.at(field=name) from None
-            cells = _cells_of(source, field, known[table.path], part, table.item, file.base)
+            stored = known[table.path]
+            if part.kind == "vlen":
+                cells: Cells = Varying(source, field, stored, part, file.base, self._cache)
+            else:
+                kind = Strings if part.kind == "string" else Numbers
+                cells = kind(source, field, stored, part, table.item)
             if isinstance(field, Text | Bytes):
                 cells.field = self._probed(cells, part, field)
             self._cells[name], fields[name] = cells, cells.field
@@ -278,28 +287,22 @@ class Hdf5Reader(Reader):
             chosen = json.loads(file.note).get("chunks")
             if isinstance(chosen, str):
                 found["chunk size"] = chosen
-        for name, values in file.attributes.items():
-            if values:
-                found[f"attributes of {name}" if name else "attributes"] = ", ".join(
-                    f"{key}={str(value)[:60]}" for key, value in values.items()
-                )
+        for name, values in self.attributes.items():
+            found[f"attributes of {name}" if name else "attributes"] = ", ".join(
+                f"{key}={str(value)[:60]}" for key, value in values.items()
+            )
         if file.left_out:
             found["left out"] = "; ".join(f"{name}: {why}" for name, why in file.left_out.items())
         return found
 
     def close(self) -> None:
+        self._handle.close()
         self._cache.clear()
         self._source.close()
 
 
 def _value_width(field: Field) -> int:
     return np.dtype(field.dtype).itemsize if isinstance(field, Tensor) and field.flat else 1
-
-
-def _cells_of(source: Source, field: Field, stored: Stored, part: Any, item: int, base: int) -> Cells:
-    if part.kind == "vlen":
-        return Varying(source, field, stored, part, base)
-    return (Strings if part.kind == "string" else Numbers)(source, field, stored, part, item)
 
 
 def _is_text(cells: Ragged) -> bool:

@@ -8,10 +8,7 @@ Only for filters that are not ours the library unpacks.
 from __future__ import annotations
 
 import math
-import os
-import threading
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -199,10 +196,9 @@ class Chunks(Stored):
 class Library(Chunks):
     """Chunks that only the library can unpack."""
 
-    def __init__(self, *args: Any, open_dataset: Callable[[], Any], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, handle: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._open = open_dataset
-        self._here = threading.local()
+        self._handle = handle
 
     def starts(self, indices: I64) -> I64 | None:
         return None
@@ -217,7 +213,7 @@ class Library(Chunks):
         import h5py
 
         try:
-            dataset = self._dataset()
+            dataset = self._handle.dataset(self._key)
             count = (rows, *self.dims[1:])
             space = dataset.id.get_space()
             space.select_hyperslab((start, *(0 for _ in self.dims[1:])), count)
@@ -230,12 +226,6 @@ class Library(Chunks):
         # The library raises what it likes.
         except Exception as error:
             raise DamagedError(f"a chunk cannot be unpacked: {error}") from None
-
-    def _dataset(self) -> Any:
-        """Opened by each thread, and after a fork anew."""
-        if getattr(self._here, "process", None) != os.getpid():
-            self._here.process, self._here.dataset = os.getpid(), self._open()
-        return self._here.dataset
 
 
 def _bytes_of(data: U8) -> int:

@@ -38,7 +38,7 @@ RESERVED = "batchplant"
 class Hdf5Writer(Writer):
     """Writes HDF5 files. ``compression``: gzip, lzf, or with hdf5plugin zstd, blosc, blosc2, lz4, bitshuffle;
     ``level``: of gzip; ``chunk``: samples in a chunk (default: about 1 MiB of them); ``layout``: vlen, or
-    packed, which is written faster and holds NUL in text; ``attributes``: ``{"": {…}, field: {…}}`` to write."""
+    packed, which is written faster and holds NUL in text; ``attributes``: ``{"": {…}, field: {…}}``."""
 
     def __init__(
         self,
@@ -163,7 +163,10 @@ class Hdf5Writer(Writer):
             for key, value in self._attributes.get("", {}).items():
                 file.attrs[key] = value
             note = json.loads(note_of(self.schema, self.written))
-            file.attrs[RESERVED] = json.dumps({**note, "chunks": self._said()}, ensure_ascii=False)
+            said = json.dumps({**note, "chunks": self._said()}, ensure_ascii=False).encode()
+            # Of fixed length: it does not lie in a heap.
+            kind = self._library.string_dtype("utf-8", len(said))
+            file.attrs.create(RESERVED, np.bytes_(said), dtype=kind)
         return FILE
 
     def _said(self) -> str:
@@ -230,18 +233,22 @@ class Hdf5Writer(Writer):
         if isinstance(field, Tensor) and field.flat:
             dtype = np.dtype(field.dtype)
             dtype = np.dtype(np.int64) if dtype.kind in "mM" else dtype
-        kind = self._library.string_dtype() if text else self._library.vlen_dtype(dtype)
+        library = self._library
+        kind = library.string_dtype() if text else library.vlen_dtype(dtype)
         made = file.create_dataset(where, (len(offsets) - 1,), kind, track_times=False)
+        space = made.id.get_space()
         first = 0
         while first < len(offsets) - 1:
             last = int(np.searchsorted(offsets, offsets[first] + PART_BYTES, "right")) - 1
             last = min(max(last, first + 1), first + 100_000, len(offsets) - 1)
-            cells = np.empty(last - first, dtype=object)
+            cells = np.empty(last - first, dtype=kind)
             ends = offsets[first : last + 1].tolist()
             for row in range(last - first):
                 cell = data[ends[row] : ends[row + 1]]
                 cells[row] = cell.tobytes() if text else cell.view(dtype)
-            made[first:last] = cells
+            # Not made[first:last] = cells: cells of equal length would be taken for a table.
+            space.select_hyperslab((first,), (last - first,))
+            made.id.write(library.h5s.create_simple((last - first,)), space, cells)
             first = last
 
 

@@ -1,0 +1,241 @@
+"""Cells as text and back, for CSV and JSON.
+
+============================== =================================================================
+kind                           text
+============================== =================================================================
+Int                            decimal digits
+Float                          the shortest digits that give the same number; always with a point or
+                               an exponent
+Bool                           true or false
+Text, Json                     the text, the JSON text
+Bytes, Image, Audio, Video     base64
+Tensor                         nested JSON lists; an empty one whose lists would not tell its shape is
+                               ``{"shape": [0, 4]}``
+============================== =================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _native
+from ..columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs, starts_of
+from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError
+from ..schema import Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
+from .cells import decode_bytes, pack_tensor
+
+# A row of text is held in memory whole; no longer one is written or read.
+MOST_ROW = 1 << 30
+# What native/text.hpp says that text could be.
+WHOLE, NATURAL, LARGE, NEGATIVE, REAL, WORD, BOOLEAN, OTHER, MISSING, ARRAY, OBJECT, QUOTED = (
+    1 << bit for bit in range(12)
+)
+NUMBER, TEXT, JSON, BASE64, NESTED = range(5)
+
+
+class Texts(NamedTuple):
+    """The text of some cells; a missing one has the size -1."""
+
+    data: U8
+    starts: I64
+    sizes: I64
+
+
+# -- which kind it is --------------------------------------------------------------------------------------
+
+
+def field_of(classes: int) -> Field | None:
+    """The kind of cells of these classes; None where it is neither numbers nor truth values."""
+    found = classes & ~MISSING
+    if found == BOOLEAN:
+        return Bool()
+    if found & (OTHER | BOOLEAN | ARRAY | OBJECT | QUOTED) or not found & (WHOLE | NATURAL | REAL):
+        return None
+    if found & (REAL | WORD):
+        return None if found & LARGE else Float()
+    if found & NATURAL:
+        return None if found & NEGATIVE else Int("uint64")
+    return Int()
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+def column(field: Field, cells: Texts) -> Column:
+    """The cells of a field out of their text; an error's ``sample`` is the row."""
+    data, starts, sizes = cells
+    starts, sizes = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
+    present = sizes >= 0
+    valid = None if present.all() else present
+    if valid is not None and not field.optional:
+        raise DecodeError("the value is missing, and the field is not optional", sample=int(np.argmin(valid)))
+    if isinstance(field, Int | Float | Bool) or (isinstance(field, Tensor) and not field.shape):
+        return _numbers(field, data, starts, sizes, valid)
+    if isinstance(field, Tensor):
+        return _tensors(field, data, starts, sizes, valid)
+    if isinstance(field, Text | Json):
+        offsets = starts_of(sizes.clip(0))
+        out = np.empty(offsets[-1], dtype=np.uint8)
+        _native.copy_runs(data, starts, sizes.clip(0), out, offsets[:-1])
+        return Ragged(out, offsets, valid=valid)
+    found, offsets, failure = _native.text_base64(data, starts, sizes)
+    _raise(failure, cells, "base64, as which bytes are written")
+    return Ragged(found, offsets, valid=valid)
+
+
+def _raise(failure: tuple[int, int, str] | None, cells: Texts, wanted: object) -> None:
+    if failure is not None:
+        raise DecodeError(f"{shown(cells, failure[0])} is not {wanted}", sample=failure[0])
+
+
+def shown(cells: Texts, row: int) -> str:
+    start, size = int(cells.starts[row]), int(cells.sizes[row])
+    text = cells.data[start : start + min(size, 41)].tobytes().decode(errors="replace")
+    return repr(text if size <= 40 else text[:40] + "…")
+
+
+def _ragged(values: Any, valid: Any) -> Ragged:
+    """Numbers of one size as the cells of an optional field."""
+    kept = values if valid is None else values[valid]
+    width = np.full(len(values), values.dtype.itemsize, dtype=np.int64)
+    return Ragged(as_bytes(kept), starts_of(width if valid is None else width * valid), valid=valid)
+
+
+def _numbers(field: Field, data: U8, starts: I64, sizes: I64, valid: Any) -> Column:
+    dtype = np.dtype(getattr(field, "dtype", "bool"))
+    values = np.empty(len(starts), dtype=dtype)
+    failure = _native.text_numbers(data, starts, sizes, dtype.kind, dtype.itemsize, as_bytes(values))
+    _raise(failure, Texts(data, starts, sizes), field)
+    return _ragged(values, valid) if field.optional else values
+
+
+def _tensors(field: Tensor, data: U8, starts: I64, sizes: I64, valid: Any) -> Column:
+    dtype = np.dtype(field.dtype)
+    if field.cell is not None and 0 in field.shape:
+        return np.zeros((len(starts), *field.cell[1]), dtype=dtype)
+    if field.cell is None and not field.flat:
+        return _free_tensors(field, Texts(data, starts, sizes))
+    dims = [-1 if size is None else size for size in field.shape]
+    found, offsets, failure = _native.json_arrays(data, starts, sizes, dtype.kind, dtype.itemsize, dims)
+    _raise(failure, Texts(data, starts, sizes), field)
+    if field.cell is not None:
+        return found.view(dtype).reshape(len(starts), *field.cell[1])
+    return Ragged(found, offsets, valid=valid)
+
+
+def _free_tensors(field: Tensor, texts: Texts) -> Ragged:
+    cells: list[bytes | None] = []
+    for row, (start, size) in enumerate(zip(texts.starts.tolist(), texts.sizes.tolist(), strict=True)):
+        if size < 0:
+            cells.append(None)
+            continue
+        try:
+            array = _free_tensor(field, json.loads(texts.data[start : start + size].tobytes()))
+        # Whatever NumPy says about lists that are no array.
+        except (ValueError, TypeError, OverflowError, KeyError, RecursionError):
+            raise DecodeError(f"{shown(texts, row)} is not {field}", sample=row) from None
+        cells.append(pack_tensor(field, array))
+    return Ragged.from_cells(cells)
+
+
+def _free_tensor(field: Tensor, value: Any) -> Any:
+    dtype = np.dtype(field.dtype)
+    if isinstance(value, dict):
+        shape = tuple(int(size) for size in value["shape"])
+        if 0 not in shape or not field.fits(shape):
+            raise ValueError
+        return np.zeros(shape, dtype=dtype)
+    plain = np.array(value)
+    array = np.array(value, dtype=dtype)
+    allowed = {"b": "b", "f": "iuf"}.get(dtype.kind, "iu")
+    if not field.fits(array.shape) or (plain.size and plain.dtype.kind not in allowed):
+        raise ValueError
+    return array
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+def refuses(field: Field, name: str) -> str | None:
+    """Why text cannot hold a field exactly."""
+    dtype = np.dtype(getattr(field, "dtype", "int8"))
+    if dtype.kind not in "biuf":
+        return f"{name} has no text for {dtype} values; write npz, msgpack or parquet instead"
+    return f"{name} holds at most float64 exactly, not {dtype}" if dtype.itemsize > 8 else None
+
+
+def unfit(schema: Schema, columns: Columns) -> dict[int, BatchplantError]:
+    """Row → an error, for text that is none, and rows that would be too long."""
+    found: dict[int, BatchplantError] = {}
+    total = np.zeros(columns.rows, dtype=np.int64)
+    for name, field in schema.items():
+        data, starts, sizes = column_runs(columns[name])
+        total += sizes.clip(0)
+        if not isinstance(field, Text | Json):
+            continue
+        check = _native.json_check if isinstance(field, Json) else _native.utf8_check
+        for row in np.flatnonzero(check(data, starts, np.ascontiguousarray(sizes))):
+            what = "JSON" if isinstance(field, Json) else "UTF-8"
+            found.setdefault(int(row), EncodeError(f"the cell is no {what}", field=name))
+    for row in np.flatnonzero(total > MOST_ROW // 8):
+        found.setdefault(int(row), EncodeError("the sample is too long for a row of text"))
+    return found
+
+
+def pack(
+    schema: Schema, columns: Columns, *, delimiter: str | None, before: bytes = b"", after: bytes = b"\n"
+) -> U8:
+    """Rows of CSV, or of JSON where there is no delimiter."""
+    parts = [_part(name, field, columns[name], delimiter is None) for name, field in schema.items()]
+    return _native.text_pack(columns.rows, parts, delimiter is None, delimiter or "", before, after)[0]
+
+
+def _part(name: str, field: Field, cells: Column, as_json: bool) -> tuple[Any, ...]:
+    key = json.dumps(name, ensure_ascii=False).encode() + b":" if as_json else b""
+    mode, inner = BASE64, []
+    if isinstance(field, Text | Json):
+        mode = TEXT if isinstance(field, Text) else JSON
+    elif isinstance(field, Int | Float | Bool) or (isinstance(field, Tensor) and not field.shape):
+        mode = NUMBER
+    elif isinstance(field, Tensor):
+        if field.cell is None and not field.flat:
+            assert isinstance(cells, Ragged)
+            mode, cells = JSON, _listed(name, field, cells)
+        else:
+            mode, inner = NESTED, [int(size or 0) for size in field.shape[1:]]
+    data, starts, sizes = column_runs(cells)
+    dtype = np.dtype(getattr(field, "dtype", "bool"))
+    # Only a Json field tells a null from a value that is missing.
+    omit = as_json and isinstance(field, Json)
+    return key, mode, dtype.kind, dtype.itemsize, data, starts, np.ascontiguousarray(sizes), inner, omit
+
+
+def _listed(name: str, field: Tensor, cells: Ragged) -> Ragged:
+    """The JSON of arrays of any shape."""
+    texts: list[bytes | None] = []
+    for row, cell in enumerate(cells):
+        if cell is None:
+            texts.append(None)
+            continue
+        try:
+            array = decode_bytes(field, cell)
+        except (DecodeError, DamagedError) as error:
+            raise EncodeError(error.message, sample=row, field=name) from None
+        value = array.tolist() if array.size else {"shape": list(array.shape)}
+        texts.append(json.dumps(value, separators=(",", ":")).encode())
+    return Ragged.from_cells(texts)
+
+
+def remarks(schema: Schema, name: str) -> list[str]:
+    """What a user may not expect about how these fields are written."""
+    coded = [key for key, field in schema.items() if hasattr(field, "encoding") or isinstance(field, Bytes)]
+    found = []
+    if coded:
+        found.append(
+            f"{name} has no bytes: {', '.join(coded)} are base64 text, a third longer;"
+            f" NAME.schema.json beside the file remembers what they are"
+        )
+    return found

@@ -1,0 +1,32 @@
+"""Apache Arrow IPC and Feather, columns as they lie in memory.
+
+A file holds record batches of some thousand samples. In one that is not compressed, numbers, tensors, text,
+bytes and pictures are used where they lie, without decoding anything; of compressed batches the columns that
+are asked for are unpacked. Feather (version 2) is the same format under another name. A stream has no footer,
+and its messages are walked through once. The folders that `save_to_disk` of Hugging Face's datasets leaves
+hold streams, and are opened as they are.
+
+What a field is stands in the metadata of its column, as in Parquet.
+"""
+
+from __future__ import annotations
+
+from ...format import Format
+from ...schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from .reader import ArrowReader, sniff
+from .writer import ArrowWriter
+
+FORMAT = Format(
+    name="arrow",
+    title="Apache Arrow IPC, Feather",
+    suffixes=(".arrow", ".feather", ".ipc", ".arrows"),
+    spec="https://arrow.apache.org/docs/format/Columnar.html",
+    reader=ArrowReader,
+    writer=ArrowWriter,
+    sniff=sniff,
+    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    optional=True,
+    folder=None,
+    extra="arrow",
+    notes="uncompressed files are used in place; streams; folders of Hugging Face's save_to_disk",
+)

@@ -1,0 +1,399 @@
+"""Reading Arrow: IPC files and streams, Feather, and the folders that Hugging Face's datasets save."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...codecs.arrow import from_arrow, pyarrow, schema_of
+from ...columns import I64, Column, Columns, Ragged, Spans
+from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
+from ...format import Probe
+from ...records import GivenSchema, given_schema
+from ...schema import Field, Schema
+from ...storage import MappedSource, Source, is_remote, open_source
+from ...tables import TableReader
+from .inplace import Places, places_of, shape_of
+from .layout import (
+    BATCH,
+    DICTIONARY,
+    FEATHER_1,
+    MAGIC,
+    SCHEMA,
+    Batch,
+    Message,
+    footer_blocks,
+    has_dictionary,
+    read_batch,
+    read_message,
+    tree_size,
+)
+
+# What save_to_disk leaves in a folder, and in the folder of several splits.
+STATE, SPLITS = "state.json", "dataset_dict.json"
+
+
+class Part:
+    """One file: its schema, and where its record batches are."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.source: Source = open_source(path)
+        self.ended = True
+        self._table: Any = None
+        self._dictionaries: list[Message] = []
+        self.batches: list[Batch] = []
+        try:
+            self._open()
+        except BatchplantError as error:
+            raise error.at(path=path) from None
+        # The library raises what it likes on nonsense.
+        except Exception as error:
+            message = str(error).strip().split("\n")[0]
+            raise DamagedError(f"it cannot be read: {message}", path=path) from None
+
+    def _open(self) -> None:
+        head = self.source.view(0, min(8, self.source.size)).tobytes()
+        if head.startswith(FEATHER_1):
+            self._open_feather()
+            return
+        self.file = head.startswith(MAGIC)
+        first = read_message(self.source, 8 if self.file else 0)
+        if first is None or first.kind != SCHEMA:
+            raise DamagedError("it does not begin with a schema")
+        self._first = first
+        self.schema = pyarrow().ipc.read_schema(self._buffer(first.offset, first.end))
+        messages = self._listed() if self.file else self._walked(first.end)
+        for message in messages:
+            if message.kind == BATCH:
+                self.batches.append(read_batch(message))
+            elif message.kind == DICTIONARY:
+                self._dictionaries.append(message)
+            else:
+                raise DamagedError(f"a message of kind {message.kind}", offset=message.offset)
+        self.rows = [batch.rows for batch in self.batches]
+        most = max((batch.message.size for batch in self.batches), default=0)
+        # A batch without a byte could promise any number of rows.
+        if (
+            any(batch.rows > max(8 * batch.message.size, 1 << 20) for batch in self.batches)
+            and not self._packed
+        ):
+            raise DamagedError(f"it promises {max(self.rows)} rows in {most} bytes")
+        self._has_dictionaries = any(has_dictionary(one.type) for one in self.schema)
+
+    def _open_feather(self) -> None:
+        """The first version of Feather has a layout of its own; the library reads it whole."""
+        import pyarrow.feather
+
+        self.file = False
+        self._table = pyarrow.feather.read_table(pyarrow.BufferReader(self._buffer(0, self.source.size)))
+        self.schema = self._table.schema
+        self.rows = [self._table.num_rows]
+        self._has_dictionaries = False
+
+    @property
+    def _packed(self) -> bool:
+        return any(batch.packed for batch in self.batches)
+
+    def _listed(self) -> list[Message]:
+        dictionaries, batches = footer_blocks(self.source)
+        found = [read_message(self.source, offset) for offset in (*dictionaries, *batches)]
+        kinds = [None if one is None else one.kind for one in found]
+        if kinds != [DICTIONARY] * len(dictionaries) + [BATCH] * len(batches):
+            raise DamagedError("the footer points at something else than record batches")
+        return [one for one in found if one is not None]
+
+    def _walked(self, at: int) -> Iterator[Message]:
+        while True:
+            message = read_message(self.source, at)
+            if message is None:
+                self.ended = at + 4 <= self.source.size
+                return
+            yield message
+            at = message.end
+
+    def _buffer(self, start: int, end: int) -> Any:
+        return pyarrow().py_buffer(self.source.view(start, end - start))
+
+    def load(self, number: int, names: Sequence[str]) -> Any:
+        """These columns of a record batch."""
+        pa = pyarrow()
+        if self._table is not None:
+            return self._table.select(names)
+        batch = self.batches[number]
+        message = batch.message
+        if not batch.packed and not self._has_dictionaries:
+            one = pa.ipc.read_message(self._buffer(message.offset, message.end))
+            return pa.ipc.read_record_batch(one, self.schema).select(names)
+        wanted = [self.schema.get_field_index(name) for name in names]
+        options = pa.ipc.IpcReadOptions(included_fields=wanted)
+        if self.file and isinstance(self.source, MappedSource):
+            whole = pa.BufferReader(self._buffer(0, self.source.size))
+            return pa.ipc.open_file(whole, options=options).get_batch(number).select(names)
+        before = [one for one in self._dictionaries if self.file or one.offset < message.offset]
+        pieces = [
+            self.source.view(one.offset, one.end - one.offset) for one in (self._first, *before, message)
+        ]
+        stream = pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(np.concatenate(pieces))), options=options)
+        return stream.read_next_batch().select(names)
+
+    def first_rows(self, names: Sequence[str]) -> Any:
+        """A few rows; None where there are none, or they cannot be read."""
+        try:
+            return self.load(0, names).slice(0, 16) if self.rows and names else None
+        except Exception:
+            return None
+
+    def starts(self) -> dict[str, tuple[int, int | None]]:
+        """The numbers of the first node and buffer of every column; None where batches differ in that."""
+        found: dict[str, tuple[int, int | None]] = {}
+        node, buffer = 0, 0
+        known = True
+        for one in self.schema:
+            found[one.name] = (node, buffer if known else None)
+            nodes, buffers = tree_size(one.type)
+            node, buffer = node + nodes, buffer + (buffers or 0)
+            known = known and buffers is not None
+        return found
+
+    def nulls(self) -> set[str]:
+        """The columns with missing values."""
+        if self._table is not None:
+            return {name for name in self.schema.names if self._table.column(name).null_count}
+        found = set()
+        for one in self.schema:
+            node = self.starts()[one.name][0]
+            # A picture is missing where its bytes are.
+            last = node + (tree_size(one.type)[0] if pyarrow().types.is_struct(one.type) else 1)
+            if any(batch.nulls[node:last].any() for batch in self.batches):
+                found.add(one.name)
+        return found
+
+    def close(self) -> None:
+        self._table = None
+        self.source.close()
+
+
+class ArrowReader(TableReader):
+    """Reads .arrow, .feather and .ipc files, streams, and folders of datasets.save_to_disk.
+
+    ``schema``: the kinds of some fields, in place of those that the types mean. ``split``: which part of a
+    folder that holds several. ``cache``: bytes of decoded record batches to keep (default 256 MiB).
+    """
+
+    unit_name = "record batch"
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        schema: GivenSchema | str | None = None,
+        split: str | None = None,
+        cache: int | None = None,
+    ) -> None:
+        self.path = path
+        given = given_schema(schema) if schema is not None else {}
+        self._parts = [Part(one) for one in _files(path, split)]
+        try:
+            self.schema = self._joined(given)
+            rows = [count for part in self._parts for count in part.rows]
+            self._set_units(rows, cache)
+        except BatchplantError as error:
+            raise error.at(path=path) from None
+        # The library raises what it likes on nonsense, and names are looked at only when they are asked for.
+        except Exception as error:
+            raise DamagedError(f"the schema is damaged: {error}", path=path) from None
+        self._firsts = np.cumsum([0, *(len(part.rows) for part in self._parts)])
+        self._part_of_unit = np.repeat(np.arange(len(self._parts)), np.diff(self._firsts))
+        self._found_places: dict[str, list[Places] | None] = {}
+
+    def _joined(self, given: Any) -> Schema:
+        first = self._parts[0]
+        for part in self._parts[1:]:
+            if not part.schema.equals(first.schema):
+                raise SchemaError(f"its columns differ from those of {first.path}", path=part.path)
+        nulls = set().union(*(part.nulls() for part in self._parts))
+        fields: dict[str, Field] = dict(
+            schema_of(first.schema, first.first_rows(first.schema.names), nulls=nulls)
+        )
+        for name, field in given.items():
+            Schema(fields).select([name])
+            fields[name] = field
+        if not fields:
+            raise SchemaError("there is no column in it")
+        return Schema(fields)
+
+    def _path_of(self, unit: int) -> str:
+        return self._parts[int(self._part_of_unit[unit])].path
+
+    def _load(self, unit: int, fields: Sequence[str]) -> Columns:
+        number = int(self._part_of_unit[unit])
+        found = self._parts[number].load(unit - int(self._firsts[number]), list(fields))
+        return from_arrow(self.schema, fields, found)
+
+    # -- cells where they lie --------------------------------------------------------------------------
+
+    def _in_place(self, name: str) -> list[Places] | None:
+        """Where the cells of a field are in each file; None where they have to be decoded."""
+        if name not in self._found_places:
+            self._found_places[name] = self._find_places(name)
+        return self._found_places[name]
+
+    def _find_places(self, name: str) -> list[Places] | None:
+        found = []
+        for part in self._parts:
+            first = part.starts().get(name)
+            if first is None or first[1] is None or not isinstance(part.source, MappedSource):
+                return None
+            shape = shape_of(self.schema[name], part.schema.field(name).type, (first[0], first[1]))
+            places = None if shape is None else places_of(shape, part.batches)
+            if places is None:
+                return None
+            found.append(places)
+        return found
+
+    def _runs(self, part: int, places: Places, units: I64, rows: I64, indices: I64) -> tuple[I64, I64]:
+        """Starts and sizes in a file of the cells at these rows of these batches."""
+        shape, batch = places.shape, units - self._firsts[part]
+        if places.offsets is None:
+            return places.values[batch] + rows * shape.width, np.full(len(rows), shape.width, dtype=np.int64)
+        source = self._parts[part].source
+        data = source.view(0, source.size // shape.offset * shape.offset)
+        numbers = data.view(np.int64 if shape.offset == 8 else np.int32)
+        at = places.offsets[batch] // shape.offset + rows
+        first, last = numbers[at].astype(np.int64), numbers[at + 1].astype(np.int64)
+        bad = (first < 0) | (last < first) | (last > places.sizes[batch] // shape.width)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise DamagedError(
+                "the cell lies outside of its column",
+                path=source.path, sample=int(indices[row]), offset=int(at[row] * shape.offset),
+            )  # fmt: skip
+        return places.values[batch] + first * shape.width, (last - first) * shape.width
+
+    def _each_part(self, units: I64) -> Iterator[tuple[int, Any]]:
+        """The files that these batches lie in, and which of the samples are in each."""
+        parts = self._part_of_unit[units]
+        if len(parts) and (parts == parts[0]).all():
+            yield int(parts[0]), slice(None)
+            return
+        for part in np.unique(parts):
+            yield int(part), np.flatnonzero(parts == part)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        places = self._in_place(field)
+        if places is None:
+            return None
+        units, rows = self._units_of(indices)
+        start, size = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
+        for part, at in self._each_part(units):
+            start[at], size[at] = self._runs(part, places[part], units[at], rows[at], indices[at])
+        files = self._part_of_unit[units].astype(np.int32)
+        return Spans([part.path for part in self._parts], start, size, files)
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        places = {name: self._in_place(name) for name in fields} if len(indices) else {}
+        rest = [name for name in fields if places.get(name) is None]
+        found = super()._read(indices, rest) if rest or not places else Columns()
+        units, rows = self._units_of(indices)
+        for name, one in places.items():
+            if one is not None:
+                found[name] = self._gather(name, one, units, rows, indices)
+        return Columns((name, found[name]) for name in fields)
+
+    def _gather(self, name: str, places: list[Places], units: I64, rows: I64, indices: I64) -> Column:
+        pieces: list[Ragged] = []
+        order: list[I64] = []
+        for part, at in self._each_part(units):
+            runs = self._runs(part, places[part], units[at], rows[at], indices[at])
+            pieces.append(self._parts[part].source.gather(*runs))
+            order.append(np.arange(len(units))[at])
+        cells = Ragged.concat(pieces)
+        if len(pieces) > 1:
+            back = np.empty(len(units), dtype=np.int64)
+            back[np.concatenate(order)] = np.arange(len(units))
+            cells = cells.take(back)
+        cell = self.schema[name].cell
+        return cells if cell is None else cells.data.view(cell[0]).reshape(len(units), *cell[1])
+
+    def facts(self) -> dict[str, Any]:
+        first = self._parts[0]
+        packed = any(batch.packed for part in self._parts for batch in part.batches)
+        found = {"files": len(self._parts)} if len(self._parts) > 1 else {}
+        in_place = [name for name in self.schema if self._in_place(name) is not None]
+        return {
+            **found,
+            "layout": "Feather 1" if first._table is not None else "file" if first.file else "stream",
+            **super().facts(),
+            "compressed": packed,
+            "used in place": ", ".join(in_place) or "none",
+        }
+
+    def _verify(self) -> Iterator[Problem]:
+        for part in self._parts:
+            if not part.ended:
+                yield Problem("the stream has no end; it may have been cut short", part.path)
+
+    def close(self) -> None:
+        super().close()
+        for part in self._parts:
+            part.close()
+
+
+def _files(path: str, split: str | None) -> list[str]:
+    """The files of a dataset: the path itself, or those that a saved folder lists."""
+    if is_remote(path) or not os.path.isdir(path):
+        return [path]
+    if SPLITS in os.listdir(path):
+        splits = _json(os.path.join(path, SPLITS)).get("splits")
+        names = [str(one) for one in splits] if isinstance(splits, list) else []
+        chosen = names[0] if split is None and len(names) == 1 else split
+        if chosen is None or chosen not in names:
+            raise OptionError(f"choose one of its splits with split=…: {', '.join(names)}", path=path)
+        return _files(os.path.join(path, _name(chosen, path)), None)
+    state = _json(os.path.join(path, STATE))
+    listed = state.get("_data_files")
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed) or not listed:
+        raise DamagedError("it lists no data files", path=os.path.join(path, STATE))
+    if state.get("_indices_data_files"):
+        raise SchemaError(
+            "it is saved with a list of indices; save it again with flatten_indices()", path=path
+        )
+    return [os.path.join(path, _name(str(one.get("filename")), path)) for one in listed]
+
+
+def _json(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedError(f"it cannot be read: {error}", path=path) from None
+    if not isinstance(found, dict):
+        raise DamagedError("it is no JSON object", path=path)
+    return found
+
+
+def _name(name: str, path: str) -> str:
+    """A name that came out of a file is no path."""
+    if not name or name != os.path.basename(name) or name in (".", ".."):
+        raise DamagedError(f"{name!r} is no file in this folder", path=path)
+    return name
+
+
+def sniff(probe: Probe) -> bool:
+    """Files begin with ARROW1 or FEA1, streams with a message of a schema; folders list their files."""
+    if probe.folder:
+        return SPLITS in probe.names or (STATE in probe.names and "dataset_info.json" in probe.names)
+    if probe.head.startswith((MAGIC + b"\0\0", FEATHER_1)):
+        return True
+    if not probe.head.startswith(b"\xff\xff\xff\xff"):
+        return False
+    try:
+        first = read_message(probe.source, 0)
+    except DamagedError:
+        return False
+    return first is not None and first.kind == SCHEMA

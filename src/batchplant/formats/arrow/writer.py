@@ -1,0 +1,99 @@
+"""Writing Arrow IPC files and streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...codecs.arrow import arrow_schema, pyarrow, refuses, to_arrow, unfit
+from ...columns import Columns
+from ...errors import BatchplantError, OptionError
+from ...schema import Field, Schema
+from ...tables.reader import size_of
+from ...writer import WriteOptions, Writer
+from .layout import BLOCK, END, MAGIC, make_footer
+
+BATCH_BYTES = 4 << 20
+STREAM_SUFFIX = ".arrows"
+
+
+class ArrowWriter(Writer):
+    """Writes .arrow and .feather files (usable in place), and .arrows streams.
+
+    ``compression``: none (used where it lies), lz4 or zstd. ``batch_size``: bytes of cells in a record batch.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        options: WriteOptions,
+        *,
+        compression: str = "none",
+        batch_size: int = BATCH_BYTES,
+    ) -> None:
+        if compression not in ("none", "lz4", "zstd"):
+            raise OptionError(f"compression is none, lz4 or zstd, not {compression!r}")
+        if batch_size < 1:
+            raise OptionError(f"batch_size must be at least 1 byte, not {batch_size}")
+        pa = pyarrow()
+        self._arrow = arrow_schema(schema)
+        packed = None if compression == "none" else compression
+        self._options = pa.ipc.IpcWriteOptions(compression=packed)
+        self._stream = path.lower().endswith(STREAM_SUFFIX)
+        self._batch_size = batch_size
+        self._batches: list[Any] = []
+        self._batch_bytes = 0
+        super().__init__(path, schema, options)
+
+    @classmethod
+    def refuses(cls, field: Field) -> str | None:
+        return refuses(field)
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        self._file = self.partial.spool("messages")
+        self._blocks = self.partial.spool("blocks")
+        self._schema = self._arrow.serialize().to_pybytes()
+        if not self._file.size:
+            self._file.write((b"" if self._stream else MAGIC + b"\0\0") + self._schema)
+
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        return unfit(self.schema, columns)
+
+    def _write(self, columns: Columns) -> None:
+        self._batches.append(to_arrow(self.schema, columns, self._arrow))
+        self._batch_bytes += size_of(columns)
+        if self._batch_bytes >= self._batch_size:
+            self._flush()
+
+    def _flush(self) -> None:
+        """What has gathered, as a record batch: the message as a stream of its own would have it."""
+        if not self._batches:
+            return
+        pa = pyarrow()
+        table = pa.Table.from_batches(self._batches, self._arrow).combine_chunks()
+        self._batches, self._batch_bytes = [], 0
+        for batch in table.to_batches():
+            out = pa.BufferOutputStream()
+            with pa.ipc.new_stream(out, self._arrow, options=self._options) as stream:
+                stream.write_batch(batch)
+            whole = np.frombuffer(out.getvalue(), np.uint8)
+            message = whole[len(self._schema) : -len(END)]
+            metadata = 8 + int(message[4:8].view("<u4")[0])
+            block = (self._file.size, metadata, 0, len(message) - metadata)
+            self._blocks.write(np.array([block], dtype=BLOCK))
+            self._file.write(message)
+
+    def _state(self) -> dict[str, Any]:
+        self._flush()
+        return {}
+
+    def _finish(self) -> str:
+        self._flush()
+        if self._stream:
+            self._file.write(END)
+            return "messages"
+        blocks = np.frombuffer(self._blocks.read_at(self._blocks.size, 0), BLOCK)
+        self._file.write(make_footer(self._schema[8:], blocks))
+        return "messages"

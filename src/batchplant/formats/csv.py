@@ -1,0 +1,252 @@
+"""CSV and TSV: rows of text with a header, as RFC 4180 has them.
+
+A field may be quoted, and then hold delimiters and line ends; two quotes in it stand for one. A field that is
+empty and not quoted is a missing value; ``""`` is empty text. codecs/text.py says how each kind is written.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import _native, index
+from ..codecs import text
+from ..columns import I64, U8, Columns
+from ..errors import BatchplantError, DamagedError, OptionError, SchemaError
+from ..format import Format
+from ..records import GivenSchema, Note
+from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ..textfile import BOM, REASONS, Content, TextReader, TextWriter
+from ..writer import WriteOptions
+
+SPEC = "https://www.rfc-editor.org/rfc/rfc4180"
+# A header that is longer is none.
+HEADER_MOST = 16 << 20
+OTHERS = ";\t|"
+NO_DELIMITER = "\"'\r\n\0.+-"
+
+
+class CsvReader(TextReader):
+    """Reads .csv and .tsv files, also packed (.gz, .zst).
+
+    ``schema``: the fields to read; ``types``: those of some columns, in place of what the cells look like.
+    ``header``: whether the first row has the names. ``delimiter``: one character, where the suffix and the
+    first row do not tell. ``missing``: what stands, unquoted, for a missing value. ``duplicates``: raise, or
+    rename columns of one name. ``bad_rows``: raise, or skip rows that cannot be read. ``index``: auto, write,
+    memory or rebuild; where the index of the file is kept.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        schema: GivenSchema | str | None = None,
+        types: GivenSchema | str | None = None,
+        header: bool = True,
+        delimiter: str | None = None,
+        missing: str | Sequence[str] = ("",),
+        duplicates: str = "raise",
+        bad_rows: str = "raise",
+        index: str = "auto",
+    ) -> None:
+        if duplicates not in ("raise", "rename"):
+            raise OptionError(f"duplicates is raise or rename, not {duplicates!r}")
+        self._given = None if delimiter is None else checked_delimiter(delimiter)
+        self._missing = [missing] if isinstance(missing, str) else [str(one) for one in missing]
+        self._header = bool(header)
+        self.path = path
+        self.note = Note.beside(path)
+        # How it was scanned: a scan with other options is another one.
+        blank = self.note is not None and len(self.note.schema) == 1
+        how = f"csv {self._given!r} {self._missing!r} {self._header} {blank}"
+        self._blank = blank
+        self._duplicates = duplicates
+        facts = self._load(path, how, index, bad_rows)
+        try:
+            self._delimiter = str(facts["delimiter"])
+            self._names = self._named([str(name) for name in facts["names"]])
+            self._choose(facts, schema, types)
+            if schema is not None and not header and not set(self.schema) & set(self._names):
+                self._by_order()
+            self._check_columns()
+        except BatchplantError as error:
+            self.close()
+            raise error.at(path=path) from None
+
+    # -- opening ---------------------------------------------------------------------------------------
+
+    def _scan(self, content: Content) -> tuple[index.Arrays, index.Facts]:
+        start = len(BOM) if content.head(len(BOM))[:3].tobytes() == BOM else 0
+        names, delimiter, begin, line = self._first(content, start)
+        self._width = len(names)
+        scanner = _native.CsvScanner(delimiter, len(names), self._blank, self._missing, line)
+        content.scan(scanner, begin)
+        facts = {"delimiter": delimiter, "names": names, "classes": scanner.classes or [0] * len(names)}
+        return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, facts
+
+    def _first(self, content: Content, start: int) -> tuple[list[str], str, int, int]:
+        """The names of the columns, the delimiter, and where the rows begin."""
+        size = 64 << 10
+        while True:
+            head = content.head(start + size)[start:]
+            # Blank lines before it are no header.
+            blank = len(head) - len(head.tobytes().lstrip(b"\r\n"))
+            final = len(head) < size
+            delimiter = self._given or self._likely(head[blank:])
+            found = _native.csv_first(np.ascontiguousarray(head[blank:]), delimiter, final)
+            if found is not None or final:
+                break
+            if size > HEADER_MOST:
+                raise DamagedError(f"the first row is longer than {HEADER_MOST >> 20} MiB", offset=start)
+            size *= 4
+        if found is None or len(head) == blank:
+            raise DamagedError("the file is empty; a header is needed", offset=start)
+        cells, end, fault, place = found
+        line = 1 + head[:blank].tobytes().count(b"\n")
+        if fault:
+            raise DamagedError(f"line {line}: {REASONS[fault]}", offset=start + blank + place)
+        if not self._header:
+            return [f"column_{number + 1}" for number in range(len(cells))], delimiter, start + blank, line
+        try:
+            names = [cell.decode() or f"column_{number + 1}" for number, cell in enumerate(cells)]
+        except UnicodeDecodeError:
+            raise DamagedError(f"line {line}: the header is no UTF-8", offset=start + blank) from None
+        line += head[blank : blank + end].tobytes().count(b"\n")
+        return names, delimiter, start + blank + end, line
+
+    def _likely(self, head: U8) -> str:
+        """That of the suffix, unless the first row has none of it but another."""
+        name = self.path.lower()
+        usual = "\t" if any(part in name[-9:] for part in (".tsv", ".tab")) else ","
+        row = head.tobytes().split(b"\n", 1)[0].decode(errors="replace")
+        counts = {one: row.count(one) for one in OTHERS + ","}
+        other = max(counts, key=lambda one: counts[one])
+        return usual if counts[usual] or not counts[other] else other
+
+    def _named(self, names: list[str]) -> list[str]:
+        """Names of their own for all columns."""
+        self._width = len(names)
+        found: dict[str, int] = {}
+        for number, name in enumerate(names):
+            if name in found and self._duplicates == "raise":
+                raise SchemaError(
+                    f"columns {found[name] + 1} and {number + 1} have one name;"
+                    " duplicates='rename' gives the second another",
+                    field=name,
+                )
+            count, free = 2, name
+            while free in found:
+                free, count = f"{name}_{count}", count + 1
+            found[free] = number
+        return list(found)
+
+    def _inferred(self, facts: index.Facts) -> dict[str, Field]:
+        found: dict[str, Field] = {}
+        for name, classes in zip(self._names, facts["classes"], strict=True):
+            field = text.field_of(int(classes)) or Text()
+            found[name] = dataclasses.replace(field, optional=bool(int(classes) & text.MISSING))
+        return found
+
+    def _by_order(self) -> None:
+        """A given schema names the columns of a file without a header."""
+        if len(self.schema) != len(self._names):
+            raise SchemaError(f"the schema has {len(self.schema)} fields, and a row {len(self._names)}")
+        self._names = list(self.schema)
+
+    def _check_columns(self) -> None:
+        for name, field in self.schema.items():
+            if name not in self._names and not field.optional:
+                raise SchemaError(f"there is no such column; there are: {', '.join(self._names)}", field=name)
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def _cells(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
+        places = {name: number for number, name in enumerate(self._names)}
+        wanted = [places.get(name, -1) for name in fields]
+        # Where nothing may be missing, an empty field is empty text.
+        empty = [isinstance(self.schema[name], Text) and not self.schema[name].optional for name in fields]
+        start, size, doubled, failure = _native.csv_find(
+            data, starts, sizes, self._delimiter, self._missing, len(self._names), wanted, empty
+        )
+        if failure is not None:
+            raise DamagedError(failure[2], sample=failure[0], offset=failure[1])
+        found = Columns()
+        for number, name in enumerate(fields):
+            cells = text.Texts(data, start[number], size[number])
+            if doubled[number].any():
+                plain, offsets = _native.csv_unquote(*cells, doubled[number])
+                cells = text.Texts(plain, offsets[:-1], np.where(size[number] < 0, -1, np.diff(offsets)))
+            try:
+                found[name] = text.column(self.schema[name], cells)
+            except BatchplantError as error:
+                row = error.sample
+                raise error.at(field=name, offset=None if row is None else start[number][row]) from None
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        shown = {"\t": "tab"}.get(self._delimiter, self._delimiter)
+        return {**super().facts(), "delimiter": shown, "header": self._header}
+
+
+def checked_delimiter(given: str) -> str:
+    known = {"tab": "\t", "\\t": "\t"}.get(given, given)
+    if len(known) != 1 or known in NO_DELIMITER or known.isalnum() or not known.isascii():
+        raise OptionError(f"a delimiter is one sign such as ',' or ';' or 'tab', not {given!r}")
+    return known
+
+
+class CsvWriter(TextWriter):
+    """Writes .csv and .tsv files, packed where the name ends with .gz or .zst.
+
+    ``delimiter``: one character; a tab for .tsv, else a comma. ``header``: whether the names come first.
+    ``level``: how hard the packer tries.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        options: WriteOptions,
+        *,
+        delimiter: str | None = None,
+        header: bool = True,
+        level: int | None = None,
+    ) -> None:
+        usual = "\t" if any(part in path.lower()[-9:] for part in (".tsv", ".tab")) else ","
+        self._delimiter = usual if delimiter is None else checked_delimiter(delimiter)
+        self._header = bool(header)
+        super().__init__(path, schema, options, level=level)
+
+    def _head(self) -> bytes:
+        if not self._header:
+            return b""
+        out = io.StringIO()
+        # A lone name is quoted where it could be taken for a blank line, or a byte order mark.
+        csv.writer(out, delimiter=self._delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL).writerow(
+            self.schema
+        )
+        plain = io.StringIO()
+        csv.writer(plain, delimiter=self._delimiter, lineterminator="\n").writerow(self.schema)
+        said = plain.getvalue()
+        return (out.getvalue() if said[:1] in ("\ufeff", " ") or not said.strip() else said).encode()
+
+    def _rows(self, columns: Columns) -> U8:
+        return text.pack(self.schema, columns, delimiter=self._delimiter)
+
+
+FORMAT = Format(
+    name="csv",
+    title="CSV and TSV",
+    suffixes=tuple(f"{one}{packed}" for one in (".csv", ".tsv", ".tab") for packed in ("", ".gz", ".zst")),
+    spec=SPEC,
+    reader=CsvReader,
+    writer=CsvWriter,
+    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    optional=True,
+    notes="types found in all rows; bytes as base64, tensors as JSON text; random access, also into gzip",
+)

@@ -1,0 +1,315 @@
+"""Delta Lake: a folder of Parquet files, and in ``_delta_log`` what every transaction added and removed.
+
+The package deltalake reads the log and writes to it. The rows are read from the files themselves, row group by
+row group. What our fields are stands in the metadata of the table's columns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import time
+import urllib.parse
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..codecs import arrow
+from ..errors import (
+    BusyError,
+    DamagedError,
+    MissingLibraryError,
+    NotFoundError,
+    OptionError,
+    UnknownFormatError,
+    UnsafeError,
+)
+from ..format import Format, Probe
+from ..lake import (
+    LakeReader,
+    LakeWriter,
+    Part,
+    as_time,
+    check_same_fields,
+    first_line,
+    stored_schema,
+    wrapped,
+)
+from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ..storage import is_remote
+
+LOG = "_delta_log"
+# What a reader has to understand about a table, and this one does.
+FEATURES = {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+PHYSICAL = b"delta.columnMapping.physicalName"
+# A time without a zone would need a feature that not every reader has.
+ZONE = "UTC"
+# Versions that `info` shows.
+HISTORY = 10
+
+
+def _library() -> Any:
+    try:
+        import deltalake
+    except ImportError:
+        raise MissingLibraryError(
+            'Delta Lake needs the package deltalake: pip install "batchplant[delta]"'
+        ) from None
+    return deltalake
+
+
+def _open(path: str, version: int | None = None, storage: Mapping[str, str] | None = None) -> Any:
+    library = _library()
+    with wrapped(path):
+        try:
+            return library.DeltaTable(path, version=version, storage_options=dict(storage or {}) or None)
+        except library.exceptions.TableNotFoundError as error:
+            raise NotFoundError(f"there is no Delta table: {first_line(error)}") from None
+        except library.exceptions.DeltaError as error:
+            if version is not None and "version" in str(error).lower():
+                raise OptionError(f"there is no version {version}: {first_line(error)}") from None
+            raise
+
+
+class DeltaReader(LakeReader):
+    """Reads Delta tables: the latest state, or with ``version`` or ``at`` (a time in ISO 8601) an older one.
+
+    ``schema``: kinds for some fields, in place of those that were found. ``storage``: what deltalake needs to
+    reach a remote store. ``outside``: also read files that do not lie in the table's folder.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        version: int | None = None,
+        at: str | datetime.datetime | None = None,
+        schema: Mapping[str, Field] | None = None,
+        storage: Mapping[str, str] | None = None,
+        outside: bool = False,
+    ) -> None:
+        if version is not None and at is not None:
+            raise OptionError("choose a version or a time, not both", path=path)
+        self.path = path = path.removeprefix("file://")
+        table = _open(path, version, storage)
+        with wrapped(path):
+            if at is not None:
+                table.load_as_version(as_time(at))
+            described = arrow.pyarrow().schema(table.schema())
+            _check_features(table, path)
+            _check_log(path)
+            self._facts = _facts(table)
+            parts = sorted(_parts(table, path, described, outside), key=lambda one: (one[0], one[1].path))
+        # Workers that unpickle this reader must see the same rows, whatever was committed meanwhile.
+        self._made_with = (path,), {
+            "version": table.version(), "schema": schema, "storage": storage, "outside": outside,
+        }  # fmt: skip
+        self._set_parts([part for _, part in parts], described, schema)
+
+    def facts(self) -> dict[str, Any]:
+        return self._facts
+
+
+def _check_features(table: Any, path: str) -> None:
+    needed = set(table.protocol().reader_features or ()) - FEATURES
+    if needed:
+        raise UnknownFormatError(
+            f"the table needs {', '.join(sorted(needed))}, which is not read yet", path=path
+        )
+
+
+def _check_log(path: str) -> None:
+    """The library takes an entry of no bytes for one that changed nothing."""
+    if not is_remote(path):
+        with os.scandir(os.path.join(path, LOG)) as entries:
+            for entry in entries:
+                if entry.name.endswith(".json") and not entry.stat().st_size:
+                    raise DamagedError("this entry of the log is empty", path=entry.path)
+
+
+def _facts(table: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"version": table.version()}
+    for name, value in (("name", table.metadata().name), ("about", table.metadata().description)):
+        found |= {name: value} if value else {}
+    found["files"] = len(table.file_uris())
+    if table.metadata().partition_columns:
+        found["partitioned by"] = ", ".join(table.metadata().partition_columns)
+    for one in table.history(HISTORY):
+        if one.get("version", 0) <= table.version():
+            when = datetime.datetime.fromtimestamp(one["timestamp"] / 1000, datetime.UTC)
+            mode = one.get("operationParameters", {}).get("mode", "")
+            found[f"version {one['version']}"] = (
+                f"{when:%Y-%m-%d %H:%M:%S}Z {one['operation']} {mode}".strip()
+            )
+    return found
+
+
+def _parts(table: Any, path: str, described: Any, outside: bool) -> Iterator[tuple[int, Part]]:
+    """When each file was written, and the file. The log itself keeps no order."""
+    pa = arrow.pyarrow()
+    actions = pa.table(table.get_add_actions(flatten=False))
+    deleted = _deleted(table)
+    names = {one.name: (one.metadata or {}).get(PHYSICAL, b"").decode() for one in described}
+    names = {name: physical for name, physical in names.items() if physical}
+    rows = actions.column("num_records") if "num_records" in actions.column_names else [None] * len(actions)
+    for number in range(len(actions)):
+        file = _place(path, actions.column("path")[number].as_py(), outside)
+        known = rows[number].as_py() if rows[number] is not None else None
+        if known is not None and known < 0:
+            raise DamagedError(f"a file of {known} rows", path=file)
+        yield actions.column("modification_time")[number].cast(pa.int64()).as_py() or 0, Part(
+            file, known, actions.column("size_bytes")[number].as_py(), _constants(actions, number, described),
+            names, deleted.get(file),
+        )  # fmt: skip
+
+
+def _place(path: str, found: str, outside: bool) -> str:
+    """The file of an action: its path is relative to the table, and quoted as a URL."""
+    file = urllib.parse.unquote(found).removeprefix("file://")
+    if is_remote(path) or is_remote(file):
+        return file if is_remote(file) else f"{path.rstrip('/')}/{file}"
+    file = os.path.normpath(os.path.join(path, file))
+    if not outside and os.path.commonpath([os.path.abspath(path), os.path.abspath(file)]) != os.path.abspath(
+        path
+    ):
+        raise UnsafeError(
+            f"it lists {file}, which is not its own; outside=True reads it all the same", path=path
+        )
+    return file
+
+
+def _constants(actions: Any, number: int, described: Any) -> dict[str, Any]:
+    """The values of the columns that a table is partitioned by."""
+    for column in ("partition", "partition_values"):
+        if column in actions.column_names:
+            values = actions.column(column)[number]
+            return (
+                {name: values[name].cast(described.field(name).type) for name in values}
+                if values.is_valid
+                else {}
+            )
+    return {}
+
+
+def _deleted(table: Any) -> dict[str, Any]:
+    """File → the rows that deletion vectors mark."""
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return {}
+    found = arrow.pyarrow().table(table.deletion_vectors())
+    return {
+        one["filepath"].removeprefix("file://"): np.flatnonzero(~np.array(one["selection_vector"], np.bool_))
+        for one in found.to_pylist()
+    }
+
+
+class DeltaWriter(LakeWriter):
+    __doc__ = LakeWriter.__doc__
+    title = "Delta"
+
+    def _described(self) -> Any:
+        _library()
+        return stored_schema(self.schema, small=True, zone=ZONE)
+
+    def _exists(self) -> bool:
+        return os.path.isdir(os.path.join(self.path, LOG))
+
+    def _look(self) -> tuple[Schema, Any]:
+        table = _open(self.path)
+        return arrow.schema_of(arrow.pyarrow().schema(table.schema())), table.version()
+
+    def _create(self, folder: Path) -> None:
+        library = _library()
+        folder.mkdir()
+        with wrapped(self.path):
+            table = library.DeltaTable.create(folder, self._arrow)
+            added = list(self._add_files(folder))
+            if added:
+                table.create_write_transaction(added, "append", self._arrow)
+
+    def _commit(self) -> None:
+        library = _library()
+        appends = self.mode == "append"
+        table = _open(self.path, None if appends else self._base)
+        added: list[Any] = []
+        try:
+            if appends:
+                self._add_columns(table)
+            if table.metadata().partition_columns or table.protocol().min_writer_version > 2:
+                # Whatever else the table wants of its rows, the library sees to.
+                self._write_by_library(table)
+                return
+            added += self._add_files(Path(self.path))
+            # A retry would leave rows in place that another process appended meanwhile.
+            how = None if appends else library.CommitProperties(max_commit_retries=0)
+            table.create_write_transaction(
+                added, self.mode, table.schema() if appends else self._arrow, commit_properties=how
+            )
+        except BaseException as error:
+            for one in added:
+                Path(self.path, one.path).unlink(missing_ok=True)
+            if isinstance(error, library.exceptions.CommitFailedError):
+                raise BusyError(
+                    f"another process changed the table meanwhile, and nothing was written: {first_line(error)}",
+                    path=self.path,
+                ) from None
+            with wrapped(self.path):
+                raise
+
+    def _add_columns(self, table: Any) -> None:
+        """Fields that the table lacks become columns of it, None in the rows that it has."""
+        fields = arrow.schema_of(arrow.pyarrow().schema(table.schema()))
+        fresh = check_same_fields(fields, self.schema)
+        if fresh:
+            added = Schema({name: dataclasses.replace(self.schema[name], optional=True) for name in fresh})
+            columns = _library().Schema.from_arrow(stored_schema(added, small=True, zone=ZONE))
+            table.alter.add_columns(columns.fields)
+
+    def _add_files(self, folder: Path) -> Iterator[Any]:
+        """Write the rows into the table's folder, where nobody sees them before they are committed."""
+        from deltalake.transaction import AddAction
+
+        now = time.time_ns() // 1_000_000
+        unique = uuid.uuid4()
+        for number, groups in enumerate(self._files(self._arrow)):
+            file = folder / f"part-{number:05d}-{unique}.{self._compression}.parquet"
+            try:
+                rows = self._write_file(groups, self._arrow, str(file))
+            except BaseException:
+                file.unlink(missing_ok=True)
+                raise
+            yield AddAction(file.name, file.stat().st_size, {}, now, True, json.dumps({"numRecords": rows}))
+
+    def _write_by_library(self, table: Any) -> None:
+        pa = arrow.pyarrow()
+        batches = (batch for group in self._row_groups() for batch in group.to_batches())
+        _library().write_deltalake(
+            table,
+            pa.RecordBatchReader.from_batches(self._arrow, batches),
+            mode=self.mode,
+            schema_mode=None if self.mode == "append" else "overwrite",
+        )
+
+
+def sniff(probe: Probe) -> bool:
+    return f"{LOG}/" in probe.names
+
+
+FORMAT = Format(
+    name="delta",
+    title="Delta Lake",
+    suffixes=(".delta",),
+    spec="https://github.com/delta-io/delta/blob/master/PROTOCOL.md",
+    reader=DeltaReader,
+    writer=DeltaWriter,
+    sniff=sniff,
+    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    optional=True,
+    folder=True,
+    extra="delta",
+    notes="any version or time; append and overwrite as one transaction; read row group by row group",
+)

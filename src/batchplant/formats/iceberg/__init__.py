@@ -1,0 +1,38 @@
+"""Iceberg: Parquet files, manifests that list them, and a metadata file for every state of the table.
+
+The package pyiceberg reads and writes the metadata; the rows are read from the files themselves, row group by
+row group. A table that we write has its catalog, an SQLite file, in its own folder.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ...format import Format, Probe
+from ...schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from .reader import IcebergReader
+from .table import METADATA
+from .writer import IcebergWriter
+
+
+def sniff(probe: Probe) -> bool:
+    folder = os.path.join(probe.path, METADATA)
+    if f"{METADATA}/" not in probe.names:
+        return False
+    return any(name.endswith(".metadata.json") for name in os.listdir(folder))
+
+
+FORMAT = Format(
+    name="iceberg",
+    title="Apache Iceberg",
+    suffixes=(".iceberg",),
+    spec="https://iceberg.apache.org/spec/",
+    reader=IcebergReader,
+    writer=IcebergWriter,
+    sniff=sniff,
+    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    optional=True,
+    folder=True,
+    extra="iceberg",
+    notes="any snapshot or time; append and overwrite as one transaction; any pyiceberg catalog",
+)

@@ -1,0 +1,198 @@
+"""Reading Iceberg: which files a snapshot has, and what a field is called in each."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...codecs import arrow
+from ...errors import DamagedError, NotFoundError, OptionError, UnknownFormatError
+from ...lake import LakeReader, Part, as_time, first_line, wrapped
+from ...schema import Field
+from .manifests import files_of
+from .table import FIELDS, from_folder, open_catalog
+
+ID = b"PARQUET:field_id"
+# Snapshots that `info` shows.
+HISTORY = 10
+
+
+class IcebergReader(LakeReader):
+    """Reads Iceberg tables: the latest state, or an older one: a ``snapshot``, a ``ref`` (branch or tag), or the
+    one that was current ``at`` a time in ISO 8601.
+
+    ``catalog``: the name of a pyiceberg catalog, or its properties; the path is then the table's name in it.
+    ``schema``: kinds for some fields, in place of those that were found. ``outside``: also read files that do not
+    lie in the table's folder.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        snapshot: int | None = None,
+        at: str | datetime.datetime | None = None,
+        ref: str | None = None,
+        catalog: str | Mapping[str, str] | None = None,
+        schema: Mapping[str, Field] | None = None,
+        outside: bool = False,
+    ) -> None:
+        if sum(one is not None for one in (snapshot, at, ref)) > 1:
+            raise OptionError("choose a snapshot, a ref or a time", path=path)
+        self.path = path if catalog is not None else path.removeprefix("file://")
+        self._table = _load(path, catalog) if catalog is not None else from_folder(self.path, outside)
+        with wrapped(self.path):
+            chosen = self._choose(snapshot, at, ref)
+            self._fields = self._schema_at(chosen, latest=snapshot is None and at is None and ref is None)
+            self._facts = self._history(chosen)
+            parts = list(self._parts_of(chosen))
+            described = self._describe()
+        # Workers that unpickle this reader must see the same rows, whatever was committed meanwhile.
+        if chosen is not None:
+            snapshot, at, ref = chosen.snapshot_id, None, None
+        self._made_with = (path,), {
+            "snapshot": snapshot, "at": at, "ref": ref, "catalog": catalog, "schema": schema, "outside": outside,
+        }  # fmt: skip
+        self._set_parts(parts, described, schema)
+
+    def _choose(self, snapshot: int | None, at: Any, ref: str | None) -> Any:
+        table = self._table
+        if snapshot is not None:
+            found = table.snapshot_by_id(int(snapshot))
+        elif ref is not None:
+            found = table.snapshot_by_name(ref)
+        elif at is not None:
+            found = table.snapshot_as_of_timestamp(round(as_time(at).timestamp() * 1000))
+        else:
+            return table.current_snapshot()
+        if found is None:
+            wanted = next(one for one in (snapshot, ref, at) if one is not None)
+            raise OptionError(f"there is no snapshot {wanted}", path=self.path)
+        return found
+
+    def _schema_at(self, snapshot: Any, *, latest: bool) -> Any:
+        """An older snapshot has the fields that the table had then."""
+        if latest or snapshot is None or snapshot.schema_id is None:
+            return self._table.schema()
+        return self._table.schemas().get(snapshot.schema_id, self._table.schema())
+
+    def _describe(self) -> Any:
+        """The Arrow schema of the table, our descriptions in its metadata."""
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        try:
+            known = json.loads(self._table.properties.get(FIELDS, "{}"))
+        except ValueError:
+            known = {}
+        described = schema_to_pyarrow(self._fields)
+        fields = []
+        for one, field in zip(self._fields.fields, described, strict=True):
+            note = known.get(str(one.field_id)) if isinstance(known, dict) else None
+            fields.append(field.with_metadata({arrow.KEY: json.dumps(note)} if note else None))
+        return arrow.pyarrow().schema(fields)
+
+    # -- files -----------------------------------------------------------------------------------------
+
+    def _parts_of(self, snapshot: Any) -> Iterator[Part]:
+        from pyiceberg.manifest import FileFormat
+        from pyiceberg.table import FileScanTask
+
+        if snapshot is None:
+            return
+        table = self._table
+        files, deletes = files_of(table, snapshot)
+        tasks = {one.file.file_path: one for one in self._plan(snapshot)} if deletes else {}
+        whole = self._needs_library()
+        for _, file in files:
+            task = tasks.get(file.file_path) or FileScanTask(file)
+            place = getattr(table.io, "place", str)(file.file_path)
+            if whole or task.delete_files or file.file_format != FileFormat.PARQUET:
+                scan = _Scan(table, self._fields, task)
+                rows = len(scan(self._fields.fields[0].name)) if task.delete_files else file.record_count
+                yield Part(place, rows, scan=scan)
+            else:
+                if file.record_count < 0:
+                    raise DamagedError(f"a file of {file.record_count} rows", path=place)
+                yield Part(place, file.record_count, file.file_size_in_bytes)
+
+    def _plan(self, snapshot: Any) -> Any:
+        try:
+            return self._table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
+        except (ValueError, NotImplementedError) as error:
+            raise UnknownFormatError(f"its deleted rows are not read yet: {first_line(error)}") from None
+
+    def _needs_library(self) -> bool:
+        """Whether a file does not tell by itself what its columns are: nested fields that changed, defaults."""
+        fields = self._fields.fields
+        nested = any(one.field_type.is_struct or "struct<" in str(one.field_type) for one in fields)
+        default = any(getattr(one, "initial_default", None) is not None for one in fields)
+        return default or (nested and len(self._table.metadata.schemas) > 1)
+
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[Any]:
+        if hasattr(self._table.io, "place"):
+            yield path
+            return
+        with self._table.io.new_input(path).open() as file:
+            yield file
+
+    def _column_in(self, file: Any, part: Part, name: str) -> str | None:
+        wanted = str(self._fields.find_field(name).field_id).encode()
+        numbers = {(one.metadata or {}).get(ID): one.name for one in file}
+        if None not in numbers:
+            return numbers.get(wanted)
+        # A file that was not written for this table: by the names that the table gives its columns.
+        mapping = self._table.name_mapping()
+        names = {name}
+        if mapping is not None:
+            names = {one for field in mapping if field.field_id == int(wanted) for one in field.names}
+        return next((one.name for one in file if one.name in names), None)
+
+    # -- what `info` shows -----------------------------------------------------------------------------
+
+    def _history(self, chosen: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "table version": self._table.metadata.format_version,
+            "snapshot": "none yet" if chosen is None else str(chosen.snapshot_id),
+        }
+        if not self._table.spec().is_unpartitioned():
+            found["partitioned by"] = ", ".join(one.name for one in self._table.spec().fields)
+        for one in sorted(self._table.snapshots(), key=lambda one: -one.timestamp_ms)[:HISTORY]:
+            when = datetime.datetime.fromtimestamp(one.timestamp_ms / 1000, datetime.UTC)
+            said = "" if one.summary is None else f"{one.summary.operation.value}"
+            rows = one.summary.get("added-records") if one.summary is not None else None
+            added = f", {rows} rows added" if rows is not None else ""
+            found[f"{when:%Y-%m-%d %H:%M:%S}Z {one.snapshot_id}"] = f"{said}{added}"
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        return {**self._facts, "files": len(self._parts)}
+
+
+class _Scan:
+    """One field of one file as pyiceberg reads it, without what was deleted."""
+
+    def __init__(self, table: Any, schema: Any, task: Any) -> None:
+        self._table, self._schema, self._task = table, schema, task
+
+    def __call__(self, name: str) -> Any:
+        from pyiceberg.expressions import AlwaysTrue
+        from pyiceberg.io.pyarrow import ArrowScan
+
+        wanted = self._schema.select(name)
+        found = ArrowScan(self._table.metadata, self._table.io, wanted, AlwaysTrue()).to_table([self._task])
+        return found.column(name)
+
+
+def _load(name: str, catalog: str | Mapping[str, str]) -> Any:
+    from pyiceberg.exceptions import NoSuchTableError
+
+    opened = open_catalog(catalog)
+    with wrapped(name):
+        try:
+            return opened.load_table(name)
+        except NoSuchTableError:
+            raise NotFoundError("the catalog has no such table") from None

@@ -1,0 +1,173 @@
+"""Writing Iceberg: Parquet files first, then one commit to the catalog that makes them count."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...codecs import arrow
+from ...errors import BusyError, ExistsError, OptionError
+from ...lake import LakeWriter, check_same_fields, stored_schema, wrapped
+from ...schema import Schema
+from ...storage import Partial
+from ...writer import WriteOptions
+from .reader import IcebergReader
+from .table import CATALOG, FIELDS, METADATA, NAME, folder_catalog, library, open_catalog, transaction
+
+
+class IcebergWriter(LakeWriter):
+    """``mode``: ``create`` a table; ``append`` rows to one; ``overwrite`` its rows and keep the older snapshots.
+
+    The last two are one transaction: all rows appear at once, or none. ``catalog``: the name of a pyiceberg
+    catalog, or its properties; the path is then the table's name in it. Without one, the catalog is an SQLite
+    file in the table's folder. ``row_group`` and ``file_size``: bytes before compression.
+    """
+
+    title = "Iceberg"
+    replaces_fields = False
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        options: WriteOptions,
+        *,
+        mode: str = "create",
+        catalog: str | Mapping[str, str] | None = None,
+        compression: str = "zstd",
+        row_group: int = 32 << 20,
+        file_size: int = 512 << 20,
+    ) -> None:
+        library()
+        self._given = catalog
+        self._catalog = None if catalog is None else open_catalog(catalog)
+        self._name = NAME if catalog is None else path
+        super().__init__(
+            path,
+            schema,
+            options,
+            mode=mode,
+            compression=compression,
+            row_group=row_group,
+            file_size=file_size,
+        )
+
+    def _open_partial(self) -> Partial:
+        if self._catalog is not None and self.mode == "create" and self._exists():
+            raise ExistsError("the catalog has this table; use mode append or overwrite", path=self.path)
+        return super()._open_partial()
+
+    def _described(self) -> Any:
+        return stored_schema(self.schema, small=False, zone=None)
+
+    def _exists(self) -> bool:
+        if self._catalog is not None:
+            with wrapped(self.path):
+                return bool(self._catalog.table_exists(self._name))
+        if os.path.exists(os.path.join(self.path, CATALOG)):
+            return True
+        if os.path.isdir(os.path.join(self.path, METADATA)):
+            raise OptionError(
+                "the table belongs to a catalog that is not in its folder; name it with catalog",
+                path=self.path,
+            )
+        return False
+
+    def _look(self) -> tuple[Schema, Any]:
+        with IcebergReader(self.path, catalog=self._given) as reader:
+            current = reader._table.current_snapshot()
+            return reader.schema, None if current is None else current.snapshot_id
+
+    # -- commits ---------------------------------------------------------------------------------------
+
+    def _finish(self) -> str | None:
+        if self._catalog is None:
+            return super()._finish()
+        if self._exists():
+            self._commit()
+        else:
+            self._make(self._catalog, None)
+        return None
+
+    def _create(self, folder: Path) -> None:
+        location = f"file://{os.path.abspath(self.path)}"
+        with contextlib.closing(folder_catalog(str(folder), location)) as catalog:
+            self._make(catalog, location)
+
+    def _make(self, catalog: Any, location: str | None) -> None:
+        from pyiceberg.catalog import Catalog
+
+        with transaction(self.path):
+            catalog.create_namespace_if_not_exists(Catalog.namespace_from(self._name))
+            change = catalog.create_table_transaction(self._name, self._arrow, location=location)
+            self._add(change)
+
+    def _commit(self) -> None:
+        own = self._catalog is None
+        catalog = folder_catalog(self.path) if own else self._catalog
+        try:
+            with transaction(self.path):
+                self._change(catalog.load_table(self._name))
+        finally:
+            if own:
+                catalog.close()
+
+    def _change(self, table: Any) -> None:
+        from pyiceberg.expressions import AlwaysTrue
+
+        current = table.current_snapshot()
+        if self.mode == "overwrite" and (None if current is None else current.snapshot_id) != self._base:
+            raise BusyError(
+                "another process changed the table meanwhile, and nothing was written", path=self.path
+            )
+        if not table.spec().is_unpartitioned():
+            raise OptionError("rows cannot be added to a partitioned Iceberg table yet", path=self.path)
+        change = table.transaction()
+        fresh = check_same_fields(self._look()[0], self.schema)
+        if fresh:
+            added = [self._arrow.field(name).with_nullable(True) for name in fresh]
+            with change.update_schema() as update:
+                update.union_by_name(arrow.pyarrow().schema(added))
+        if self.mode == "overwrite":
+            change.delete(AlwaysTrue())
+        self._add(change, fresh)
+
+    def _add(self, change: Any, fresh: list[str] | None = None) -> None:
+        """Write the rows, and commit them; ``fresh``: the fields that the table did not have (None: all)."""
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        pa = arrow.pyarrow()
+        table, columns = change._table, change.table_metadata.schema()
+        if fresh is None or fresh:
+            known = {} if fresh is None else json.loads(change.table_metadata.properties.get(FIELDS, "{}"))
+            for name in self.schema if fresh is None else fresh:
+                field = self.schema[name].to_json() | ({"optional": True} if fresh else {})
+                known[str(columns.find_field(name).field_id)] = field
+            change.set_properties({FIELDS: json.dumps(known, ensure_ascii=False)})
+        numbered = schema_to_pyarrow(columns)
+        described = pa.schema([numbered.field(name) for name in self._arrow.names])
+        written: list[str] = []
+        try:
+            for file in self._add_files(table, described):
+                written.append(file)
+            if written:
+                change.add_files(written, check_duplicate_files=False)
+            change.commit_transaction()
+        except BaseException:
+            for file in written:
+                with contextlib.suppress(Exception):
+                    table.io.delete(file)
+            raise
+
+    def _add_files(self, table: Any, described: Any) -> Iterator[str]:
+        unique = uuid.uuid4()
+        for number, groups in enumerate(self._files(described)):
+            file = table.location_provider().new_data_location(f"{number:05d}-{unique}.parquet")
+            with table.io.new_output(file).create() as out:
+                self._write_file(groups, described, out)
+            yield file

@@ -1,0 +1,336 @@
+"""JSON Lines, and JSON files that are an array, or a stream of values.
+
+A record is an object whose keys are the fields; records that are no objects have one field, ``data``. Besides
+what RFC 8259 has, the numbers NaN, Infinity and -Infinity are read and written, as Python does. How each kind
+is written stands in codecs/text.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import _native, index
+from ..codecs import text
+from ..codecs.cells import encode_samples
+from ..columns import I64, U8, Columns
+from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, OptionError
+from ..format import Format
+from ..records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
+from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ..storage import side_car
+from ..textfile import BOM, Content, TextReader, TextWriter
+from ..writer import WriteOptions
+
+SPEC = "https://jsonlines.org"
+PLAIN = "data"
+LAYOUTS = ("lines", "stream", "array")
+LINES, STREAM, ARRAY = range(3)
+# A first line that is longer is taken for a stream of values.
+FIRST_LINE = 1 << 20
+SEVERAL = 7
+# What native/json.hpp calls the kinds of values.
+ABSENT, NULL, TRUE, FALSE, NUMBER, STRING, ESCAPED, LIST, OBJECT = range(9)
+SHOWN = ("nothing", "null", "true", "false", "a number", "a string", "a string", "a list", "an object")
+
+
+class JsonReader(TextReader):
+    """Reads .jsonl and .json files, also packed (.gz, .zst).
+
+    ``schema``: the fields to read; ``types``: those of some keys, in place of what the values look like.
+    ``layout``: lines, array (one, of all records) or stream (values one after another), where the content
+    does not tell. ``bad_rows``: raise, or skip records that cannot be read. ``index``: auto, write, memory or
+    rebuild; where the index of the file is kept.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        schema: GivenSchema | str | None = None,
+        types: GivenSchema | str | None = None,
+        layout: str | None = None,
+        bad_rows: str = "raise",
+        index: str = "auto",
+    ) -> None:
+        if layout is not None and layout not in LAYOUTS:
+            raise OptionError(f"layout is one of {', '.join(LAYOUTS)}, not {layout!r}")
+        self._given = layout
+        self.path = path
+        self.note = Note.beside(path)
+        facts = self._load(path, f"json {layout}", index, bad_rows)
+        try:
+            self._layout = LAYOUTS[int(facts["layout"])]
+            self._left_out = [name for name in facts["names"] if not _is_name(name)]
+            # Objects have keys; what is left of the file is no table, and each record is a value.
+            self.bare = self.length > 0 and (facts["objects"] < self.length or facts["too_many"])
+            self._choose(facts, schema, types)
+            if self.bare and len(self.schema) != 1:
+                raise DamagedError("the records are not all objects, so there can be only one field")
+        except BatchplantError as error:
+            self.close()
+            raise error.at(path=path) from None
+
+    # -- opening ---------------------------------------------------------------------------------------
+
+    def _scan(self, content: Content) -> tuple[index.Arrays, index.Facts]:
+        head = content.head(FIRST_LINE).tobytes()
+        start = len(BOM) if head.startswith(BOM) else 0
+        layout = self._likely(head[start:])
+        scanner = _native.JsonScanner(layout)
+        content.scan(scanner, start)
+        if scanner.broken:
+            offset, line, column, reason, _ = scanner.bad[-1].tolist()
+            if reason == SEVERAL and self._given is None:
+                # The first record was an array itself.
+                layout = _first_line(head[start:])
+                scanner = _native.JsonScanner(layout)
+                content.size = 0
+                content.scan(scanner, start)
+            else:
+                said = "the array is never closed" if reason == 6 else "this is no JSON array"
+                raise DamagedError(f"line {line}, column {column}: {said}", offset=offset)
+        keys = [_facts(*key) for key in scanner.keys]
+        facts = {
+            "layout": layout, "objects": scanner.objects, "too_many": scanner.too_many,
+            "names": [key["name"] for key in keys], "keys": keys, "bare": _facts(*scanner.bare),
+        }  # fmt: skip
+        return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, facts
+
+    def _likely(self, head: bytes) -> int:
+        if self._given is not None:
+            return LAYOUTS.index(self._given)
+        stem = self.path.lower().removesuffix(".gz").removesuffix(".zst")
+        if stem.endswith((".jsonl", ".ndjson")):
+            return LINES
+        return ARRAY if head.lstrip()[:1] == b"[" else _first_line(head)
+
+    def _inferred(self, facts: index.Facts) -> dict[str, Field]:
+        if self.bare:
+            sound = not facts["objects"] and not facts["too_many"]
+            return {PLAIN: _field(facts["bare"], self.length) if sound else Json()}
+        return {key["name"]: _field(key, self.length) for key in facts["keys"] if _is_name(key["name"])}
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def _cells(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
+        keys = None if self.bare else [name.encode(errors="surrogatepass") for name in fields]
+        kind, start, size, failure = _native.json_find(data, starts, sizes, keys)
+        if failure is not None:
+            raise DamagedError(failure[2], sample=failure[0], offset=failure[1])
+        found = Columns()
+        for number, name in enumerate(fields):
+            field = self.schema[name]
+            try:
+                found[name] = text.column(
+                    field, _texts(field, data, kind[number], start[number], size[number])
+                )
+            except BatchplantError as error:
+                row = error.sample
+                at = None if row is None or kind[number][row] == ABSENT else start[number][row]
+                raise error.at(field=name, offset=at) from None
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        found = {**super().facts(), "layout": self._layout}
+        return {**found, "keys left out": self._left_out} if self._left_out else found
+
+
+def _first_line(head: bytes) -> int:
+    """Lines, where the first one is a whole value; else values that go over several."""
+    line, newline, _ = head.lstrip().partition(b"\n")
+    if not newline:
+        return STREAM
+    data = np.frombuffer(line, dtype=np.uint8)
+    whole = _native.json_check(data, np.zeros(1, dtype=np.int64), np.array([len(data)]))[0] == 0
+    return LINES if whole else STREAM
+
+
+def _is_name(name: str) -> bool:
+    return bool(name) and "\0" not in name
+
+
+def _facts(
+    name: bytes, classes: int, records: int, elements: int, dims: list[int], irregular: bool, empty: bool
+) -> dict[str, Any]:
+    """What a scan found about a key, for the index."""
+    return {
+        "name": name.decode(), "classes": classes, "records": records, "elements": elements, "dims": dims,
+        "irregular": irregular, "empty": empty,
+    }  # fmt: skip
+
+
+def _field(key: dict[str, Any], length: int) -> Field:
+    classes = int(key["classes"])
+    optional = bool(classes & text.MISSING) or (bool(key["name"]) and key["records"] < length)
+    classes &= ~text.MISSING
+    field: Field = Json()
+    if classes == text.QUOTED:
+        field = Text()
+    elif classes == text.ARRAY and not key["irregular"] and key["dims"]:
+        number = text.field_of(int(key["elements"]))
+        if number is not None:
+            first, *rest = key["dims"]
+            shape = (None if first < 0 or key["empty"] else first, *rest)
+            field = Tensor(getattr(number, "dtype", "bool"), shape)
+    else:
+        field = text.field_of(classes) or field
+    made: Any = type(field)
+    described = {**field.__dict__, "optional": optional}
+    result: Field = made(**described)
+    return result
+
+
+def _texts(field: Field, data: U8, kind: U8, start: I64, size: I64) -> text.Texts:
+    """The text of values, where they are of the field's kind."""
+    missing = (kind == ABSENT) | ((kind == NULL) if field.optional or not isinstance(field, Json) else False)
+    if isinstance(field, Json):
+        quoted = ((kind == STRING) | (kind == ESCAPED)).astype(np.int64)
+        return text.Texts(data, start - quoted, np.where(missing, -1, size + 2 * quoted))
+    fits = missing | np.isin(kind, _kinds(field))
+    if not fits.all():
+        row = int(np.argmin(fits))
+        raise DecodeError(f"{SHOWN[kind[row]]} where {field} is needed", sample=row)
+    size = np.where(missing, -1, size)
+    if (kind == ESCAPED).any():
+        plain, offsets = _native.json_unescape(data, start, size, (kind == ESCAPED).view(np.uint8))
+        return text.Texts(plain, offsets[:-1], np.where(missing, -1, np.diff(offsets)))
+    return text.Texts(data, start, size)
+
+
+def _kinds(field: Field) -> tuple[int, ...]:
+    if isinstance(field, Tensor) and field.shape:
+        return (LIST, OBJECT)
+    if isinstance(field, Bool) or getattr(field, "dtype", None) == "bool":
+        return (TRUE, FALSE)
+    return (NUMBER,) if isinstance(field, Int | Float | Tensor) else (STRING, ESCAPED)
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+class JsonWriter(TextWriter):
+    """Writes .jsonl and .json files, packed where the name ends with .gz or .zst.
+
+    ``layout``: lines, or array (one, of all records), which is that of .json files. ``level``: how hard the
+    packer tries.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        options: WriteOptions,
+        *,
+        layout: str | None = None,
+        level: int | None = None,
+    ) -> None:
+        stem = path.lower().removesuffix(".gz").removesuffix(".zst")
+        layout = layout or ("array" if stem.endswith(".json") else "lines")
+        if layout not in ("lines", "array"):
+            raise OptionError(f"layout is lines or array, not {layout!r}")
+        self._array = layout == "array"
+        super().__init__(path, schema, options, level=level)
+
+    def _head(self) -> bytes:
+        return b"[\n" if self._array else b""
+
+    def _tail(self) -> bytes:
+        return b"" if not self._array else b"\n]\n" if self.written else b"]\n"
+
+    def _rows(self, columns: Columns) -> U8:
+        if not self._array:
+            return text.pack(self.schema, columns, delimiter=None)
+        rows = text.pack(self.schema, columns, delimiter=None, before=b",\n", after=b"")
+        return rows if self.written else rows[2:]
+
+
+def append(
+    path: str | os.PathLike[str], samples: Iterable[Mapping[str, Any]], *, schema: GivenSchema | None = None
+) -> int:
+    """Add samples to a .jsonl file, which is made where there is none; gives how many.
+
+    Safe from many processes at a time, on one machine: each call locks the file and writes whole lines in one
+    go. The fields are those of ``schema``, or of NAME.schema.json beside the file; without either, samples
+    are written as json.dumps writes them. A last line that was left unfinished is cut off, with a warning.
+    """
+    name = os.fspath(path)
+    if not name.lower().endswith((".jsonl", ".ndjson")):
+        raise OptionError("only a .jsonl file that is not packed can be appended to", path=name)
+    beside = side_car(name, SCHEMA_SIDE_CAR)
+    note = Note.beside(name)
+    fields = given_schema(schema) if schema is not None else None if note is None else note.schema
+    if note is not None and fields != note.schema:
+        raise OptionError(f"the file has other fields: {note.schema}", path=name)
+    rows = list(samples)
+    lines = _lines(rows, fields)
+    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        _mend(fd, name)
+        # From now on nobody knows how many there should be.
+        if fields is not None and (note is None or note.samples is not None):
+            draft = beside.with_name(f".{beside.name}.{os.getpid()}")
+            draft.write_bytes(note_of(fields))
+            os.replace(draft, beside)
+        view = memoryview(lines)
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)
+    return len(rows)
+
+
+def _lines(rows: list[Mapping[str, Any]], fields: Schema | None) -> bytes:
+    if fields is None:
+        try:
+            return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise EncodeError(f"{error}; give a schema") from None
+    FORMAT.check(fields)
+    columns = encode_samples(fields, rows)
+    for row, unfit in text.unfit(fields, columns).items():
+        raise unfit.at(sample=row)
+    return text.pack(fields, columns, delimiter=None).tobytes() if rows else b""
+
+
+def _mend(fd: int, name: str) -> None:
+    """See to it that the file ends with a line's end."""
+    size = os.fstat(fd).st_size
+    if not size or os.pread(fd, 1, size - 1) == b"\n":
+        return
+    begin, step = size, 1 << 16
+    while begin > 0:
+        at = max(0, begin - step)
+        newline = os.pread(fd, begin - at, at).rfind(b"\n")
+        if newline >= 0:
+            begin = at + newline + 1
+            break
+        begin = at
+    last = np.frombuffer(os.pread(fd, size - begin, begin), dtype=np.uint8)
+    if _native.json_check(last, np.zeros(1, dtype=np.int64), np.array([len(last)]))[0] == 0:
+        os.write(fd, b"\n")
+        return
+    os.ftruncate(fd, begin)
+    warnings.warn(f"{name}: the last line was not finished; its {len(last)} bytes are cut off", stacklevel=3)
+
+
+FORMAT = Format(
+    name="json",
+    title="JSON and JSON Lines",
+    suffixes=tuple(
+        f"{one}{packed}" for one in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")
+    ),
+    spec=SPEC,
+    reader=JsonReader,
+    writer=JsonWriter,
+    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    optional=True,
+    notes="lines, arrays, streams; types found in all records; bytes as base64; random access, gzip too",
+)

@@ -1,0 +1,319 @@
+"""N5: arrays in blocks, each block one file.
+
+Every array is a folder with ``attributes.json`` (``dimensions``, ``blockSize``, ``dataType``,
+``compression``) and its blocks at ``i/j/k``. A block is a header, big-endian: u16 mode, u16 number of axes,
+u32 size of each (and, in mode 1, u32 number of values); then the values, big-endian, compressed. A block
+that is not there is zeros, one at the edge may be cut. The axes of N5 are those of NumPy in reverse:
+samples lie along the last one.
+
+What we write has its schema in the attributes of the top, and its arrays as in Zarr: ``NAME``, or
+``NAME/values`` with ``NAME/offsets``, ``NAME/shape`` and ``NAME/valid``. N5 has no truth values, half
+floats, complex numbers and dates: they are kept as uint8, uint16 (the bits), a pair of floats, and int64,
+and come back as what they were.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays import (
+    NOTE,
+    Grid,
+    GridReader,
+    GridWriter,
+    Index,
+    Note,
+    Part,
+    Place,
+    Store,
+    Style,
+    good_name,
+    regions,
+    zip_top,
+)
+from ..arrays.compression import pack, unpack
+from ..arrays.layout import parts_of
+from ..arrays.store import ZIP_ERRORS
+from ..columns import U8, Column
+from ..errors import BatchplantError, DamagedError, NotFoundError, SchemaError
+from ..format import Format, Probe
+from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ..writer import WriteOptions
+
+ATTRIBUTES = "attributes.json"
+VERSION = "2.0.0"
+TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float32", "float64"}
+# Our names of compressions are N5's, but for the one that is none.
+PACKINGS = ("none", "gzip", "bzip2", "xz", "blosc", "zstd")
+DEEPEST, ARRAYS_MOST = 32, 100_000
+
+
+def stored_as(dtype: np.dtype[Any], row: tuple[int, ...]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """What N5 has for a dtype: one of its own, with as many bytes, or two of them."""
+    if dtype.name in TYPES:
+        return dtype, row
+    if dtype.kind == "c":
+        return np.dtype(f"float{4 * dtype.itemsize}"), (*row, 2)
+    return np.dtype({"b": "uint8", "f": "uint16"}.get(dtype.kind, "int64")), row
+
+
+# --- reading ------------------------------------------------------------------------------------------
+
+
+def _load(store: Store, name: str) -> dict[str, Any] | None:
+    data = store.read(f"{name}/{ATTRIBUTES}" if name else ATTRIBUTES)
+    if data is None:
+        return None
+    try:
+        found = json.loads(data.tobytes())
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{ATTRIBUTES} is damaged: {error}", path=store.full(name)) from None
+    return found
+
+
+def _head(axes: int, data: U8) -> tuple[int, tuple[int, ...]]:
+    """The size of a block's header, and the shape of the block as NumPy sees it."""
+    size = 4 + 4 * axes
+    if len(data) < size:
+        raise DamagedError(f"the block has {len(data)} bytes, and its header alone {size}")
+    mode, count, *sizes = struct.unpack(f">HH{axes}I", data[:size].tobytes())
+    shape = tuple(sizes[::-1])
+    if count != axes or mode not in (0, 1):
+        raise DamagedError(f"the block is of mode {mode} and has {count} axes, not {axes}")
+    if mode == 1:
+        values = int.from_bytes(data[size : size + 4].tobytes(), "big")
+        size += 4
+        if values != math.prod(shape):
+            raise DamagedError(f"the block has {values} values, and the shape {shape}")
+    return size, shape
+
+
+def _block(dtype: np.dtype[Any], chunks: tuple[int, ...], kind: str, data: U8) -> npt.NDArray[Any]:
+    start, shape = _head(len(chunks), data)
+    if any(have > most for have, most in zip(shape, chunks, strict=True)):
+        raise DamagedError(f"the block has the shape {shape}, and blocks are {chunks}")
+    need = dtype.itemsize * math.prod(shape)
+    values: Any = data[start:] if kind == "none" else unpack(kind, data[start:], need)
+    if len(values) != need:
+        raise DamagedError(f"the block has {len(values)} bytes, and {need} are needed")
+    found = np.frombuffer(values, dtype=dtype.newbyteorder(">")).reshape(shape)
+    return np.ascontiguousarray(found, dtype=dtype)
+
+
+def _grid(store: Store, name: str, found: dict[str, Any]) -> Grid:
+    kind = found["dataType"]
+    if kind not in TYPES:
+        raise SchemaError(f"arrays of {kind} are not read", field=name)
+    dtype, shape, chunks = np.dtype(kind), tuple(found["dimensions"][::-1]), tuple(found["blockSize"][::-1])
+    # Old writers have compressionType in place of compression.
+    packing = found.get("compression", {"type": found.get("compressionType", "raw")})["type"]
+    ours = "none" if packing == "raw" else packing
+    if ours not in PACKINGS:
+        raise SchemaError(f"the compression {packing!r} is not read; {', '.join(PACKINGS)} are", field=name)
+    prefix = f"{name}/" if name else ""
+
+    def locate(index: Index) -> Place:
+        return Place(prefix + "/".join(map(str, index[::-1])))
+
+    def header(data: U8) -> int:
+        start, have = _head(len(chunks), data)
+        if have[1:] != chunks[1:]:
+            raise DamagedError(f"the block has the shape {have}, and blocks are {chunks}")
+        return start
+
+    decode = functools.partial(_block, dtype, chunks, ours)
+    plain = ours == "none" and dtype.itemsize == 1 and chunks[1:] == shape[1:]
+    fill = functools.partial(np.zeros, (), dtype)
+    return Grid(store, name, shape, chunks, dtype, locate, decode, fill, plain, packing, header, cropped=True)
+
+
+def _walk(store: Store, below: str = "", deep: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+    for child in store.children(below)[:ARRAYS_MOST] if deep < DEEPEST else ():
+        name = f"{below}/{child}" if below else child
+        found = _load(store, name)
+        if found is not None and "dimensions" in found:
+            yield name, found
+        elif good_name(name):
+            yield from _walk(store, name, deep + 1)
+
+
+class N5Reader(GridReader):
+    """Reads N5. ``fields``: only these arrays; ``missing``: a block that is not there is zeros (fill) or an
+    error (error), by default the latter in what we wrote; ``cache``: bytes of unpacked blocks kept."""
+
+    roots = (ATTRIBUTES,)
+
+    def _find(self, store: Store) -> tuple[dict[str, Grid], dict[str, Any]]:
+        top = _load(store, "")
+        if top is None and not store.children(""):
+            raise NotFoundError(f"there is no {ATTRIBUTES}; this is no N5 container", path=store.path)
+        top = top or {}
+        self._version = str(top.get("n5", "unknown"))
+        if "dimensions" in top:
+            return {"": _grid(store, "", top)}, top
+        if NOTE not in top:
+            return {name: _grid(store, name, found) for name, found in _walk(store)}, top
+        note = Note.from_json(top[NOTE])
+        grids = {}
+        for name, field in note.schema.items():
+            for part in parts_of(field):
+                path = f"{note.paths[name]}/{part}" if part else note.paths[name]
+                found = _load(store, path)
+                if found is not None:
+                    grids[path] = _grid(store, path, found)
+        return grids, top
+
+    def _as_noted(self, grid: Grid, dtype: np.dtype[Any], row: tuple[int, ...]) -> Grid:
+        stored, shape = stored_as(dtype, row)
+        if stored == dtype or (grid.dtype, grid.row) != (stored, shape):
+            return grid
+        decode = grid.decode
+        axes = 1 + len(row)
+
+        def view(data: U8) -> npt.NDArray[Any]:
+            found: npt.NDArray[Any] = decode(data)
+            return found.view(dtype).reshape(found.shape[:axes])
+
+        return dataclasses.replace(
+            grid, dtype=dtype, shape=grid.shape[:axes], chunks=grid.chunks[:axes], decode=view,
+            plain=grid.plain and len(shape) == len(row),
+        )  # fmt: skip
+
+    def facts(self) -> dict[str, Any]:
+        return {"version": f"N5 {self._version}", **super().facts()}
+
+
+# --- writing ------------------------------------------------------------------------------------------
+
+
+class N5Style(Style):
+    """How blocks and attributes are written."""
+
+    packings = PACKINGS
+
+    def pack(self, part: Part, values: npt.NDArray[Any]) -> Any:
+        stored, row = stored_as(part.dtype, part.row)
+        values = np.ascontiguousarray(values).view(stored).reshape(len(values), *row)
+        shape = values.shape[::-1]
+        head = struct.pack(f">HH{len(shape)}I", 0, len(shape), *shape)
+        data = values.astype(stored.newbyteorder(">"), copy=False).reshape(-1).view(np.uint8)
+        return b"".join([head, bytes(pack(part.packing, part.level, data, stored.itemsize))])
+
+    def file(self, part: Part, number: int) -> str:
+        zeros = ["0"] * len(stored_as(part.dtype, part.row)[1])
+        return "/".join([part.path, *zeros, str(number)])
+
+    def describe(self, parts: Sequence[Part], note: Note) -> dict[str, bytes]:
+        documents: dict[str, Any] = {ATTRIBUTES: {"n5": VERSION, NOTE: note.to_json()}}
+        for part in parts:
+            dtype, row = stored_as(part.dtype, part.row)
+            documents[f"{part.path}/{ATTRIBUTES}"] = {
+                "dimensions": [*row[::-1], part.rows],
+                "blockSize": [*(max(1, size) for size in row[::-1]), part.chunk],
+                "dataType": dtype.name,
+                "compression": self._compression(part),
+            }
+        return {name: json.dumps(one, ensure_ascii=False).encode() for name, one in documents.items()}
+
+    def _compression(self, part: Part) -> dict[str, Any]:
+        level = part.level
+        configs: dict[str, dict[str, Any]] = {
+            "none": {"type": "raw"},
+            "gzip": {"level": level, "useZlib": False},
+            "bzip2": {"blockSize": max(1, level)},
+            "xz": {"preset": level},
+            "blosc": {"cname": "zstd", "clevel": level, "shuffle": 1, "blocksize": 0},
+            "zstd": {"level": level},
+        }
+        return {"type": part.packing, **configs[part.packing]}
+
+
+class N5Writer(GridWriter):
+    """Writes N5. ``compression``: none, gzip, bzip2, xz, blosc or zstd (auto: zstd, but not for pictures,
+    sound and video, which are packed already and then used in place); ``level``: of the compression;
+    ``chunk_samples``: rows of a block (default: about 1 MiB, without compression 64 MiB)."""
+
+    def __init__(
+        self, path: str, schema: Schema, options: WriteOptions, *, compression: str = "auto",
+        level: int | None = None, chunk_samples: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(path, schema, options, N5Style(), compression, level, chunk_samples)
+
+    @classmethod
+    def refuses(cls, field: Field) -> str | None:
+        if isinstance(field, Float | Tensor) and np.dtype(field.dtype).name in (
+            "float128",
+            "complex256",
+            "float96",
+        ):
+            return "n5 has no numbers of this precision"
+        return None
+
+
+def allocate(path: str, schema: Schema | Mapping[str, Field], samples: int, **options: Any) -> None:
+    """Make an empty dataset of so many samples, for several processes to fill; as of Zarr."""
+    regions.allocate(N5Writer, path, schema, samples, **options)
+
+
+def range_unit(path: str) -> int:
+    """Ranges of samples begin and end at multiples of this; only the last may end at the end."""
+    with N5Reader(path) as reader:
+        return regions.unit_of(reader)
+
+
+def write_range(path: str, start: int, columns: Mapping[str, Column]) -> None:
+    """Write samples from ``start`` on; safe from several processes whose ranges do not overlap."""
+    with N5Reader(path) as reader:
+        regions.write_range(reader, N5Style(), start, columns)
+
+
+def sniff(probe: Probe) -> bool:
+    """Attributes at the top that are those of a container or of an array."""
+    try:
+        if probe.folder:
+            file = os.path.join(probe.path, ATTRIBUTES)
+            if not os.path.isfile(file):
+                return False
+            with open(file, "rb") as stream:
+                data = stream.read()
+        elif probe.head[:4] == b"PK\3\4":
+            with zipfile.ZipFile(probe.source.file()) as archive:
+                top = zip_top(archive.namelist(), (ATTRIBUTES,))
+                if top is None or archive.getinfo(top + ATTRIBUTES).file_size > 1 << 24:
+                    return False
+                data = archive.read(top + ATTRIBUTES)
+        else:
+            return False
+        found = json.loads(data)
+        return isinstance(found, dict) and ("n5" in found or {"dimensions", "blockSize"} <= set(found))
+    except (*ZIP_ERRORS, BatchplantError, RecursionError, KeyError):
+        return False
+
+
+FORMAT = Format(
+    name="n5",
+    title="N5",
+    suffixes=(".n5", ".n5.zip"),
+    spec="https://github.com/saalfeldlab/n5",
+    reader=N5Reader,
+    writer=N5Writer,
+    sniff=sniff,
+    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    optional=True,
+    folder=None,
+    extra="n5",
+    notes="raw, gzip, bzip2, xz, blosc and zstd; folders, ZIP files and URLs",
+)

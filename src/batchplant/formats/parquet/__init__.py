@@ -1,0 +1,31 @@
+"""Apache Parquet, columns in row groups.
+
+A row group keeps some thousand samples, column by column, packed; the footer at the end of the file says
+where. Only the columns that are asked for are read. A row group is decoded whole: reading in a quasi-random
+order decodes each once. A folder of files is one dataset, and folders called NAME=VALUE in it are fields.
+
+What a field is stands in the metadata of its column; see the guide for how fields are stored, and for what
+the types of other programs become. Pictures are bytes, or Hugging Face's struct of bytes and path.
+"""
+
+from __future__ import annotations
+
+from ...format import Format
+from ...schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from .reader import ParquetReader, sniff
+from .writer import ParquetWriter
+
+FORMAT = Format(
+    name="parquet",
+    title="Apache Parquet",
+    suffixes=(".parquet", ".pq"),
+    spec="https://parquet.apache.org/docs/file-format/",
+    reader=ParquetReader,
+    writer=ParquetWriter,
+    sniff=sniff,
+    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    optional=True,
+    folder=None,
+    extra="arrow",
+    notes="only the columns asked for are read; folders with partitions; zstd by default",
+)

@@ -1,0 +1,142 @@
+"""Reading Parquet: a file, a URL, or a folder of files with partitions in the names of its folders."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from typing import Any
+from urllib.parse import unquote
+
+from ...codecs.arrow import KEY
+from ...errors import BatchplantError, DamagedError, SchemaError
+from ...format import Probe
+from ...records import GivenSchema, given_schema
+from ...schema import Bool, Field, Int, Schema, Text
+from ...storage import is_remote
+from ...tables import ParquetPart, PartsReader, open_parts
+from ...tables.parquet import MAGIC
+
+# What Hive, and everybody after it, calls a folder of which the value is missing.
+MISSING = "__HIVE_DEFAULT_PARTITION__"
+SUFFIXES = (".parquet", ".pq")
+# Folders in which Parquet files are the parts of something else.
+OTHER_TABLES = ("_delta_log/", "metadata/")
+
+
+class ParquetReader(PartsReader):
+    """Reads .parquet files and folders of them.
+
+    ``schema``: the kinds of some fields, in place of those that the types mean. ``cache``: bytes of decoded
+    row groups to keep (default 256 MiB).
+    """
+
+    def __init__(
+        self, path: str, *, schema: GivenSchema | str | None = None, cache: int | None = None
+    ) -> None:
+        self.path = path
+        given = given_schema(schema) if schema is not None else None
+        folder = not is_remote(path) and os.path.isdir(path)
+        found = dict(_files(path)) if folder else {path: {}}
+        if not found:
+            raise DamagedError("there is no Parquet file in it", path=path)
+        keys, known = _partitions(list(found.values()), path)
+        parts = open_parts(list(found), lambda one: ParquetPart(one, _typed(found[one], known)))
+        try:
+            self._set_parts(parts, schema=None, given=None, cache=cache)
+            self.schema = self._with_partitions(keys, known, parts)
+            for name, field in (given or {}).items():
+                self.schema.select([name])
+                self.schema = Schema({**self.schema, name: field})
+        except BatchplantError as error:
+            for part in parts:
+                part.close()
+            raise error.at(path=path) from None
+        # The library raises what it likes on nonsense.
+        except Exception as error:
+            raise DamagedError(f"the schema is damaged: {error}", path=path) from None
+
+    def _with_partitions(self, keys: list[str], known: dict[str, Field], parts: list[ParquetPart]) -> Schema:
+        """The fields, those of the folders' names among them; in our order and kinds where we wrote it."""
+        if not keys:
+            return self.schema
+        whole: dict[str, Field] = {**self.schema, **known}
+        try:
+            noted = Schema.from_json(json.loads((parts[0].schema.metadata or {})[KEY]))
+        except (KeyError, ValueError, TypeError, RecursionError, SchemaError):
+            return Schema(whole)
+        if set(noted) != set(whole):
+            return Schema(whole)
+        fields = {name: noted[name] if name in known else whole[name] for name in noted}
+        for part in parts:
+            part.values = {name: _value(noted[name], part.values[name]) for name in part.values}
+        return Schema(fields)
+
+
+def _files(folder: str) -> list[tuple[str, dict[str, str | None]]]:
+    """The Parquet files below a folder, in order, each with the values that its folders name."""
+    found: list[tuple[str, dict[str, str | None]]] = []
+    for where, folders, names in os.walk(folder):
+        folders[:] = sorted((name for name in folders if name[0] not in "._"), key=_natural)
+        inside = os.path.relpath(where, folder)
+        values = _values_of([] if inside == "." else inside.split(os.sep))
+        for name in sorted(names, key=_natural):
+            if name[0] not in "._" and name.lower().endswith(SUFFIXES):
+                found.append((os.path.join(where, name), values))
+    return found
+
+
+def _values_of(steps: list[str]) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for step in steps:
+        name, equals, value = step.partition("=")
+        if equals and name:
+            found[unquote(name)] = None if value == MISSING else unquote(value)
+    return found
+
+
+def _natural(name: str) -> list[Any]:
+    """Sort key: part-2 before part-10."""
+    return [(1, "", int(part)) if part.isdecimal() else (0, part, 0) for part in re.split(r"(\d+)", name)]
+
+
+def _partitions(values: list[dict[str, str | None]], path: str) -> tuple[list[str], dict[str, Field]]:
+    """The names of the partitions, and what kind of values they have."""
+    keys = list(values[0])
+    if any(list(one) != keys for one in values):
+        raise SchemaError("its files lie in different partitions; open the folders one by one", path=path)
+    return keys, {key: _kind([one[key] for one in values]) for key in keys}
+
+
+def _kind(values: list[str | None]) -> Field:
+    present = [value for value in values if value is not None]
+    numbers = all(re.fullmatch(r"0|-?[1-9]\d{0,17}", value) for value in present) and bool(present)
+    field: Field = Int() if numbers else Text()
+    return dataclasses.replace(field, optional=True) if len(present) < len(values) else field
+
+
+def _typed(values: dict[str, str | None], fields: dict[str, Field]) -> dict[str, Any]:
+    return {name: _value(fields[name], value) for name, value in values.items()}
+
+
+def _value(field: Field, value: Any) -> Any:
+    """What a folder's name says as a value of its field."""
+    if value is None:
+        return None
+    if isinstance(field, Bool):
+        return str(value) == "true"
+    return int(value) if isinstance(field, Int) else str(value)
+
+
+def sniff(probe: Probe) -> bool:
+    """Files begin with PAR1. A folder holds such files, or folders called NAME=VALUE."""
+    if not probe.folder:
+        return probe.head.startswith(MAGIC) and probe.size >= 12
+    if any(name in OTHER_TABLES for name in probe.names):
+        return False
+    if any(name.lower().endswith(SUFFIXES) for name in probe.names):
+        return True
+    if not any(re.fullmatch(r"[^=]+=[^/]*/", name) for name in probe.names):
+        return False
+    return any(name.lower().endswith(SUFFIXES) for _, _, names in os.walk(probe.path) for name in names)

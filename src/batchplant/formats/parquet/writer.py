@@ -1,0 +1,271 @@
+"""Writing Parquet: one file, or a folder with a file for each partition."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from ...codecs.arrow import KEY, arrow_schema, pyarrow, refuses, to_arrow, unfit
+from ...codecs.arrow.types import is_list
+from ...codecs.cells import decode_cell
+from ...columns import Column, Columns
+from ...errors import BatchplantError, EncodeError, OptionError
+from ...schema import Audio, Bool, Field, Float, Image, Int, Schema, Tensor, Text, Video
+from ...storage import Partial, Spool
+from ...tables.reader import size_of
+from ...writer import WriteOptions, Writer
+from .footer import merge
+from .reader import MISSING
+
+# So small that a quasi-random epoch can keep the row groups of a window decoded.
+ROW_GROUP_BYTES = 4 << 20
+MOST_PARTITIONS = 1000
+# A folder's name has at most 255 bytes.
+LONGEST_VALUE = 200
+COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
+
+
+class ParquetWriter(Writer):
+    """Writes .parquet files, or folders of them.
+
+    ``compression``: zstd, snappy, gzip, brotli, lz4 or none; encoded pictures, sound and video are never
+    packed again. ``level``: how hard it tries. ``row_group_size``: bytes of cells in a row group (default
+    4 MiB: small, so that shuffled reading is quick). ``partition_by``: fields whose values become folders,
+    NAME=VALUE.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        options: WriteOptions,
+        *,
+        compression: str = "zstd",
+        level: int | None = None,
+        row_group_size: int = ROW_GROUP_BYTES,
+        partition_by: str | Iterable[str] = (),
+    ) -> None:
+        if compression not in COMPRESSIONS:
+            raise OptionError(f"compression is one of {', '.join(COMPRESSIONS)}, not {compression!r}")
+        if row_group_size < 1:
+            raise OptionError(f"row_group_size must be at least 1 byte, not {row_group_size}")
+        pyarrow()
+        self._group_size = row_group_size
+        names = partition_by.split(",") if isinstance(partition_by, str) else list(partition_by)
+        self._keys = [name for name in names if name]
+        _check_keys(schema, self._keys)
+        self._inside = Schema((name, field) for name, field in schema.items() if name not in self._keys)
+        self._arrow = arrow_schema(self._inside)
+        if self._keys:
+            whole = json.dumps(schema.to_json(), ensure_ascii=False).encode()
+            self._arrow = self._arrow.with_metadata({KEY: whole})
+        self._how = _how(self._inside, compression, level)
+        super().__init__(path, schema, options)
+
+    @classmethod
+    def refuses(cls, field: Field) -> str | None:
+        return refuses(field)
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        self._files: dict[tuple[str, ...], _File] = {}
+        for folders, segments in (state or {}).get("files", []):
+            self._file(tuple(folders)).segments = [(first, last) for first, last in segments]
+
+    def _file(self, folders: tuple[str, ...]) -> _File:
+        if folders not in self._files:
+            if len(self._files) >= MOST_PARTITIONS:
+                raise OptionError(
+                    f"there would be more than {MOST_PARTITIONS} partitions; use a field with fewer values"
+                )
+            name = f"{len(self._files)}.parquet"
+            self._files[folders] = _File(self.partial, name, self._arrow, self._how)
+        return self._files[folders]
+
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        found = unfit(self.schema, columns)
+        for name in self._keys:
+            for row in range(columns.rows):
+                value = decode_cell(self.schema[name], columns[name], row)
+                if value in ("", MISSING) or len(quote(str(value), safe="")) > LONGEST_VALUE:
+                    error = EncodeError("this text cannot be a folder's name", field=name)
+                    found.setdefault(row, error)
+        return found
+
+    def _write(self, columns: Columns) -> None:
+        if not self._keys:
+            self._add(self._file(()), columns)
+            return
+        texts = [
+            [_text(self.schema[key], columns[key], row) for row in range(columns.rows)] for key in self._keys
+        ]
+        rows: dict[tuple[str, ...], list[int]] = {}
+        for row, folders in enumerate(zip(*texts, strict=True)):
+            rows.setdefault(
+                tuple(f"{quote(k, safe=' ')}={v}" for k, v in zip(self._keys, folders, strict=True)), []
+            ).append(row)
+        rest = Columns((name, columns[name]) for name in self._inside)
+        for folders, wanted in rows.items():
+            self._add(self._file(folders), rest.take(np.array(wanted)))
+
+    def _add(self, file: _File, columns: Columns) -> None:
+        file.add(to_arrow(self._inside, columns, self._arrow), size_of(columns))
+        if file.waiting_bytes >= self._group_size:
+            file.flush()
+        waiting = sum(one.waiting_bytes for one in self._files.values()) if self._keys else 0
+        if waiting > 16 * self._group_size:
+            max(self._files.values(), key=lambda one: one.waiting_bytes).flush()
+
+    def _state(self) -> dict[str, Any]:
+        for file in self._files.values():
+            file.end()
+        return {"files": [[list(folders), file.segments] for folders, file in self._files.items()]}
+
+    def _finish(self) -> str:
+        if not self._keys:
+            file = self._file(())
+            file.finish()
+            return file.name
+        target = self.partial.folder / "table"
+        target.mkdir(exist_ok=True)
+        if not self._files:
+            self._file(()).finish()
+        for folders, file in self._files.items():
+            file.finish()
+            where = target.joinpath(*folders)
+            where.mkdir(parents=True, exist_ok=True)
+            os.rename(self.partial.folder / file.name, where / "part-0.parquet")
+        return "table"
+
+    def remarks(self) -> list[str]:
+        if not self._keys:
+            return []
+        return [f"the samples are ordered by {', '.join(self._keys)}, for each value is a folder of its own"]
+
+
+def _check_keys(schema: Schema, keys: Sequence[str]) -> None:
+    for key in keys:
+        field = schema.select([key])[key]
+        if not isinstance(field, Int | Text | Bool):
+            raise OptionError(
+                f"partition_by needs a field of whole numbers, text or truths; {key!r} is {field}"
+            )
+    if keys and len(set(keys)) >= len(schema):
+        raise OptionError("partition_by names every field; at least one has to stay in the files")
+
+
+def _how(schema: Schema, compression: str, level: int | None) -> dict[str, Any]:
+    """What the library is told about columns."""
+    media = [name for name, field in schema.items() if isinstance(field, Image | Audio | Video)]
+    few = [name for name, field in schema.items() if isinstance(field, Int | Text)]
+    ranged = [
+        name
+        for name, field in schema.items()
+        if isinstance(field, Int | Float | Bool | Text) or (isinstance(field, Tensor) and not field.shape)
+    ]
+    columns = _leaves(schema)
+    return {
+        "compression": {leaf: "none" if name in media else compression for leaf, name in columns.items()},
+        "compression_level": None
+        if level is None
+        else {leaf: level for leaf in columns if columns[leaf] not in media},
+        "use_dictionary": few,
+        "write_statistics": ranged,
+    }
+
+
+def _leaves(schema: Schema) -> dict[str, str]:
+    """What the file calls the columns: those of lists have names of their own."""
+    found = {}
+    for name, field in schema.items():
+        lists = len(field.shape) if isinstance(field, Tensor) and is_list(field) else 0
+        found[name + ".list.element" * lists] = name
+    return found
+
+
+def _text(field: Field, column: Column, row: int) -> str:
+    """A value as a folder's name says it."""
+    value = decode_cell(field, column, row)
+    if value is None:
+        return MISSING
+    return str(value).lower() if isinstance(value, bool) else quote(str(value), safe=" ")
+
+
+class _File:
+    """One Parquet file in the making. Every part that was written without a stop is a whole Parquet file."""
+
+    def __init__(self, partial: Partial, name: str, schema: Any, how: dict[str, Any]) -> None:
+        self.name = name
+        self.waiting_bytes = 0
+        self.segments: list[tuple[int, int]] = []
+        self._spool = partial.spool(name)
+        self._schema, self._how = schema, how
+        self._waiting: list[Any] = []
+        self._writer: Any = None
+        self._began = 0
+
+    def add(self, batch: Any, size: int) -> None:
+        self._waiting.append(batch)
+        self.waiting_bytes += size
+
+    def flush(self) -> None:
+        """What waits, as a row group."""
+        if not self._waiting:
+            return
+        table = pyarrow().Table.from_batches(self._waiting, self._schema)
+        self._waiting, self.waiting_bytes = [], 0
+        if self._writer is None:
+            self._open()
+        try:
+            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        except pyarrow().ArrowException as error:
+            raise EncodeError(f"Parquet cannot hold it: {error}") from None
+
+    def _open(self) -> None:
+        import pyarrow.parquet as pq
+
+        self._began = self._spool.size
+        self._writer = pq.ParquetWriter(_Sink(self._spool), self._schema, **self._how)
+
+    def end(self) -> None:
+        """Complete the part, so that a writer that goes on needs nothing of it."""
+        self.flush()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            self.segments.append((self._began, self._spool.size))
+
+    def finish(self) -> None:
+        self.end()
+        if not self.segments:
+            self._open()
+            self.end()
+        if len(self.segments) > 1:
+            self._spool.write(merge([(first, self._footer(last)) for first, last in self.segments]))
+
+    def _footer(self, last: int) -> bytes:
+        size = int.from_bytes(self._spool.read_at(4, last - 8), "little")
+        return self._spool.read_at(size, last - 8 - size)
+
+
+class _Sink(io.RawIOBase):
+    """What the library writes a part to: it counts from the part's beginning."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._start = spool.size
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._spool.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._spool.size - self._start

@@ -1,0 +1,232 @@
+"""How the bytes of a chunk become an array: the codecs of Zarr 2 and 3, and shards.
+
+Only codecs on our list are used: one of numcodecs is a pickle, which runs code.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import _native
+from ...arrays import Index, Place, Store
+from ...arrays.compression import numcodecs, unpack
+from ...columns import Ragged, as_bytes
+from ...errors import DamagedError, SchemaError, UnsafeError
+
+# Their name in numcodecs and Zarr → ours.
+COMPRESSIONS = {
+    "gzip": "gzip", "zlib": "gzip", "bz2": "bzip2", "lzma": "xz", "zstd": "zstd", "blosc": "blosc",
+    "lz4": "lz4",
+}  # fmt: skip
+FILTERS = {
+    "shuffle", "delta", "fixedscaleoffset", "quantize", "bitround", "astype", "packbits", "crc32", "crc32c",
+    "adler32", "fletcher32", "jenkins_lookup3",
+}  # fmt: skip
+STRINGS = {"vlen-utf8": "VLenUTF8", "vlen-bytes": "VLenBytes"}
+# Text of any length: what its chunk unpacks to is not known, so it is bounded by what there is.
+TEXT_MOST, TEXT_RATIO = 64 << 20, 1100
+ABSENT = 2**64 - 1
+SHARDS_KNOWN = 256
+
+Step = Callable[[Any], Any]
+
+
+class Chain(NamedTuple):
+    """From bytes to an array."""
+
+    decode: Step
+    # Whether the bytes are the values, in C order and native byte order.
+    plain: bool
+    said: str
+
+
+def _step(kind: str, config: dict[str, Any], most: int) -> Step:
+    """The codec of this name, backwards."""
+    if kind in COMPRESSIONS:
+        if kind == "lzma" and config.get("format", 1) not in (0, 1):
+            raise SchemaError("lzma without its container is not read")
+        return functools.partial(_unpack, COMPRESSIONS[kind], most)
+    if kind in ("pickle", "msgpack2", "json2") or kind not in FILTERS:
+        wrong = UnsafeError if kind == "pickle" else SchemaError
+        raise wrong(f"the codec {kind!r} is not read" + (": a pickle can run any code" * (kind == "pickle")))
+    for name in ("dtype", "astype", "encode_dtype", "decode_dtype"):
+        if name in config and np.dtype(config[name]).kind not in "biufcmM":
+            raise DamagedError(f"the codec {kind!r} of {config[name]}")
+    decode: Step = numcodecs().get_codec({"id": kind, **config}).decode
+    return decode
+
+
+def _unpack(kind: str, most: int, data: Any) -> Any:
+    return unpack(kind, data, most or max(TEXT_MOST, TEXT_RATIO * len(data)))
+
+
+def _without_crc(data: Any) -> Any:
+    data = np.frombuffer(data, dtype=np.uint8)
+    if len(data) < 4 or _native.crc32c(data[:-4]) != int.from_bytes(data[-4:].tobytes(), "little"):
+        raise DamagedError("the checksum of the chunk is wrong")
+    return data[:-4]
+
+
+def _texts(kind: str, count: int, data: Any) -> Ragged:
+    """Text or bytes of any length: a count, and each with its length before it."""
+    data = bytes(data)
+    # The library would take memory for as many as it says.
+    if int.from_bytes(data[:4], "little") != count or len(data) < 4 * count:
+        raise DamagedError(f"the chunk does not hold {count} texts")
+    # Bytes are text without its decoding; whoever decodes the cell finds what is no text.
+    return Ragged.from_cells(list(numcodecs().get_codec({"id": "vlen-bytes"}).decode(data)))
+
+
+def _array(dtype: np.dtype[Any], shape: tuple[int, ...], order: str, turned: Sequence[int], data: Any) -> Any:
+    """The values as an array in C order, native byte order; ``turned``: the axes as they were stored."""
+    values = as_bytes(np.asarray(data) if isinstance(data, np.ndarray) else data).view(dtype)
+    stored = tuple(shape[axis] for axis in turned)
+    if len(values) != math.prod(stored):
+        raise DamagedError(f"the chunk has {len(values)} values, and {math.prod(stored)} are needed")
+    found = values.reshape(stored, order=order).transpose(np.argsort(turned))  # type: ignore[call-overload]
+    return np.ascontiguousarray(found, dtype=dtype.newbyteorder("="))
+
+
+def _run(steps: Sequence[Step], data: Any) -> Any:
+    for step in steps:
+        data = step(data)
+    return data
+
+
+def _most(dtype: np.dtype[Any], chunks: tuple[int, ...], changed: bool) -> int:
+    """The most bytes that a chunk unpacks to; filters may change the size. 0: not known."""
+    if dtype.hasobject:
+        return 0
+    size = dtype.itemsize * math.prod(chunks)
+    return 8 * size + 1024 if changed else size
+
+
+def chain_v2(document: dict[str, Any], dtype: np.dtype[Any], chunks: tuple[int, ...]) -> Chain:
+    """Filters forward, then the compressor: backwards here."""
+    filters = list(document.get("filters") or ())
+    compressor = document.get("compressor")
+    order = document.get("order", "C")
+    if order not in ("C", "F"):
+        raise DamagedError(f"the order {order!r}")
+    texts = [one for one in filters if one["id"] in STRINGS]
+    if bool(texts) != dtype.hasobject or (texts and filters[0] is not texts[0]):
+        raise SchemaError("an array of objects without a codec for text or bytes is not read")
+    rest = filters[1:] if texts else filters
+    most = _most(dtype, chunks, bool(rest))
+    packed = ([compressor] if compressor else []) + rest[::-1]
+    steps = [_step(one["id"], {k: v for k, v in one.items() if k != "id"}, most) for one in packed]
+    last = functools.partial(_array, dtype, chunks, order, range(len(chunks)))
+    if texts:
+        last = functools.partial(_texts, texts[0]["id"], math.prod(chunks))
+    plain = not steps and order == "C" and dtype.isnative and not texts
+    said = " + ".join(one["id"] for one in filters + ([compressor] if compressor else [])) or "none"
+    return Chain(functools.partial(_run, [*steps, last]), plain, said)
+
+
+def chain_v3(codecs: Sequence[Any], dtype: np.dtype[Any], chunks: tuple[int, ...]) -> Chain:
+    """Codecs of arrays, one to bytes, codecs of bytes: backwards here."""
+    named = [_named(one) for one in codecs]
+    kinds = [kind for kind, _ in named]
+    at = next((n for n, kind in enumerate(kinds) if kind == "bytes" or kind in STRINGS), None)
+    if at is None or (kinds[at] == "bytes") == dtype.hasobject:
+        raise SchemaError(f"the codecs {', '.join(kinds)} make no bytes of {dtype} that are read here")
+    most = _most(dtype, chunks, any(kind.startswith("numcodecs.") for kind in kinds))
+    most += 4 * kinds.count("crc32c") if most else 0
+    steps: list[Step] = []
+    for kind, config in named[:at:-1]:
+        bare = kind.removeprefix("numcodecs.")
+        steps.append(_without_crc if kind == "crc32c" else _step(bare, config, most))
+    turned = list(range(len(chunks)))
+    filters: list[Step] = []
+    for kind, config in named[:at]:
+        if kind == "transpose" and not filters:
+            order = list(config["order"])
+            if sorted(order) != list(range(len(chunks))):
+                raise DamagedError(f"the axes {order}")
+            turned = [turned[axis] for axis in order]
+        elif kind.startswith("numcodecs."):
+            filters.insert(0, _step(kind.removeprefix("numcodecs."), config, most))
+        else:
+            raise SchemaError(f"the codec {kind!r} is not read")
+    if kinds[at] == "bytes":
+        stored = dtype.newbyteorder(">" if named[at][1].get("endian") == "big" else "<")
+        steps.append(functools.partial(_array, stored, chunks, "C", turned))
+    else:
+        stored = dtype
+        steps.append(functools.partial(_texts, kinds[at], math.prod(chunks)))
+    if filters:
+        steps += [*filters, functools.partial(np.reshape, shape=chunks)]
+    plain = len(steps) == 1 and turned == sorted(turned) and stored.isnative and not dtype.hasobject
+    said = " + ".join(kind for kind in kinds if kind != "bytes") or "none"
+    return Chain(functools.partial(_run, steps), plain, said)
+
+
+def _named(found: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(found, str):
+        return found, {}
+    return str(found["name"]), dict(found.get("configuration") or {})
+
+
+class Shards:
+    """Where the chunks of an array lie in its shards: a table at the end, or the start, of each."""
+
+    def __init__(
+        self, store: Store, config: dict[str, Any], shape: tuple[int, ...], key: Callable[[Index], str]
+    ):
+        self.inner = tuple(config["chunk_shape"])
+        fit = len(self.inner) == len(shape) and all(type(size) is int and size > 0 for size in self.inner)
+        if not fit or any(whole % size for whole, size in zip(shape, self.inner, strict=True)):
+            raise DamagedError(f"shards of {shape} with chunks of {self.inner}")
+        self._per = tuple(whole // size for whole, size in zip(shape, self.inner, strict=True))
+        kinds = [_named(one) for one in config.get("index_codecs") or ["bytes", "crc32c"]]
+        if [kind for kind, _ in kinds] not in (["bytes"], ["bytes", "crc32c"]):
+            raise SchemaError("a table of shards that is packed is not read")
+        self._order = ">u8" if kinds[0][1].get("endian") == "big" else "<u8"
+        self._summed = len(kinds) == 2
+        self._at_end = config.get("index_location", "end") == "end"
+        self._store, self._key = store, key
+        self._table = functools.lru_cache(SHARDS_KNOWN)(self._load)
+
+    def _load(self, shard: Index) -> Any:
+        name = self._key(shard)
+        size = 16 * math.prod(self._per) + 4 * self._summed
+        data = self._store.read(name, -size if self._at_end else 0, size)
+        if data is None:
+            return None
+        try:
+            if len(data) != size:
+                raise DamagedError(f"the shard has {len(data)} bytes, and its table alone has {size}")
+            data = _without_crc(data) if self._summed else data
+        except DamagedError as error:
+            raise error.at(path=self._store.full(name)) from None
+        return data.view(self._order).reshape(*self._per, 2)
+
+    def locate(self, index: Index) -> Place | None:
+        shard = tuple(at // per for at, per in zip(index, self._per, strict=True))
+        table = self._table(shard)
+        if table is None:
+            return None
+        start, size = (int(one) for one in table[tuple(a % p for a, p in zip(index, self._per, strict=True))])
+        if start == ABSENT and size == ABSENT:
+            return None
+        if start + size > 2**62:
+            message = f"the table of the shard says {size} bytes at {start}"
+            raise DamagedError(message, path=self._store.full(self._key(shard)))
+        return Place(self._key(shard), start, size)
+
+
+def pack_shard(chunks: Sequence[Any], room: int) -> bytes:
+    """A shard of these chunks, the table behind them."""
+    table: Any = np.full((room, 2), ABSENT, dtype="<u8")
+    at = 0
+    for number, chunk in enumerate(chunks):
+        size = len(memoryview(chunk).cast("B"))
+        table[number] = at, size
+        at += size
+    tail: bytes = table.tobytes()
+    return b"".join([*map(bytes, chunks), tail, _native.crc32c(tail).to_bytes(4, "little")])

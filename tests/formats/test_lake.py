@@ -1,0 +1,314 @@
+"""What Delta Lake and Iceberg have in common: versions, transactions, fields that come later."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import batchplant as bp
+from batchplant.cli import main
+from batchplant.convert import convert
+from batchplant.testing.cases import cells, jpeg
+
+pytest.importorskip("deltalake")
+pytest.importorskip("pyiceberg")
+
+SCHEMA = {"n": bp.Int("uint8"), "t": bp.Text(optional=True)}
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def path(request, tmp_path):
+    return str(tmp_path / f"t.{request.param}")
+
+
+def write(path, numbers, schema=SCHEMA, **options):
+    with bp.create(path, schema, **options) as out:
+        for n in numbers:
+            out.append({"n": n, **({"t": f"№ {n}"} if "t" in schema else {})})
+
+
+def read(path, **options):
+    with bp.open(path, **options) as reader:
+        return [sample["n"] for sample in reader]
+
+
+def state(path):
+    """What an older state is opened by."""
+    with bp.open(path) as reader:
+        return {
+            name: value for name, value in reader._made_with[1].items() if name in ("version", "snapshot")
+        }
+
+
+def files(path):
+    return sorted(str(one) for one in Path(path).rglob("*.parquet"))
+
+
+def test_rows_are_appended_and_older_states_stay(path):
+    write(path, range(3))
+    first = state(path)
+    time.sleep(0.01)
+    between = time.time()
+    time.sleep(0.01)
+    write(path, [7, 8], mode="append")
+    second = state(path)
+    write(path, [9], mode="overwrite")
+    assert read(path) == [9]
+    assert read(path, **second) == [0, 1, 2, 7, 8]
+    assert read(path, **first) == [0, 1, 2]
+    assert read(
+        path, at=time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(between)) + f"{between % 1:.6f}"[1:]
+    ) == [0, 1, 2]
+    write(path, [1], overwrite=True)
+    assert read(path) == [1]
+    assert len(files(path)) == 1
+    assert [name for name in os.listdir(Path(path).parent) if name.startswith(".")] == []
+
+
+def test_states_that_there_are_not(path):
+    write(path, [1])
+    wrong = {"version": 77} if path.endswith("delta") else {"snapshot": 77}
+    with pytest.raises(bp.OptionError, match="there is no .*77"):
+        bp.open(path, **wrong)
+    with pytest.raises(bp.OptionError, match="2025-01-31T12:00:00"):
+        bp.open(path, at="yesterday")
+    with pytest.raises(bp.OptionError, match="choose"):
+        bp.open(path, at="2025-01-31T12:00:00", **wrong)
+
+
+def test_appending_to_nothing_makes_the_table(path):
+    write(path, [1], mode="append")
+    write(path, [2], mode="append")
+    assert read(path) == [1, 2]
+
+
+def test_modes(path, tmp_path):
+    with pytest.raises(bp.OptionError, match="create, append, overwrite"):
+        write(path, [1], mode="replace")
+    os.mkdir(path)
+    with pytest.raises(bp.ExistsError, match="it is no (Delta|Iceberg) table"):
+        write(path, [1], mode="append")
+    assert os.listdir(tmp_path) == [os.path.basename(path)]
+
+
+def test_info_shows_the_history(path, capsys):
+    write(path, range(3))
+    write(path, range(2), mode="append")
+    assert main(["info", path]) == 0
+    said = capsys.readouterr().out
+    assert said.count("Z") >= 2
+    assert "append" in said.lower()
+
+
+# -- conflicts ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", ["append", "overwrite"])
+def test_an_overwrite_notices_what_others_did(other, path):
+    write(path, [1])
+    out = bp.create(path, SCHEMA, mode="overwrite")
+    out.append({"n": 5, "t": None})
+    write(path, [2], mode=other)
+    before = files(path)
+    with pytest.raises(bp.BusyError, match="another process changed the table meanwhile"):
+        out.close()
+    assert read(path) == ([1, 2] if other == "append" else [2])
+    assert files(path) == before
+    assert [name for name in os.listdir(Path(path).parent) if name.startswith(".")] == []
+
+
+def test_an_append_beside_an_append(path):
+    write(path, [1])
+    with bp.create(path, SCHEMA, mode="append") as one, bp.create(path, SCHEMA, mode="append") as two:
+        one.append({"n": 2, "t": None})
+        two.append({"n": 3, "t": None})
+    assert read(path) == [1, 3, 2]
+
+
+APPEND = """
+import sys, batchplant as bp
+path, first = sys.argv[1], int(sys.argv[2])
+sys.stdin.readline()
+try:
+    with bp.create(path, {"n": bp.Int("uint8"), "t": bp.Text(optional=True)}, mode="append") as out:
+        for n in range(first, first + 20):
+            out.append({"n": n, "t": None})
+except bp.BusyError as error:
+    print(error)
+    sys.exit(3)
+"""
+
+
+def test_processes_append_at_a_time(path):
+    write(path, [])
+    command = [sys.executable, "-c", APPEND, path]
+    firsts = [20, 40, 60]
+    running = [subprocess.Popen([*command, str(first)], stdin=subprocess.PIPE, text=True) for first in firsts]
+    for one in running:
+        one.stdin.write("go\n")
+        one.stdin.flush()
+    for one in running:
+        one.communicate(timeout=120)
+    codes = [one.returncode for one in running]
+    assert set(codes) <= {0, 3}
+    assert 0 in codes
+    landed = [first for first, code in zip(firsts, codes, strict=True) if code == 0]
+    found = read(path)
+    assert sorted(found) == [n for first in landed for n in range(first, first + 20)]
+    # The rows of one writer stay together.
+    assert all(
+        found[start : start + 20] == [*range(found[start], found[start] + 20)]
+        for start in range(0, len(found), 20)
+    )
+
+
+def test_a_stopped_append_resumes(path, tmp_path, monkeypatch):
+    import importlib
+
+    monkeypatch.setattr(importlib.import_module("batchplant.convert"), "CHECKPOINT_SECONDS", 0)
+    write(path, [250])
+    write(str(tmp_path / "s.npz"), range(200))
+
+    def interrupt(done, _):
+        if done > 100:
+            raise KeyboardInterrupt
+
+    how = {"target_options": {"mode": "append"}, "target_format": path.rpartition(".")[2]}
+    with pytest.raises(KeyboardInterrupt):
+        convert(tmp_path / "s.npz", path, progress=interrupt, **how)
+    assert read(path) == [250]
+    found = convert(tmp_path / "s.npz", path, resume=True, **how)
+    assert found.resumed_at > 0
+    assert read(path) == [250, *range(200)]
+
+
+def test_from_the_command_line(path, tmp_path):
+    write(str(tmp_path / "s.npz"), range(3))
+    for _ in range(2):
+        assert main(["convert", str(tmp_path / "s.npz"), path, "--to-option", "mode=append", "--quiet"]) == 0
+    assert read(path) == [0, 1, 2, 0, 1, 2]
+
+
+# -- fields ---------------------------------------------------------------------------------------------
+
+
+def test_fields_that_come_later(path):
+    write(path, [1, 2])
+    wide = {**SCHEMA, "x": bp.Tensor("float16", (2, 2)), "größe": bp.Int("uint64")}
+    values = {"x": np.ones((2, 2), np.float16), "größe": 2**64 - 1}
+    first = state(path)
+    with bp.create(path, wide, mode="append") as out:
+        out.append({"n": 3, "t": None, **values})
+    write(path, [4], {"n": bp.Int("uint8")}, mode="append")
+    with bp.open(path) as reader:
+        assert reader.schema["x"] == bp.Tensor("float16", (2, 2), optional=True)
+        assert reader.schema["größe"] == bp.Int("uint64", optional=True)
+        samples = list(reader)
+    assert [one["n"] for one in samples] == [1, 2, 3, 4]
+    assert [one["t"] for one in samples] == ["№ 1", "№ 2", None, None]
+    assert [one["größe"] for one in samples] == [None, None, 2**64 - 1, None]
+    assert np.array_equal(samples[2]["x"], values["x"])
+    assert list(bp.open(path, **first).schema) == ["n", "t"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"n": bp.Int("int16")}, r"it is Int\(dtype='int16'\), and in the table Int\(dtype='uint8'\)"),
+        ({"n": bp.Int("uint8", optional=True)}, "the table allows no missing values"),
+        ({"t": bp.Text()}, "the table needs this field"),
+        ({"n": bp.Int("uint8"), "t": bp.Bytes()}, "field 't'"),
+    ],
+)
+def test_rows_that_do_not_fit(schema, reason, path):
+    write(path, [1])
+    with pytest.raises(bp.SchemaError, match=reason):
+        bp.create(path, schema, mode="append")
+    assert read(path) == [1]
+
+
+def test_times(path):
+    values = {
+        "day": np.datetime64("1969-07-20"), "s": np.datetime64("2025-01-31T12:00:00"),
+        "ns": np.datetime64("2025-01-31T12:00:00.123456789"), "us": np.datetime64("0001-01-01T00:00:00.000001"),
+        "took": np.timedelta64(5, "ms"),
+    }  # fmt: skip
+    schema = {name: bp.Tensor(value.dtype) for name, value in values.items()}
+    with bp.create(path, schema) as out:
+        out.append(values)
+        out.append({name: np.array("NaT", value.dtype) for name, value in values.items()})
+    with bp.open(path) as reader:
+        assert dict(reader.schema) == schema
+        assert reader[0] == values
+        assert all(np.isnat(value) for value in reader[1].values())
+
+
+# -- reading --------------------------------------------------------------------------------------------
+
+
+def test_row_groups_and_files(path):
+    schema = {"n": bp.Int("uint8"), "b": bp.Bytes()}
+    with bp.create(path, schema, row_group=3000, file_size=9000) as out:
+        for n in range(200):
+            out.append({"n": n, "b": bytes([n]) * 100})
+    with bp.open(path) as reader:
+        blocks = reader.blocks()
+        assert len(files(path)) > 2
+        assert blocks.max() > len(files(path))
+        assert (np.diff(blocks) >= 0).all()
+        order = np.random.default_rng(0).permutation(200)
+        assert reader.read(order)["n"].tolist() == order.tolist()
+        # Every column of every row group was unpacked once, and no other column at all.
+        assert reader._cache.made == 2 * (blocks.max() + 1)
+        assert reader.where(0) != reader.where(199)
+    with bp.open(path) as reader:
+        assert reader.read([0, 199], ["n"])["n"].tolist() == [0, 199]
+        assert reader._cache.made == 2
+
+
+def test_a_pickled_reader_sees_the_same_rows(path):
+    write(path, [1, 2])
+    with bp.open(path) as reader:
+        packed = pickle.dumps(reader)
+    write(path, [3], mode="append")
+    assert len(pickle.loads(packed)) == 2
+
+
+def test_the_loader(path):
+    with bp.create(path, {"image": bp.Image("jpeg"), "label": bp.Int()}, row_group=2000) as out:
+        for n in range(40):
+            out.append({"image": jpeg(16, 16), "label": n})
+    loader = bp.Loader(path, batch_size=10, order="quasi_random")
+    seen = [batch for batch in loader]
+    assert seen[0]["image"].shape == (10, 16, 16, 3)
+    assert sorted(int(n) for batch in seen for n in batch["label"]) == list(range(40))
+
+
+def test_a_moved_table(path, tmp_path):
+    write(path, range(5))
+    before = cells(bp.open(path))
+    moved = str(tmp_path / "elsewhere")
+    os.rename(path, moved)
+    assert cells(bp.open(moved)) == before
+    write(moved, [9], format=path.rpartition(".")[2], mode="append")
+    assert read(moved) == [0, 1, 2, 3, 4, 9]
+    assert not os.path.exists(path)
+
+
+def test_a_data_file_that_is_cut_or_gone(path):
+    write(path, range(5))
+    [file] = files(path)
+    os.truncate(file, os.path.getsize(file) - 1)
+    found = bp.verify(path)
+    assert "bytes, and the table says" in str(found.problems[0])
+    assert file in str(found.problems[0])
+    os.unlink(file)
+    with bp.open(path) as reader, pytest.raises(bp.DamagedError, match="it is not there"):
+        reader.read([0])
+    assert json.dumps([str(one) for one in bp.verify(path).problems]).count("not there") > 0

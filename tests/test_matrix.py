@@ -1,0 +1,179 @@
+"""Every format to every other: what both can hold comes out the same, to the last bit.
+
+Driven by the registry alone: a format that is added takes part by being there. One dataset with a field for
+every kind at its limits, each also with missing values, is written in every format (the fields it can hold),
+and converted from there into every other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import batchplant as bp
+from batchplant import registry
+from batchplant.testing.cases import Case, all_cases, cells, check_samples
+
+ROWS = 9
+# What a format cannot do although it holds the kind: values that it refuses one by one, and kinds that it
+# gives back as others. Each is tested in the format's own tests.
+LEFT_OUT = {
+    "beton": {"uint64"},  # FFCV's whole numbers are int64
+    "hdf5": {"text with NUL"},  # HDF5's strings end at a NUL
+    "npy": {"tensor without axes"},  # there is only the dtype: it comes back as a number
+}
+OTHER_KINDS = {
+    "npy": {"class"},  # no place for names
+}
+# A folder of pictures has one picture for each sample, and cannot do without.
+ONE_PICTURE = {"imagefolder"}
+OPEN = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
+
+
+# Kinds that are also tried with missing values; the formats' own tests try all.
+OPTIONAL = (
+    "bool", "class", "bytes", "text", "json", "audio", "int64", "uint8", "float32", "tensor float32",
+    "tensor, first size varies", "tensor, sizes vary", "image", "image jpeg",
+)  # fmt: skip
+
+
+def fields() -> dict[str, Case]:
+    """Name → field and its values, as many as there are rows."""
+    found = {name.replace(";", ""): case for name, case in all_cases().items()}
+    for name in OPTIONAL:
+        field, values = found[name]
+        found[f"{name}, optional"] = dataclasses.replace(field, optional=True), [None, *values]
+    # Where the largest are refused, the others are not.
+    found["uint64 up to int64"] = bp.Int("uint64"), [0, 2**63 - 1, 7]
+    return {
+        name: (field, list(itertools.islice(itertools.cycle(values), ROWS)))
+        for name, (field, values) in found.items()
+    }
+
+
+FIELDS = fields()
+
+
+@functools.cache
+def held(name: str) -> list[str]:
+    """The fields that a format can hold."""
+    found = registry.get_format(name)
+    left_out = LEFT_OUT.get(name, set())
+    names = [
+        key
+        for key, (field, _) in FIELDS.items()
+        if found.refuses(field) is None and key.removesuffix(", optional") not in left_out
+    ]
+    if name in ONE_PICTURE:
+        pictures = [key for key in names if isinstance(FIELDS[key][0], bp.Image)]
+        names = [key for key in names if key not in pictures or key == "image"]
+    return names
+
+
+def suffix(name: str) -> str:
+    return next(iter(registry.get_format(name).suffixes), "")
+
+
+FORMATS = [name for name, one in registry.all_formats().items() if one.writer is not None]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unsynced() -> Iterator[None]:
+    """Whether files last through a power cut is not asked here, and takes half of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda fd: None)
+        patch.setattr("os.sync", lambda: None)
+        yield
+
+
+class Sources:
+    """The dataset in every format, written when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.readers: dict[str, bp.Reader] = {}
+
+    def __getitem__(self, name: str) -> bp.Reader:
+        if name not in self.readers:
+            path = self.folder / f"source-{name}{suffix(name)}"
+            keys = held(name)
+            try:
+                with bp.create(
+                    path, {key: FIELDS[key][0] for key in keys}, format=name, overwrite=True
+                ) as out:
+                    for row in range(ROWS):
+                        out.append({key: FIELDS[key][1][row] for key in keys})
+                self.readers[name] = bp.open(path, format=name, **OPEN.get(name, {}))
+            except bp.MissingLibraryError as error:
+                pytest.skip(str(error))
+        return self.readers[name]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In memory where there is a place: hundreds of datasets of many small files keep a disk busy."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
+    found = Sources(tmp_path_factory.mktemp("matrix"))
+    yield found
+    for reader in found.readers.values():
+        reader.close()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_holds_its_part(name: str, sources: Sources) -> None:
+    assert len(held(name)) > 10
+    check_samples(sources[name], *expected(held(name)))
+
+
+def expected(keys: list[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    return {key: FIELDS[key][0] for key in keys}, [
+        {key: FIELDS[key][1][row] for key in keys} for row in range(ROWS)
+    ]
+
+
+@pytest.mark.parametrize("target", FORMATS)
+@pytest.mark.parametrize("source", FORMATS)
+def test_from_each_to_each(source: str, target: str, sources: Sources, folder: Path) -> None:
+    mine = sources[source]
+    keys = [key for key in held(source) if key in held(target)]
+    if target in ONE_PICTURE and "image" not in keys:
+        pytest.skip(f"{source} has no picture for {target}")
+    path = folder / f"target{suffix(target)}"
+    try:
+        done = bp.convert(mine, path, target_format=target, fields=keys, workers=1)
+    except bp.MissingLibraryError as error:
+        pytest.skip(str(error))
+    assert done.samples == ROWS
+    with bp.open(path, format=target, **OPEN.get(target, {})) as made:
+        check_samples(made, *expected(keys))
+        changed = OTHER_KINDS.get(source, set()) | OTHER_KINDS.get(target, set())
+        for key in keys:
+            if key not in changed:
+                assert plain(made.schema[key]) == plain(FIELDS[key][0]), key
+        jpegs = [key for key in keys if key.startswith("image jpeg")]
+        assert cells(made.select(jpegs)) == {
+            key: [FIELDS[key][1][row] for row in range(ROWS)] for key in jpegs
+        }
+        # That verify says the same is tried once for each format.
+        if FORMATS.index(target) == (FORMATS.index(source) + 1) % len(FORMATS):
+            found = bp.verify(made, decode=True, against=mine.select(keys))
+            assert found.problems == []
+
+
+def plain(field: bp.Field) -> bp.Field:
+    """The field, whatever pictures are encoded as: that is the writer's choice."""
+    return dataclasses.replace(field, encoding=None) if isinstance(field, bp.Image) else field
