@@ -13,7 +13,7 @@ ASAN_PY := $(ASAN_VENV)/bin/python
 # it, the runtime finds no function to throw exceptions with.
 ASAN_RUNTIME = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so)
 
-FUZZ_TARGETS := build/fuzz/probe build/fuzz/jpeg build/fuzz/baseline build/fuzz/engine build/fuzz/msgpack build/fuzz/recordio build/fuzz/lmdb_pages build/fuzz/datum build/fuzz/tar build/fuzz/tfrecord build/fuzz/example
+FUZZ_TARGETS := build/fuzz/probe build/fuzz/jpeg build/fuzz/baseline build/fuzz/engine build/fuzz/msgpack build/fuzz/recordio build/fuzz/lmdb_pages build/fuzz/datum build/fuzz/tar build/fuzz/tfrecord build/fuzz/example build/fuzz/csv build/fuzz/json
 
 # A change to one of these needs the extension built and the package installed anew; a change to a
 # Python file never does.
@@ -111,6 +111,7 @@ $(ASAN_VENV)/.installed: $(BUILD_INPUTS) | $(ASAN_VENV)/.tools
 JPEG_SOURCES := $(addprefix native/,baseline.cpp huffman.cpp jpeg.cpp jpeg_encode.cpp jpeg_errors.cpp \
   jpeg_kernels.cpp jpeg_kernels_avx2.cpp jpeg_kernels_neon.cpp kernels.cpp kernels_avx2.cpp kernels_neon.cpp)
 build/fuzz/tfrecord: $(addprefix native/,bytes.cpp crc.cpp)
+build/fuzz/csv build/fuzz/json: native/text.cpp
 build/fuzz/jpeg build/fuzz/baseline: $(JPEG_SOURCES)
 build/fuzz/engine: $(JPEG_SOURCES) $(addprefix native/,fetch.cpp output.cpp probe.cpp resample.cpp)
 

@@ -131,6 +131,18 @@ def tfrecord_files(folder: Path) -> None:
     side_car(folder / "own.tfrecord", "{name}.schema.json").unlink()
 
 
+def text_files(folder: Path) -> None:
+    """Rows with quotes, line ends and numbers of every kind; JSON as lines, an array and a stream."""
+    rows = 'n,"a ""b""",c\r\n1,-2.5e3,"x,\n"\r\n,nan,""\n007,18446744073709551615,größe\n'
+    (folder / "rows.csv").write_text(rows, "utf-8")
+    records = [
+        '{"a": 1, "t": "\\ud83c\\udf31\\n", "l": [[1, 2.5], [3, 4]], "o": {"k": [null, true]}}',
+        '{"a": -3, "t": "größe", "l": [], "x": NaN, "o": "Zg=="}',
+    ]
+    (folder / "lines.jsonl").write_text("\n".join(records), "utf-8")
+    (folder / "array.json").write_text(f"[{','.join(records)}, 12]\n", "utf-8")
+
+
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     picture = Image.radial_gradient("L").resize((24, 17))
@@ -143,6 +155,7 @@ def main(folder: Path) -> None:
     datums(folder)
     tar_archives(folder)
     tfrecord_files(folder)
+    text_files(folder)
 
 
 if __name__ == "__main__":

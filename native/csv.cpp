@@ -1,12 +1,20 @@
 #include "csv.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace batchplant::csv {
 namespace {
 
 using text::Reason;
+
+// The bytes that end a field that is not quoted.
+struct Stops {
+    std::array<bool, 256> at{};
+
+    explicit Stops(uint8_t delimiter) { at[delimiter] = at['\n'] = at['\r'] = true; }
+};
 
 bool is_missing(const uint8_t* at, const Field& field, const Dialect& dialect) {
     if (field.quoted) return false;
@@ -18,7 +26,7 @@ bool is_missing(const uint8_t* at, const Field& field, const Dialect& dialect) {
 
 // Calls take(number, field) for every field of the row at `at`.
 template <typename Take>
-Row walk(const uint8_t* data, size_t size, size_t at, uint8_t delimiter, bool final, Take&& take) {
+Row walk(const uint8_t* data, size_t size, size_t at, uint8_t delimiter, const Stops& stops, bool final, Take&& take) {
     Row row;
     const auto faulty = [&](Reason reason, size_t place) {
         row.fault = reason;
@@ -52,7 +60,7 @@ Row walk(const uint8_t* data, size_t size, size_t at, uint8_t delimiter, bool fi
             }
         } else {
             field.start = i;
-            while (i < size && data[i] != delimiter && data[i] != '\n' && data[i] != '\r') ++i;
+            while (i < size && !stops.at[data[i]]) ++i;
             field.size = i - field.start;
         }
         if (i == size && !final) return row;
@@ -93,12 +101,14 @@ int64_t lines_in(const uint8_t* data, size_t at, size_t end) {
 
 Row first_row(const uint8_t* data, size_t size, size_t at, const Dialect& dialect, bool final,
               std::vector<Field>& fields) {
-    return walk(data, size, at, dialect.delimiter, final, [&](size_t, const Field& field) { fields.push_back(field); });
+    return walk(data, size, at, dialect.delimiter, Stops(dialect.delimiter), final,
+                [&](size_t, const Field& field) { fields.push_back(field); });
 }
 
 size_t Scanner::feed(const uint8_t* piece, size_t size, int64_t base, bool final) {
     classes.resize(columns, 0);
     std::vector<uint32_t> found(columns);
+    const Stops stops(dialect.delimiter);
     size_t at = 0;
     while (at < size) {
         if (const size_t blank = blank_line(piece, size, at); blank > 0 && !dialect.blank_rows) {
@@ -108,7 +118,7 @@ size_t Scanner::feed(const uint8_t* piece, size_t size, int64_t base, bool final
             continue;
         }
         bool several = false;
-        Row row = walk(piece, size, at, dialect.delimiter, final, [&](size_t number, const Field& field) {
+        Row row = walk(piece, size, at, dialect.delimiter, stops, final, [&](size_t number, const Field& field) {
             several = several || field.quoted;
             if (number >= columns) return;
             // Where a column is text already, nothing more is to be learned but that cells are missing.
@@ -156,6 +166,7 @@ text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, con
             place[static_cast<size_t>(wanted[i])] = static_cast<int64_t>(i);
         }
     }
+    const Stops stops(dialect.delimiter);
     for (size_t row = 0; row < n; ++row) {
         if (starts[row] < 0 || sizes[row] < 0 || static_cast<size_t>(starts[row]) > total ||
             static_cast<size_t>(sizes[row]) > total - static_cast<size_t>(starts[row])) {
@@ -163,7 +174,8 @@ text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, con
         }
         const auto at = static_cast<size_t>(starts[row]);
         const Row found = walk(
-            data, at + static_cast<size_t>(sizes[row]), at, dialect.delimiter, true, [&](size_t number, const Field& field) {
+            data, at + static_cast<size_t>(sizes[row]), at, dialect.delimiter, stops, true,
+            [&](size_t number, const Field& field) {
                 if (number >= columns || place[number] < 0) return;
                 const auto entry = static_cast<size_t>(place[number]);
                 const size_t to = entry * n + row;

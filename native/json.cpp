@@ -199,7 +199,8 @@ End walk_object(const uint8_t* at, const uint8_t* end, Take&& take) {
         if (at == end) return {at, Reason::ends};
         if (*at != ':') return {at, Reason::syntax};
         const uint8_t* const value = skip_space(at + 1, end);
-        const End behind = skip_value(value, end);
+        const bool plain = value < end && *value != '{' && *value != '[';
+        const End behind = plain ? skip_plain(value, end) : skip_value(value, end);
         if (behind.fault != Reason::none) return behind;
         take(key, static_cast<size_t>(name.at - 1 - key), escaped, value, behind.at);
         at = skip_space(behind.at, end);

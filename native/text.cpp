@@ -132,6 +132,23 @@ bool parse_number(const uint8_t* at, const uint8_t* end, Dtype dtype, uint8_t* o
     }
 }
 
+namespace {
+
+// Whether [at, end), whose digits before the point are [body, behind), is a real number. Only an exponent, or very
+// many digits, could make it too large; then it is tried.
+bool is_real(const uint8_t* at, const uint8_t* body, const uint8_t* behind, const uint8_t* end) {
+    const uint8_t* point = behind;
+    if (point < end && *point == '.') {
+        ++point;
+        while (point < end && is_digit(*point)) ++point;
+    }
+    if (point == end && end - body > 1 && end - at < 300) return true;
+    double value;
+    return parse_real(at, end, value);
+}
+
+}  // namespace
+
 uint32_t classify(const uint8_t* at, const uint8_t* end) {
     trim(at, end);
     if (at == end) return other;
@@ -154,8 +171,7 @@ uint32_t classify(const uint8_t* at, const uint8_t* end) {
             uint64_t more;
             return !minus && std::from_chars(chars(at), chars(end), more).ec == std::errc() ? natural | large : other;
         }
-        double value;
-        return parse_real(at, end, value) ? real : other;
+        return is_real(at, body, behind, end) ? real : other;
     }
     if (equals(at, end, "true") || equals(at, end, "false")) return boolean;
     if (equals(body, end, "nan") || equals(body, end, "inf") || equals(body, end, "infinity")) return word;

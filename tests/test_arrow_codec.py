@@ -55,3 +55,240 @@ def test_cells_go_and_come_back(field, values):
     # The same without our metadata, where the type alone says as much.
     bare = pa.RecordBatch.from_arrays(batch.columns, names=["x"])
     assert equal(values[-1], decoded(field, from_arrow(schema, ["x"], bare)["x"], len(values))[-1])
+
+
+# --- what others write ------------------------------------------------------------------------------------
+
+
+def infer(array, name="x", **more):
+    batch = pa.record_batch([array], names=[name])
+    nulls = [name] if array.null_count else []
+    schema = schema_of(batch.schema, batch, nulls=nulls, **more)
+    columns = from_arrow(schema, [name], batch)
+    columns.check(schema)
+    return schema[name], decoded(schema[name], columns[name], len(array))
+
+
+DAY = datetime.date(2024, 2, 29)
+MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 15, 250)
+FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+ODD = [
+    (pa.array([1, 2], pa.uint16()), bp.Int("uint16"), [1, 2]),
+    (pa.array([1.5, None], pa.float16()), bp.Float("float16", optional=True), [1.5, None]),
+    (pa.array(["a", "ß"]), bp.Text(), ["a", "ß"]),
+    (pa.array(["a", None], pa.string_view()), bp.Text(optional=True), ["a", None]),
+    (pa.array(["long enough not to be inline", "b"], pa.string_view()), bp.Text(), None),
+    (pa.array([b"\0", b""], pa.binary_view()), bp.Bytes(), [b"\0", b""]),
+    (pa.array([b"ab", b"cd"], pa.binary(2)), bp.Bytes(), [b"ab", b"cd"]),
+    (pa.array([b"ab", None], pa.binary(2)), bp.Bytes(optional=True), [b"ab", None]),
+    (pa.array(["x", "y", "x"]).dictionary_encode(), bp.Text(), ["x", "y", "x"]),
+    (pa.array([3, None, 3]).dictionary_encode(), bp.Int(optional=True), [3, None, 3]),
+    (pa.array([True, None]), bp.Bool(optional=True), [True, None]),
+    (pa.array([None, None]), bp.Json(optional=True), [None, None]),
+    (pa.array([decimal.Decimal("1.50"), None]), bp.Text(optional=True), ["1.50", None]),
+    (pa.array([MOMENT]), bp.Tensor("datetime64[us]"), [np.datetime64(MOMENT, "us")]),
+    (pa.array([MOMENT], pa.timestamp("ns", "Europe/Berlin")), bp.Tensor("datetime64[ns]"),
+     [np.datetime64(MOMENT, "ns")]),
+    (pa.array([DAY]), bp.Tensor("datetime64[D]"), [np.datetime64(DAY)]),
+    (pa.array([DAY], pa.date64()), bp.Tensor("datetime64[ms]"), [np.datetime64(DAY, "ms")]),
+    (pa.array([DAY, None]), bp.Tensor("datetime64[D]", optional=True), [np.array(DAY, "M8[D]"), None]),
+    (pa.array([datetime.time(1)]), bp.Tensor("timedelta64[us]"), [np.timedelta64(3_600_000_000, "us")]),
+    (pa.array([1], pa.time32("s")), bp.Tensor("timedelta64[s]"), [np.timedelta64(1, "s")]),
+    (pa.array([5], pa.duration("ms")), bp.Tensor("timedelta64[ms]"), [np.timedelta64(5, "ms")]),
+    (pa.array([[1, 2], []]), bp.Tensor("int64", (None,)), [np.array([1, 2]), np.empty(0, np.int64)]),
+    (pa.array([[1], None, [2, 3]]), bp.Tensor("int64", (None,), optional=True), None),
+    (pa.array([[True], [False, True]]), bp.Tensor("bool", (None,)), None),
+    (pa.array([[1, 2], [3, 4]], pa.list_(pa.int8(), 2)), bp.Tensor("int8", (2,)), None),
+    (pa.array([[1], [2, 3]], pa.list_view(pa.int16())), bp.Tensor("int16", (None,)), None),
+    (pa.array([[[1], []]]), bp.Json(), [[[1], []]]),
+    (pa.array([["a", None]]), bp.Json(), [["a", None]]),
+    (pa.array([{"a": 1, "b": b"\1", "c": MOMENT}]), bp.Json(), [{"a": 1, "b": "AQ==", "c": str(MOMENT)}]),
+    (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int8())), bp.Json(), [[["k", 1]]]),
+    (pa.array([{"bytes": b"\1", "path": None}]), bp.Bytes(), [b"\1"]),
+    (pa.array([{"bytes": None, "path": "x"}, None], FILE), bp.Bytes(optional=True), [None, None]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("array", "field", "values"), ODD, ids=[str(array.type) for array, *_ in ODD])
+def test_types_of_others(array, field, values):
+    found, have = infer(array)
+    assert found == field
+    if values is None:
+        arrays = isinstance(field, bp.Tensor)
+        values = [np.asarray(v, field.dtype) if arrays and v is not None else v for v in array.to_pylist()]
+    assert all(map(equal, values, have)), have
+
+
+def test_extension_types():
+    tensor = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12, dtype=np.float32).reshape(2, 2, 3))
+    field, have = infer(tensor)
+    assert field == bp.Tensor("float32", (2, 3))
+    assert equal(np.arange(6, 12, dtype=np.float32).reshape(2, 3), have[1])
+    documents = pa.array(['{"a": 1}'], pa.json_())
+    assert infer(documents) == (bp.Json(), [{"a": 1}])
+
+
+def test_bytes_that_are_pictures():
+    assert infer(pa.array([jpeg(), jpeg(9, 9)]))[0] == bp.Image("jpeg")
+    assert infer(pa.array([None, png(4, 5)]))[0] == bp.Image("png", "L", optional=True)
+    assert infer(pa.array([jpeg(), b"text"]))[0] == bp.Bytes()
+    assert infer(pa.array([{"bytes": jpeg(), "path": "a.jpg"}]))[0] == bp.Image("jpeg")
+
+
+def test_nullable_means_optional_where_nobody_counted():
+    schema = pa.schema([pa.field("a", pa.int8()), pa.field("b", pa.int8(), nullable=False)])
+    assert schema_of(schema) == Schema({"a": bp.Int("int8", optional=True), "b": bp.Int("int8")})
+
+
+def test_metadata_that_the_type_belies_is_not_believed():
+    described = arrow_schema(Schema({"x": bp.Tensor("float32", (2,))})).field("x").metadata
+    schema = pa.schema([pa.field("x", pa.struct([("a", pa.int8())]), nullable=False, metadata=described)])
+    assert schema_of(schema) == Schema({"x": bp.Json()})
+    # A plain list still holds it: others know no lists of fixed size.
+    schema = pa.schema([pa.field("x", pa.list_(pa.float32()), metadata=described)])
+    assert schema_of(schema) == Schema({"x": bp.Tensor("float32", (2,))})
+    column = column_of(bp.Tensor("float32", (2,)), pa.array([[1, 2], [3, 4]], pa.list_(pa.float32())))
+    assert column.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("note", [b"[", b'{"kind": "nonsense"}', b"\xff", b"[" * 100_000, b"7"])
+def test_damaged_metadata_is_no_metadata(note):
+    schema = pa.schema([pa.field("x", pa.int8(), nullable=False, metadata={b"batchplant": note})])
+    assert schema_of(schema) == Schema({"x": bp.Int("int8")})
+
+
+def test_class_names_of_hugging_face():
+    features = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "other": 7}
+    note = json.dumps({"info": {"features": features}}).encode()
+    schema = pa.schema([("label", pa.int64()), ("other", pa.int8())], metadata={b"huggingface": note})
+    assert schema_of(schema, nulls=[]) == Schema(
+        {"label": bp.Int(names=("cat", "dog")), "other": bp.Int("int8")}
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "array", "row", "reason"),
+    [
+        (bp.Int(), pa.array([1, None, None]), 1, "missing"),
+        (bp.Text(), pa.array(["a", None]), 1, "missing"),
+        (bp.Tensor("int64", (2,)), pa.array([[1, 2], [3]]), 1, "a list has 1 values where the field says 2"),
+        (bp.Tensor("int64", (None,)), pa.array([[1, None]]), None, "inside of a list"),
+        (
+            bp.Tensor("complex64", (2,)),
+            pa.array([b"x" * 16, b"y"], pa.large_binary()),
+            1,
+            "of 1 bytes where 16",
+        ),
+        (bp.Int("int8"), pa.array([300]), None, "not Int"),
+        (bp.Tensor("int64", (None, 2)), pa.array([[1, 2]]), None, "fewer axes"),
+    ],
+)
+def test_values_that_do_not_fit(field, array, row, reason):
+    with pytest.raises(bp.DecodeError, match=reason) as caught:
+        from_arrow(Schema({"x": field}), ["x"], pa.record_batch([array], names=["x"]))
+    assert caught.value.field == "x"
+    assert caught.value.sample == row
+
+
+def test_the_row_is_counted_over_all_pieces():
+    table = pa.chunked_array([pa.array([1, 2]), pa.array([3, None])])
+    with pytest.raises(bp.DecodeError) as caught:
+        column_of(bp.Int(), table)
+    assert caught.value.sample == 3
+
+
+def lying(kind, offsets, data=b"abcdef", count=2):
+    wide = np.int64 if pa.types.is_large_binary(kind) else np.int32
+    buffers = [None, pa.py_buffer(np.array(offsets, wide)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, count, buffers)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+@pytest.mark.parametrize("offsets", [[0, 7, 6], [4, -9, 6], [0, 2**31 - 1, 6]])
+def test_offsets_are_checked(kind, offsets):
+    with pytest.raises(bp.DecodeError):
+        column_of(bp.Bytes(), lying(kind, offsets))
+
+
+def test_lists_that_reach_outside_of_their_values():
+    kind = pa.list_(pa.int8())
+    offsets = pa.py_buffer(np.array([0, 9, 2], np.int32))
+    array = pa.Array.from_buffers(kind, 2, [None, offsets], children=[pa.array([1, 2], pa.int8())])
+    with pytest.raises(bp.DecodeError):
+        column_of(bp.Tensor("int8", (None,)), array)
+
+
+def test_bytes_under_a_missing_value_are_no_cell():
+    buffers = [
+        pa.array([True, False, True]).buffers()[1],
+        pa.py_buffer(np.array([0, 1, 3, 4])),
+        pa.py_buffer(b"abcd"),
+    ]
+    column = column_of(bp.Bytes(optional=True), pa.Array.from_buffers(pa.large_binary(), 3, buffers))
+    assert [None if cell is None else cell.tobytes() for cell in column] == [b"a", None, b"d"]
+    assert column.sizes.tolist() == [1, 0, 1]
+
+
+def test_numbers_and_bytes_are_not_copied():
+    values, blob = np.arange(1000.0), np.arange(256, dtype=np.uint8)
+    schema = Schema({"n": bp.Float(), "b": bp.Bytes(), "t": bp.Tensor("float64", (2, 5))})
+    columns = Columns(n=values[:2], b=Ragged(blob, np.array([0, 100, 256])), t=values[:20].reshape(2, 2, 5))
+    batch = to_arrow(schema, columns)
+    back = from_arrow(schema, list(schema), batch)
+    assert np.shares_memory(back["n"], values)
+    assert np.shares_memory(back["t"], values)
+    assert np.shares_memory(back["b"].data, blob)
+
+
+def test_times_and_nat():
+    field = bp.Tensor("datetime64[s]")
+    schema = Schema({"t": field})
+    cells = np.array(["2024-01-01", "NaT"], "M8[s]")
+    batch = to_arrow(schema, Columns(t=cells))
+    assert batch.column(0).type == pa.timestamp("s")
+    assert batch.column(0).null_count == 1
+    assert equal(cells, from_arrow(schema, ["t"], batch)["t"])
+
+
+def test_what_arrow_cannot_hold():
+    schema = Schema({"t": bp.Text(), "d": bp.Tensor("datetime64[D]")})
+    days = np.array([0, 2**40, 1], "M8[D]")
+    text = Ragged.from_cells([b"\xff", b"fine", "ß".encode()[1:]])
+    found = unfit(schema, Columns(t=text, d=days))
+    assert {row: error.field for row, error in found.items()} == {0: "t", 1: "d", 2: "t"}
+    # One character over two cells.
+    assert set(unfit(schema, Columns(t=Ragged.from_cells([b"\xc3", b"\x9f"]), d=days[:1].repeat(2)))) == {
+        0,
+        1,
+    }
+    assert unfit(schema, Columns(t=Ragged.from_cells(["ß".encode(), b""]), d=days[[0, 2]])) == {}
+
+
+def test_raw_pixels_are_refused():
+    pixels = Ragged.from_cells([bytes(12)], [(2, 2, 3)])
+    with pytest.raises(bp.EncodeError, match="raw pixels"):
+        to_arrow(Schema({"i": bp.Image()}), Columns(i=pixels))
+
+
+def test_readers_become_tables(tmp_path):
+    pytest.importorskip("pandas")
+    schema = {
+        "image": bp.Image(),
+        "n": bp.Int(),
+        "t": bp.Text(optional=True),
+        "x": bp.Tensor("float32", (2,)),
+    }
+    with bp.create(tmp_path / "a.beton", {"image": bp.Image(), "n": bp.Int()}, write_mode="raw") as out:
+        out.append({"image": np.full((2, 3, 3), 9, np.uint8), "n": 4})
+    table = bp.open(tmp_path / "a.beton").to_arrow()
+    assert table.column("n").to_pylist() == [4]
+    assert table.column("image")[0].as_py().startswith(b"\x89PNG")
+    with bp.create(tmp_path / "a.npz", schema) as out:
+        for n in range(3):
+            out.append({"image": jpeg(), "n": n, "t": None if n else "a", "x": np.full(2, n, np.float32)})
+    reader = bp.open(tmp_path / "a.npz")
+    assert dict(schema_of(reader.to_arrow().schema)) == schema
+    frame = reader[1:].to_pandas(["n", "t", "x"])
+    assert frame["n"].tolist() == [1, 2]
+    assert frame["t"].isna().all()
+    assert frame["x"][1].tolist() == [2, 2]

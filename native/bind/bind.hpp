@@ -50,6 +50,7 @@ void bind_msgpack(nb::module_& module);
 void bind_lmdb(nb::module_& module);
 void bind_recordio(nb::module_& module);
 void bind_fetch(nb::module_& module);
+void bind_gather(nb::module_& module);
 void bind_tfrecord(nb::module_& module);
 void bind_example(nb::module_& module);
 void bind_tar(nb::module_& module);

@@ -18,6 +18,7 @@ NB_MODULE(_native, module) {
     batchplant::bind_tfrecord(module);
     batchplant::bind_example(module);
     batchplant::bind_fetch(module);
+    batchplant::bind_gather(module);
     batchplant::bind_tar(module);
     batchplant::bind_text(module);
     batchplant::bind_features(module);

@@ -82,6 +82,23 @@ def copy_runs(
 ) -> None:
     """Copy runs of src to their places in dst. IndexError, and nothing copied, if any is out of bounds."""
 
+def gather_cells(
+    data: list[npt.NDArray[np.uint8]],
+    offsets: list[npt.NDArray[np.int64]],
+    piece: npt.NDArray[np.int64],
+    row: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Cells picked by piece and row, one after another: data and offsets. IndexError if any is not there."""
+
+def gather_rows(
+    data: list[npt.NDArray[np.uint8]],
+    width: int,
+    piece: npt.NDArray[np.int64],
+    row: npt.NDArray[np.int64],
+    out: npt.NDArray[np.uint8],
+) -> None:
+    """Rows of one width picked by piece and row, into out. IndexError, and nothing copied, if any is bad."""
+
 def probe(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int32]:

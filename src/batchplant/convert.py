@@ -24,7 +24,8 @@ from .writer import WriteOptions, Writer
 
 CHECKPOINT_SECONDS = 2.0
 BATCH_BYTES = 4 << 20
-BATCH_ROWS = 1024
+# Rows of a table are small, and each batch costs something by itself.
+BATCH_ROWS = 16384
 # Batches read ahead of the one being written.
 AHEAD = 2
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pickle import PickleBuffer
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,23 +24,21 @@ from .codecs import npy
 from .codecs.cells import decode_cell, encode_samples
 from .codecs.image_rules import ANY_ENCODED, ImageTarget
 from .codecs.infer import infer_field, infer_image
-from .columns import I64, Column, Columns, Ragged
+from .codecs.objects import Values, as_columns
+from .columns import I64, Column, Columns, Ragged, as_bytes
 from .errors import BatchplantError, DamagedError, DataError, SchemaError, UnsafeError
 from .reader import Reader
 from .records import Note, note_of
-from .schema import Audio, Bool, Bytes, Field, Float, Image, Int, Schema, Video
+from .schema import Audio, Bool, Bytes, Field, Float, Image, Int, Schema, Text, Video
 from .storage import Spool, open_source
 from .writer import Writer
 
-PLAIN = "data"
 # PROTO 4, then a text with four bytes of length; behind the text POP.
 NOTE_START, NOTE_END = b"\x80\x04X", b"0"
 NOTE_MOST = 64 << 20
 # Cells looked at to tell whether bytes are pictures, and bytes of cells in memory while a list is written.
 LOOK_AT = 32
 STEP_ROWS, STEP_BYTES = 1024, 4 << 20
-
-Values = npt.NDArray[Any] | list[Any]
 
 
 def pack_note(schema: Schema, samples: int) -> bytes:
@@ -184,83 +183,6 @@ class ObjectReader(Reader):
         self._source.close()
 
 
-# -- which objects are datasets ----------------------------------------------------------------------------
-
-
-def as_columns(objects: Sequence[Any]) -> tuple[str, dict[str, Values], list[str]]:
-    """(what it is, its columns, the names of what stands beside them and is no column)."""
-    if len(objects) != 1:
-        listed = bool(objects) and all(isinstance(one, list) for one in objects)
-        rows = [row for one in objects for row in one] if listed else list(objects)
-        return _of_rows(f"{len(objects)} pickles", rows)
-    [found] = objects
-    if hasattr(found, "iloc") and hasattr(found, "columns"):
-        names = [str(name) for name in found.columns]
-        return "a DataFrame", _named(names, [_series(found.iloc[:, at]) for at in range(len(names))]), []
-    if isinstance(found, Mapping):
-        names = [name.decode("latin1") if isinstance(name, bytes) else str(name) for name in found]
-        columns = _named(names, [_values(one) for one in found.values()])
-        held = {name: values for name, values in columns.items() if values is not None}
-        if held:
-            return "a dict of columns", held, [name for name in columns if name not in held]
-        return _of_rows("one sample", [found])
-    values = _values(found)
-    if isinstance(values, np.ndarray) and values.dtype.names:
-        return "a structured array", {name: values[name] for name in values.dtype.names}, []
-    if isinstance(values, np.ndarray):
-        return "an array", {PLAIN: values}, []
-    if values is None:
-        raise SchemaError(
-            f"one {type(found).__name__} is no dataset; a dict of columns, a list of dicts, a DataFrame "
-            "and an array are"
-        )
-    return _of_rows("a list", values)
-
-
-def _named(names: list[str], columns: list[Any]) -> dict[str, Any]:
-    if len(set(names)) < len(names):
-        raise SchemaError(f"two columns have one name: {', '.join(names)}")
-    return dict(zip(names, columns, strict=True))
-
-
-def _values(found: Any) -> Values | None:
-    """A column; None for what is a single value."""
-    if isinstance(found, list | tuple):
-        return list(found)
-    if hasattr(found, "to_numpy") and hasattr(found, "isna"):
-        return _series(found)
-    if hasattr(found, "__array__") and not isinstance(found, np.generic):
-        # A mapped array stays one.
-        array = found if isinstance(found, np.ndarray) else np.asarray(found)
-        if array.ndim:
-            return list(array) if array.dtype.hasobject and not array.dtype.names else array
-    return None
-
-
-def _series(found: Any) -> Values:
-    """A column of pandas: NaN and NaT are numbers where the column is one of numbers, else None."""
-    if getattr(found.dtype, "tz", None) is not None:
-        found = found.dt.tz_convert("UTC").dt.tz_localize(None)
-    if isinstance(found.dtype, np.dtype) and not found.dtype.hasobject:
-        return np.asarray(found.to_numpy())
-    missing = found.isna().to_numpy()
-    # Columns of pandas' own kinds (text, nullable numbers, categories) as the values they stand for.
-    values = found.to_numpy(dtype=object)
-    return [None if gone else value for gone, value in zip(missing, values, strict=True)]
-
-
-def _of_rows(kind: str, rows: list[Any]) -> tuple[str, dict[str, Values], list[str]]:
-    if rows and all(isinstance(row, Mapping) for row in rows):
-        names = dict.fromkeys(name for row in rows for name in row)
-        columns = [[row.get(name) for row in rows] for name in names]
-        return f"{kind} of dicts", _named([str(name) for name in names], columns), []
-    if rows and all(isinstance(row, tuple) and row for row in rows) and len({len(row) for row in rows}) == 1:
-        fields = getattr(rows[0], "_fields", range(len(rows[0])))
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        return f"{kind} of tuples", _named([str(name) for name in fields], columns), []
-    return f"{kind} of values", {PLAIN: rows}, []
-
-
 # -- writing -----------------------------------------------------------------------------------------------
 
 
@@ -270,10 +192,6 @@ class ObjectWriter(Writer):
     def _dump(self, table: dict[str, Any], note: bytes, file: BinaryIO) -> None:
         """Write the note, then the pickle of the table."""
         raise NotImplementedError
-
-    def _row(self, value: Any) -> Any:
-        """A value inside a list, as it is pickled."""
-        return value
 
     @classmethod
     def image_target(cls, field: Image) -> ImageTarget:
@@ -285,6 +203,8 @@ class ObjectWriter(Writer):
         for name, field in self.schema.items():
             column = columns[name]
             if isinstance(column, Ragged) and not isinstance(field, Image | Bytes | Audio | Video):
+                if isinstance(field, Text) and _is_text(column):
+                    continue
                 for row in range(len(column)):
                     try:
                         decode_cell(field, column, row)
@@ -324,7 +244,7 @@ class ObjectWriter(Writer):
 
     def _pickled(self, name: str, field: Field) -> Any:
         if field.cell is None:
-            return _Rows(field, self._data[name], self._places[name], self._row)
+            return _Rows(field, self._data[name], self._places[name])
         dtype, shape = field.cell
         if not self._data[name].size:
             return np.empty((self.written, *shape), dtype)
@@ -332,11 +252,25 @@ class ObjectWriter(Writer):
         return mapped.view(np.ndarray)
 
 
+class Inline:
+    """An array that is pickled where it stands, by names that every NumPy has."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self._array = array
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        # Dates have no buffer, bytes have.
+        data = as_bytes(self._array)
+        # A copy where the array could not be written to, for then the loaded one could not either.
+        buffer = PickleBuffer(data.data) if protocol >= 5 and data.flags.writeable else bytearray(data)
+        return np.ndarray, (self._array.shape, self._array.dtype.str, buffer)
+
+
 class _Rows:
     """Pickles as a list, without ever being in memory whole."""
 
-    def __init__(self, field: Field, data: Spool, places: Spool, finish: Any) -> None:
-        self._field, self._data, self._places, self._finish = field, data, places, finish
+    def __init__(self, field: Field, data: Spool, places: Spool) -> None:
+        self._field, self._data, self._places = field, data, places
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (), None, iter(self)
@@ -352,12 +286,36 @@ class _Rows:
             data = np.frombuffer(self._data.read_at(int(ends[-1]) - start, start), dtype=np.uint8)
             offsets = np.append(places[:, 0], ends[-1]) - start
             cells = Ragged(data, offsets, places[:, 2:].astype(np.int32), places[:, 1] >= 0)
-            for row in range(count):
-                yield self._finish(self._value(cells, row))
+            yield from self._values(cells)
             at += count * 40
 
-    def _value(self, cells: Ragged, row: int) -> Any:
-        data = cells[row]
-        if isinstance(self._field, Image) and data is not None and not cells.raw[row]:
-            return data.tobytes()
-        return decode_cell(self._field, cells, row)
+    def _values(self, cells: Ragged) -> Iterator[Any]:
+        assert cells.valid is not None
+        if not isinstance(self._field, Text | Bytes | Image | Audio | Video):
+            yield from (self._decoded(cells, row) for row in range(len(cells)))
+            return
+        whole, raw = cells.data.tobytes(), cells.raw.tolist()
+        bounds = cells.offsets.tolist()
+        for row, valid in enumerate(cells.valid.tolist()):
+            data = whole[bounds[row] : bounds[row + 1]]
+            if not valid:
+                yield None
+            elif raw[row]:
+                yield self._decoded(cells, row)
+            else:
+                yield data.decode() if isinstance(self._field, Text) else data
+
+    def _decoded(self, cells: Ragged, row: int) -> Any:
+        value = decode_cell(self._field, cells, row)
+        return Inline(value) if isinstance(value, np.ndarray) else value
+
+
+def _is_text(cells: Ragged) -> bool:
+    """Whether all cells are UTF-8, looked at together: none begins inside of a letter."""
+    packed = cells.take(slice(None))
+    first = packed.data[packed.starts[packed.sizes > 0]]
+    try:
+        packed.data.tobytes().decode()
+    except UnicodeDecodeError:
+        return False
+    return not bool((first & 0xC0 == 0x80).any())

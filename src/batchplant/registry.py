@@ -32,6 +32,7 @@ from .storage import is_remote, side_car
 from .writer import WriteOptions, Writer
 
 ENTRY_POINTS = "batchplant.formats"
+NOTES = ("csv", "json")
 
 T = TypeVar("T")
 
@@ -222,7 +223,10 @@ def _open_one(path: str, format: str | None, options: dict[str, Any]) -> Reader:
 def _folder_shards(path: str) -> list[str]:
     """The files of one format in a folder that is none itself."""
     names = [name for name in sorted(os.listdir(path), key=_natural) if not name.startswith(".")]
-    shards = [name for name in names if by_suffix(name) is not None]
+    shards = [name for name in _without_side_cars(names) if by_suffix(name) is not None]
+    # Tables of text beside files of another format describe those.
+    data = [name for name in shards if by_suffix(name) not in map(own_formats().get, NOTES)]
+    shards = data or shards
     kinds = {by_suffix(name) for name in shards}
     if len(kinds) != 1:
         what = "files of several formats" if shards else "nothing that batchplant reads"

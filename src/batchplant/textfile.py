@@ -286,7 +286,7 @@ class TextReader(Reader):
         if self.note.samples not in (None, self.length):
             yield Problem(f"there are {self.length} samples, and {self.note.samples} were written", self.path)
         end = self.source.size
-        if not end or self.source.view(end - 1, 1)[0] != ord("\n"):
+        if end and self.source.view(end - 1, 1)[0] != ord("\n"):
             yield Problem("the last line has no end", self.path, offset=end)
 
     def close(self) -> None:

@@ -74,7 +74,7 @@ def test_rows_are_appended_and_older_states_stay(path):
 def test_states_that_there_are_not(path):
     write(path, [1])
     wrong = {"version": 77} if path.endswith("delta") else {"snapshot": 77}
-    with pytest.raises(bp.OptionError, match="there is no .*77"):
+    with pytest.raises(bp.OptionError, match=r"there is no .*77"):
         bp.open(path, **wrong)
     with pytest.raises(bp.OptionError, match="2025-01-31T12:00:00"):
         bp.open(path, at="yesterday")
@@ -92,7 +92,7 @@ def test_modes(path, tmp_path):
     with pytest.raises(bp.OptionError, match="create, append, overwrite"):
         write(path, [1], mode="replace")
     os.mkdir(path)
-    with pytest.raises(bp.ExistsError, match="it is no (Delta|Iceberg) table"):
+    with pytest.raises(bp.ExistsError, match=r"it is no (Delta|Iceberg) table"):
         write(path, [1], mode="append")
     assert os.listdir(tmp_path) == [os.path.basename(path)]
 
@@ -236,7 +236,8 @@ def test_rows_that_do_not_fit(schema, reason, path):
 def test_times(path):
     values = {
         "day": np.datetime64("1969-07-20"), "s": np.datetime64("2025-01-31T12:00:00"),
-        "ns": np.datetime64("2025-01-31T12:00:00.123456789"), "us": np.datetime64("0001-01-01T00:00:00.000001"),
+        "ns": np.datetime64("2025-01-31T12:00:00.123456789"),
+        "us": np.datetime64("0001-01-01T00:00:00.000001"),
         "took": np.timedelta64(5, "ms"),
     }  # fmt: skip
     schema = {name: bp.Tensor(value.dtype) for name, value in values.items()}
@@ -285,7 +286,7 @@ def test_the_loader(path):
         for n in range(40):
             out.append({"image": jpeg(16, 16), "label": n})
     loader = bp.Loader(path, batch_size=10, order="quasi_random")
-    seen = [batch for batch in loader]
+    seen = list(loader)
     assert seen[0]["image"].shape == (10, 16, 16, 3)
     assert sorted(int(n) for batch in seen for n in batch["label"]) == list(range(40))
 

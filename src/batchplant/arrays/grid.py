@@ -17,7 +17,7 @@ from ..chunks import ChunkCache
 from ..codecs import npy
 from ..columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
 from ..errors import BatchplantError, DamagedError
-from ..schema import Field
+from ..schema import Bytes, Field, Text
 from .store import Blob, Store
 
 Index = tuple[int, ...]
@@ -146,15 +146,15 @@ class Grid:
         if place is None or blob is None:
             return None
         end = len(blob.data) if place.size is None else place.start + place.size
-        data, start, need = blob.data[place.start : end], place.start, self.chunk_bytes
+        data, start, sizes = blob.data[place.start : end], place.start, {self.chunk_bytes}
         try:
             if self.header is not None:
                 start += self.header(data)
                 data = data[start - place.start :]
             if self.cropped:
-                need = min(need, (self.shape[0] - index[0] * self.chunks[0]) * self.width)
-            if len(data) != need:
-                raise DamagedError(f"the chunk has {len(data)} bytes, and {need} are needed")
+                sizes.add(min(self.chunk_bytes, (self.shape[0] - index[0] * self.chunks[0]) * self.width))
+            if len(data) not in sizes:
+                raise DamagedError(f"the chunk has {len(data)} bytes, and {min(sizes)} are needed")
         except DamagedError as error:
             raise error.at(path=self.store.full(place.name), offset=start or None) from None
         return Blob(data, blob.file, blob.start + start, blob.keep)
@@ -165,16 +165,26 @@ class Grid:
         """These rows; text and bytes ragged, where ``field`` says that they are."""
         if self.dtype.hasobject:
             return self._ragged_rows(cache, indices)
+        found = self._number_rows(cache, indices)
+        if isinstance(field, Text | Bytes):
+            return npy.rows(found, np.arange(len(found)), field)
+        return found
+
+    def _number_rows(self, cache: ChunkCache, indices: I64) -> npt.NDArray[Any]:
+        if not len(indices) or not self.width:
+            return np.empty((len(indices), *self.row), dtype=self.dtype)
+        numbers = indices // self.chunks[0]
+        inside = indices - numbers * self.chunks[0]
+        if self.whole_rows and (numbers == numbers[0]).all():
+            chunk = self._named(cache, (int(numbers[0]), *(0,) * len(self.row)), indices[0])
+            return np.ascontiguousarray(chunk[inside])
         out: npt.NDArray[Any] = np.empty((len(indices), *self.row), dtype=self.dtype)
-        if out.size:
-            numbers = indices // self.chunks[0]
-            inside = indices - numbers * self.chunks[0]
-            if self.whole_rows:
-                ones = np.ones(len(indices), dtype=np.int64)
-                self._copy(cache, numbers, inside, ones, as_bytes(out), np.arange(len(indices)), indices)
-            else:
-                self._assemble(cache, numbers, inside, out, indices)
-        return out if field is None else npy.rows(out, np.arange(len(out)), field)
+        if self.whole_rows:
+            ones = np.ones(len(indices), dtype=np.int64)
+            self._copy(cache, numbers, inside, ones, as_bytes(out), np.arange(len(indices)), indices)
+        else:
+            self._assemble(cache, numbers, inside, out, indices)
+        return out
 
     def _copy(
         self, cache: ChunkCache, numbers: I64, starts: I64, counts: I64, out: U8, places: I64, samples: I64

@@ -29,6 +29,9 @@ from .store import good_name
 NOTE = "batchplant"
 VALUES, OFFSETS, SHAPE, VALID = "values", "offsets", "shape", "valid"
 
+# Names that metadata has in a store.
+RESERVED = ("zarr.json", "attributes.json")
+
 Part = tuple[np.dtype[Any], tuple[int, ...]]
 _UNSAFE = re.compile(r"[\x00-\x1f/\\:*?\"<>|]|^[._]|^\d+$|\.$|^$")
 
@@ -58,7 +61,7 @@ def paths_of(schema: Schema) -> dict[str, str]:
     """The path of each field: its name, where that can be one."""
     paths = {}
     for number, name in enumerate(schema):
-        safe = not _UNSAFE.search(name) and len(name.encode()) <= 200
+        safe = not _UNSAFE.search(name) and len(name.encode()) <= 200 and name not in RESERVED
         paths[name] = name if safe else f"field-{number}"
     if len(set(paths.values())) < len(paths):
         paths = {name: f"field-{number}" for number, name in enumerate(schema)}

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..chunks import ChunkCache
 from ..codecs import npy
+from ..codecs.infer import infer_image
 from ..columns import I64, Column, Columns, Ragged, Spans, as_bytes, starts_of
 from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ..reader import Reader
@@ -19,6 +20,7 @@ from .store import Store, open_store
 
 # The field of an array that stands alone.
 PLAIN = "data"
+LOOKED_AT = 16
 
 
 class GridReader(Reader):
@@ -109,10 +111,25 @@ class GridReader(Reader):
         if len({grid.shape[0] for grid in named.values()}) > 1:
             said = ", ".join(f"{name} {grid.shape[0]}" for name, grid in named.items())
             raise SchemaError(f"the arrays differ in length ({said}); choose equal ones with fields=[…]")
-        fields = {name: _field_of(name, named[name]) for name in (wanted or named)}
+        fields = {name: self._field_of(name, named[name]) for name in (wanted or named)}
         self.schema = Schema(fields)
         self.length = next(iter(named.values())).shape[0]
         self.parts = {(name, ""): named[name] for name in fields}
+
+    def _field_of(self, name: str, grid: Grid) -> Field:
+        try:
+            if not grid.dtype.hasobject:
+                return npy.field_of(grid.dtype, grid.row)
+            if len(grid.shape) != 1:
+                raise SchemaError("text and bytes of more than one axis have no field kind")
+            if not grid.dtype.metadata:
+                return Text()
+            # Bytes may be pictures; the first few tell.
+            cells = grid.rows(self._cache, np.arange(min(LOOKED_AT, grid.shape[0])))
+            assert isinstance(cells, Ragged)
+            return infer_image(cells) or Bytes()
+        except BatchplantError as error:
+            raise error.at(field=name) from None
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -212,14 +229,3 @@ class GridReader(Reader):
     def close(self) -> None:
         self._cache.clear()
         self.store.close()
-
-
-def _field_of(name: str, grid: Grid) -> Field:
-    if grid.dtype.hasobject:
-        if len(grid.shape) != 1:
-            raise SchemaError("text and bytes of more than one axis have no field kind", field=name)
-        return Bytes() if grid.dtype.metadata and "bytes" in grid.dtype.metadata else Text()
-    try:
-        return npy.field_of(grid.dtype, grid.row)
-    except BatchplantError as error:
-        raise error.at(field=name) from None

@@ -1,7 +1,7 @@
 """Delta Lake: a folder of Parquet files, and in ``_delta_log`` what every transaction added and removed.
 
-The package deltalake reads the log and writes to it. The rows are read from the files themselves, row group by
-row group. What our fields are stands in the metadata of the table's columns.
+The package deltalake reads the log and writes to it. The rows are read from the files themselves, row group
+by row group. What our fields are stands in the metadata of the table's columns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import numpy as np
 
 from ..codecs import arrow
 from ..errors import (
-    BusyError,
     DamagedError,
     MissingLibraryError,
     NotFoundError,
@@ -36,6 +35,7 @@ from ..lake import (
     Part,
     as_time,
     check_same_fields,
+    conflict,
     first_line,
     stored_schema,
     wrapped,
@@ -151,21 +151,24 @@ def _facts(table: Any) -> dict[str, Any]:
 
 def _parts(table: Any, path: str, described: Any, outside: bool) -> Iterator[tuple[int, Part]]:
     """When each file was written, and the file. The log itself keeps no order."""
-    pa = arrow.pyarrow()
-    actions = pa.table(table.get_add_actions(flatten=False))
+    actions = arrow.pyarrow().table(table.get_add_actions(flatten=False))
     deleted = _deleted(table)
     names = {one.name: (one.metadata or {}).get(PHYSICAL, b"").decode() for one in described}
     names = {name: physical for name, physical in names.items() if physical}
-    rows = actions.column("num_records") if "num_records" in actions.column_names else [None] * len(actions)
-    for number in range(len(actions)):
-        file = _place(path, actions.column("path")[number].as_py(), outside)
-        known = rows[number].as_py() if rows[number] is not None else None
-        if known is not None and known < 0:
-            raise DamagedError(f"a file of {known} rows", path=file)
-        yield actions.column("modification_time")[number].cast(pa.int64()).as_py() or 0, Part(
-            file, known, actions.column("size_bytes")[number].as_py(), _constants(actions, number, described),
-            names, deleted.get(file),
-        )  # fmt: skip
+    plain = [
+        name
+        for name in ("path", "size_bytes", "modification_time", "num_records")
+        if name in actions.column_names
+    ]
+    for number, one in enumerate(actions.select(plain).to_pylist()):
+        file, rows = _place(path, one["path"], outside), one.get("num_records")
+        if rows is not None and rows < 0:
+            raise DamagedError(f"a file of {rows} rows", path=file)
+        constants = _constants(actions, number, described)
+        gone = deleted.pop(file if is_remote(file) else os.path.abspath(file), None)
+        yield one["modification_time"] or 0, Part(file, rows, one["size_bytes"], constants, names, gone)
+    if deleted:
+        raise DamagedError(f"rows are deleted from {next(iter(deleted))}, which is no file of the table")
 
 
 def _place(path: str, found: str, outside: bool) -> str:
@@ -239,13 +242,13 @@ class DeltaWriter(LakeWriter):
         try:
             if appends:
                 self._add_columns(table)
-            if table.metadata().partition_columns or table.protocol().min_writer_version > 2:
-                # Whatever else the table wants of its rows, the library sees to.
-                self._write_by_library(table)
-                return
-            added += self._add_files(Path(self.path))
             # A retry would leave rows in place that another process appended meanwhile.
             how = None if appends else library.CommitProperties(max_commit_retries=0)
+            if table.metadata().partition_columns or table.protocol().min_writer_version > 2:
+                # Whatever else the table wants of its rows, the library sees to.
+                self._write_by_library(table, how)
+                return
+            added += self._add_files(Path(self.path))
             table.create_write_transaction(
                 added, self.mode, table.schema() if appends else self._arrow, commit_properties=how
             )
@@ -253,10 +256,7 @@ class DeltaWriter(LakeWriter):
             for one in added:
                 Path(self.path, one.path).unlink(missing_ok=True)
             if isinstance(error, library.exceptions.CommitFailedError):
-                raise BusyError(
-                    f"another process changed the table meanwhile, and nothing was written: {first_line(error)}",
-                    path=self.path,
-                ) from None
+                raise conflict(self.path, error) from None
             with wrapped(self.path):
                 raise
 
@@ -284,7 +284,7 @@ class DeltaWriter(LakeWriter):
                 raise
             yield AddAction(file.name, file.stat().st_size, {}, now, True, json.dumps({"numRecords": rows}))
 
-    def _write_by_library(self, table: Any) -> None:
+    def _write_by_library(self, table: Any, how: Any) -> None:
         pa = arrow.pyarrow()
         batches = (batch for group in self._row_groups() for batch in group.to_batches())
         _library().write_deltalake(
@@ -292,6 +292,7 @@ class DeltaWriter(LakeWriter):
             pa.RecordBatchReader.from_batches(self._arrow, batches),
             mode=self.mode,
             schema_mode=None if self.mode == "append" else "overwrite",
+            commit_properties=how,
         )
 
 

@@ -122,9 +122,6 @@ class JoblibWriter(ObjectWriter):
         self._library = _joblib(".numpy_pickle")
         super().__init__(path, schema, options)
 
-    def _row(self, value: Any) -> Any:
-        return _Inline(value) if isinstance(value, np.ndarray) else value
-
     def _dump(self, table: dict[str, Any], note: bytes, file: BinaryIO) -> None:
         out: Any = file
         if self._compress is not None:
@@ -140,16 +137,6 @@ class JoblibWriter(ObjectWriter):
         pickler.dump(table)
         if out is not file:
             out.close()
-
-
-class _Inline:
-    """An array inside a list, pickled where it stands: joblib would map each of them on its own."""
-
-    def __init__(self, array: Any) -> None:
-        self._array = array
-
-    def __reduce__(self) -> Any:
-        return self._array.__reduce__()
 
 
 def sniff(probe: Probe) -> bool:

@@ -193,7 +193,9 @@ def _texts(field: Field, data: U8, kind: U8, start: I64, size: I64) -> text.Text
     if isinstance(field, Json):
         quoted = ((kind == STRING) | (kind == ESCAPED)).astype(np.int64)
         return text.Texts(data, start - quoted, np.where(missing, -1, size + 2 * quoted))
-    fits = missing | np.isin(kind, _kinds(field))
+    allowed = np.zeros(len(SHOWN), dtype=np.bool_)
+    allowed[list(_kinds(field))] = True
+    fits = missing | allowed[kind]
     if not fits.all():
         row = int(np.argmin(fits))
         raise DecodeError(f"{SHOWN[kind[row]]} where {field} is needed", sample=row)

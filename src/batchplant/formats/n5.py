@@ -45,7 +45,7 @@ from ..arrays import (
 from ..arrays.compression import pack, unpack
 from ..arrays.layout import parts_of
 from ..arrays.store import ZIP_ERRORS
-from ..columns import U8, Column
+from ..columns import U8, Column, as_bytes
 from ..errors import BatchplantError, DamagedError, NotFoundError, SchemaError
 from ..format import Format, Probe
 from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
@@ -130,7 +130,7 @@ def _grid(store: Store, name: str, found: dict[str, Any]) -> Grid:
 
     def header(data: U8) -> int:
         start, have = _head(len(chunks), data)
-        if have[1:] != chunks[1:]:
+        if have[1:] != chunks[1:] or have[0] > chunks[0] or len(data) - start != math.prod(have):
             raise DamagedError(f"the block has the shape {have}, and blocks are {chunks}")
         return start
 
@@ -180,15 +180,18 @@ class N5Reader(GridReader):
         stored, shape = stored_as(dtype, row)
         if stored == dtype or (grid.dtype, grid.row) != (stored, shape):
             return grid
-        decode = grid.decode
+        decode, locate = grid.decode, grid.locate
         axes = 1 + len(row)
+
+        def behind(index: Index) -> Place | None:
+            return locate((*index, *(0,) * (len(shape) - len(row))))
 
         def view(data: U8) -> npt.NDArray[Any]:
             found: npt.NDArray[Any] = decode(data)
             return found.view(dtype).reshape(found.shape[:axes])
 
         return dataclasses.replace(
-            grid, dtype=dtype, shape=grid.shape[:axes], chunks=grid.chunks[:axes], decode=view,
+            grid, dtype=dtype, shape=grid.shape[:axes], chunks=grid.chunks[:axes], decode=view, locate=behind,
             plain=grid.plain and len(shape) == len(row),
         )  # fmt: skip
 
@@ -209,8 +212,8 @@ class N5Style(Style):
         values = np.ascontiguousarray(values).view(stored).reshape(len(values), *row)
         shape = values.shape[::-1]
         head = struct.pack(f">HH{len(shape)}I", 0, len(shape), *shape)
-        data = values.astype(stored.newbyteorder(">"), copy=False).reshape(-1).view(np.uint8)
-        return b"".join([head, bytes(pack(part.packing, part.level, data, stored.itemsize))])
+        data = values.astype(stored.newbyteorder(">"), copy=False)
+        return b"".join([head, bytes(pack(part.packing, part.level, as_bytes(data), stored.itemsize))])
 
     def file(self, part: Part, number: int) -> str:
         zeros = ["0"] * len(stored_as(part.dtype, part.row)[1])

@@ -17,9 +17,11 @@ import pickle
 from collections.abc import Iterable
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from ..errors import DamagedError
 from ..format import Format, Probe
-from ..objects import ObjectReader, ObjectWriter, read_note
+from ..objects import Inline, ObjectReader, ObjectWriter, read_note
 from ..records import Note
 from ..schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
 
@@ -65,7 +67,9 @@ class PickleWriter(ObjectWriter):
         pickler = pickle.Pickler(file, protocol=5)
         # Without the memory of every value that it has written.
         pickler.fast = True
-        pickler.dump(table)
+        pickler.dump(
+            {name: Inline(one) if isinstance(one, np.ndarray) else one for name, one in table.items()}
+        )
 
 
 def sniff(probe: Probe) -> bool:

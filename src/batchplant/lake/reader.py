@@ -21,8 +21,9 @@ from ..reader import Reader
 from ..schema import Field, Schema
 from ..storage import is_remote, open_source
 
-# Rows that are looked at to see what bytes are.
-SAMPLE_ROWS = 8
+# What is looked at to see what bytes are.
+SAMPLE_FILES, SAMPLE_ROWS = 4, 8
+MOST_ROWS = 2**53
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +52,8 @@ class LakeReader(Reader):
         self._cache = ChunkCache()
         self._footers: dict[int, tuple[Any, I64, I64]] = {}
         rows = [self._rows_of(number) for number in range(len(self._parts))]
+        if not 0 <= min(rows, default=0) <= sum(rows) <= MOST_ROWS:
+            raise DamagedError(f"the table says that it has {sum(rows)} rows", path=self.path)
         self._starts = starts_of(np.array(rows, dtype=np.int64))
         self.length = int(self._starts[-1])
         found = dict(arrow.schema_of(described, self._sample(described)))
@@ -69,12 +72,15 @@ class LakeReader(Reader):
             for one in described
             if arrow.KEY not in (one.metadata or {}) and (is_binary(one.type) or is_file_struct(one.type))
         ]
-        for number in range(len(self._parts) if names else 0):
-            if self._starts[number] < self._starts[number + 1] and self._parts[number].scan is None:
-                pa = arrow.pyarrow()
-                read = {name: self._arrow_column(number, 0, name)[:SAMPLE_ROWS] for name in names}
-                return pa.table({name: one for name, one in read.items() if one is not None})
-        return None
+        found: dict[str, Any] = {}
+        for number in np.flatnonzero(np.diff(self._starts))[:SAMPLE_FILES].tolist():
+            for name in names:
+                column = None if name in found else self._arrow_column(number, 0, name)
+                if column is not None and column.null_count < len(column):
+                    found[name] = column.drop_null()[:SAMPLE_ROWS]
+        # Columns of a table are equally long.
+        rows = min((len(column) for column in found.values()), default=0)
+        return arrow.pyarrow().table({name: column[:rows] for name, column in found.items()})
 
     # -- files -----------------------------------------------------------------------------------------
 

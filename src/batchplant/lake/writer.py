@@ -10,17 +10,18 @@ from typing import Any, ClassVar
 
 from ..codecs import arrow
 from ..columns import Columns
-from ..errors import BatchplantError, EncodeError, ExistsError, OptionError, SchemaError
+from ..errors import BatchplantError, BusyError, EncodeError, ExistsError, OptionError, SchemaError
 from ..schema import Bytes, Field, Schema
 from ..storage import Partial, sync
 from ..writer import WriteOptions, Writer
+from .reader import first_line
 
 MODES = ("create", "append", "overwrite")
 ROWS = "rows.arrow"
 
 
 class LakeWriter(Writer):
-    """``mode``: ``create`` a table; ``append`` rows to one; ``overwrite`` its rows and keep the older versions.
+    """``mode``: ``create`` a table; ``append`` rows to one; ``overwrite`` its rows, the older versions stay.
 
     The last two are one transaction: all rows appear at once, or none. ``row_group`` and ``file_size``: bytes
     before compression.
@@ -73,7 +74,7 @@ class LakeWriter(Writer):
         raise NotImplementedError
 
     def _commit(self) -> None:
-        """Append the rows to the table that is there, or replace its rows by them; BusyError on a conflict."""
+        """Append the rows to the table that is there, or replace its own; on a conflict a BusyError."""
         raise NotImplementedError
 
     # -- what the base asks for ------------------------------------------------------------------------
@@ -175,6 +176,12 @@ class LakeWriter(Writer):
                 out.write_table(group, row_group_size=max(len(group), 1))
                 rows += len(group)
         return rows
+
+
+def conflict(path: str, error: BaseException | None = None) -> BusyError:
+    """The error of a transaction that another one came before."""
+    said = "another process changed the table meanwhile, and nothing was written; try again"
+    return BusyError(said if error is None else f"{said} ({first_line(error)})", path=path)
 
 
 def check_same_fields(table: Schema, rows: Schema) -> list[str]:

@@ -71,8 +71,8 @@ def partial_folder(target: str, *, sharded: bool = False) -> Path:
 class Partial:
     """The hidden folder in which ``target`` is made, locked against a second writer.
 
-    ``shared``: several processes may work at a time, each in a folder of its own; the target itself says whose
-    work counts, and ``commit`` is not used.
+    ``shared``: several processes may work at a time, each in a folder of its own; the target itself says
+    whose work counts, and ``commit`` is not used.
     """
 
     def __init__(

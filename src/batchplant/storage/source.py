@@ -88,8 +88,14 @@ class Source:
         self._check_open()
         offsets = starts_of(sizes)
         data = np.empty(offsets[-1], dtype=np.uint8)
-        self._gather(np.ascontiguousarray(starts), np.ascontiguousarray(sizes), data, offsets[:-1])
+        self.gather_into(starts, sizes, data, offsets[:-1])
         return Ragged(data, offsets)
+
+    def gather_into(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
+        """The same, each run to its place in ``out``."""
+        self._check_open()
+        starts, sizes, out_starts = map(np.ascontiguousarray, (starts, sizes, out_starts))
+        self._gather(starts, sizes, out, out_starts)
 
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
         raise NotImplementedError

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..codecs.arrow import KEY, from_arrow, pyarrow, schema_of
+from ..codecs.arrow.types import is_file_struct
 from ..codecs.cells import encode_samples
 from ..columns import I64, Column, Columns
 from ..errors import BatchplantError, DamagedError, SchemaError
@@ -100,7 +101,11 @@ class ParquetPart:
     def _may_miss(self, group: Any, name: str) -> bool:
         if not self.schema.field(name).nullable:
             return False
-        for leaf in self._leaves[name]:
+        leaves = self._leaves[name]
+        kind = self.schema.field(name).type
+        if is_file_struct(kind):
+            leaves = leaves[[one.name for one in kind].index("bytes") :][:1]
+        for leaf in leaves:
             found = group.column(leaf).statistics
             if found is None or not found.has_null_count or found.null_count:
                 return True

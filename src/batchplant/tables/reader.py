@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import _native
 from ..chunks import ChunkCache
-from ..columns import I64, Column, Columns, Ragged, starts_of
+from ..columns import I64, Column, Columns, Ragged, as_bytes, starts_of
 from ..errors import BatchplantError, DamagedError
 from ..reader import Reader
 
@@ -22,8 +22,8 @@ MOST_ROWS = 2**48
 class TableReader(Reader):
     """A format's reader sets ``schema``, calls :meth:`_set_units`, and implements :meth:`_load`."""
 
-    # What a unit is called in messages.
-    unit_name = "row group"
+    # What a unit is called in messages, and several.
+    unit_name, unit_names = "row group", "row groups"
 
     def _load(self, unit: int, fields: Sequence[str]) -> Columns:
         """The cells of these fields in a whole unit; whatever it raises is taken for damage."""
@@ -70,8 +70,10 @@ class TableReader(Reader):
         """The file that a unit lies in."""
         return self.path
 
-    def _unit(self, unit: int, fields: tuple[str, ...]) -> Columns:
-        return self._cache.get((unit, fields), lambda: self._decoded(unit, fields), size_of)
+    def _unit(self, unit: int, fields: tuple[str, ...]) -> Unit:
+        return self._cache.get(
+            (unit, fields), lambda: Unit(self._decoded(unit, fields)), lambda one: one.size
+        )
 
     def _units_of(self, indices: I64) -> tuple[I64, I64]:
         """The unit of every sample, and its row there."""
@@ -84,16 +86,21 @@ class TableReader(Reader):
             return self._nothing(names)
         units, rows = self._units_of(indices)
         if (units == units[0]).all():
-            return taken(self._unit(int(units[0]), names), rows)
-        order = np.argsort(units, kind="stable")
-        edges = np.flatnonzero(np.diff(units[order], prepend=-1))
-        parts = [
-            taken(self._unit(int(units[places[0]]), names), rows[places])
-            for places in np.split(order, edges[1:])
-        ]
-        back = np.empty(len(order), dtype=np.int64)
-        back[order] = np.arange(len(order))
-        return gathered(parts, back)
+            return taken(self._unit(int(units[0]), names).columns, rows)
+        used, piece = np.unique(units, return_inverse=True)
+        parts, done = [], 0
+        while done < len(used):
+            # All units of a batch at a time, unless they are more than the cache may hold.
+            pieces = [self._unit(int(used[done]), names)]
+            most = max(1, self._cache.most // max(1, pieces[0].size))
+            pieces += [self._unit(int(unit), names) for unit in used[done + 1 : done + most]]
+            if len(pieces) == len(used):
+                return picked(pieces, piece, rows)
+            here = np.flatnonzero((piece >= done) & (piece < done + len(pieces)))
+            parts.append((here, picked(pieces, piece[here] - done, rows[here])))
+            done += len(pieces)
+        back = np.argsort(np.concatenate([here for here, _ in parts]))
+        return Columns.concat([columns for _, columns in parts]).take(back)
 
     def _nothing(self, fields: Sequence[str]) -> Columns:
         found = Columns()
@@ -145,14 +152,25 @@ class TableReader(Reader):
         return self._path_of(int(self._units_of(np.array([sample]))[0][0]))
 
     def facts(self) -> dict[str, Any]:
-        rows = np.diff(self._starts)
-        if not len(rows):
-            return {f"{self.unit_name}s": 0}
-        most = int(rows.max())
-        return {f"{self.unit_name}s": len(rows), f"rows of a {self.unit_name}": f"up to {most}"}
+        most = int(np.diff(self._starts).max(initial=0))
+        return {self.unit_names: len(self._starts) - 1, f"rows of a {self.unit_name}": f"up to {most}"}
 
     def close(self) -> None:
         self._cache.clear()
+
+
+class Unit:
+    """A decoded unit, its bytes at hand: a batch asks for those of many units."""
+
+    __slots__ = ("columns", "flat", "size")
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self.size = size_of(columns)
+        self.flat = {
+            name: column.data if isinstance(column, Ragged) else as_bytes(column)
+            for name, column in columns.items()
+        }
 
 
 def size_of(columns: Columns) -> int:
@@ -181,29 +199,24 @@ def taken(columns: Columns, rows: I64) -> Columns:
     )
 
 
-def gathered(parts: Sequence[Columns], back: I64) -> Columns:
-    """The parts one after another, then row ``back[i]`` of them at place i."""
-    return Columns((name, _gathered([part[name] for part in parts], back)) for name in parts[0])
+def picked(pieces: Sequence[Unit], piece: I64, rows: I64) -> Columns:
+    """Row ``rows[i]`` of ``pieces[piece[i]]`` at place i."""
+    return Columns((name, _picked(pieces, name, piece, rows)) for name in pieces[0].columns)
 
 
-def _gathered(parts: Sequence[Column], back: I64) -> Column:
-    if not isinstance(parts[0], Ragged):
-        return np.concatenate(parts)[back]  # type: ignore[arg-type]
-    ragged = [part for part in parts if isinstance(part, Ragged)]
-    # Where each cell of the parts, in their order, goes to.
-    sizes = np.concatenate([part.sizes for part in ragged])
-    offsets = starts_of(sizes[back])
-    data = np.empty(offsets[-1], dtype=np.uint8)
-    goes = np.empty(len(back), dtype=np.int64)
-    goes[back] = offsets[:-1]
-    first = 0
-    for part in ragged:
-        last = first + len(part)
-        _native.copy_runs(part.data, np.ascontiguousarray(part.starts), part.sizes, data, goes[first:last])
-        first = last
-    valid = None
-    if any(part.valid is not None for part in ragged):
-        valid = np.concatenate([np.ones(len(p), np.bool_) if p.valid is None else p.valid for p in ragged])[
-            back
-        ]
-    return Ragged(data, offsets, valid=valid)
+def _picked(pieces: Sequence[Unit], name: str, piece: I64, rows: I64) -> Column:
+    flat = [one.flat[name] for one in pieces]
+    first = pieces[0].columns[name]
+    if not isinstance(first, Ragged):
+        out = np.empty((len(rows), *first.shape[1:]), first.dtype)
+        _native.gather_rows(flat, out[:1].nbytes, piece, rows, as_bytes(out))
+        return out
+    ragged = [one for unit in pieces if isinstance(one := unit.columns[name], Ragged)]
+    cells = Ragged(*_native.gather_cells(flat, [one.offsets for one in ragged], piece, rows))
+    if any(one.valid is not None for one in ragged):
+        cells.valid = np.ones(len(rows), dtype=np.bool_)
+        for number, one in enumerate(ragged):
+            if one.valid is not None:
+                here = piece == number
+                cells.valid[here] = one.valid[rows[here]]
+    return cells

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import copy
 import dataclasses
+import functools
 import importlib
 import lzma
 import os
 import pickle
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +27,7 @@ from .. import registry
 from ..codecs import image
 from ..codecs.cells import cell_bytes
 from ..columns import Columns, Ragged
-from ..errors import ExistsError, FieldNameError, SampleIndexError, SchemaError
+from ..errors import ExistsError, FieldNameError, MissingLibraryError, SampleIndexError, SchemaError
 from ..format import Probe, never
 from ..schema import Field, Image, Int
 from ..shards import concat
@@ -45,6 +49,27 @@ def _kinds(schema: Mapping[str, Field]) -> list[tuple[str, Field]]:
         (name, dataclasses.replace(field, encoding=None) if isinstance(field, Image) else field)
         for name, field in schema.items()
     ]
+
+
+@functools.cache
+def written_by_all() -> dict[str, Path]:
+    """A small file of every format that can be written here, by name; made once for all suites."""
+    folder = Path(tempfile.mkdtemp(prefix="batchplant-suite-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    found: dict[str, Path] = {}
+    for name, one in registry.all_formats().items():
+        path = folder / f"other.{name}"
+        for schema in ({"n": Int()}, {"image": Image(), "n": Int()}):
+            if one.writer is None or path.exists():
+                continue
+            with (
+                contextlib.suppress(SchemaError, MissingLibraryError),
+                registry.create(path, schema, format=name) as out,
+            ):
+                out.append({"image": jpeg(), "n": 1} if "image" in schema else {"n": 1})
+        if path.exists():
+            found[name] = path
+    return found
 
 
 class FormatSuite(Bench):
@@ -264,21 +289,13 @@ class FormatSuite(Bench):
         assert registry.find_format(str(tmp_path / "nameless")) is self.spec
 
     def test_files_of_other_formats_are_not_taken_for_ours(self, tmp_path: Path) -> None:
-        others = [*self._written_by_others(tmp_path), *self._golden_of_others(tmp_path)]
+        others = [*self._written_by_others(), *self._golden_of_others(tmp_path)]
         assert others
         for path in others:
             assert not self.spec.matches(Probe(str(path))), f"{path.name} is not {self.format}"
 
-    def _written_by_others(self, folder: Path) -> Iterator[Path]:
-        for name, other in registry.all_formats().items():
-            for schema in ({"n": Int()}, {"image": Image(), "n": Int()}):
-                path = folder / f"other.{name}"
-                if name == self.format or other.writer is None or path.exists():
-                    continue
-                with contextlib.suppress(SchemaError), registry.create(path, schema, format=name) as out:
-                    out.append({"image": jpeg(), "n": 1} if "image" in schema else {"n": 1})
-            if (folder / f"other.{name}").exists():
-                yield folder / f"other.{name}"
+    def _written_by_others(self) -> Iterator[Path]:
+        return (path for name, path in written_by_all().items() if name != self.format)
 
     def _golden_of_others(self, folder: Path) -> Iterator[Path]:
         for file in self.golden.glob("*/*") if self.golden is not None else ():

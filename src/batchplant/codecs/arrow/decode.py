@@ -95,7 +95,8 @@ def _plain(array: Any) -> Any:
             array = array.cast(pa.large_string() if types.is_string_view(kind) else pa.large_binary())
         elif types.is_list_view(kind) or types.is_large_list_view(kind):
             array.validate(full=True)
-            array = array.cast(pa.large_list(kind.value_field))
+            plain = pa.list_ if types.is_list_view(kind) else pa.large_list
+            array = array.cast(plain(kind.value_field))
         elif is_file_struct(kind):
             names = [one.name for one in kind]
             array = array.flatten()[names.index("bytes")]
@@ -166,6 +167,8 @@ def _runs(array: Any) -> Ragged:
     """The cells of a string or binary array, every offset checked."""
     pa = pyarrow()
     count, kind = len(array), array.type
+    if not is_binary(kind) and not is_text(kind):
+        raise DecodeError(f"{kind} holds no bytes")
     valid = _valid(array)
     if not count:
         return Ragged(np.empty(0, np.uint8), np.zeros(1, np.int64))
@@ -224,6 +227,12 @@ def _tensor(field: Tensor, array: Any) -> Column:
     valid, count = _valid(array), len(array)
     sizes = None
     for axis, size in enumerate(field.shape):
+        rest = field.shape[axis:]
+        if None not in rest and is_any_list(array.type) and not is_any_list(array.type.value_type):
+            # All that is left may stand in one list: Arrow's own tensors do so.
+            array, found = _unlist(array, math.prod(one for one in rest if one is not None))
+            sizes = found if axis == 0 else sizes
+            break
         array, found = _unlist(array, size)
         if axis == 0:
             sizes = found

@@ -72,7 +72,7 @@ def schema_of(found: Any, sample: Any = None, *, nulls: Collection[str] | None =
             fields[one.name] = described
             continue
         cells = None if sample is None or one.name not in sample.schema.names else sample.column(one.name)
-        field = _hinted(features.get(one.name), one.type) or _field_of(one.type, cells)
+        field = _hinted(features.get(one.name), one.type, cells) or _field_of(one.type, cells)
         missing = one.nullable if nulls is None else one.name in nulls
         fields[one.name] = dataclasses.replace(field, optional=bool(missing)) if missing else field
     return Schema(fields)
@@ -104,7 +104,7 @@ def _features(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
         return {}
 
 
-def _hinted(hint: Any, kind: Any) -> Field | None:
+def _hinted(hint: Any, kind: Any, cells: Any) -> Field | None:
     if not isinstance(hint, dict):
         return None
     types = pyarrow().types
@@ -113,7 +113,7 @@ def _hinted(hint: Any, kind: Any) -> Field | None:
         if what == "ClassLabel" and types.is_integer(kind):
             return Int(str(kind), names=tuple(hint["names"]))
         if what == "Image" and is_file_struct(kind):
-            return Image(mode=None)
+            return _picture(cells) or Image(mode=None)
         if what == "Audio" and is_file_struct(kind):
             return Audio()
         if what in ("Array2D", "Array3D", "Array4D", "Array5D"):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...codecs.arrow import from_arrow, pyarrow, schema_of
-from ...columns import I64, Column, Columns, Ragged, Spans
+from ...codecs.arrow.types import is_file_struct
+from ...columns import I64, Column, Columns, Ragged, Spans, starts_of
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...format import Probe
 from ...records import GivenSchema, given_schema
@@ -90,7 +92,10 @@ class Part:
         import pyarrow.feather
 
         self.file = False
-        self._table = pyarrow.feather.read_table(pyarrow.BufferReader(self._buffer(0, self.source.size)))
+        # The library's makers would like to see it go.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._table = pyarrow.feather.read_table(pyarrow.BufferReader(self._buffer(0, self.source.size)))
         self.schema = self._table.schema
         self.rows = [self._table.num_rows]
         self._has_dictionaries = False
@@ -166,10 +171,11 @@ class Part:
             return {name for name in self.schema.names if self._table.column(name).null_count}
         found = set()
         for one in self.schema:
-            node = self.starts()[one.name][0]
-            # A picture is missing where its bytes are.
-            last = node + (tree_size(one.type)[0] if pyarrow().types.is_struct(one.type) else 1)
-            if any(batch.nulls[node:last].any() for batch in self.batches):
+            nodes = [self.starts()[one.name][0]]
+            if is_file_struct(one.type):
+                # A picture is missing where its bytes are; both parts of the struct are one node.
+                nodes.append(nodes[0] + 1 + [part.name for part in one.type].index("bytes"))
+            if any(batch.nulls[nodes].any() for batch in self.batches if max(nodes) < len(batch.nulls)):
                 found.add(one.name)
         return found
 
@@ -185,7 +191,7 @@ class ArrowReader(TableReader):
     folder that holds several. ``cache``: bytes of decoded record batches to keep (default 256 MiB).
     """
 
-    unit_name = "record batch"
+    unit_name, unit_names = "record batch", "record batches"
 
     def __init__(
         self,
@@ -275,12 +281,21 @@ class ArrowReader(TableReader):
             )  # fmt: skip
         return places.values[batch] + first * shape.width, (last - first) * shape.width
 
+    def _located(self, places: list[Places], units: I64, rows: I64, indices: I64) -> tuple[I64, I64]:
+        """Starts and sizes of these cells, each in the file that it lies in."""
+        if len(self._parts) == 1:
+            return self._runs(0, places[0], units, rows, indices)
+        start, size = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
+        for part, at in self._each_part(units):
+            start[at], size[at] = self._runs(part, places[part], units[at], rows[at], indices[at])
+        return start, size
+
     def _each_part(self, units: I64) -> Iterator[tuple[int, Any]]:
         """The files that these batches lie in, and which of the samples are in each."""
-        parts = self._part_of_unit[units]
-        if len(parts) and (parts == parts[0]).all():
-            yield int(parts[0]), slice(None)
+        if len(self._parts) == 1:
+            yield 0, slice(None)
             return
+        parts = self._part_of_unit[units]
         for part in np.unique(parts):
             yield int(part), np.flatnonzero(parts == part)
 
@@ -289,11 +304,8 @@ class ArrowReader(TableReader):
         if places is None:
             return None
         units, rows = self._units_of(indices)
-        start, size = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
-        for part, at in self._each_part(units):
-            start[at], size[at] = self._runs(part, places[part], units[at], rows[at], indices[at])
-        files = self._part_of_unit[units].astype(np.int32)
-        return Spans([part.path for part in self._parts], start, size, files)
+        start, size = self._located(places, units, rows, indices)
+        return Spans([p.path for p in self._parts], start, size, self._part_of_unit[units].astype(np.int32))
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         places = {name: self._in_place(name) for name in fields} if len(indices) else {}
@@ -306,19 +318,13 @@ class ArrowReader(TableReader):
         return Columns((name, found[name]) for name in fields)
 
     def _gather(self, name: str, places: list[Places], units: I64, rows: I64, indices: I64) -> Column:
-        pieces: list[Ragged] = []
-        order: list[I64] = []
+        start, size = self._located(places, units, rows, indices)
+        offsets = starts_of(size)
+        data = np.empty(offsets[-1], dtype=np.uint8)
         for part, at in self._each_part(units):
-            runs = self._runs(part, places[part], units[at], rows[at], indices[at])
-            pieces.append(self._parts[part].source.gather(*runs))
-            order.append(np.arange(len(units))[at])
-        cells = Ragged.concat(pieces)
-        if len(pieces) > 1:
-            back = np.empty(len(units), dtype=np.int64)
-            back[np.concatenate(order)] = np.arange(len(units))
-            cells = cells.take(back)
+            self._parts[part].source.gather_into(start[at], size[at], data, offsets[:-1][at])
         cell = self.schema[name].cell
-        return cells if cell is None else cells.data.view(cell[0]).reshape(len(units), *cell[1])
+        return Ragged(data, offsets) if cell is None else data.view(cell[0]).reshape(len(units), *cell[1])
 
     def facts(self) -> dict[str, Any]:
         first = self._parts[0]

@@ -51,16 +51,24 @@ def find(
     for end in (np.flatnonzero(np.diff(heaps[rows], append=-1)) + 1).tolist():
         here = rows[first:end]
         first = end
-        heap = int(heaps[here[0]])
+        row = here.item(0)
+        heap = heaps.item(row)
         try:
             places, room = cache.get(("heap", heap), functools.partial(_objects, source, heap), _size_of)
         except DamagedError as error:
-            raise DamagedError(error.message, offset=heap, sample=int(here[0])) from None
-        at = np.minimum(numbers[here], len(places) - 1)
-        bad = (at != numbers[here]) | (room[at] < sizes[here])
-        if bad.any():
-            raise DamagedError("it is not in its heap", sample=int(here[np.argmax(bad)]), offset=heap)
-        starts[here] = places[at]
+            raise DamagedError(error.message, offset=heap, sample=row) from None
+        if len(here) == 1:
+            # The usual case in a random batch, and much quicker than arrays of one number.
+            number = numbers.item(row)
+            bad_row = None if number < len(room) and room.item(number) >= sizes.item(row) else row
+            starts[row] = places.item(number) if bad_row is None else 0
+        else:
+            at = np.minimum(numbers[here], len(places) - 1)
+            bad = (at != numbers[here]) | (room[at] < sizes[here])
+            bad_row = int(here[np.argmax(bad)]) if bad.any() else None
+            starts[here] = places[at]
+        if bad_row is not None:
+            raise DamagedError("it is not in its heap", sample=bad_row, offset=heap)
     return starts, sizes
 
 

@@ -9,10 +9,8 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,6 +48,9 @@ class Table:
     data: Any = None
     chunk: tuple[int, ...] | None = None
     filters: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    # For the library, where it has to unpack: the flags of the filters, and the type as it writes it down.
+    flags: tuple[int, ...] = ()
+    kind: bytes = b""
     chunks: I64 | None = None
 
     @property
@@ -65,7 +66,7 @@ class Table:
         shape = "×".join(map(str, self.chunk))
         return f"chunks of {shape} ({size} bytes), {how}{kept}"
 
-    def stored(self, source: Source, cache: ChunkCache, handle: Handle) -> stored.Stored:
+    def stored(self, source: Source, cache: ChunkCache) -> stored.Stored:
         width = self.item * math.prod(self.dims[1:])
         if self.data is not None:
             return stored.Given(source, self.data.reshape(self.dims[0], width))
@@ -87,7 +88,7 @@ class Table:
                 "cells of varying length behind this compression are not read; use gzip or none"
             )
         check_filters(code for code, _ in self.filters)
-        return stored.Library(source, cache, self.path, handle=handle, **known)
+        return stored.Library(source, cache, self.path, kind=self.kind, flags=self.flags, **known)
 
 
 @dataclasses.dataclass
@@ -123,38 +124,6 @@ def open_file(path: str, source: Source, *, swmr: bool = False) -> Any:
         return h5py.File(path, "r", libver="latest", swmr=True)
     # No lock: files on read-only disks have none to give, and a finished file does not change.
     return h5py.File(path, "r", locking=False)
-
-
-class Handle:
-    """The file, opened again where the library itself has to unpack chunks; in every process its own.
-
-    It has to be closed: while it is open, the library takes all that it knows of the file for true.
-    """
-
-    def __init__(self, path: str, source: Source) -> None:
-        self._path = path
-        self._source = source
-        self._lock = threading.Lock()
-        self._process = -1
-        self._file: Any = None
-        self._closed = False
-
-    def dataset(self, path: str) -> Any:
-        # Another thread may have held the lock when the process was forked.
-        if self._process not in (-1, os.getpid()):
-            self._lock, self._process = threading.Lock(), -1
-        with self._lock:
-            if self._closed:
-                raise OptionError("it was closed, and cannot be read any more", path=self._path)
-            if self._process == -1:
-                self._file, self._process = open_file(self._path, self._source), os.getpid()
-            return self._file[path]
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            if self._process == os.getpid():
-                self._file.close()
 
 
 def check_filters(filters: Iterable[int]) -> None:
@@ -238,6 +207,11 @@ def _table(dataset: Any, source: Source, base: int) -> Table:
         table.chunk = tuple(int(size) for size in plist.get_chunk())
         filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
         table.filters = tuple((int(code), tuple(map(int, values))) for code, _, values, _ in filters)
+        table.flags = tuple(int(flags) for _, flags, _, _ in filters)
+        varying = any(part.kind == "vlen" for part in parts)
+        # What stands in place of cells of varying length is just bytes here, and not to be followed.
+        kind = h5py.h5t.create(h5py.h5t.OPAQUE, item) if varying else dataset.id.get_type()
+        table.kind = kind.encode()
         table.chunks = _chunks(dataset, table, source, base)
     elif layout == h5py.h5d.COMPACT and not empty:
         if any(part.kind == "vlen" for part in parts):
@@ -245,7 +219,8 @@ def _table(dataset: Any, source: Source, base: int) -> Table:
         table.data = np.empty(item * math.prod(dims), dtype=np.uint8)
         space.read(h5py.h5s.ALL, h5py.h5s.ALL, table.data, dataset.id.get_type())
     elif not empty:
-        offset = dataset.id.get_offset()
+        # Behind a block of the user's, what was never written has an offset all the same.
+        offset = dataset.id.get_offset() if dataset.id.get_storage_size() else None
         if offset is not None and dataset.id.get_storage_size() != item * math.prod(dims):
             raise DamagedError(f"{dataset.name} has {dataset.id.get_storage_size()} bytes for {dims}")
         table.start = None if offset is None else int(offset)

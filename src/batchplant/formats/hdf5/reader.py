@@ -69,7 +69,6 @@ class Hdf5Reader(Reader):
             source.close()
             source = open_source(self.path)
         self._source = source
-        self._handle = layout.Handle(self.path, source)
         try:
             if file.note is not None:
                 self._open_noted(file, source)
@@ -94,7 +93,7 @@ class Hdf5Reader(Reader):
         return {name: values for name, values in file.attributes.items() if values}
 
     def _stored(self, table: Table) -> Stored:
-        return table.stored(self._source, self._cache, self._handle)
+        return table.stored(self._source, self._cache)
 
     # -- our own files ---------------------------------------------------------------------------------
 
@@ -296,7 +295,6 @@ class Hdf5Reader(Reader):
         return found
 
     def close(self) -> None:
-        self._handle.close()
         self._cache.clear()
         self._source.close()
 

@@ -8,6 +8,8 @@ Only for filters that are not ours the library unpacks.
 from __future__ import annotations
 
 import math
+import os
+import threading
 import zlib
 from typing import Any
 
@@ -17,7 +19,7 @@ import numpy.typing as npt
 from ... import _native
 from ...chunks import ChunkCache
 from ...columns import I64, U8
-from ...errors import BatchplantError, DamagedError
+from ...errors import DamagedError
 from ...storage import Source
 
 SHUFFLE, FLETCHER, DEFLATE = 2, 3, 1
@@ -47,6 +49,9 @@ class Stored:
     def starts(self, indices: I64) -> I64 | None:
         """Where these samples begin in the file; None where they are no runs of bytes there."""
         return None
+
+    def close(self) -> None:
+        """Let go of what it holds."""
 
 
 class Run(Stored):
@@ -116,7 +121,9 @@ class Chunks(Stored):
         else:
             least, lies = self.bytes, bool((self.sizes != self.bytes).any())
         stored = self.chunk * len(np.unique(self.numbers // max(1, self._across)))
-        if lies or least < 0 or self.length - stored > EMPTY_MOST:
+        if (np.diff(self.numbers) <= 0).any():
+            raise DamagedError("two chunks are said to be one")
+        if lies or (least < 1 and len(self.sizes)) or self.length - stored > EMPTY_MOST:
             raise DamagedError(f"{self.length} samples are more than its chunks can hold")
 
     @property
@@ -194,38 +201,59 @@ class Chunks(Stored):
 
 
 class Library(Chunks):
-    """Chunks that only the library can unpack."""
+    """Chunks that only the library can unpack.
 
-    def __init__(self, *args: Any, handle: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._handle = handle
+    It does not see the file, for damaged ones can hold it up for ever: each chunk is put into a small file in
+    memory, and read from there.
+    """
 
-    def starts(self, indices: I64) -> I64 | None:
-        return None
+    def __init__(self, *args: Any, kind: bytes, flags: tuple[int, ...], **known: Any) -> None:
+        super().__init__(*args, **known)
+        self._kind = kind
+        self._flags = flags
+        self._process = -1
+        self._lock = threading.Lock()
 
-    def load(self, block: int, inside: I64 | None = None) -> U8:
-        start = block * self.chunk
-        if inside is not None:
-            return np.concatenate([self._read(start + int(row), 1) for row in inside])
-        return self._read(start, min(self.chunk, self.length - start))
-
-    def _read(self, start: int, rows: int) -> U8:
-        import h5py
-
+    def _unpack(self, number: int) -> U8:
+        place = int(self.places[number])
+        data = self.source.view(place, int(self.sizes[number]))
+        # Another thread may have held the lock when the process was forked.
+        if self._process not in (-1, os.getpid()):
+            self._lock, self._process = threading.Lock(), -1
+        out = np.empty(self.bytes, dtype=np.uint8)
         try:
-            dataset = self._handle.dataset(self._key)
-            count = (rows, *self.dims[1:])
-            space = dataset.id.get_space()
-            space.select_hyperslab((start, *(0 for _ in self.dims[1:])), count)
-            out = np.empty(math.prod(count) * self.item, dtype=np.uint8)
-            # The type of the file, so that nothing is converted.
-            dataset.id.read(h5py.h5s.create_simple(count), space, out, dataset.id.get_type())
-            return out
-        except BatchplantError:
-            raise
+            with self._lock:
+                dataset, kind, whole = self._scratch()
+                at = (0,) * len(self.shape)
+                dataset.write_direct_chunk(at, data.tobytes(), filter_mask=int(self.masks[number]))
+                dataset.read(whole, whole, out, kind)
         # The library raises what it likes.
         except Exception as error:
-            raise DamagedError(f"a chunk cannot be unpacked: {error}") from None
+            raise DamagedError(f"a chunk cannot be unpacked: {error}", offset=place) from None
+        return out
+
+    def _scratch(self) -> tuple[Any, Any, Any]:
+        """A dataset of one chunk, with the same type and filters; its type, and what means all of it."""
+        import h5py
+
+        if self._process == -1:
+            name = f"batchplant {id(self)}"
+            self._file = h5py.File(name, "w", driver="core", backing_store=False, rdcc_nbytes=0)
+            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            plist.set_chunk(self.shape)
+            for (code, values), flags in zip(self.filters, self._flags, strict=True):
+                plist.set_filter(code, flags, values)
+            self._type = h5py.h5t.decode(self._kind)
+            space = h5py.h5s.create_simple(self.shape)
+            self._dataset = h5py.h5d.create(self._file.id, b"chunk", self._type, space, plist)
+            self._process = os.getpid()
+        return self._dataset, self._type, h5py.h5s.ALL
+
+    def close(self) -> None:
+        if self._process == os.getpid():
+            with self._lock:
+                self._file.close()
+                self._process = -1
 
 
 def _bytes_of(data: U8) -> int:

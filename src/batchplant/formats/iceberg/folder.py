@@ -1,8 +1,8 @@
-"""A table in a local folder, for pyiceberg, which this module imports: it is imported only where that is there.
+"""A table in a local folder. This module imports pyiceberg, and is itself imported only when it is needed.
 
-Metadata names every file by its absolute path. :class:`FolderIO` looks for those below the table's location in the
-folder where the table really lies, so that a table can be made in a hidden folder and renamed, and one that was
-moved or copied can be read and added to.
+Metadata names every file by its absolute path. :class:`FolderIO` looks for those below the table's location
+in the folder where the table really lies, so that a table can be made in a hidden folder and renamed, and one
+that was moved or copied can be read and added to.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def local(path: str) -> str:
 
 
 class FolderIO(PyArrowFileIO):  # type: ignore[misc]
-    """Properties: ``location``, what the table calls its folder; ``folder``, where it is; ``outside``: ``yes``
-    where it may have files anywhere."""
+    """Properties: ``location``, what the table calls its folder; ``folder``, where that is; ``outside``,
+    ``yes`` where its files may lie anywhere."""
 
     def __init__(self, properties: dict[str, str]) -> None:
         super().__init__(properties)

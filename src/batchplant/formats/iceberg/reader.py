@@ -21,12 +21,13 @@ HISTORY = 10
 
 
 class IcebergReader(LakeReader):
-    """Reads Iceberg tables: the latest state, or an older one: a ``snapshot``, a ``ref`` (branch or tag), or the
-    one that was current ``at`` a time in ISO 8601.
+    """Reads Iceberg tables: the latest state, or an older one: a ``snapshot``, a ``ref`` (branch or tag), or
+    the one that was current ``at`` a time in ISO 8601.
 
     ``catalog``: the name of a pyiceberg catalog, or its properties; the path is then the table's name in it.
-    ``schema``: kinds for some fields, in place of those that were found. ``outside``: also read files that do not
-    lie in the table's folder.
+    ``schema``: kinds for some fields, in place of those that were found. ``schema_id``: the number of the
+    table's own schema that is used; by default the one that the snapshot had, for the latest state the current
+    one. ``outside``: also read files that do not lie in the table's folder.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class IcebergReader(LakeReader):
         ref: str | None = None,
         catalog: str | Mapping[str, str] | None = None,
         schema: Mapping[str, Field] | None = None,
+        schema_id: int | None = None,
         outside: bool = False,
     ) -> None:
         if sum(one is not None for one in (snapshot, at, ref)) > 1:
@@ -46,7 +48,8 @@ class IcebergReader(LakeReader):
         self._table = _load(path, catalog) if catalog is not None else from_folder(self.path, outside)
         with wrapped(self.path):
             chosen = self._choose(snapshot, at, ref)
-            self._fields = self._schema_at(chosen, latest=snapshot is None and at is None and ref is None)
+            latest = snapshot is None and at is None and ref is None
+            self._fields = self._schema_at(None if latest else chosen, schema_id)
             self._facts = self._history(chosen)
             parts = list(self._parts_of(chosen))
             described = self._describe()
@@ -54,7 +57,8 @@ class IcebergReader(LakeReader):
         if chosen is not None:
             snapshot, at, ref = chosen.snapshot_id, None, None
         self._made_with = (path,), {
-            "snapshot": snapshot, "at": at, "ref": ref, "catalog": catalog, "schema": schema, "outside": outside,
+            "snapshot": snapshot, "at": at, "ref": ref, "catalog": catalog, "schema": schema,
+            "schema_id": self._fields.schema_id, "outside": outside,
         }  # fmt: skip
         self._set_parts(parts, described, schema)
 
@@ -73,11 +77,15 @@ class IcebergReader(LakeReader):
             raise OptionError(f"there is no snapshot {wanted}", path=self.path)
         return found
 
-    def _schema_at(self, snapshot: Any, *, latest: bool) -> Any:
+    def _schema_at(self, snapshot: Any, number: int | None) -> Any:
         """An older snapshot has the fields that the table had then."""
-        if latest or snapshot is None or snapshot.schema_id is None:
+        if number is None:
+            number = None if snapshot is None else snapshot.schema_id
+        if number is None:
             return self._table.schema()
-        return self._table.schemas().get(snapshot.schema_id, self._table.schema())
+        if number not in self._table.schemas():
+            raise OptionError(f"the table has no schema {number}", path=self.path)
+        return self._table.schemas()[number]
 
     def _describe(self) -> Any:
         """The Arrow schema of the table, our descriptions in its metadata."""
@@ -125,7 +133,7 @@ class IcebergReader(LakeReader):
             raise UnknownFormatError(f"its deleted rows are not read yet: {first_line(error)}") from None
 
     def _needs_library(self) -> bool:
-        """Whether a file does not tell by itself what its columns are: nested fields that changed, defaults."""
+        """Whether a file does not tell by itself what it holds: nested fields that changed, defaults."""
         fields = self._fields.fields
         nested = any(one.field_type.is_struct or "struct<" in str(one.field_type) for one in fields)
         default = any(getattr(one, "initial_default", None) is not None for one in fields)

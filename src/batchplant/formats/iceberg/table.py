@@ -11,14 +11,13 @@ from typing import Any
 
 from ...errors import (
     BatchplantError,
-    BusyError,
     DamagedError,
     MissingLibraryError,
     NotFoundError,
     OptionError,
     UnsafeError,
 )
-from ...lake import first_line, wrapped
+from ...lake import conflict, first_line, wrapped
 
 METADATA = "metadata"
 CATALOG = "catalog.db"
@@ -111,7 +110,7 @@ def open_catalog(given: str | Mapping[str, str]) -> Any:
 
 
 def folder_catalog(folder: str, location: str | None = None) -> Any:
-    """The catalog in a table's folder, to write to; ``location``: what a table to be made calls the folder."""
+    """The catalog in a table's folder, to write to; ``location``: what a new table calls the folder."""
     library()
     from .folder import FolderCatalog, FolderIO
 
@@ -137,10 +136,7 @@ def transaction(path: str) -> Iterator[None]:
     try:
         yield
     except (CommitFailedException, ValidationException, OperationalError) as error:
-        raise BusyError(
-            f"another process changed the table meanwhile, and nothing was written: {first_line(error)}",
-            path=path,
-        ) from None
+        raise conflict(path, error) from None
     except BatchplantError:
         raise
     except Exception:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ...codecs import arrow
-from ...errors import BusyError, ExistsError, OptionError
-from ...lake import LakeWriter, check_same_fields, stored_schema, wrapped
+from ...errors import ExistsError, OptionError
+from ...lake import LakeWriter, check_same_fields, conflict, stored_schema, wrapped
 from ...schema import Schema
 from ...storage import Partial
 from ...writer import WriteOptions
@@ -21,7 +21,7 @@ from .table import CATALOG, FIELDS, METADATA, NAME, folder_catalog, library, ope
 
 
 class IcebergWriter(LakeWriter):
-    """``mode``: ``create`` a table; ``append`` rows to one; ``overwrite`` its rows and keep the older snapshots.
+    """``mode``: ``create`` a table; ``append`` rows to one; ``overwrite`` its rows, the older snapshots stay.
 
     The last two are one transaction: all rows appear at once, or none. ``catalog``: the name of a pyiceberg
     catalog, or its properties; the path is then the table's name in it. Without one, the catalog is an SQLite
@@ -109,7 +109,7 @@ class IcebergWriter(LakeWriter):
 
     def _commit(self) -> None:
         own = self._catalog is None
-        catalog = folder_catalog(self.path) if own else self._catalog
+        catalog: Any = folder_catalog(self.path) if own else self._catalog
         try:
             with transaction(self.path):
                 self._change(catalog.load_table(self._name))
@@ -122,9 +122,7 @@ class IcebergWriter(LakeWriter):
 
         current = table.current_snapshot()
         if self.mode == "overwrite" and (None if current is None else current.snapshot_id) != self._base:
-            raise BusyError(
-                "another process changed the table meanwhile, and nothing was written", path=self.path
-            )
+            raise conflict(self.path)
         if not table.spec().is_unpartitioned():
             raise OptionError("rows cannot be added to a partitioned Iceberg table yet", path=self.path)
         change = table.transaction()

@@ -15,6 +15,7 @@ event loop that a fork would lose, and with every size checked before it is beli
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -46,12 +47,18 @@ class ZarrReader(GridReader):
 
     def _differing(self) -> Iterator[Problem]:
         for name, document in self._together.items():
-            if load(self.store, name) != document:
+            if _bare(load(self.store, name)) != _bare(document):
                 message = "the metadata repeated at the top differs from it; consolidate it again"
                 yield Problem(message, self.store.full(name))
 
     def facts(self) -> dict[str, Any]:
         return {"version": f"Zarr {self._version}", **super().facts()}
+
+
+def _bare(document: dict[str, Any] | None) -> str:
+    """A document to compare: without what it repeats itself. No attributes are empty ones."""
+    found = {name: one for name, one in (document or {}).items() if name != "consolidated_metadata"}
+    return json.dumps(found, sort_keys=True)
 
 
 class ZarrWriter(GridWriter):
@@ -62,7 +69,8 @@ class ZarrWriter(GridWriter):
 
     def __init__(
         self, path: str, schema: Schema, options: WriteOptions, *, zarr_format: int = 3,
-        compression: str = "auto", level: int | None = None, chunk_samples: int | None = None, chunks_per_shard: int = 1,
+        compression: str = "auto", level: int | None = None, chunk_samples: int | None = None,
+        chunks_per_shard: int = 1,
     ) -> None:  # fmt: skip
         if zarr_format == 2 and chunks_per_shard != 1:
             raise OptionError("shards need zarr_format=3", path=path)

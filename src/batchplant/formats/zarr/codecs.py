@@ -118,13 +118,14 @@ def chain_v2(document: dict[str, Any], dtype: np.dtype[Any], chunks: tuple[int, 
         raise SchemaError("an array of objects without a codec for text or bytes is not read")
     rest = filters[1:] if texts else filters
     most = _most(dtype, chunks, bool(rest))
-    packed = ([compressor] if compressor else []) + rest[::-1]
+    last_packed = [] if compressor is None else [compressor]
+    packed = last_packed + rest[::-1]
     steps = [_step(one["id"], {k: v for k, v in one.items() if k != "id"}, most) for one in packed]
     last = functools.partial(_array, dtype, chunks, order, range(len(chunks)))
     if texts:
         last = functools.partial(_texts, texts[0]["id"], math.prod(chunks))
     plain = not steps and order == "C" and dtype.isnative and not texts
-    said = " + ".join(one["id"] for one in filters + ([compressor] if compressor else [])) or "none"
+    said = " + ".join(one["id"] for one in filters + last_packed) or "none"
     return Chain(functools.partial(_run, [*steps, last]), plain, said)
 
 

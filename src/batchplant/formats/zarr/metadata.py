@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ...arrays import NOTE, Grid, Index, Note, Part, Place, Store, Style, good_name
 from ...arrays.compression import pack
+from ...columns import as_bytes
 from ...errors import DamagedError, NotFoundError, OptionError, SchemaError
 from .codecs import Shards, chain_v2, chain_v3, pack_shard
 
@@ -272,14 +273,14 @@ class ZarrStyle(Style):
     def pack(self, part: Part, values: npt.NDArray[Any]) -> Any:
         if part.packing == "none" and part.chunks_per_file == 1:
             # The end of a plain chunk is a hole in the file.
-            return np.ascontiguousarray(values)
+            return as_bytes(values)
         chunks = []
         for start in range(0, len(values), part.chunk):
             rows = np.ascontiguousarray(values[start : start + part.chunk])
             if len(rows) < part.chunk:
                 # A chunk has its full size, also at the end of the array.
                 rows = np.concatenate([rows, np.zeros((part.chunk - len(rows), *part.row), part.dtype)])
-            data = rows.reshape(-1).view(np.uint8)
+            data = as_bytes(rows)
             size = part.dtype.itemsize
             chunks.append(pack(part.packing, part.level, data, size, checksum=self.version == 3))
         return chunks[0] if part.chunks_per_file == 1 else pack_shard(chunks, part.chunks_per_file)

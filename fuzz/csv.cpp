@@ -1,0 +1,96 @@
+#include "../native/csv.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+using namespace batchplant;
+
+namespace {
+
+csv::Scanner scan(const uint8_t* data, size_t size, size_t columns, bool blank, size_t piece) {
+    csv::Scanner scanner{{',', blank, {"", "NA"}}, columns, 1, {}, {}, {}};
+    size_t at = 0;
+    size_t end = 0;
+    do {
+        end = std::min(size, end + piece);
+        // A piece on the heap of its own, so that a read behind it is seen.
+        const std::vector<uint8_t> part(data + at, data + end);
+        at += scanner.feed(part.data(), part.size(), static_cast<int64_t>(at), end == size);
+    } while (end < size);
+    if (at != size) std::abort();
+    return scanner;
+}
+
+void check_cells(const uint8_t* data, size_t size, const csv::Scanner& found) {
+    const size_t n = found.starts.size();
+    std::vector<int64_t> sizes(n);
+    for (size_t i = 0; i < n; ++i) {
+        sizes[i] = (i + 1 < n ? found.starts[i + 1] : static_cast<int64_t>(size)) - found.starts[i];
+    }
+    std::vector<int64_t> wanted;
+    for (size_t i = 0; i < found.columns; ++i) wanted.push_back(static_cast<int64_t>(found.columns - 1 - i));
+    const size_t entries = n * found.columns;
+    std::vector<int64_t> start(entries), length(entries, -1);
+    std::vector<uint8_t> doubled(entries), number(8);
+    const std::vector<bool> empty(found.columns, false);
+    const text::Failure failure = csv::find(data, size, found.starts.data(), sizes.data(), n, found.dialect, found.columns,
+                                            wanted, empty, start.data(), length.data(), doubled.data());
+    // Every row that the scanner took has its cells.
+    if (failure.row >= 0) std::abort();
+    for (size_t i = 0; i < entries; ++i) {
+        if (length[i] < 0) continue;
+        if (start[i] < 0 || start[i] + length[i] > static_cast<int64_t>(size)) std::abort();
+        const std::vector<uint8_t> cell(data + start[i], data + start[i] + length[i]);
+        std::vector<uint8_t> plain(cell.size());
+        if (csv::unquote(cell.data(), cell.size(), plain.data()) > plain.data() + plain.size()) std::abort();
+        const uint32_t classes = text::classify(cell.data(), cell.data() + cell.size());
+        // What is classed as a number is read as one.
+        const auto reads = [&](text::Dtype dtype) {
+            return text::parse_number(cell.data(), cell.data() + cell.size(), dtype, number.data());
+        };
+        if ((classes & text::whole) != 0 && !reads({'i', 8})) std::abort();
+        if ((classes & text::natural) != 0 && !reads({'u', 8})) std::abort();
+        if ((classes & (text::real | text::whole | text::word)) != 0 && !reads({'f', 8})) std::abort();
+        if ((classes & text::boolean) != 0 && !reads({'b', 1})) std::abort();
+        for (const text::Dtype dtype : {text::Dtype{'f', 2}, {'f', 4}, {'i', 1}, {'u', 2}}) reads(dtype);
+        std::vector<uint8_t> bytes;
+        const int64_t at = 0, whole = static_cast<int64_t>(cell.size());
+        int64_t offsets[2];
+        text::from_base64(cell.data(), &at, &whole, 1, bytes, offsets);
+    }
+}
+
+// Text that is written comes back.
+void check_writing(const uint8_t* data, size_t size) {
+    if (text::valid_utf8(data, size) != size) return;
+    const int64_t start = 0, length = static_cast<int64_t>(size);
+    text::Part part;
+    part.data = data;
+    part.starts = &start;
+    part.sizes = &length;
+    std::vector<uint8_t> out;
+    int64_t offsets[2];
+    text::pack(1, {part, part}, {false, ',', "", "\n"}, out, offsets);
+    const csv::Scanner found = scan(out.data(), out.size(), 2, false, out.size());
+    if (found.starts.size() != 1 || !found.bad.empty()) std::abort();
+    check_cells(out.data(), out.size(), found);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    for (const bool blank : {false, true}) {
+        const size_t columns = blank ? 1 : 3;
+        const csv::Scanner whole = scan(data, size, columns, blank, std::max<size_t>(size, 1));
+        const csv::Scanner pieces = scan(data, size, columns, blank, 7);
+        if (whole.starts != pieces.starts || whole.bad.size() != pieces.bad.size() || whole.line != pieces.line) std::abort();
+        if (whole.classes != pieces.classes) std::abort();
+        check_cells(data, size, whole);
+    }
+    check_writing(data, size);
+    std::vector<csv::Field> fields;
+    csv::first_row(data, size, 0, {}, true, fields);
+    return 0;
+}

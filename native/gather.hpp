@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace batchplant {
+
+// A piece of a column: cells one after another. Cell i is [offsets[i], offsets[i + 1]) of the data.
+struct CellPiece {
+    const uint8_t* data;
+    size_t size;
+    const int64_t* offsets;
+    size_t cells;
+};
+
+// A piece of a column whose cells all have one width.
+struct RowPiece {
+    const uint8_t* data;
+    size_t size;
+};
+
+// Where the cells that are picked, one by piece and row, come to lie one after another: n + 1 offsets.
+// Every pick is checked against its piece; returns the first bad one, or -1.
+int64_t place_cells(const CellPiece* pieces, size_t count, const int64_t* piece, const int64_t* row, size_t n,
+                    int64_t* offsets);
+
+// Copies picks that place_cells has placed.
+void copy_cells(const CellPiece* pieces, const int64_t* piece, const int64_t* row, size_t n, const int64_t* offsets,
+                uint8_t* out);
+
+// Copies rows of one width; all are checked first. Returns the first bad one (nothing copied), or -1.
+int64_t copy_rows(const RowPiece* pieces, size_t count, size_t width, const int64_t* piece, const int64_t* row,
+                  size_t n, uint8_t* out);
+
+}  // namespace batchplant
