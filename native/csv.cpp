@@ -147,7 +147,7 @@ size_t Scanner::feed(const uint8_t* piece, size_t size, int64_t base, bool final
             for (size_t i = 0; i < columns; ++i) classes[i] |= found[i];
             line += several ? lines_in(piece, at, row.end) : 1;
         } else {
-            bad.push_back({base + static_cast<int64_t>(row.fault_at), text::place_of(piece + at, row.fault_at - at, line),
+            bad.push_back({base + static_cast<int64_t>(row.fault_at), text::place_of(piece + at, row.fault_at - at, {line, 1}),
                            row.fault, static_cast<int64_t>(row.fields)});
             line += lines_in(piece, at, row.end);
         }

@@ -54,8 +54,9 @@ End skip_string(const uint8_t* at, const uint8_t* end, bool& escaped) {
         if (unit < 0 || (unit >= 0xdc00 && unit < 0xe000)) return {at, Reason::escape};
         if (unit >= 0xd800 && unit < 0xdc00) {
             // The other half has to follow.
+            if ((end - at > 6 && at[6] != '\\') || (end - at > 7 && at[7] != 'u')) return {at, Reason::escape};
             if (end - at < 12) return {end, Reason::ends};
-            const int low = at[6] == '\\' && at[7] == 'u' ? hex4(at + 8) : -1;
+            const int low = hex4(at + 8);
             if (low < 0xdc00 || low >= 0xe000) return {at, Reason::escape};
             at += 6;
         }
@@ -323,9 +324,9 @@ void Scanner::learn(const uint8_t* at, const uint8_t* end) {
     });
 }
 
-// A fault at `at`, in a record that begins where `line` is counted, at `from`.
+// A fault at `at`, in a record that begins at `from`, the place that is counted.
 void Scanner::refuse(const uint8_t* piece, size_t from, size_t at, int64_t base, Reason reason) {
-    bad.push_back({base + static_cast<int64_t>(at), text::place_of(piece + from, at - from, line), reason, 0});
+    bad.push_back({base + static_cast<int64_t>(at), text::place_of(piece + from, at - from, place), reason, 0});
 }
 
 // The checked value in [begin, end) is a record, unless its text is no UTF-8.
@@ -367,7 +368,7 @@ size_t Scanner::feed_lines(const uint8_t* piece, size_t size, int64_t base, bool
                 refuse(piece, at, static_cast<size_t>(found.at - piece), base, found.fault);
             }
         }
-        ++line;
+        ++place.line;
         at = stop + (newline != nullptr);
     }
     return at;
@@ -378,7 +379,7 @@ size_t Scanner::feed_values(const uint8_t* piece, size_t size, int64_t base, boo
     size_t at = 0;
     while (true) {
         const uint8_t* const begin = skip_space(piece + at, stop);
-        line += std::count(piece + at, begin, '\n');
+        place = text::place_of(piece + at, static_cast<size_t>(begin - piece) - at, place);
         at = static_cast<size_t>(begin - piece);
         if (begin == stop) return at;
         const End found = skip_value(begin, stop);
@@ -392,7 +393,7 @@ size_t Scanner::feed_values(const uint8_t* piece, size_t size, int64_t base, boo
             refuse(piece, at, end, base, found.fault);
             end = newline == nullptr ? size : static_cast<size_t>(static_cast<const uint8_t*>(newline) - piece);
         }
-        line += std::count(begin, piece + end, '\n');
+        place = text::place_of(begin, end - at, place);
         at = end;
     }
 }
@@ -401,8 +402,8 @@ size_t Scanner::feed_array(const uint8_t* piece, size_t size, int64_t base, bool
     const uint8_t* const stop = piece + size;
     size_t at = 0;
     while (!broken) {
-        const uint8_t* begin = skip_space(piece + at, stop);
-        line += std::count(piece + at, begin, '\n');
+        const uint8_t* const begin = skip_space(piece + at, stop);
+        place = text::place_of(piece + at, static_cast<size_t>(begin - piece) - at, place);
         at = static_cast<size_t>(begin - piece);
         if (begin == stop) {
             broken = final && !closed;
@@ -413,11 +414,13 @@ size_t Scanner::feed_array(const uint8_t* piece, size_t size, int64_t base, bool
             broken = closed || *begin != '[';
             if (broken) refuse(piece, at, at, base, closed ? Reason::several : Reason::syntax);
             opened = true;
+            ++place.column;
             ++at;
             continue;
         }
         if (*begin == ']') {
             closed = true;
+            ++place.column;
             ++at;
             continue;
         }
@@ -433,7 +436,7 @@ size_t Scanner::feed_array(const uint8_t* piece, size_t size, int64_t base, bool
         }
         take(piece, at, static_cast<size_t>(value - piece), end, base);
         comma = true;
-        line += std::count(begin, piece + end, '\n');
+        place = text::place_of(begin, end - at, place);
         at = end;
     }
     return at;

@@ -45,7 +45,7 @@ enum class Layout : uint8_t { lines = 0, stream = 1, array = 2 };
 // Finds the records of a file that comes in pieces, and what the values of each key could be.
 struct Scanner {
     Layout layout = Layout::lines;
-    int64_t line = 1;
+    text::Place place;    // of the next byte
     bool opened = false;  // of an array: whether its bracket was seen, and the one that closes it
     bool closed = false;
     bool comma = false;   // whether an element of the array was seen, so that a comma is due

@@ -207,10 +207,9 @@ size_t valid_utf8(const uint8_t* data, size_t size) {
     return size;
 }
 
-Place place_of(const uint8_t* data, size_t at, int64_t line) {
-    Place place{line, 1};
+Place place_of(const uint8_t* data, size_t at, Place place) {
     for (size_t i = 0; i < at; ++i) {
-        const bool ends = data[i] == '\n' || (data[i] == '\r' && (i + 1 == at || data[i + 1] != '\n'));
+        const bool ends = data[i] == '\n' || (data[i] == '\r' && i + 1 < at && data[i + 1] != '\n');
         if (ends) {
             ++place.line;
             place.column = 1;

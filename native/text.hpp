@@ -42,12 +42,14 @@ uint32_t classify(const uint8_t* at, const uint8_t* end);
 // Where the first bytes that are no UTF-8 begin; `size` where all are.
 size_t valid_utf8(const uint8_t* data, size_t size);
 
-// The line (from 1) and the character in it (from 1) of a place, where `line` is that at the data's start.
+// The line (from 1) and the character in it (from 1).
 struct Place {
-    int64_t line;
-    int64_t column;
+    int64_t line = 1;
+    int64_t column = 1;
 };
-Place place_of(const uint8_t* data, size_t at, int64_t line);
+
+// The place of `at`, where `start` is that of the data's first byte.
+Place place_of(const uint8_t* data, size_t at, Place start);
 
 // A row that cannot be read. `extra`: how many fields it has, for reason `ragged`.
 enum class Reason : uint8_t {

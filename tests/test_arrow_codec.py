@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+from batchplant import _native
 from batchplant.codecs.arrow import arrow_schema, column_of, from_arrow, schema_of, to_arrow, unfit
 from batchplant.codecs.cells import decode_cell, encode_samples
 from batchplant.columns import Columns, Ragged
@@ -100,6 +101,8 @@ ODD = [
     (pa.array([[True], [False, True]]), bp.Tensor("bool", (None,)), None),
     (pa.array([[1, 2], [3, 4]], pa.list_(pa.int8(), 2)), bp.Tensor("int8", (2,)), None),
     (pa.array([[1], [2, 3]], pa.list_view(pa.int16())), bp.Tensor("int16", (None,)), None),
+    (pa.array([[1], None, [2]], pa.large_list_view(pa.int8()))[1:],
+     bp.Tensor("int8", (None,), optional=True), None),
     (pa.array([[[1], []]]), bp.Json(), [[[1], []]]),
     (pa.array([["a", None]]), bp.Json(), [["a", None]]),
     (pa.array([{"a": 1, "b": b"\1", "c": MOMENT}]), bp.Json(), [{"a": 1, "b": "AQ==", "c": str(MOMENT)}]),
@@ -292,3 +295,42 @@ def test_readers_become_tables(tmp_path):
     assert frame["n"].tolist() == [1, 2]
     assert frame["t"].isna().all()
     assert frame["x"][1].tolist() == [2, 2]
+
+
+# --- picking cells out of pieces --------------------------------------------------------------------------
+
+
+def ints(*values):
+    return np.array(values, dtype=np.int64)
+
+
+def test_cells_of_several_pieces():
+    data = [np.frombuffer(b"abcdef", np.uint8), np.frombuffer(b"xyz", np.uint8)]
+    offsets = [ints(0, 1, 3, 6), ints(0, 0, 3)]
+    cells, places = _native.gather_cells(data, offsets, ints(1, 0, 1, 0), ints(1, 2, 0, 0))
+    assert (cells.tobytes(), places.tolist()) == (b"xyzdefa", [0, 3, 6, 6, 7])
+    out = np.empty(6, np.uint8)
+    _native.gather_rows(data, 3, ints(1, 0), ints(0, 1), out)
+    assert out.tobytes() == b"xyzdef"
+
+
+@pytest.mark.parametrize(("piece", "row"), [(2, 0), (-1, 0), (0, 2), (0, -1), (1, 0), (2**62, 0), (0, 2**62)])
+def test_picks_that_are_not_there(piece, row):
+    data = [np.zeros(6, np.uint8), np.zeros(2, np.uint8)]
+    with pytest.raises(IndexError):
+        _native.gather_rows(data, 3, ints(piece), ints(row), np.empty(3, np.uint8))
+    # The second piece has no cell that lies inside of it.
+    with pytest.raises(IndexError):
+        _native.gather_cells(data, [ints(0, 3, 6), ints(0, 3)], ints(piece), ints(row))
+
+
+def test_lies_about_cells():
+    data = [np.zeros(6, np.uint8)]
+    for wrong in (ints(-1, 3), ints(3, 2), ints(0, 7), ints(0, 2**63 - 1)):
+        with pytest.raises(IndexError):
+            _native.gather_cells(data, [wrong], ints(0), ints(0))
+    for offsets in ([ints()], [ints(0, 1)] * 2):
+        with pytest.raises(ValueError, match="offsets"):
+            _native.gather_cells(data, offsets, ints(0), ints(0))
+    with pytest.raises(ValueError, match="another size"):
+        _native.gather_rows(data, 3, ints(0), ints(0), np.empty(4, np.uint8))

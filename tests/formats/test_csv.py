@@ -189,12 +189,10 @@ def test_a_cell_that_does_not_fit_what_was_given(tmp_path):
         with pytest.raises(bp.DecodeError, match="'300' is not Int"):
             reader[0]
         assert reader[1] == {"n": None, "m": None}
-    with (
-        opened(tmp_path, "n,m\n1,1\n,\n", schema={"n": bp.Int(), "x": bp.Text(optional=True)}) as reader,
-        pytest.raises(bp.DecodeError, match="line 3, column 1: the value is missing"),
-    ):
+    with opened(tmp_path, "n,m\n1,1\n,\n", schema={"n": bp.Int(), "x": bp.Text(optional=True)}) as reader:
         assert reader[0] == {"n": 1, "x": None}
-        reader[1]
+        with pytest.raises(bp.DecodeError, match="line 3, column 1: the value is missing"):
+            reader[1]
 
 
 def test_empty_text_and_missing_text(tmp_path):
@@ -222,9 +220,7 @@ def test_pictures_are_base64_beside_a_schema(tmp_path):
         assert cells(reader)["image"] == [jpeg()]
         loader = bp.Loader(reader, batch_size=1)
         assert next(iter(loader))["n"].tolist() == [3]
-    text = (tmp_path / "a.csv").read_text()
-    with opened(tmp_path, text.replace("=", "!"), "b.csv", types={"image": "image"}) as reader:
-        (tmp_path / "b.csv").write_text("image,n\nabc,1\n")
+    (tmp_path / "b.csv").write_text("image,n\nabc,1\n")
     with (
         bp.open(tmp_path / "b.csv", types={"image": "image"}) as reader,
         pytest.raises(bp.DecodeError, match="line 2, column 1: 'abc' is not base64"),
@@ -234,14 +230,12 @@ def test_pictures_are_base64_beside_a_schema(tmp_path):
 
 def test_what_has_no_text_is_refused(tmp_path):
     for field in (bp.Tensor("complex64", (2,)), bp.Tensor("datetime64[ms]")):
-        with pytest.raises(bp.SchemaError, match="csv has no text for .* values; write npz"):
+        with pytest.raises(bp.SchemaError, match=r"csv has no text for .* values; write npz"):
             bp.create(tmp_path / "a.csv", {"x": field})
-    with (
-        bp.create(tmp_path / "a.csv", {"t": bp.Text()}) as out,
-        pytest.raises(bp.EncodeError, match="the cell is no UTF-8"),
-    ):
-        out.append(bp.Columns(t=bp.Ragged.from_cells([b"\xff"])))
-        out.checkpoint()
+    out = bp.create(tmp_path / "a.csv", {"t": bp.Text()})
+    out.append(bp.Columns(t=bp.Ragged.from_cells([b"\xff"])))
+    with pytest.raises(bp.EncodeError, match="the cell is no UTF-8"):
+        out.close()
 
 
 def test_a_long_file_in_pieces(tmp_path, monkeypatch):
@@ -267,14 +261,11 @@ def test_a_long_file_in_pieces(tmp_path, monkeypatch):
         opened(tmp_path, (tmp_path / "b.csv.gz").read_bytes()[:-9], "c.csv.gz")
 
 
-def test_shards_of_differing_types_are_joined(tmp_path):
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "a-0.csv").write_text("x\n1\n2\n")
-    (tmp_path / "d" / "a-1.csv").write_text("x,y\n1.5,7\n")
-    (tmp_path / "d" / "a-0.csv.schema.json").write_bytes(b"")
-    (tmp_path / "d" / "a-0.csv.schema.json").unlink()
-    with bp.open(tmp_path / "d") as reader:
-        assert list(reader) == [{"x": 1.0, "y": None}, {"x": 2.0, "y": None}, {"x": 1.5, "y": 7}]
+def test_shards_of_which_one_lacks_a_column(tmp_path):
+    (tmp_path / "a-0.csv").write_text("x\n1\n\n2\n")
+    (tmp_path / "a-1.csv").write_text("x,y\n,7\n")
+    with bp.open(tmp_path, types={"x": "int"}) as reader:
+        assert list(reader) == [{"x": 1, "y": None}, {"x": 2, "y": None}, {"x": None, "y": 7}]
 
 
 def test_text_beside_data_of_another_format(tmp_path):

@@ -204,6 +204,19 @@ def test_files_of_others_are_not_read(name, tmp_path):
         reader[0]
 
 
+def test_files_elsewhere_are_read_when_asked_for(tmp_path):
+    """As in a shallow clone of a remote table."""
+    pytest.importorskip("fsspec")
+    path = table_of(tmp_path / "a.delta", range(30))
+    [file] = Path(path).glob("*.parquet")
+    file.rename(tmp_path / "b.parquet")
+    with_log(path, lambda line: line.get("add", {}).update(path=f"local://{tmp_path}/b.parquet"))
+    with pytest.raises(bp.UnsafeError, match="outside=True"):
+        bp.open(path)
+    with bp.open(path, outside=True) as reader:
+        assert reader.read([29, 3])["n"].tolist() == [29, 3]
+
+
 @pytest.mark.parametrize("stats", ['{"numRecords": 99999999999}', '{"numRecords": -5}', '{"numRecords": 2}'])
 def test_a_log_that_lies_about_rows(stats, tmp_path):
     path = table_of(tmp_path / "a.delta", range(3))

@@ -1,12 +1,21 @@
-"""Parquet: the suite, files of other programs, partitions, damage."""
+"""Parquet: the suite, files of other programs, partitions, resuming, damage."""
 
+import itertools
+import os
+import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import batchplant as bp
+from batchplant.columns import Columns, Ragged
+from batchplant.formats.parquet import footer
 from batchplant.testing import FormatSuite
+from batchplant.testing.cases import cells, equal, jpeg
 
-pytest.importorskip("pyarrow")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 GOLDEN = Path(__file__).parent.parent / "golden"
 
 
@@ -15,3 +24,451 @@ class TestSuite(FormatSuite):
     suffix = ".parquet"
     in_place = False
     golden = GOLDEN
+
+
+def numbered(path, count=100, **options):
+    with bp.create(path, {"n": bp.Int(), "t": bp.Text()}, **options) as out:
+        for n in range(count):
+            out.append({"n": n, "t": f"text {n}"})
+    return path
+
+
+# --- files of other programs --------------------------------------------------------------------------
+
+
+def test_a_file_of_hugging_face():
+    with bp.open(GOLDEN / "parquet" / "hf.parquet") as reader:
+        assert dict(reader.schema) == {
+            "image": bp.Image("png"),
+            "label": bp.Int(names=("cat", "dog")),
+            "text": bp.Text(),
+            "box": bp.Tensor("float32", (4,)),
+            "grid": bp.Tensor("int32", (2, 3)),
+            # Its statistics do not tell an empty list from a missing one.
+            "tags": bp.Tensor("int64", (None,), optional=True),
+            "meta": bp.Json(optional=True),
+        }
+        sample = reader[5]
+        assert equal(np.full((4, 5, 3), 100, np.uint8), sample["image"])
+        assert equal(np.array([[5, 6, 7], [3, 4, 5]], np.int32), sample["grid"])
+        assert equal(np.arange(5), sample["tags"])
+        assert sample["meta"] == {"a": 5, "b": ["x"] * 5}
+        assert "parquet-cpp" in reader.facts()["written by"]
+
+
+def test_missing_values_by_the_files_own_statistics(tmp_path):
+    table = pa.table({"a": [1, 2, 3], "b": [1, None, 3], "c": ["x", "y", None]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with bp.open(tmp_path / "a.parquet") as reader:
+        assert [field.optional for field in reader.schema.values()] == [False, True, True]
+        assert [sample["b"] for sample in reader] == [1, None, 3]
+    pq.write_table(table, tmp_path / "b.parquet", write_statistics=False)
+    with bp.open(tmp_path / "b.parquet") as reader:
+        assert all(field.optional for field in reader.schema.values())
+        assert [sample["a"] for sample in reader] == [1, 2, 3]
+
+
+def test_kinds_that_the_caller_knows_better(tmp_path):
+    pq.write_table(pa.table({"x": [[1, None], [2]], "n": [1, 2]}), tmp_path / "a.parquet")
+    with bp.open(tmp_path / "a.parquet") as reader, pytest.raises(bp.DecodeError, match="inside of a list"):
+        list(reader)
+    with bp.open(tmp_path / "a.parquet", schema={"x": bp.Json(), "n": bp.Float()}) as reader:
+        assert list(reader) == [{"x": [1, None], "n": 1.0}, {"x": [2], "n": 2.0}]
+    with pytest.raises(bp.FieldNameError, match="no field 'y'"):
+        bp.open(tmp_path / "a.parquet", schema={"y": bp.Json()})
+
+
+def test_names_with_dots_and_structs_beside_them(tmp_path):
+    table = pa.table({"a": [{"b": 1, "c": 2}], "a.b": [3], "a.b.c": ["x"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with bp.open(tmp_path / "a.parquet") as reader:
+        assert reader[0] == {"a": {"b": 1, "c": 2}, "a.b": 3, "a.b.c": "x"}
+        assert reader.select(["a.b"])[0] == {"a.b": 3}
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    pq.write_table(
+        pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "a.parquet"
+    )
+    with pytest.raises(bp.SchemaError, match="two columns are called 'a'"):
+        bp.open(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "brotli", "lz4", "zstd"])
+def test_others_read_what_we_write(compression, tmp_path):
+    schema = {
+        "i": bp.Image(), "n": bp.Int("uint64"), "t": bp.Text(optional=True),
+        "x": bp.Tensor("float32", (2, 3)), "v": bp.Tensor("int16", (None,)),
+        "when": bp.Tensor("datetime64[ms]"), "ok": bp.Bool(),
+    }  # fmt: skip
+    level = 5 if compression in ("gzip", "zstd", "brotli") else None
+    with bp.create(tmp_path / "a.parquet", schema, compression=compression, level=level) as out:
+        for n in range(3):
+            out.append({
+                "i": jpeg(), "n": 2**64 - 1 - n, "t": None if n else "ß",
+                "x": np.full((2, 3), n, np.float32), "v": np.arange(n, dtype=np.int16),
+                "when": np.datetime64(n, "ms"), "ok": n == 1,
+            })  # fmt: skip
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert table.column("i").to_pylist() == [jpeg()] * 3
+    assert table.column("n").to_pylist() == [2**64 - 1, 2**64 - 2, 2**64 - 3]
+    assert table.column("t").to_pylist() == ["ß", None, None]
+    assert table.column("x")[2].as_py() == [[2.0] * 3] * 2
+    assert table.column("v").to_pylist() == [[], [0], [0, 1]]
+    assert table.schema.field("when").type == pa.timestamp("ms")
+    assert table.column("ok").to_pylist() == [False, True, False]
+    group = pq.read_metadata(tmp_path / "a.parquet").row_group(0)
+    used = {group.column(n).path_in_schema: group.column(n).compression for n in range(group.num_columns)}
+    name = {"none": "UNCOMPRESSED"}.get(compression, compression.upper())
+    # A JPEG is packed already.
+    assert used.pop("i") == "UNCOMPRESSED"
+    assert set(used.values()) == {name}
+
+
+def test_options_that_make_no_sense(tmp_path):
+    for wrong in (
+        {"compression": "rar"},
+        {"row_group_size": 0},
+        {"partition_by": "t"},
+        {"partition_by": "n,t"},
+    ):
+        with pytest.raises(bp.OptionError):
+            bp.create(tmp_path / "a.parquet", {"n": bp.Int(), "t": bp.Float()}, **wrong)
+    with pytest.raises(bp.FieldNameError):
+        bp.create(tmp_path / "a.parquet", {"n": bp.Int()}, partition_by="m")
+
+
+# --- row groups -----------------------------------------------------------------------------------------
+
+
+def grouped(path, count=1000, groups=10, width=100):
+    """Groups of equal size, of numbers and bytes."""
+    with bp.create(
+        path, {"n": bp.Int(), "b": bp.Bytes()}, row_group_size=count // groups * (width + 16)
+    ) as out:
+        for start in range(0, count, count // groups):
+            rows = np.arange(start, start + count // groups)
+            data = np.repeat(rows.astype(np.uint8), width)
+            out.append(Columns(n=rows, b=Ragged(data, np.arange(len(rows) + 1) * width)))
+    return path
+
+
+def loads(reader, monkeypatch):
+    """What was decoded, in order."""
+    seen = []
+    load = type(reader)._load
+
+    def noted(self, unit, fields):
+        seen.append((unit, tuple(fields)))
+        return load(self, unit, fields)
+
+    monkeypatch.setattr(type(reader), "_load", noted)
+    return seen
+
+
+def test_row_groups_by_bytes(tmp_path):
+    with bp.open(grouped(tmp_path / "a.parquet")) as reader:
+        assert reader.facts()["row groups"] == 10
+        assert np.bincount(reader.blocks()).tolist() == [100] * 10
+
+
+def test_fields_that_are_not_asked_for_are_not_read(tmp_path, monkeypatch):
+    with bp.open(grouped(tmp_path / "a.parquet")) as reader:
+        seen = loads(reader, monkeypatch)
+        assert reader.read([150, 3], ["n"])["n"].tolist() == [150, 3]
+        assert seen == [(0, ("n",)), (1, ("n",))]
+    # Not even by the library: a damaged column does not disturb the others.
+    whole = bytearray((tmp_path / "a.parquet").read_bytes())
+    chunk = pq.read_metadata(tmp_path / "a.parquet").row_group(0).column(1)
+    whole[chunk.data_page_offset : chunk.data_page_offset + chunk.total_compressed_size] = bytes(
+        chunk.total_compressed_size
+    )
+    (tmp_path / "b.parquet").write_bytes(whole)
+    with bp.open(tmp_path / "b.parquet") as reader:
+        assert reader.select(["n"])[7] == {"n": 7}
+        with pytest.raises(bp.DamagedError, match="row group 0 cannot be read"):
+            reader[7]
+        assert reader[100]["n"] == 100
+
+
+def test_a_quasi_random_epoch_decodes_each_group_once(tmp_path, monkeypatch):
+    with bp.open(grouped(tmp_path / "a.parquet")) as reader:
+        seen = loads(reader, monkeypatch)
+        order = bp.order.quasi_random(len(reader), seed=1, epoch=0, blocks=reader.blocks(), window=4)
+        found = []
+        for start in range(0, 1000, 64):
+            batch = reader.read(order.take(np.arange(start, min(start + 64, 1000))))
+            assert [cell[0] for cell in batch["b"]] == (batch["n"] % 256).tolist()
+            found += batch["n"].tolist()
+        assert sorted(found) == list(range(1000))
+        assert found != sorted(found)
+        assert len(seen) == 10
+
+
+def test_more_groups_than_the_cache_holds(tmp_path, monkeypatch):
+    with bp.open(grouped(tmp_path / "a.parquet"), cache=30_000) as reader:
+        wanted = np.random.default_rng(0).permutation(1000)
+        batch = reader.read(wanted)
+        assert batch["n"].tolist() == wanted.tolist()
+        assert [cell[0] for cell in batch["b"]] == (wanted % 256).tolist()
+        assert reader._cache.bytes <= 30_000
+
+
+def test_missing_cells_of_several_groups(tmp_path):
+    schema = {"t": bp.Text(optional=True), "n": bp.Int(optional=True), "m": bp.Int()}
+    with bp.create(tmp_path / "a.parquet", schema, row_group_size=1) as out:
+        for n in range(90):
+            # The first groups have no missing cell.
+            out.append({"t": None if n > 50 and n % 3 else str(n), "n": None if n % 2 else n, "m": n})
+    with bp.open(tmp_path / "a.parquet") as reader:
+        assert reader.facts()["row groups"] > 3
+        for n in np.random.default_rng(0).permutation(90)[:30]:
+            numbers = [int(n), 89 - int(n), 4]
+            found = reader.subset(numbers)
+            assert [s["t"] for s in found] == [None if k > 50 and k % 3 else str(k) for k in numbers]
+            assert [s["n"] for s in found] == [None if k % 2 else k for k in numbers]
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 130, 1000, 5000])
+def test_scanning_in_pieces_of_any_size(size, tmp_path):
+    with bp.open(grouped(tmp_path / "a.parquet")) as reader:
+        parts = list(reader.scan(size, ["n"]))
+        assert [part.rows for part in parts[:-1]] == [size] * (len(parts) - 1)
+        assert np.concatenate([part["n"] for part in parts]).tolist() == list(range(1000))
+        # Leaving in the middle leaves no thread behind that would wait.
+        assert next(iter(reader.scan(size)))["n"][0] == 0
+
+
+def test_batches_may_be_changed(tmp_path):
+    with bp.open(grouped(tmp_path / "a.parquet")) as reader:
+        for wanted in ([1, 2, 3], [3, 1], [1, 500]):
+            reader.read(wanted)["n"][:] = 0
+            assert reader.read(wanted)["n"].tolist() == wanted
+
+
+def test_readers_survive_a_fork(tmp_path):
+    with bp.open(grouped(tmp_path / "a.parquet")) as reader:
+        reader.read([1, 500])
+        child = os.fork()
+        if child == 0:
+            good = reader.read([2, 700])["n"].tolist() == [2, 700]
+            os._exit(0 if good else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert reader.read([900])["n"].tolist() == [900]
+
+
+def test_loader_gives_arrays_and_pictures(tmp_path):
+    schema = {"image": bp.Image(), "x": bp.Tensor("float32", (3,)), "n": bp.Int()}
+    with bp.create(tmp_path / "a.parquet", schema, row_group_size=2000) as out:
+        for n in range(64):
+            out.append({"image": jpeg(8, 8), "x": np.full(3, n, np.float32), "n": n})
+    loader = bp.Loader(tmp_path / "a.parquet", 16, order="quasi_random", seed=3)
+    batches = list(loader)
+    loader.close()
+    assert {batch["image"].shape for batch in batches} == {(16, 8, 8, 3)}
+    numbers = np.concatenate([batch["n"] for batch in batches])
+    assert sorted(numbers.tolist()) == list(range(64))
+    assert np.array_equal(np.concatenate([batch["x"] for batch in batches])[:, 1], numbers)
+
+
+# --- folders --------------------------------------------------------------------------------------------
+
+
+def test_folders_with_partitions(tmp_path):
+    table = pa.table({"year": [2023, 2024, 2024], "kind": ["a/b", "a/b", None], "n": [1, 2, 3]})
+    pq.write_to_dataset(table, tmp_path / "table", partition_cols=["year", "kind"])
+    with bp.open(tmp_path / "table") as reader:
+        assert reader.format == "parquet"
+        assert dict(reader.schema) == {"n": bp.Int(), "year": bp.Int(), "kind": bp.Text(optional=True)}
+        found = sorted((s["n"], s["year"], s["kind"]) for s in reader)
+        assert found == [(1, 2023, "a/b"), (2, 2024, "a/b"), (3, 2024, None)]
+        assert reader.select(["year"])[0] == {"year": 2023}
+        assert reader.facts()["files"] == 3
+        again = pickle.loads(pickle.dumps(reader))
+        assert list(again) == list(reader)
+
+
+def test_writing_partitions(tmp_path):
+    schema = {"n": bp.Int("int16"), "kind": bp.Text(optional=True), "ok": bp.Bool(), "t": bp.Bytes()}
+    kinds = ["a", "b=c/d", None, "%", "ß", "..", "07"]
+    with bp.create(tmp_path / "a.parquet", schema, partition_by=["kind", "ok"]) as out:
+        for n in range(60):
+            out.append({"n": n, "kind": kinds[n % 7], "ok": n % 2 == 0, "t": bytes([n])})
+        assert "ordered by kind, ok" in out.remarks()[0]
+    with bp.open(tmp_path / "a.parquet") as reader:
+        assert dict(reader.schema) == schema
+        found = {s["n"]: s for s in reader}
+        assert found == {
+            n: {"n": n, "kind": kinds[n % 7], "ok": n % 2 == 0, "t": bytes([n])} for n in range(60)
+        }
+    theirs = pq.read_table(tmp_path / "a.parquet", partitioning="hive")
+    assert sorted(theirs.column("n").to_pylist()) == list(range(60))
+    assert set(theirs.column("kind").to_pylist()) == set(kinds)
+    assert [name for name in os.listdir(tmp_path) if name != "a.parquet"] == []
+
+
+def test_partitions_of_nothing_and_too_many(tmp_path, monkeypatch):
+    with bp.create(tmp_path / "a.parquet", {"n": bp.Int(), "m": bp.Int()}, partition_by="m"):
+        pass
+    assert len(bp.open(tmp_path / "a.parquet")) == 0
+    monkeypatch.setattr("batchplant.formats.parquet.writer.MOST_PARTITIONS", 3)
+    out = bp.create(tmp_path / "b.parquet", {"n": bp.Int(), "m": bp.Int()}, partition_by="m")
+
+    def write():
+        with out:
+            out.append(Columns(n=np.arange(4), m=np.arange(4)))
+
+    with pytest.raises(bp.OptionError, match="more than 3 partitions"):
+        write()
+    schema = {"n": bp.Int(), "t": bp.Text()}
+    with bp.create(tmp_path / "c.parquet", schema, partition_by="t", on_error="skip") as other:
+        for text in ("", "x" * 300, "fine"):
+            other.append({"n": 1, "t": text})
+    assert [problem.field for problem in other.skipped] == ["t", "t"]
+    assert [s["t"] for s in bp.open(tmp_path / "c.parquet")] == ["fine"]
+
+
+def test_folders_of_files(tmp_path):
+    (tmp_path / "d").mkdir()
+    for n in range(11):
+        pq.write_table(pa.table({"n": pa.array([n], pa.int32())}), tmp_path / "d" / f"part-{n}.parquet")
+    (tmp_path / "d" / "_SUCCESS").touch()
+    (tmp_path / "d" / ".part-3.parquet.crc").touch()
+    assert [s["n"] for s in bp.open(tmp_path / "d")] == list(range(11))
+    # A later file has a column more, and a wider one.
+    pq.write_table(pa.table({"n": [2**40], "t": ["x"]}), tmp_path / "d" / "part-11.parquet")
+    with bp.open(tmp_path / "d") as reader:
+        assert dict(reader.schema) == {"n": bp.Int(), "t": bp.Text(optional=True)}
+        assert list(reader)[10:] == [{"n": 10, "t": None}, {"n": 2**40, "t": "x"}]
+        assert reader.where(11).endswith("part-11.parquet")
+    pq.write_table(pa.table({"n": [[1]]}), tmp_path / "d" / "part-12.parquet")
+    with pytest.raises(bp.SchemaError, match="different columns"):
+        bp.open(tmp_path / "d")
+
+
+def test_folders_that_are_something_else(tmp_path):
+    for name in ("_delta_log", "metadata"):
+        pq.write_to_dataset(pa.table({"n": [1]}), tmp_path / name / "t")
+        (tmp_path / name / "t" / name).mkdir()
+        assert not bp.registry.get_format("parquet").matches(bp.format.Probe(str(tmp_path / name / "t")))
+    (tmp_path / "e").mkdir()
+    with pytest.raises(bp.DamagedError, match="no Parquet file"):
+        bp.open(tmp_path / "e", format="parquet")
+
+
+# --- parts of a file ------------------------------------------------------------------------------------
+
+
+def test_a_file_of_many_parts_has_one_footer(tmp_path):
+    schema = {"n": bp.Int(), "t": bp.Text(), "x": bp.Tensor("float32", (2,)), "i": bp.Image()}
+    out = bp.create(tmp_path / "a.parquet", schema)
+    for n in range(40):
+        out.append({"n": n, "t": str(n), "x": np.full(2, n, np.float32), "i": jpeg()})
+        if n % 10 == 9:
+            out.checkpoint()
+    out.close()
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert table.column("n").to_pylist() == list(range(40))
+    assert table.column("x")[39].as_py() == [39.0, 39.0]
+    assert pq.read_metadata(tmp_path / "a.parquet").num_row_groups == 4
+    assert bp.verify(tmp_path / "a.parquet", decode=True).problems == []
+    assert cells(bp.open(tmp_path / "a.parquet"))["t"] == [str(n).encode() for n in range(40)]
+
+
+def test_partitions_resume(tmp_path):
+    target = str(tmp_path / "a.parquet")
+    schema = bp.Schema({"n": bp.Int(), "m": bp.Int()})
+    writer = bp.registry.get_format("parquet").writer
+    for resume, part in ((False, range(30)), (True, range(30, 60))):
+        out = writer(target, schema, bp.WriteOptions(resume=resume), partition_by=["m"])
+        for n in part:
+            out.append({"n": n, "m": n % 4})
+        if resume:
+            out.close()
+        else:
+            out.checkpoint()
+            out.append({"n": 99, "m": 9})
+            out.suspend()
+    assert sorted((s["n"], s["m"]) for s in bp.open(target)) == [(n, n % 4) for n in range(60)]
+
+
+def test_footers_come_apart_and_together(tmp_path):
+    """Every kind of value that a footer may have is kept."""
+    table = pa.table({f"column {n}": pa.array([n, None, 2]) for n in range(20)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1, write_page_index=True, store_schema=True)
+    whole = (tmp_path / "a.parquet").read_bytes()
+    size = int.from_bytes(whole[-8:-4], "little")
+    tail = footer.merge([(0, whole[-8 - size : -8])])
+    assert tail == whole[-8 - size :]
+    shifted = pa.BufferReader(b"x" * 100 + whole + footer.merge([(100, whole[-8 - size : -8])]))
+    assert pq.ParquetFile(shifted).read().equals(table)
+
+
+# --- damage ---------------------------------------------------------------------------------------------
+
+
+def rewritten(path, change):
+    """The file with another footer."""
+    whole = path.read_bytes()
+    size = int.from_bytes(whole[-8:-4], "little")
+    tree = footer._Reader(whole[-8 - size : -8]).struct()
+    change(tree)
+    out = footer.io.BytesIO()
+    footer._write_struct(out, tree)
+    data = out.getvalue()
+    path.write_bytes(whole[: -8 - size] + data + len(data).to_bytes(4, "little") + b"PAR1")
+
+
+@pytest.mark.parametrize("rows", [-1, 0, 99, 2**62])
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_lies_about_the_number_of_rows(rows, everywhere, tmp_path):
+    numbered(tmp_path / "a.parquet")
+
+    def change(tree):
+        tree[3] = (6, rows)
+        if everywhere:
+            for group in tree[4][1][1]:
+                group[3] = (6, rows)
+                for column in group[1][1][1]:
+                    column[3][1][5] = (6, rows)
+
+    rewritten(tmp_path / "a.parquet", change)
+    if everywhere and rows in (0, 99):
+        # Nothing contradicts it: these are the rows.
+        assert len(bp.open(tmp_path / "a.parquet")) == rows
+    else:
+        with pytest.raises(bp.DamagedError, match=r"a\.parquet"):
+            bp.open(tmp_path / "a.parquet")
+
+
+def test_a_damaged_row_group_is_not_tried_again_and_again(tmp_path, monkeypatch):
+    path = grouped(tmp_path / "a.parquet")
+    whole = bytearray(path.read_bytes())
+    chunk = pq.read_metadata(path).row_group(3).column(0)
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    whole[start : start + 16] = bytes(16)
+    path.write_bytes(whole)
+    with bp.open(path) as reader:
+        seen = loads(reader, monkeypatch)
+        problems = list(reader.verify())
+        assert {problem.sample for problem in problems} == set(range(300, 400))
+        assert all("row group 3" in problem.message for problem in problems)
+        # Once with all fields, once with each.
+        assert len([one for one in seen if one[0] == 3]) == 3
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1PAR1", b"PAR1\xff\xff\xff\x7fPAR1", bytes(100)])
+def test_files_that_are_none(data, tmp_path):
+    (tmp_path / "a.parquet").write_bytes(data)
+    with pytest.raises(bp.DamagedError):
+        bp.open(tmp_path / "a.parquet", format="parquet")
+
+
+def test_closed_readers_hold_nothing(tmp_path):
+    reader = bp.open(numbered(tmp_path / "a.parquet"))
+    list(itertools.islice(reader, 5))
+    reader.read([0])
+    reader.close()
+    assert len(reader._cache) == 0
+    with pytest.raises(bp.OptionError, match="closed"):
+        reader.read([1])

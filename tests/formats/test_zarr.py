@@ -1,5 +1,6 @@
 """Zarr: the suite, stores that zarr-python and tensorstore wrote, and those that nobody honest wrote."""
 
+import importlib
 import itertools
 import json
 import multiprocessing
@@ -333,6 +334,32 @@ def test_an_epoch_unpacks_each_chunk_once(tmp_path):
         assert not np.array_equal(found, np.sort(found))
         # 20 of x, 21 of the offsets, 1 of the text.
         assert reader._cache.made <= 42
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks_per_shard": 2}, {"compression": "none"}], ids=str)
+def test_a_conversion_resumes_in_the_middle_of_chunks(options, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("batchplant.convert"), "CHECKPOINT_SECONDS", 0)
+    schema, samples = ordinary(300)
+    write(tmp_path / "a.npz", schema, samples)
+    how = {"target_options": {"chunk_samples": 7, **options}}
+    done = []
+
+    def interrupt(now, _):
+        done.append(now)
+        if len(done) == 3:
+            raise KeyboardInterrupt
+
+    bp.convert(tmp_path / "a.npz", tmp_path / "whole.zarr", **how)
+    with pytest.raises(KeyboardInterrupt):
+        bp.convert(tmp_path / "a.npz", tmp_path / "b.zarr", progress=interrupt, **how)
+    found = bp.convert(tmp_path / "a.npz", tmp_path / "b.zarr", resume=True, **how)
+    assert 0 < found.resumed_at < 300
+    files = [
+        file.relative_to(tmp_path / "b.zarr") for file in (tmp_path / "b.zarr").rglob("*") if file.is_file()
+    ]
+    assert len(files) > 50 / options.get("chunks_per_shard", 1)
+    for file in files:
+        assert (tmp_path / "b.zarr" / file).read_bytes() == (tmp_path / "whole.zarr" / file).read_bytes()
 
 
 def test_only_what_is_asked_for_is_read(tmp_path):

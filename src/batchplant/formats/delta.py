@@ -112,7 +112,7 @@ class DeltaReader(LakeReader):
         self._set_parts([part for _, part in parts], described, schema)
 
     def facts(self) -> dict[str, Any]:
-        return self._facts
+        return {**super().facts(), **self._facts}
 
 
 def _check_features(table: Any, path: str) -> None:
@@ -136,7 +136,6 @@ def _facts(table: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"version": table.version()}
     for name, value in (("name", table.metadata().name), ("about", table.metadata().description)):
         found |= {name: value} if value else {}
-    found["files"] = len(table.file_uris())
     if table.metadata().partition_columns:
         found["partitioned by"] = ", ".join(table.metadata().partition_columns)
     for one in table.history(HISTORY):
@@ -174,15 +173,12 @@ def _parts(table: Any, path: str, described: Any, outside: bool) -> Iterator[tup
 def _place(path: str, found: str, outside: bool) -> str:
     """The file of an action: its path is relative to the table, and quoted as a URL."""
     file = urllib.parse.unquote(found).removeprefix("file://")
-    if is_remote(path) or is_remote(file):
-        return file if is_remote(file) else f"{path.rstrip('/')}/{file}"
-    file = os.path.normpath(os.path.join(path, file))
-    if not outside and os.path.commonpath([os.path.abspath(path), os.path.abspath(file)]) != os.path.abspath(
-        path
-    ):
-        raise UnsafeError(
-            f"it lists {file}, which is not its own; outside=True reads it all the same", path=path
-        )
+    root = path.rstrip("/") if is_remote(path) else os.path.abspath(path)
+    if not is_remote(file):
+        file = f"{root}/{file}" if is_remote(path) else os.path.normpath(os.path.join(path, file))
+    plain = file if is_remote(file) else os.path.abspath(file)
+    if not outside and (not plain.startswith(f"{root}/") or ".." in plain.split("/")):
+        raise UnsafeError(f"it lists {file}, which is not its own; outside=True reads it all the same")
     return file
 
 

@@ -128,9 +128,8 @@ class JsonReader(TextReader):
         for number, name in enumerate(fields):
             field = self.schema[name]
             try:
-                found[name] = text.column(
-                    field, _texts(field, data, kind[number], start[number], size[number])
-                )
+                cells = _texts(field, data, kind[number], start[number], size[number], self.note is None)
+                found[name] = text.column(field, cells)
             except BatchplantError as error:
                 row = error.sample
                 at = None if row is None or kind[number][row] == ABSENT else start[number][row]
@@ -187,9 +186,12 @@ def _field(key: dict[str, Any], length: int) -> Field:
     return result
 
 
-def _texts(field: Field, data: U8, kind: U8, start: I64, size: I64) -> text.Texts:
+def _texts(field: Field, data: U8, kind: U8, start: I64, size: I64, foreign: bool) -> text.Texts:
     """The text of values, where they are of the field's kind."""
-    missing = (kind == ABSENT) | ((kind == NULL) if field.optional or not isinstance(field, Json) else False)
+    missing = kind == ABSENT
+    # In a Json field a null is a value, unless others wrote it and some are missing.
+    if not isinstance(field, Json) or (foreign and field.optional):
+        missing |= kind == NULL
     if isinstance(field, Json):
         quoted = ((kind == STRING) | (kind == ESCAPED)).astype(np.int64)
         return text.Texts(data, start - quoted, np.where(missing, -1, size + 2 * quoted))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..codecs.arrow import KEY, from_arrow, pyarrow, schema_of
+from ..codecs.arrow.infer import check_names
 from ..codecs.arrow.types import is_file_struct
 from ..codecs.cells import encode_samples
 from ..columns import I64, Column, Columns
@@ -43,6 +44,7 @@ class ParquetPart:
             self.metadata = file.metadata
             self.schema = file.schema_arrow
             # Names are decoded only when they are asked for.
+            check_names(self.schema)
             self._leaves = _leaves_of(self.schema)
             self.rows = self._rows()
             self._idle.append(file)
@@ -174,8 +176,11 @@ class PartsReader(TableReader):
             raise DamagedError("there is no Parquet file in it", path=self.path)
         pa = pyarrow()
         first = self._parts[0]
+        schemas = [part.schema for part in self._parts]
         try:
-            arrow = pa.unify_schemas([part.schema for part in self._parts], promote_options="permissive")
+            arrow = schemas[0]
+            if len(schemas) > 1:
+                arrow = pa.unify_schemas(schemas, promote_options="permissive")
         except pa.ArrowException as error:
             raise SchemaError(
                 f"the files have different columns: {_first_line(error)}", path=self.path

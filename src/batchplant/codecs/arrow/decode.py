@@ -66,7 +66,10 @@ def _column(field: Field, array: Any) -> Column:
         if isinstance(field, Int | Float | Bool):
             return _number_column(field, *_values(array, np.dtype(getattr(field, "dtype", "bool"))))
         return _ragged(field, array)
-    except (pa.ArrowException, UnicodeDecodeError) as error:
+    except BatchplantError:
+        raise
+    # ValueError: a buffer that is too small, a name that is no UTF-8.
+    except (pa.ArrowException, ValueError) as error:
         raise DecodeError(f"not {field}: {error}") from None
 
 
@@ -95,13 +98,26 @@ def _plain(array: Any) -> Any:
             array = array.cast(pa.large_string() if types.is_string_view(kind) else pa.large_binary())
         elif types.is_list_view(kind) or types.is_large_list_view(kind):
             array.validate(full=True)
-            plain = pa.list_ if types.is_list_view(kind) else pa.large_list
-            array = array.cast(plain(kind.value_field))
+            array = _as_lists(array)
         elif is_file_struct(kind):
             names = [one.name for one in kind]
             array = array.flatten()[names.index("bytes")]
         else:
             return array
+
+
+def _as_lists(array: Any) -> Any:
+    """A list view as lists one after another; the library's own cast gives wrong offsets."""
+    pa = pyarrow()
+    wide = np.dtype(np.int64 if pa.types.is_large_list_view(array.type) else np.int32)
+    sizes = np.zeros(0, np.int64)
+    if len(array):
+        sizes = np.frombuffer(array.buffers()[2], wide, len(array), array.offset * wide.itemsize)
+    valid = _valid(array)
+    offsets = starts_of(sizes if valid is None else np.where(valid, sizes, 0))
+    buffers = [None if valid is None else pa.array(valid).buffers()[1], pa.py_buffer(offsets)]
+    kind = pa.large_list(array.type.value_field)
+    return pa.Array.from_buffers(kind, len(array), buffers, children=[array.flatten()])
 
 
 def _valid(array: Any) -> Flags | None:

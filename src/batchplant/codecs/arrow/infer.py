@@ -59,10 +59,7 @@ def schema_of(found: Any, sample: Any = None, *, nulls: Collection[str] | None =
 
     ``nulls``: the columns in which values are missing; None: any that may have some counts as one.
     """
-    names = list(found.names)
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise SchemaError(f"two columns are called {twice!r}")
+    check_names(found)
     features = _features(found.metadata)
     fields: dict[str, Field] = {}
     for one in found:
@@ -76,6 +73,14 @@ def schema_of(found: Any, sample: Any = None, *, nulls: Collection[str] | None =
         missing = one.nullable if nulls is None else one.name in nulls
         fields[one.name] = dataclasses.replace(field, optional=bool(missing)) if missing else field
     return Schema(fields)
+
+
+def check_names(found: Any) -> None:
+    """SchemaError where two columns have one name."""
+    names = list(found.names)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SchemaError(f"two columns are called {twice!r}")
 
 
 def _described(one: Any) -> Field | None:

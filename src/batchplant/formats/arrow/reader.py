@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from ...codecs.arrow import from_arrow, pyarrow, schema_of
+from ...codecs.arrow.infer import check_names
 from ...codecs.arrow.types import is_file_struct
 from ...columns import I64, Column, Columns, Ragged, Spans, starts_of
-from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
+from ...errors import BatchplantError, DamagedError, Problem, SchemaError, UnsafeError
 from ...format import Probe
 from ...records import GivenSchema, given_schema
 from ...schema import Field, Schema
-from ...storage import MappedSource, Source, is_remote, open_source
+from ...storage import MappedSource, Source, open_source
 from ...tables import TableReader
 from .inplace import Places, places_of, shape_of
 from .layout import (
@@ -34,16 +33,15 @@ from .layout import (
     read_message,
     tree_size,
 )
-
-# What save_to_disk leaves in a folder, and in the folder of several splits.
-STATE, SPLITS = "state.json", "dataset_dict.json"
+from .saved import SPLITS, STATE, saved_files
 
 
 class Part:
     """One file: its schema, and where its record batches are."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, feather1: bool = False) -> None:
         self.path = path
+        self._feather1 = feather1
         self.source: Source = open_source(path)
         self.ended = True
         self._table: Any = None
@@ -69,6 +67,7 @@ class Part:
             raise DamagedError("it does not begin with a schema")
         self._first = first
         self.schema = pyarrow().ipc.read_schema(self._buffer(first.offset, first.end))
+        check_names(self.schema)
         messages = self._listed() if self.file else self._walked(first.end)
         for message in messages:
             if message.kind == BATCH:
@@ -89,6 +88,11 @@ class Part:
 
     def _open_feather(self) -> None:
         """The first version of Feather has a layout of its own; the library reads it whole."""
+        if not self._feather1:
+            raise UnsafeError(
+                "this is Feather's first version, and pyarrow's reader of it crashes the process on damaged files;"
+                " open it with feather1=True (--option feather1=true) only if you trust its source"
+            )
         import pyarrow.feather
 
         self.file = False
@@ -189,6 +193,7 @@ class ArrowReader(TableReader):
 
     ``schema``: the kinds of some fields, in place of those that the types mean. ``split``: which part of a
     folder that holds several. ``cache``: bytes of decoded record batches to keep (default 256 MiB).
+    ``feather1``: also Feather's first version, which a damaged file can crash the process with.
     """
 
     unit_name, unit_names = "record batch", "record batches"
@@ -200,10 +205,11 @@ class ArrowReader(TableReader):
         schema: GivenSchema | str | None = None,
         split: str | None = None,
         cache: int | None = None,
+        feather1: bool = False,
     ) -> None:
         self.path = path
         given = given_schema(schema) if schema is not None else {}
-        self._parts = [Part(one) for one in _files(path, split)]
+        self._parts = [Part(one, feather1) for one in saved_files(path, split)]
         try:
             self.schema = self._joined(given)
             rows = [count for part in self._parts for count in part.rows]
@@ -348,46 +354,6 @@ class ArrowReader(TableReader):
         super().close()
         for part in self._parts:
             part.close()
-
-
-def _files(path: str, split: str | None) -> list[str]:
-    """The files of a dataset: the path itself, or those that a saved folder lists."""
-    if is_remote(path) or not os.path.isdir(path):
-        return [path]
-    if SPLITS in os.listdir(path):
-        splits = _json(os.path.join(path, SPLITS)).get("splits")
-        names = [str(one) for one in splits] if isinstance(splits, list) else []
-        chosen = names[0] if split is None and len(names) == 1 else split
-        if chosen is None or chosen not in names:
-            raise OptionError(f"choose one of its splits with split=…: {', '.join(names)}", path=path)
-        return _files(os.path.join(path, _name(chosen, path)), None)
-    state = _json(os.path.join(path, STATE))
-    listed = state.get("_data_files")
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed) or not listed:
-        raise DamagedError("it lists no data files", path=os.path.join(path, STATE))
-    if state.get("_indices_data_files"):
-        raise SchemaError(
-            "it is saved with a list of indices; save it again with flatten_indices()", path=path
-        )
-    return [os.path.join(path, _name(str(one.get("filename")), path)) for one in listed]
-
-
-def _json(path: str) -> dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:
-        raise DamagedError(f"it cannot be read: {error}", path=path) from None
-    if not isinstance(found, dict):
-        raise DamagedError("it is no JSON object", path=path)
-    return found
-
-
-def _name(name: str, path: str) -> str:
-    """A name that came out of a file is no path."""
-    if not name or name != os.path.basename(name) or name in (".", ".."):
-        raise DamagedError(f"{name!r} is no file in this folder", path=path)
-    return name
 
 
 def sniff(probe: Probe) -> bool:

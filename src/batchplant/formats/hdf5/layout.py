@@ -28,10 +28,12 @@ from .types import Part, parts_of, walk
 NOTE = "batchplant"
 ATTRIBUTE_MOST = 64 << 10
 TEXTS_SECONDS = 20
+# Those that can be undone here, by us or by the library.
 FILTERS = {
-    1: "gzip", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf",
-    32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32026: "blosc2",
+    1: "gzip", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 307: "bzip2",
+    32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd", 32026: "blosc2",
 }  # fmt: skip
+BITSHUFFLE = 32008
 
 
 @dataclasses.dataclass
@@ -83,10 +85,6 @@ class Table:
         }  # fmt: skip
         if {code for code, _ in self.filters} <= stored.OURS:
             return stored.Chunks(source, cache, self.path, **known)  # type: ignore[arg-type]
-        if any(part.kind == "vlen" for part in self.parts):
-            raise SchemaError(
-                "cells of varying length behind this compression are not read; use gzip or none"
-            )
         check_filters(code for code, _ in self.filters)
         return stored.Library(source, cache, self.path, kind=self.kind, flags=self.flags, **known)
 
@@ -129,17 +127,16 @@ def open_file(path: str, source: Source, *, swmr: bool = False) -> Any:
 def check_filters(filters: Iterable[int]) -> None:
     """MissingLibraryError where there is nothing that undoes one of them."""
     for code in filters:
+        if code not in FILTERS:
+            raise SchemaError(f"it is compressed with filter {code}, which is not read")
         if h5py.h5z.filter_avail(code):
             continue
         try:
             import hdf5plugin  # noqa: F401
         except ImportError:
-            name = FILTERS.get(code, f"filter {code}")
             raise MissingLibraryError(
-                f'{name} needs hdf5plugin: pip install "batchplant[hdf5-filters]"'
+                f'{FILTERS[code]} needs hdf5plugin: pip install "batchplant[hdf5-filters]"'
             ) from None
-        if not h5py.h5z.filter_avail(code):
-            raise SchemaError(f"it is compressed with filter {code}, which nothing here knows")
 
 
 def load(path: str, source: Source, *, group: str, swmr: bool) -> File:
@@ -206,7 +203,11 @@ def _table(dataset: Any, source: Source, base: int) -> Table:
     if layout == h5py.h5d.CHUNKED:
         table.chunk = tuple(int(size) for size in plist.get_chunk())
         filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
-        table.filters = tuple((int(code), tuple(map(int, values))) for code, _, values, _ in filters)
+        # Bitshuffle puts three numbers before those it is given, and would do so again.
+        table.filters = tuple(
+            (int(code), tuple(map(int, values[3:] if code == BITSHUFFLE else values)))
+            for code, _, values, _ in filters
+        )
         table.flags = tuple(int(flags) for _, flags, _, _ in filters)
         varying = any(part.kind == "vlen" for part in parts)
         # What stands in place of cells of varying length is just bytes here, and not to be followed.

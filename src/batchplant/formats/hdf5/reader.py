@@ -69,6 +69,7 @@ class Hdf5Reader(Reader):
             source.close()
             source = open_source(self.path)
         self._source = source
+        self._opened: list[Stored] = []
         try:
             if file.note is not None:
                 self._open_noted(file, source)
@@ -93,7 +94,9 @@ class Hdf5Reader(Reader):
         return {name: values for name, values in file.attributes.items() if values}
 
     def _stored(self, table: Table) -> Stored:
-        return table.stored(self._source, self._cache)
+        found = table.stored(self._source, self._cache)
+        self._opened.append(found)
+        return found
 
     # -- our own files ---------------------------------------------------------------------------------
 
@@ -295,6 +298,8 @@ class Hdf5Reader(Reader):
         return found
 
     def close(self) -> None:
+        for one in self._opened:
+            one.close()
         self._cache.clear()
         self._source.close()
 

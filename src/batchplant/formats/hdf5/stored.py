@@ -7,6 +7,7 @@ Only for filters that are not ours the library unpacks.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
@@ -29,6 +30,8 @@ SHRINKS_MOST = 1100
 TRUSTED = 64 << 20
 # More samples than this have to take some room in the file.
 EMPTY_MOST = 1_000_000
+# Files in memory need names of their own.
+SCRATCH = itertools.count()
 
 
 class Stored:
@@ -215,39 +218,44 @@ class Library(Chunks):
         self._lock = threading.Lock()
 
     def _unpack(self, number: int) -> U8:
-        place = int(self.places[number])
+        place, mask = int(self.places[number]), int(self.masks[number])
         data = self.source.view(place, int(self.sizes[number]))
         # Another thread may have held the lock when the process was forked.
         if self._process not in (-1, os.getpid()):
             self._lock, self._process = threading.Lock(), -1
         out = np.empty(self.bytes, dtype=np.uint8)
         try:
+            import h5py
+
             with self._lock:
-                dataset, kind, whole = self._scratch()
-                at = (0,) * len(self.shape)
-                dataset.write_direct_chunk(at, data.tobytes(), filter_mask=int(self.masks[number]))
-                dataset.read(whole, whole, out, kind)
+                dataset = self._scratch(mask)
+                dataset.write_direct_chunk((0,) * len(self.shape), data.tobytes())
+                dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, out, dataset.get_type())
         # The library raises what it likes.
         except Exception as error:
             raise DamagedError(f"a chunk cannot be unpacked: {error}", offset=place) from None
         return out
 
-    def _scratch(self) -> tuple[Any, Any, Any]:
-        """A dataset of one chunk, with the same type and filters; its type, and what means all of it."""
+    def _scratch(self, mask: int) -> Any:
+        """A dataset of one chunk with the same type and filters, in memory.
+
+        One for each mask, without the filters that it leaves out: the library itself forgets masks.
+        """
         import h5py
 
         if self._process == -1:
-            name = f"batchplant {id(self)}"
+            name = f"batchplant {os.getpid()} {next(SCRATCH)}"
             self._file = h5py.File(name, "w", driver="core", backing_store=False, rdcc_nbytes=0)
+            self._process = os.getpid()
+        if str(mask) not in self._file:
             plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             plist.set_chunk(self.shape)
-            for (code, values), flags in zip(self.filters, self._flags, strict=True):
-                plist.set_filter(code, flags, values)
-            self._type = h5py.h5t.decode(self._kind)
-            space = h5py.h5s.create_simple(self.shape)
-            self._dataset = h5py.h5d.create(self._file.id, b"chunk", self._type, space, plist)
-            self._process = os.getpid()
-        return self._dataset, self._type, h5py.h5s.ALL
+            for step, ((code, values), flags) in enumerate(zip(self.filters, self._flags, strict=True)):
+                if not mask >> step & 1:
+                    plist.set_filter(code, flags, values)
+            kind, space = h5py.h5t.decode(self._kind), h5py.h5s.create_simple(self.shape)
+            h5py.h5d.create(self._file.id, str(mask).encode(), kind, space, plist)
+        return self._file[str(mask)].id
 
     def close(self) -> None:
         if self._process == os.getpid():

@@ -8,19 +8,21 @@ that was moved or copied can be read and added to.
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
 from pyarrow.fs import LocalFileSystem
+from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table
 
-from ...errors import UnsafeError
+from ...errors import OptionError, UnsafeError
+from ...lake import wrapped
+from .table import CATALOG, CATALOG_NAME, NAME, local, newest
 
-
-def local(path: str) -> str:
-    """A location without its scheme, made plain."""
-    return os.path.abspath(re.sub(r"^file:(?=/)(//)?", "", path))
+# Properties that name code to be run.
+CODE = ("py-io-impl", "write.py-location-provider.impl", "py-catalog-impl")
 
 
 class FolderIO(PyArrowFileIO):  # type: ignore[misc]
@@ -64,3 +66,29 @@ class FolderCatalog(SqlCatalog):  # type: ignore[misc]
     def _load_file_io(self, properties: Any = None, location: str | None = None) -> Any:
         """Never a class that the table's own properties name."""
         return self._files
+
+
+def from_folder(folder: str, outside: bool = False) -> Any:
+    """The table in a folder, to be read."""
+    file = newest(folder)
+    where = {"folder": folder, "outside": "yes" if outside else "no"}
+    with wrapped(file):
+        found = FromInputFile.table_metadata(FolderIO({**where, "location": folder}).new_input(file))
+        # Not StaticTable: it would import whatever class the metadata names.
+        files = FolderIO({**where, "location": found.location})
+        return Table(NAME, found, file, files, NoopCatalog(CATALOG_NAME))
+
+
+def folder_catalog(folder: str, location: str | None = None) -> Any:
+    """The catalog in a table's folder, to write to; ``location``: what a new table calls the folder."""
+    if "?" in folder:
+        raise OptionError("the path of an SQLite catalog cannot have a question mark", path=folder)
+    if location is None:
+        found = from_folder(folder).metadata
+        location = found.location
+        for name in CODE:
+            if name in found.properties:
+                raise UnsafeError(f"the table's property {name} names code to be run", path=folder)
+    os.makedirs(folder, exist_ok=True)
+    file = os.path.join(os.path.abspath(folder), CATALOG)
+    return FolderCatalog(CATALOG_NAME, file, FolderIO({"location": location, "folder": folder}))

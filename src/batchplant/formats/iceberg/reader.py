@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from ...errors import DamagedError, NotFoundError, OptionError, UnknownFormatErr
 from ...lake import LakeReader, Part, as_time, first_line, wrapped
 from ...schema import Field
 from .manifests import files_of
-from .table import FIELDS, from_folder, open_catalog
+from .table import FIELDS, library, local, open_catalog
 
 ID = b"PARQUET:field_id"
 # Snapshots that `info` shows.
@@ -26,8 +25,8 @@ class IcebergReader(LakeReader):
 
     ``catalog``: the name of a pyiceberg catalog, or its properties; the path is then the table's name in it.
     ``schema``: kinds for some fields, in place of those that were found. ``schema_id``: the number of the
-    table's own schema that is used; by default the one that the snapshot had, for the latest state the current
-    one. ``outside``: also read files that do not lie in the table's folder.
+    table's own schema that is used; by default the one that the snapshot had, and for the latest state the
+    current one. ``outside``: also read files that do not lie in the table's folder.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class IcebergReader(LakeReader):
         if sum(one is not None for one in (snapshot, at, ref)) > 1:
             raise OptionError("choose a snapshot, a ref or a time", path=path)
         self.path = path if catalog is not None else path.removeprefix("file://")
-        self._table = _load(path, catalog) if catalog is not None else from_folder(self.path, outside)
+        self._table = _load(self.path, catalog, outside)
         with wrapped(self.path):
             chosen = self._choose(snapshot, at, ref)
             latest = snapshot is None and at is None and ref is None
@@ -116,7 +115,7 @@ class IcebergReader(LakeReader):
         whole = self._needs_library()
         for _, file in files:
             task = tasks.get(file.file_path) or FileScanTask(file)
-            place = getattr(table.io, "place", str)(file.file_path)
+            place = self._place(file.file_path)
             if whole or task.delete_files or file.file_format != FileFormat.PARQUET:
                 scan = _Scan(table, self._fields, task)
                 rows = len(scan(self._fields.fields[0].name)) if task.delete_files else file.record_count
@@ -125,6 +124,10 @@ class IcebergReader(LakeReader):
                 if file.record_count < 0:
                     raise DamagedError(f"a file of {file.record_count} rows", path=place)
                 yield Part(place, file.record_count, file.file_size_in_bytes)
+
+    def _place(self, location: str) -> str:
+        found = getattr(self._table.io, "place", str)(location)
+        return local(found) if found.startswith("file:") else str(found)
 
     def _plan(self, snapshot: Any) -> Any:
         try:
@@ -138,14 +141,6 @@ class IcebergReader(LakeReader):
         nested = any(one.field_type.is_struct or "struct<" in str(one.field_type) for one in fields)
         default = any(getattr(one, "initial_default", None) is not None for one in fields)
         return default or (nested and len(self._table.metadata.schemas) > 1)
-
-    @contextlib.contextmanager
-    def _opened(self, path: str) -> Iterator[Any]:
-        if hasattr(self._table.io, "place"):
-            yield path
-            return
-        with self._table.io.new_input(path).open() as file:
-            yield file
 
     def _column_in(self, file: Any, part: Part, name: str) -> str | None:
         wanted = str(self._fields.find_field(name).field_id).encode()
@@ -177,7 +172,7 @@ class IcebergReader(LakeReader):
         return found
 
     def facts(self) -> dict[str, Any]:
-        return {**self._facts, "files": len(self._parts)}
+        return {**super().facts(), **self._facts}
 
 
 class _Scan:
@@ -195,12 +190,17 @@ class _Scan:
         return found.column(name)
 
 
-def _load(name: str, catalog: str | Mapping[str, str]) -> Any:
+def _load(path: str, catalog: str | Mapping[str, str] | None, outside: bool) -> Any:
+    library()
     from pyiceberg.exceptions import NoSuchTableError
 
+    from .folder import from_folder
+
+    if catalog is None:
+        return from_folder(path, outside)
     opened = open_catalog(catalog)
-    with wrapped(name):
+    with wrapped(path):
         try:
-            return opened.load_table(name)
+            return opened.load_table(path)
         except NoSuchTableError:
             raise NotFoundError("the catalog has no such table") from None

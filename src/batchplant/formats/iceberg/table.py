@@ -1,4 +1,4 @@
-"""Tables of pyiceberg: from a folder, or from a catalog."""
+"""What a table is called, where its metadata is, and its catalog."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from ...errors import (
     MissingLibraryError,
     NotFoundError,
     OptionError,
-    UnsafeError,
 )
 from ...lake import conflict, first_line, wrapped
 
@@ -25,18 +24,21 @@ CATALOG = "catalog.db"
 NAME, CATALOG_NAME = ("default", "table"), "batchplant"
 # Field number → our description of it.
 FIELDS = "batchplant.fields"
-# Properties that name code to be run.
-CODE = ("py-io-impl", "write.py-location-provider.impl", "py-catalog-impl")
 
 
 def library() -> Any:
     try:
-        import pyiceberg
+        import pyiceberg.catalog.sql
     except ImportError:
         raise MissingLibraryError(
             'Iceberg needs the package pyiceberg: pip install "batchplant[iceberg]"'
         ) from None
     return pyiceberg
+
+
+def local(path: str) -> str:
+    """A location without its scheme, made plain."""
+    return os.path.abspath(re.sub(r"^file:(?=/)(//)?", "", path))
 
 
 def newest(folder: str) -> str:
@@ -80,24 +82,6 @@ def _quoted(path: str) -> str:
     return re.sub(r"[%?#]", lambda found: f"%{ord(found[0]):02x}", os.path.abspath(path))
 
 
-def from_folder(folder: str, outside: bool = False) -> Any:
-    """The table in a folder, to be read."""
-    library()
-    from pyiceberg.catalog.noop import NoopCatalog
-    from pyiceberg.serializers import FromInputFile
-    from pyiceberg.table import Table
-
-    from .folder import FolderIO
-
-    file = newest(folder)
-    where = {"folder": folder, "outside": "yes" if outside else "no"}
-    with wrapped(file):
-        found = FromInputFile.table_metadata(FolderIO({**where, "location": folder}).new_input(file))
-        # Not StaticTable: it would import whatever class the metadata names.
-        files = FolderIO({**where, "location": found.location})
-        return Table(NAME, found, file, files, NoopCatalog(CATALOG_NAME))
-
-
 def open_catalog(given: str | Mapping[str, str]) -> Any:
     """Any catalog: the name of one in pyiceberg's configuration, or its properties."""
     library()
@@ -107,24 +91,6 @@ def open_catalog(given: str | Mapping[str, str]) -> Any:
         return load_catalog(given) if isinstance(given, str) else load_catalog(CATALOG_NAME, **given)
     except Exception as error:
         raise OptionError(f"the catalog cannot be opened: {first_line(error)}") from None
-
-
-def folder_catalog(folder: str, location: str | None = None) -> Any:
-    """The catalog in a table's folder, to write to; ``location``: what a new table calls the folder."""
-    library()
-    from .folder import FolderCatalog, FolderIO
-
-    if "?" in folder:
-        raise OptionError("the path of an SQLite catalog cannot have a question mark", path=folder)
-    if location is None:
-        found = from_folder(folder).metadata
-        location = found.location
-        for name in CODE:
-            if name in found.properties:
-                raise UnsafeError(f"the table's property {name} names code to be run", path=folder)
-    os.makedirs(folder, exist_ok=True)
-    file = os.path.join(os.path.abspath(folder), CATALOG)
-    return FolderCatalog(CATALOG_NAME, file, FolderIO({"location": location, "folder": folder}))
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from ...schema import Schema
 from ...storage import Partial
 from ...writer import WriteOptions
 from .reader import IcebergReader
-from .table import CATALOG, FIELDS, METADATA, NAME, folder_catalog, library, open_catalog, transaction
+from .table import CATALOG, FIELDS, METADATA, NAME, library, open_catalog, transaction
 
 
 class IcebergWriter(LakeWriter):
@@ -95,6 +95,8 @@ class IcebergWriter(LakeWriter):
         return None
 
     def _create(self, folder: Path) -> None:
+        from .folder import folder_catalog
+
         location = f"file://{os.path.abspath(self.path)}"
         with contextlib.closing(folder_catalog(str(folder), location)) as catalog:
             self._make(catalog, location)
@@ -108,6 +110,8 @@ class IcebergWriter(LakeWriter):
             self._add(change)
 
     def _commit(self) -> None:
+        from .folder import folder_catalog
+
         own = self._catalog is None
         catalog: Any = folder_catalog(self.path) if own else self._catalog
         try:
