@@ -87,9 +87,60 @@ def opening(found: dict[str, Any]) -> Iterator[str]:
     yield machine(found)
 
 
+def per_second(what: str, found: dict[str, Any], ratio: dict[str, Any], head: str) -> str:
+    """Speeds by side, with the ratio that the part gives for each."""
+    rows = [[what, "median", "best", head, "(best)"]]
+    for name, one in found.items():
+        shown = [f"{ratio[name][key]:.2f}" if name in ratio else "–" for key in ("median", "best")]
+        rows.append([name, number(one["median"]), number(one["best"]), *shown])
+    return table(rows)
+
+
+def records(found: dict[str, Any]) -> Iterator[str]:
+    one = found["loading"]
+    yield per_second("loading, images/s", one["images/s"], one["ratio to beton"], "times .beton")
+    rows = [["indexing, median", *(f"{title}: {unit}" for title in found["indexing"] for unit in RATES)]]
+    for name in next(iter(found["indexing"].values()))["GB/s"]:
+        cells = [case[unit][name]["median"] for case in found["indexing"].values() for unit in RATES]
+        rows.append([name, *map(number, cells)])
+    yield table(rows)
+    titles = list(found["reading"])
+    rows = [["reading, records/s, median", *titles]]
+    for name in found["reading"][titles[0]]["records/s"]:
+        rows.append(
+            [name, *(number(found["reading"][title]["records/s"][name]["median"]) for title in titles)]
+        )
+    yield table(rows)
+    one = found["examples"]
+    yield per_second("Examples/s", one["examples/s"], one["ratio to"], "batchplant : it")
+    yield machine(found)
+
+
+RATES = ("records/s", "GB/s")
+
+
+def tables(found: dict[str, Any]) -> Iterator[str]:
+    for part in ("sequential", "shuffled", "csv"):
+        for case in found.get(part, {}).values():
+            yield per_second(f"{case['title']}, rows/s", case["rows/s"], case["ratio to"], "batchplant : it")
+    yield machine(found)
+
+
+def arrays(found: dict[str, Any]) -> Iterator[str]:
+    one = found["copies"]
+    yield per_second("rows of 12 KB/s", one["rows/s"], one["ratio to memcpy"], "times memcpy")
+    for format, case in found["chunks"].items():
+        ratio = {"batchplant": case["ratio"]}
+        yield per_second(f"{format} chunks, rows/s", case["rows/s"], ratio, "batchplant : row by row")
+    yield machine(found)
+
+
 SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "loader": loader,
     "loader-threads": loader_threads,
+    "records": records,
+    "tables": tables,
+    "arrays": arrays,
     "convert": convert,
     "open": opening,
 }

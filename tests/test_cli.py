@@ -82,7 +82,7 @@ def test_formats_lists_all_and_tells_about_one(capsys: pytest.CaptureFixture[str
     assert main(["formats", "beton"]) == 0
     assert "page_size" in capsys.readouterr().out
     assert main(["formats", "betonn"]) == 2
-    assert "beton, ffrecord" in capsys.readouterr().err
+    assert "arrow, beton" in capsys.readouterr().err
 
 
 def test_info(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:

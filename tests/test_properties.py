@@ -78,6 +78,13 @@ def held(one, schema):
     return found
 
 
+def usual(value):
+    """Text has one NaN, whatever its bits were."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        return np.where(np.isnan(value), value.dtype.type(np.nan), value)
+    return value
+
+
 @pytest.mark.parametrize("format", [name for name, one in all_formats().items() if one.writer is not None])
 @settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -90,6 +97,8 @@ def test_what_goes_in_comes_out(format, dataset):
     if not schema:
         return
     samples = [{name: sample[name] for name in schema} for sample in samples]
+    if format in ("csv", "json"):
+        samples = [{name: usual(value) for name, value in sample.items()} for sample in samples]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"a{(one.suffixes or ('',))[0]}"
         with bp.create(path, schema, format=format, checksums=True) as out:

@@ -39,7 +39,7 @@ def copy_runs_crc32(
     """copy_runs, and zlib's CRC-32 of every run. src and dst must not be the same memory."""
 
 def map_file(fd: int) -> npt.NDArray[np.uint8]:
-    """The bytes of an open file, mapped. They outlive the descriptor; the last to hold them unmaps the file."""
+    """The bytes of an open file, mapped. They outlive the descriptor; whoever holds them last unmaps it."""
 
 def fetch_runs(
     fd: int,
@@ -52,9 +52,9 @@ def fetch_runs(
 ) -> tuple[int, int] | None:
     """Read runs of a file to their places in out, all asked for together.
 
-    By io_uring where the kernel has it (and _ring is True), else by threads. Gives None, or the first run that
-    could not be read and the errno, 0 where the file ends. IndexError, and nothing read, if any run does not
-    fit into out.
+    By io_uring where the kernel has it (and _ring is True), else by threads. Gives None, or the first run
+    that could not be read and the errno, 0 where the file ends. IndexError, and nothing read, if any run does
+    not fit into out.
     """
 
 def resident(
@@ -121,8 +121,8 @@ def recordio_scan(
     tuple[str, int, bool] | None,
 ]:
     """The records that begin in [at, until): starts of their headers, sizes of their data, numbers of those
-    that are split; the least and the largest first word; the place behind the last; and what stopped the scan:
-    (reason, offset, whether the data just end there).
+    that are split; the least and the largest first word; the place behind the last; and what stopped the
+    scan: (reason, offset, whether the data just end there).
     """
 
 def recordio_join(
@@ -144,7 +144,7 @@ _Tree = tuple[int, int, int, int]
 def lmdb_meta(
     data: npt.NDArray[np.uint8],
 ) -> tuple[int, int, int, _Tree, _Tree, tuple[str, int] | None]:
-    """The newer meta page: page size, last page, transaction, tree of free pages, main tree; or what is wrong.
+    """The newer meta page: page size, last page, transaction, tree of free pages, main tree; what is wrong.
 
     A tree is (root, entries, depth, flags).
     """
@@ -164,14 +164,14 @@ def lmdb_walk(
     bool,
 ]:
     """All entries in order: starts and sizes of keys, starts and sizes of values, numbers of the entries that
-    are named databases; (reason, offset) of what is wrong; whether that is only that keys have several values.
+    are named databases; (reason, offset) of what is wrong; whether that is only several values of a key.
     """
 
 def datum_scan(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], tuple[int, str] | None]:
-    """Caffe's Datum messages: channels, height, width, label, encoded, start and size of data (-1: none), start
-    and count of float_data (n x 9); and (row, reason) of the first that is none.
+    """Caffe's Datum messages: channels, height, width, label, encoded, start and size of data (-1: none),
+    start and count of float_data (n x 9); and (row, reason) of the first that is none.
     """
 
 def datum_floats(message: npt.NDArray[np.uint8], out: npt.NDArray[np.float32]) -> None:
@@ -193,7 +193,7 @@ def resize_area(pixels: npt.NDArray[np.uint8], width: int, height: int) -> npt.N
     """
 
 def lend(memory: npt.NDArray[np.uint8], shelf: list[Any], most: int) -> npt.NDArray[np.uint8]:
-    """The same bytes as an array that puts memory on the shelf once nobody holds it, or a view of it, any more.
+    """The same bytes as an array that puts memory on the shelf once nobody holds it or a view of it.
 
     Unless ``most`` are there already. No Python code runs then.
     """

@@ -253,8 +253,6 @@ class TextReader(Reader):
                 inside = 0 if error.offset is None else error.offset - int(at[row])
                 error.offset = int(starts[row]) + inside
                 error.message = "line {}, column {}: {}".format(*self._place(error.offset), error.message)
-                if self._origin == "inferred":
-                    error.message += " (say what the fields are with schema or types)"
             raise error.at(path=self.path) from None
 
     def _place(self, offset: int) -> tuple[int, int]:
@@ -329,6 +327,9 @@ class TextWriter(Writer):
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
         return text.unfit(self.schema, columns)
+
+    def _encode(self, first: int, columns: Columns, rows: Any = None) -> Any:
+        return super()._encode(first, text.with_usual_nans(self.schema, columns), rows)
 
     def _write(self, columns: Columns) -> None:
         self._put(self._rows(columns))

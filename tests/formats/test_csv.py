@@ -232,10 +232,11 @@ def test_what_has_no_text_is_refused(tmp_path):
     for field in (bp.Tensor("complex64", (2,)), bp.Tensor("datetime64[ms]")):
         with pytest.raises(bp.SchemaError, match=r"csv has no text for .* values; write npz"):
             bp.create(tmp_path / "a.csv", {"x": field})
-    out = bp.create(tmp_path / "a.csv", {"t": bp.Text()})
-    out.append(bp.Columns(t=bp.Ragged.from_cells([b"\xff"])))
-    with pytest.raises(bp.EncodeError, match="the cell is no UTF-8"):
-        out.close()
+    with bp.create(tmp_path / "a.csv", {"t": bp.Text()}, on_error="skip") as out:
+        out.append(bp.Columns(t=bp.Ragged.from_cells([b"\xff", b"x"])))
+    [problem] = out.skipped
+    assert problem.message == "the cell is no UTF-8"
+    assert values(bp.open(tmp_path / "a.csv"), "t") == ["x"]
 
 
 def test_a_long_file_in_pieces(tmp_path, monkeypatch):
@@ -280,7 +281,7 @@ def test_text_beside_data_of_another_format(tmp_path):
 cells_of = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=12))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(cells_of, cells_of), max_size=8), st.sampled_from([",", ";", "\t", "|", " "]))
 def test_any_text_comes_back(tmp_path_factory, rows, delimiter):
     path = tmp_path_factory.mktemp("csv") / "a.csv"
@@ -292,7 +293,7 @@ def test_any_text_comes_back(tmp_path_factory, rows, delimiter):
         assert [tuple(sample.values()) for sample in reader] == rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.floats(), st.floats(width=32), st.integers(-(2**63), 2**63 - 1)), min_size=1))
 def test_any_number_comes_back(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("csv") / "a.csv"

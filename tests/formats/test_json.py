@@ -303,7 +303,7 @@ def same(one, other):
     return one == other or (one != one and other != other)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), nested, min_size=1), min_size=1, max_size=4))
 def test_any_records_of_python(tmp_path_factory, records):
     path = tmp_path_factory.mktemp("json") / "a.jsonl"

@@ -148,10 +148,10 @@ def _free_tensor(field: Tensor, value: Any) -> Any:
         if 0 not in shape or not field.fits(shape):
             raise ValueError
         return np.zeros(shape, dtype=dtype)
-    plain = np.array(value)
     array = np.array(value, dtype=dtype)
-    allowed = {"b": "b", "f": "iuf"}.get(dtype.kind, "iu")
-    if not field.fits(array.shape) or (plain.size and plain.dtype.kind not in allowed):
+    allowed: set[type] = {bool} if dtype.kind == "b" else {int, float} if dtype.kind == "f" else {int}
+    # NumPy would cut 1.5 down to 1.
+    if not field.fits(array.shape) or not set(map(type, np.array(value, dtype=object).flat)) <= allowed:
         raise ValueError
     return array
 
@@ -183,6 +183,40 @@ def unfit(schema: Schema, columns: Columns) -> dict[int, BatchplantError]:
     for row in np.flatnonzero(total > MOST_ROW // 8):
         found.setdefault(int(row), EncodeError("the sample is too long for a row of text"))
     return found
+
+
+def with_usual_nans(schema: Schema, columns: Columns) -> Columns:
+    """Text has one NaN: those of other bits (a sign, a payload) become it, before checksums are taken."""
+    done = Columns(columns)
+    for name, field in schema.items():
+        cells = columns[name]
+        dtype = np.dtype(getattr(field, "dtype", "bool"))
+        if dtype.kind != "f":
+            continue
+        if not isinstance(cells, Ragged):
+            done[name] = (
+                np.where(np.isnan(cells), dtype.type(np.nan), cells) if np.isnan(cells).any() else cells
+            )
+        elif isinstance(field, Float) or (isinstance(field, Tensor) and field.flat):
+            part = cells.data[cells.offsets[0] : cells.offsets[-1]]
+            if not part.size % dtype.itemsize and np.isnan(values := part.view(dtype)).any():
+                usual = as_bytes(np.where(np.isnan(values), dtype.type(np.nan), values))
+                done[name] = Ragged(usual, cells.offsets - cells.offsets[0], valid=cells.valid)
+        elif isinstance(field, Tensor):
+            done[name] = Ragged.from_cells([_usual_npy(field, cell) for cell in cells])
+    return done
+
+
+def _usual_npy(field: Tensor, cell: U8 | None) -> Any:
+    if cell is None:
+        return None
+    try:
+        array: Any = decode_bytes(field, cell)
+    # Whoever writes it will say so.
+    except BatchplantError:
+        return cell
+    nans = np.isnan(array)
+    return pack_tensor(field, np.where(nans, array.dtype.type(np.nan), array)) if nans.any() else cell
 
 
 def pack(

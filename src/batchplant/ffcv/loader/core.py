@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ... import order as orders
-from ...columns import I64
 from ...buffers import Buffers
+from ...columns import I64
 from ...execute import Executor
 from ...loader import Loader
 from ...plan import Pipelines, make_plan

@@ -90,8 +90,8 @@ class Part:
         """The first version of Feather has a layout of its own; the library reads it whole."""
         if not self._feather1:
             raise UnsafeError(
-                "this is Feather's first version, and pyarrow's reader of it crashes the process on damaged files;"
-                " open it with feather1=True (--option feather1=true) only if you trust its source"
+                "this is Feather's first version, and pyarrow's reader of it crashes the process on damaged"
+                " files; open it with feather1=True (--option feather1=true) only if you trust its source"
             )
         import pyarrow.feather
 

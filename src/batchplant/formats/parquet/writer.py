@@ -223,6 +223,8 @@ class _File:
             self._open()
         try:
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        except pyarrow().ArrowMemoryError:
+            raise
         except pyarrow().ArrowException as error:
             raise EncodeError(f"Parquet cannot hold it: {error}") from None
 
