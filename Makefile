@@ -36,9 +36,10 @@ help:
 	@echo 'make docs    write the generated pages of docs/'
 	@echo 'make clean   remove what the targets above made'
 
-setup: $(VENV)/.installed
+setup: $(VENV)/.test
 
-demo: setup
+# Without the libraries of all formats, which only the tests need.
+demo: $(VENV)/.installed
 	@$(PY) demo/run.py
 
 test: setup
@@ -94,10 +95,15 @@ $(ASAN_VENV)/.created:
 
 $(VENV)/.installed: $(BUILD_INPUTS) | $(VENV)/.tools
 	@echo 'Building batchplant …'
-	@$(VENV)/bin/$(PIP) install --no-build-isolation -e '.[test]'
+	@$(VENV)/bin/$(PIP) install --no-build-isolation -e '.[images,remote,figures]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.installed
+$(VENV)/.test: $(VENV)/.installed
+	@echo 'Installing what the tests need …'
+	@$(VENV)/bin/$(PIP) install 'batchplant[test]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.test
 	@$(VENV)/bin/$(PIP) install 'batchplant[dev]'
 	@touch $@
 

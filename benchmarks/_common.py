@@ -89,6 +89,12 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
+def all_of(read: Callable[[Any], Any], batches: list[Any]) -> None:
+    """Read all batches, and keep none."""
+    for batch in batches:
+        read(batch)
+
+
 def ffcv_python() -> str | None:
     """An interpreter that imports ffcv: ours, or the one that BATCHPLANT_FFCV_PYTHON names."""
     if named := os.environ.get("BATCHPLANT_FFCV_PYTHON"):

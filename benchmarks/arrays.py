@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import arguments, bars, interleaved, others, save, timed, workplace
+from _common import all_of, arguments, bars, interleaved, others, save, timed, workplace
 
 import batchplant
 from batchplant import _native
@@ -72,7 +72,7 @@ def copies(folder: Path, args: argparse.Namespace) -> Found:
         reader = batchplant.open(folder / name)
         field = next(iter(reader.schema))
         tasks[format] = lambda reader=reader, field=field: timed(
-            lambda: [reader.read(batch, [field]) for batch in batches]
+            lambda: all_of(lambda batch: reader.read(batch, [field]), batches)
         )
     print(f"copies: {rows:,} rows of {data[0].nbytes / 1000:.0f} KB in random batches of {BATCH}", flush=True)
     for task in tasks.values():

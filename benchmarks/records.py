@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import arguments, bars, interleaved, others, photos, save, timed, workplace
+from _common import all_of, arguments, bars, interleaved, others, photos, save, timed, workplace
 from _record_peers import PEERS, TF_EXAMPLES
 
 import batchplant
@@ -147,7 +147,7 @@ def reading(folder: Path, args: argparse.Namespace) -> Found:
                     stack.callback(reader.close)
                     said = {None: "", True: " + CRC", False: ""}[check]
                     tasks[f"batchplant {format}{said}"] = lambda reader=reader, batches=batches: timed(
-                        lambda: [reader.read(rows, ["data"]) for rows in batches]
+                        lambda: all_of(lambda rows: reader.read(rows, ["data"]), batches)
                     )
             for name, peer in PEERS.items():
                 try:
@@ -155,9 +155,7 @@ def reading(folder: Path, args: argparse.Namespace) -> Found:
                 except ImportError as error:
                     print(f"  {name} is left out: {error}")
                     continue
-                tasks[name] = lambda read=read, batches=batches: timed(
-                    lambda: [read(rows) for rows in batches]
-                )
+                tasks[name] = lambda read=read, batches=batches: timed(lambda: all_of(read, batches))
             for task in tasks.values():
                 task()
             print(f"reading records of {title} in random order, batches of {BATCH}", flush=True)

@@ -300,7 +300,7 @@ def test_equal_data_gives_equal_files(tmp_path):
         ({"a": bp.Int(), "a.b": bp.Int()}, {}, "'a' would be a dataset and the group of 'a.b'"),
         ({"a": bp.Bytes(), "a.data": bp.Int()}, {"layout": "packed"}, "rename one field"),
         ({"a": bp.Int()}, {"layout": "wide"}, "layout is vlen or packed"),
-        ({"a": bp.Int()}, {"compression": "rar"}, "compression is one of gzip, lzf, zstd"),
+        ({"a": bp.Int()}, {"compression": "rar"}, "compression is one of none, gzip, lzf, zstd"),
         ({"a": bp.Int()}, {"chunk": 0}, "a chunk of 1 or more"),
         ({"a": bp.Int()}, {"attributes": {"b": {}}}, "attributes belong to '' or a field"),
     ],
@@ -422,6 +422,12 @@ def test_a_forked_process_reads(compression, tmp_path):
         assert child.exitcode == 0
         assert [one.result()["n"][0] for one in busy] == [n % 600 for n in range(200)]
     assert h5py.h5f.get_obj_count(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE) == 0
+
+
+def test_a_file_that_this_process_has_open_already(tmp_path):
+    values = chunked(tmp_path / "a.h5", compression="gzip")
+    with h5py.File(tmp_path / "a.h5") as own, bp.open(tmp_path / "a.h5") as reader:
+        assert reader.read([5])["x"].tolist() == own["x"][5:6].tolist() == values[5:6].tolist()
 
 
 def test_a_closed_reader_says_so(tmp_path):

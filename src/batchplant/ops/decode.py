@@ -108,16 +108,20 @@ class RandomResizedCrop(ImageDecoder):
 def random_boxes(sizes: I32, scale: tuple[float, float], ratio: tuple[float, float], draws: Draws) -> F64:
     """Ten tries for a box that fits, then the largest in the middle of an allowed aspect."""
     tries = 10
-    height, width = sizes[:, :1].astype(np.float64), sizes[:, 1:].astype(np.float64)
-    area = height * width * draws.uniform(scale[0], scale[1], tries)
-    aspect = np.exp(draws.uniform(np.log(ratio[0]), np.log(ratio[1]), tries))
-    wide, high = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
-    fits = (wide >= 1) & (wide <= width) & (high >= 1) & (high <= height)
-    chosen = np.argmax(fits, axis=1)
+    height, width = sizes[:, 0].astype(np.float64), sizes[:, 1].astype(np.float64)
+    areas, aspects = draws.reserve(tries), draws.reserve(tries)
+    wide, high, found = np.zeros(len(sizes)), np.zeros(len(sizes)), np.zeros(len(sizes), dtype=np.bool_)
     rows = np.arange(len(sizes))
-    found = fits[rows, chosen]
-    wide, high = wide[rows, chosen], high[rows, chosen]
-    height, width = height[:, 0], width[:, 0]
+    for number in range(tries):
+        area = height[rows] * width[rows] * draws.at(areas + number, rows, *scale)
+        aspect = np.exp(draws.at(aspects + number, rows, np.log(ratio[0]), np.log(ratio[1])))
+        wide[rows], high[rows] = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+        found[rows] = (
+            (wide[rows] >= 1) & (wide[rows] <= width[rows]) & (high[rows] >= 1) & (high[rows] <= height[rows])
+        )
+        rows = rows[~found[rows]]
+        if not len(rows):
+            break
     place = draws.uniform(0, 1, 2)
     left, top = np.floor(place[:, 0] * (width - wide + 1)), np.floor(place[:, 1] * (height - high + 1))
     # No try fitted: the picture is longer than any allowed aspect.

@@ -121,7 +121,13 @@ def open_file(path: str, source: Source, *, swmr: bool = False) -> Any:
     if swmr:
         return h5py.File(path, "r", libver="latest", swmr=True)
     # No lock: files on read-only disks have none to give, and a finished file does not change.
-    return h5py.File(path, "r", locking=False)
+    try:
+        return h5py.File(path, "r", locking=False)
+    except OSError as error:
+        # The caller's process has it open itself, with locks.
+        if "locking" not in str(error):
+            raise
+        return h5py.File(path, "r")
 
 
 def check_filters(filters: Iterable[int]) -> None:

@@ -214,15 +214,16 @@ class Library(Chunks):
         super().__init__(*args, **known)
         self._kind = kind
         self._flags = flags
-        self._process = -1
+        # Whose the file in memory is, if there is one, and whose the lock.
+        self._process, self._owner = -1, os.getpid()
         self._lock = threading.Lock()
 
     def _unpack(self, number: int) -> U8:
         place, mask = int(self.places[number]), int(self.masks[number])
         data = self.source.view(place, int(self.sizes[number]))
         # Another thread may have held the lock when the process was forked.
-        if self._process not in (-1, os.getpid()):
-            self._lock, self._process = threading.Lock(), -1
+        if self._owner != os.getpid():
+            self._lock, self._process, self._owner = threading.Lock(), -1, os.getpid()
         out = np.empty(self.bytes, dtype=np.uint8)
         try:
             import h5py

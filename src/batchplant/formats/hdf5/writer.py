@@ -54,8 +54,9 @@ class Hdf5Writer(Writer):
     ) -> None:
         if layout not in ("vlen", "packed"):
             raise OptionError(f"layout is vlen or packed, not {layout!r}", path=path)
+        compression = None if compression == "none" else compression
         if compression not in (None, "gzip", "lzf", *PLUGINS):
-            known = ", ".join(("gzip", "lzf", *PLUGINS))
+            known = ", ".join(("none", "gzip", "lzf", *PLUGINS))
             raise OptionError(f"compression is one of {known}, not {compression!r}", path=path)
         if not 0 <= level <= 9 or (chunk is not None and chunk < 1):
             raise OptionError(f"a level of 0 to 9 and a chunk of 1 or more, not {level}, {chunk}", path=path)
