@@ -85,7 +85,7 @@ def copies(folder: Path, args: argparse.Namespace) -> Found:
 
 
 def chunks(folder: Path, args: argparse.Namespace) -> Found:
-    rows = 1_000 if args.quick else 20_000
+    rows = 1_000 if args.quick else 6_000
     rng = np.random.default_rng(0)
     # Half of the values repeat, so that there is something to compress.
     data = np.repeat(rng.integers(0, 255, (rows, ROW[0], ROW[1] // 2, 3), dtype=np.uint8), 2, axis=2)

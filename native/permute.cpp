@@ -5,15 +5,6 @@
 namespace batchplant {
 namespace {
 
-// The finaliser of splitmix64.
-uint64_t mix(uint64_t x) {
-    x ^= x >> 30;
-    x *= 0xBF58476D1CE4E5B9;
-    x ^= x >> 27;
-    x *= 0x94D049BB133111EB;
-    return x ^ (x >> 31);
-}
-
 // In a small rectangle it takes more rounds until two numbers of one row have surely parted.
 uint64_t rounds_for(uint64_t count) { return count < 64 ? 32 : count < 1024 ? 16 : 8; }
 
@@ -25,7 +16,6 @@ void rotate(uint64_t& one, uint64_t other, uint64_t size, uint64_t salt) {
 }  // namespace
 
 int64_t permute(int64_t at, uint64_t count, uint64_t key) {
-    constexpr uint64_t golden = 0x9E3779B97F4A7C15;
     // A rectangle just over `count`. Its width is even: rotations of rows of odd length are all even, and would
     // reach only half of the permutations.
     const auto width = static_cast<uint64_t>(2 * std::ceil(std::sqrt(static_cast<double>(count)) / 2));
@@ -37,8 +27,8 @@ int64_t permute(int64_t at, uint64_t count, uint64_t key) {
     do {
         uint64_t row = x / width, column = x % width;
         for (uint64_t round = 0; round < rounds; round += 2) {
-            rotate(column, row, width, key + golden * round);
-            rotate(row, column, height, key + golden * (round + 1));
+            rotate(column, row, width, key + golden_ratio * round);
+            rotate(row, column, height, key + golden_ratio * (round + 1));
         }
         x = row * width + column;
     } while (x >= count);

@@ -133,6 +133,17 @@ def leaves_nothing() -> Iterator[None]:
     assert_no_producers(before)
 
 
+def settled() -> int:
+    """How many threads the process has, once those that are about to end have ended."""
+    found, since = tasks(), time.monotonic()
+    while time.monotonic() < since + 0.2:
+        now = tasks()
+        if now != found:
+            found, since = now, time.monotonic()
+        time.sleep(0.01)
+    return found
+
+
 def tasks(want: int | None = None) -> int:
     """All threads of the process, native ones too; a thread that was joined may take a moment to go."""
     deadline = time.monotonic() + PATIENCE

@@ -45,6 +45,7 @@ from loading import (
     leaves_nothing,
     numbers,
     pixels,
+    settled,
     tasks,
     write,
     write_jpeg,
@@ -1498,7 +1499,7 @@ def test_workers_and_cpus(jpeg):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_as_many_native_threads_as_workers(jpeg, workers):
-    before = tasks()
+    before = settled()
     loader = Loader(jpeg, 4, workers=workers, pipelines={"image": [ops.Resize(8)]})
     assert tasks() == before + workers
     epoch = iter(loader)

@@ -96,6 +96,9 @@ def test_what_goes_in_comes_out(format, dataset):
     schema = held(one, schema)
     if not schema:
         return
+    # A dot is a group there, so not every name can be had; it says so.
+    if format == "hdf5" and any("" in name.split(".") or "/" in name for name in schema):
+        return
     samples = [{name: sample[name] for name in schema} for sample in samples]
     if format in ("csv", "json"):
         samples = [{name: usual(value) for name, value in sample.items()} for sample in samples]
@@ -104,6 +107,8 @@ def test_what_goes_in_comes_out(format, dataset):
         with bp.create(path, schema, format=format, checksums=True) as out:
             for sample in samples:
                 out.append(sample)
-        with bp.open(path, format=format) as reader:
+        # Written a moment ago, by us.
+        trust = {"allow_pickle": True} if format in ("pickle", "joblib") else {}
+        with bp.open(path, format=format, **trust) as reader:
             check_samples(reader, schema, samples)
-        assert bp.verify(path, format=format, decode=True).problems == []
+        assert bp.verify(path, format=format, decode=True, **trust).problems == []

@@ -1,6 +1,10 @@
 #include "../permute.hpp"
 
+#include "../draw.hpp"
+
 #include "bind.hpp"
+
+#include <nanobind/stl/pair.h>
 
 namespace batchplant {
 namespace {
@@ -43,9 +47,27 @@ auto permute_all(const Int64s& at, const Unsigned64s& count, const Unsigned64s& 
     return nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>(values, {n}, owner_of(made));
 }
 
+using Sizes = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
+
+auto random_boxes(const Unsigned64s& keys, const Sizes& sizes, std::pair<double, double> scale,
+                  std::pair<double, double> ratio, int tries, uint64_t first) {
+    const size_t n = keys.size();
+    if (sizes.shape(0) != n) throw std::invalid_argument("one size for each key is needed");
+    const BoxRule rule{scale.first, scale.second, ratio.first, ratio.second, tries, first};
+    auto made = std::make_unique_for_overwrite<double[]>(4 * n);
+    double* boxes = made.get();
+    for (size_t i = 0; i < n; ++i) {
+        random_box(keys.data()[i], sizes.data()[2 * i], sizes.data()[2 * i + 1], rule, boxes + 4 * i);
+    }
+    return nb::ndarray<nb::numpy, double, nb::shape<-1, 4>>(boxes, {n, 4}, owner_of(made));
+}
+
 }  // namespace
 
 void bind_permute(nb::module_& module) {
+    module.def("random_boxes", random_boxes, nb::arg("keys").noconvert(), nb::arg("sizes").noconvert(),
+               nb::arg("scale"), nb::arg("ratio"), nb::arg("tries"), nb::arg("first"),
+               "A random box (x0, y0, x1, y1) in each picture of (height, width).");
     module.def("permute", permute_all, nb::arg("at").noconvert(), nb::arg("count").noconvert(),
                nb::arg("key").noconvert(), "Where each number below its count goes in the permutation of its key.");
 }

@@ -198,6 +198,19 @@ def lend(memory: npt.NDArray[np.uint8], shelf: list[Any], most: int) -> npt.NDAr
     Unless ``most`` are there already. No Python code runs then.
     """
 
+def random_boxes(
+    keys: npt.NDArray[np.uint64],
+    sizes: npt.NDArray[np.int32],
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    tries: int,
+    first: int,
+) -> npt.NDArray[np.float64]:
+    """A random box (x0, y0, x1, y1) in each picture of (height, width).
+
+    ``first``: the number of the first of 2 * tries + 2 draws that each sample's key gives.
+    """
+
 def permute(
     at: npt.NDArray[np.int64], count: npt.NDArray[np.uint64], key: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int64]:

@@ -196,7 +196,10 @@ class Reader:
             return np.empty(0, dtype=np.int64)
         if found.dtype.kind not in "iu":
             raise OptionError(f"sample numbers are integers, not {found.dtype}")
-        numbers = found.astype(np.int64)
+        numbers = found.astype(np.int64, copy=False)
+        if numbers.min() >= 0 and numbers.max() < len(self) and found.dtype != np.uint64:
+            return numbers
+        numbers = numbers.copy()
         if found.dtype == np.uint64:
             # Beyond int64 there is no sample, whatever the number would wrap around to.
             numbers[numbers < 0] = np.iinfo(np.int64).max

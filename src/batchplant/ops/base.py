@@ -29,7 +29,8 @@ class Draws:
         # Above 32 bits, apart from the purposes of orders.
         self._key = key_of(seed, epoch, (1 << 32) + zlib.crc32(name.encode()))
         self._ids = ids
-        self._own = derive(self._key, ids)
+        # One for each sample.
+        self.keys = derive(self._key, ids)
         self._calls = 0
 
     def __len__(self) -> int:
@@ -39,17 +40,12 @@ class Draws:
         """``count`` numbers of 64 bits for each sample."""
         columns = np.arange(self._calls, self._calls + count)
         self._calls += count
-        return derive(self._own[:, None], columns)
+        return derive(self.keys[:, None], columns)
 
     def reserve(self, count: int) -> int:
-        """The first of ``count`` numbers of each sample that :meth:`at` may ask for."""
+        """The first of the next ``count`` numbers of each sample, for who draws them by its key."""
         self._calls += count
         return self._calls - count
-
-    def at(self, number: int, rows: I64, low: float, high: float) -> F64:
-        """One reserved number of some of the samples, from ``low`` up to ``high``."""
-        unit = (derive(self._own[rows], np.array([number])) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        return low + (high - low) * unit
 
     def uniform(self, low: float = 0.0, high: float = 1.0, count: int | None = None) -> F64:
         """From ``low`` up to ``high``: one number for each sample, or ``count`` in a row."""
@@ -68,7 +64,7 @@ class Draws:
 
     def generator(self) -> np.random.Generator:
         """For draws that belong to the whole batch (mixup): seeded by the samples in it."""
-        own = int(np.bitwise_xor.reduce(self._own)) if len(self._ids) else 0
+        own = int(np.bitwise_xor.reduce(self.keys)) if len(self._ids) else 0
         self._calls += 1
         return np.random.Generator(np.random.Philox(key=[own, self._calls]))
 

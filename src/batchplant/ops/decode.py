@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _native
 from ..columns import I32, I64
 from ..errors import OptionError
 from .base import F64, Draws, Op, Spec, check_probability
@@ -108,30 +109,9 @@ class RandomResizedCrop(ImageDecoder):
 def random_boxes(sizes: I32, scale: tuple[float, float], ratio: tuple[float, float], draws: Draws) -> F64:
     """Ten tries for a box that fits, then the largest in the middle of an allowed aspect."""
     tries = 10
-    height, width = sizes[:, 0].astype(np.float64), sizes[:, 1].astype(np.float64)
-    areas, aspects = draws.reserve(tries), draws.reserve(tries)
-    wide, high, found = np.zeros(len(sizes)), np.zeros(len(sizes)), np.zeros(len(sizes), dtype=np.bool_)
-    rows = np.arange(len(sizes))
-    for number in range(tries):
-        area = height[rows] * width[rows] * draws.at(areas + number, rows, *scale)
-        aspect = np.exp(draws.at(aspects + number, rows, np.log(ratio[0]), np.log(ratio[1])))
-        wide[rows], high[rows] = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
-        found[rows] = (
-            (wide[rows] >= 1) & (wide[rows] <= width[rows]) & (high[rows] >= 1) & (high[rows] <= height[rows])
-        )
-        rows = rows[~found[rows]]
-        if not len(rows):
-            break
-    place = draws.uniform(0, 1, 2)
-    left, top = np.floor(place[:, 0] * (width - wide + 1)), np.floor(place[:, 1] * (height - high + 1))
-    # No try fitted: the picture is longer than any allowed aspect.
-    aspect_of = width / height
-    most_wide = np.where(aspect_of > ratio[1], np.maximum(np.rint(height * ratio[1]), 1), width)
-    most_high = np.where(aspect_of < ratio[0], np.maximum(np.rint(width / ratio[0]), 1), height)
-    wide, high = np.where(found, wide, most_wide), np.where(found, high, most_high)
-    left = np.where(found, left, (width - wide) // 2)
-    top = np.where(found, top, (height - high) // 2)
-    return np.stack([left, top, left + wide, top + high], axis=1)
+    # An area and an aspect for each try, and the place.
+    first = draws.reserve(2 * tries + 2)
+    return _native.random_boxes(draws.keys, np.ascontiguousarray(sizes), scale, ratio, tries, first)
 
 
 def _whole(sizes: I32) -> F64:

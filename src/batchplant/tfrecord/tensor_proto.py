@@ -68,6 +68,8 @@ def parse_tensor(serialized: Any, out_type: Any, name: Any = None) -> Any:
         raise DecodeError(f"a tensor of type {code}, which is not known here")
     if found != wanted.name:
         raise SchemaError(f"the tensor is {found}, not {wanted.name}")
+    if any(isinstance(one, bytes) is not (wanted == string) for one in values):
+        raise DecodeError(f"the values of the tensor are no {found}")
     size = 1
     for one in shape:
         size *= one
