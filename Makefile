@@ -42,8 +42,9 @@ setup: $(VENV)/.test
 demo: $(VENV)/.installed
 	@$(PY) demo/run.py
 
+# Files whole to one process: their tests share what they set up.
 test: setup
-	@$(PY) -m pytest $(PYTEST_ARGS)
+	@$(PY) -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 check: $(VENV)/.dev
 	@$(PY) -m ruff check .

@@ -119,7 +119,11 @@ def assert_no_producers(but: Collection[threading.Thread] = ()) -> None:
     """The threads that made batches have ended, or are about to; ``but``: those of others."""
     for thread in producers():
         if thread not in but:
-            thread.join(PATIENCE)
+            deadline = time.monotonic() + PATIENCE
+            # One whose start was cut short by Ctrl-C cannot be joined yet.
+            while thread.is_alive() or thread in threading.enumerate():
+                assert time.monotonic() < deadline, thread
+                os.sched_yield()
     assert [thread for thread in producers() if thread not in but] == []
 
 
@@ -133,21 +137,15 @@ def leaves_nothing() -> Iterator[None]:
     assert_no_producers(before)
 
 
-def settled() -> int:
-    """How many threads the process has, once those that are about to end have ended."""
-    found, since = tasks(), time.monotonic()
-    while time.monotonic() < since + 0.2:
-        now = tasks()
-        if now != found:
-            found, since = now, time.monotonic()
-        time.sleep(0.01)
-    return found
+def running() -> set[str]:
+    """The threads of the process, native ones too."""
+    return set(os.listdir("/proc/self/task"))
 
 
 def tasks(want: int | None = None) -> int:
-    """All threads of the process, native ones too; a thread that was joined may take a moment to go."""
+    """How many threads; ``want``: no more than that, for one that was joined may take a moment to go."""
     deadline = time.monotonic() + PATIENCE
-    while (found := len(os.listdir("/proc/self/task"))) != want and want is not None:
+    while (found := len(running())) > (found if want is None else want):
         if time.monotonic() > deadline:
             break
         os.sched_yield()

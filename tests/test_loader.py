@@ -45,7 +45,7 @@ from loading import (
     leaves_nothing,
     numbers,
     pixels,
-    settled,
+    running,
     tasks,
     write,
     write_jpeg,
@@ -1072,7 +1072,7 @@ def test_however_an_epoch_ends_nothing_is_left(end, keep):
         if keep:
             del loader
         assert executor() is None
-        assert tasks(before) == before
+        assert tasks(before) <= before
     finally:
         gc.enable()
 
@@ -1499,14 +1499,15 @@ def test_workers_and_cpus(jpeg):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_as_many_native_threads_as_workers(jpeg, workers):
-    before = settled()
+    # Threads of tests before this one may still be about to end: they are not counted.
+    before = running()
     loader = Loader(jpeg, 4, workers=workers, pipelines={"image": [ops.Resize(8)]})
-    assert tasks() == before + workers
+    assert len(running() - before) == workers
     epoch = iter(loader)
     next(epoch)
-    assert tasks() <= before + workers + PRODUCERS
+    assert workers <= len(running() - before) <= workers + PRODUCERS
     loader.close()
-    assert tasks(before) == before
+    assert tasks(len(before)) <= len(before)
 
 
 def test_statistics(jpeg):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import os
 import threading
@@ -266,13 +267,19 @@ class Epoch:
         if os.getpid() != self._shared.process:
             return
         for thread in self._threads:
-            # One that was never started has no ident.
-            if thread.ident is not None and thread is not threading.current_thread():
-                thread.join(patience)
+            if thread is not threading.current_thread():
+                _join(thread, patience)
 
     def __del__(self) -> None:
         if hasattr(self, "_shared"):
             self._shared.stop()
+
+
+def _join(thread: threading.Thread, patience: float | None) -> None:
+    # One that was never started cannot be waited for. Nor can one whose start Ctrl-C cut short before it said
+    # that it runs; it finds that the epoch is over, and ends.
+    with contextlib.suppress(RuntimeError):
+        thread.join(patience)
 
 
 # The threads and not the epochs: a thread may be amid native code when its epoch is gone already.
@@ -286,5 +293,5 @@ def _stop_all() -> None:
     for _, shared in running:
         shared.stop()
     for thread, shared in running:
-        if thread.ident is not None and os.getpid() == shared.process:
-            thread.join(10)
+        if os.getpid() == shared.process:
+            _join(thread, 10)
