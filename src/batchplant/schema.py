@@ -177,26 +177,63 @@ class _Media(Field):
         if self.encoding == "jpg":
             object.__setattr__(self, "encoding", "jpeg")
 
+    def _check_sizes(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise OptionError(f"{name} is a number from 1 on, not {value!r}")
+
 
 @dataclasses.dataclass(frozen=True)
 class Image(_Media):
-    """A picture. ``encoding`` None: mixed; ``mode`` is what it decodes to (RGB, L, RGBA, …; None: varies)."""
+    """A picture. ``encoding`` None: mixed; ``mode`` is what it decodes to (RGB, L, RGBA, …; None: varies).
+
+    ``mask``: its values are classes, not colours. They are never blended with each other and never stored
+    in a way that changes them.
+    """
 
     mode: str | None = "RGB"
+    mask: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.mask, bool):
+            raise OptionError(f"mask is True or False, not {self.mask!r}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Audio(_Media):
-    """Encoded sound."""
+    """Encoded sound. ``rate`` (samples a second), ``channels``: what all of them share; None: they differ."""
+
+    rate: int | None = None
+    channels: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_sizes("rate", "channels")
 
 
 @dataclasses.dataclass(frozen=True)
 class Video(_Media):
-    """Encoded moving pictures."""
+    """Encoded moving pictures. ``fps``, ``width``, ``height``: what all of them share; None: they differ."""
+
+    fps: float | None = None
+    width: int | None = None
+    height: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_sizes("width", "height")
+        number = isinstance(self.fps, int | float) and not isinstance(self.fps, bool)
+        if self.fps is not None and not (number and 0 < self.fps < math.inf):
+            raise OptionError(f"fps is a number above 0, not {self.fps!r}")
 
 
 for _helper in ("_number", "_media"):
     del KINDS[_helper]
+
+# What a format that leaves nothing out says it holds.
+EVERY_KIND: tuple[type[Field], ...] = tuple(KINDS.values())
 
 
 def field_from_json(found: Any) -> Field:
