@@ -4,6 +4,15 @@
 
 namespace batchplant {
 
+int64_t first_bad_run(const int64_t* starts, const int64_t* sizes, size_t n, int64_t first, int64_t end) {
+    for (size_t i = 0; i < n; ++i) {
+        if (starts[i] < first || starts[i] > end || sizes[i] < 0 || sizes[i] > end - starts[i]) {
+            return static_cast<int64_t>(i);
+        }
+    }
+    return -1;
+}
+
 int64_t first_bad_run(const int64_t* starts, const int64_t* sizes, size_t n, size_t total) {
     for (size_t i = 0; i < n; ++i) {
         if (!run_fits(starts[i], sizes[i], total)) return static_cast<int64_t>(i);

@@ -13,13 +13,17 @@ inline bool run_fits(int64_t start, int64_t size, size_t total) {
     return begin <= total && static_cast<uint64_t>(size) <= total - begin;
 }
 
-// Has the processor load the first bytes of a run that is wanted next: runs at random places are not foreseen.
+// Has the processor load the first bytes of a run that is wanted soon: runs at random places are not foreseen. To the
+// second cache, for the first has few places to wait in.
 inline void prefetch_run(const uint8_t* data, int64_t size) {
-    for (int64_t at = 0; at < size && at < 512; at += 64) __builtin_prefetch(data + at);
+    for (int64_t at = 0; at < size && at < 512; at += 64) __builtin_prefetch(data + at, 0, 2);
 }
 
 // The index of the first run that leaves the buffer, or -1.
 int64_t first_bad_run(const int64_t* starts, const int64_t* sizes, size_t n, size_t total);
+
+// The same for what lies between two places, neither of them negative.
+int64_t first_bad_run(const int64_t* starts, const int64_t* sizes, size_t n, int64_t first, int64_t end);
 
 // Copies run i from src + src_starts[i] to dst + dst_starts[i]. Every run is checked on both sides
 // before the first byte moves; returns the index of the first bad run (nothing copied) or -1.

@@ -254,6 +254,8 @@ BATCHPLANT_TARGET_FOLD inline uint32_t update_mixed(uint32_t crc, const uint8_t*
     const poly64x2_t by_64 = vcombine_p64(vcreate_p64(Over::low_64), vcreate_p64(Over::high_64));
     const poly64x2_t by_16 = vcombine_p64(vcreate_p64(Over::low_16), vcreate_p64(Over::high_16));
     for (; size >= block; size -= block, p += block) {
+        // Behind the last block lie the bytes of another.
+        const bool more = copying && size >= 2 * block;
         uint32_t sums[3] = {crc, 0, 0};
         uint8x16_t lanes[4] = {};
         for (size_t step = 0; step < steps; ++step) {
@@ -269,10 +271,10 @@ BATCHPLANT_TARGET_FOLD inline uint32_t update_mixed(uint32_t crc, const uint8_t*
                 sums[stretch] = step8<polynomial>(step8<polynomial>(sums[stretch], bytes[0]), bytes[1]);
                 if constexpr (copying) {
                     std::memcpy(to + at, bytes, sizeof bytes);
-                    if (step % 4 == 0) __builtin_prefetch(p + block + at);
+                    if (more && step % 4 == 0) __builtin_prefetch(p + block + at);
                 }
             }
-            if constexpr (copying) __builtin_prefetch(p + block + 3 * length + 64 * step);
+            if (more) __builtin_prefetch(p + block + 3 * length + 64 * step);
         }
         crc = apply(shift_of<polynomial, length>, sums[0]) ^ sums[1];
         crc = apply(shift_of<polynomial, length>, crc) ^ sums[2];

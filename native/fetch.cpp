@@ -24,6 +24,8 @@ constexpr int64_t piece_size = 1 << 20;
 // Requests under way at once: enough for a fast disk to be busy.
 constexpr unsigned depth = 128;
 constexpr size_t sampled_pages = 16;
+constexpr size_t sampled_least = 4;
+constexpr size_t bytes_for_a_sample = 64 << 10;
 
 // Reads all of it, whatever pieces it comes in; gives 0, or the errno, or -1 where the file ends.
 int read_all(int fd, uint8_t* to, int64_t size, int64_t start) noexcept {
@@ -275,7 +277,10 @@ FetchFailure fetch_by_threads(const Request& request, size_t threads) {
 // Calls visit(position) with a byte in each of a few pages of the runs, spread evenly.
 template <typename Visit>
 void sample(const int64_t* starts, const int64_t* sizes, size_t n, Visit&& visit) {
-    const size_t count = std::min(n, sampled_pages);
+    // Looking costs about a microsecond a page: a batch of small runs is not worth many.
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; ++i) bytes += static_cast<size_t>(std::max<int64_t>(sizes[i], 0));
+    const size_t count = std::min(n, std::clamp(bytes / bytes_for_a_sample, sampled_least, sampled_pages));
     for (size_t k = 0; k < count; ++k) {
         const size_t i = k * n / count;
         if (sizes[i] > 0) visit(k % 2 ? starts[i] + sizes[i] - 1 : starts[i]);

@@ -41,6 +41,14 @@ void copy_cells(const CellPiece* pieces, const int64_t* piece, const int64_t* ro
     }
 }
 
+void copy_in_turn(const uint8_t* data, const int64_t* starts, const int64_t* offsets, size_t n, uint8_t* out) {
+    for (size_t i = 0; i < n; ++i) {
+        if (i + 2 < n) prefetch_run(data + starts[i + 2], offsets[i + 3] - offsets[i + 2]);
+        const int64_t size = offsets[i + 1] - offsets[i];
+        if (size > 0) std::memcpy(out + offsets[i], data + starts[i], static_cast<size_t>(size));
+    }
+}
+
 int64_t copy_rows(const RowPiece* pieces, size_t count, size_t width, const int64_t* piece, const int64_t* row,
                   size_t n, uint8_t* out) {
     if (width == 0) return -1;

@@ -32,4 +32,7 @@ void copy_cells(const CellPiece* pieces, const int64_t* piece, const int64_t* ro
 int64_t copy_rows(const RowPiece* pieces, size_t count, size_t width, const int64_t* piece, const int64_t* row,
                   size_t n, uint8_t* out);
 
+// Runs of data that lie within it, one after another in out; offsets are theirs there.
+void copy_in_turn(const uint8_t* data, const int64_t* starts, const int64_t* offsets, size_t n, uint8_t* out);
+
 }  // namespace batchplant

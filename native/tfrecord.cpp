@@ -75,6 +75,7 @@ template <typename IsWhole>
 TfRecordCheck check_each(const uint8_t* data, size_t size, const int64_t* starts, const int64_t* sizes, size_t n,
                          IsWhole&& is_whole) {
     for (size_t i = 0; i < n; ++i) {
+        if (i + 2 < n && run_fits(starts[i + 2], sizes[i + 2], size)) prefetch_run(data + starts[i + 2], sizes[i + 2]);
         const auto row = static_cast<int64_t>(i);
         const auto head = static_cast<int64_t>(tfrecord_head);
         if (starts[i] < head || !run_fits(starts[i], sizes[i], size)) return {row, TfRecordFault::short_data};

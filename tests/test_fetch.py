@@ -239,6 +239,12 @@ def counted(monkeypatch):
         def resident(self, *args):
             return 0.5
 
+        def gather_runs(self, data, starts, sizes, look):
+            return None if look else _native.gather_runs(data, starts, sizes)
+
+        def gather_runs_crc32(self, *args):
+            return None
+
     monkeypatch.setattr(source, "_native", Counting())
     return calls
 
@@ -251,12 +257,15 @@ def expected(file):
 def test_what_is_not_in_memory_is_fetched(file, counted):
     opened = open_source(str(file))
     assert [one.tobytes() for one in opened.gather(STARTS, SIZES)] == expected(file)
-    records, sums = opened.gather_summed(STARTS, SIZES)
+    sums, which = np.array([_native.crc32(one) for one in expected(file)], np.uint32), np.arange(len(STARTS))
+    records, bad = opened.gather_checked(STARTS, SIZES, sums, which)
     assert [one.tobytes() for one in records] == expected(file)
-    assert sums.tolist() == [_native.crc32(one) for one in expected(file)]
-    assert len(counted) == 2
+    assert bad == -1
+    sums[7] += 1
+    assert opened.gather_checked(STARTS, SIZES, sums, which)[1] == 7
+    assert len(counted) == 3
     opened.gather(STARTS[:3], SIZES[:3])
-    assert len(counted) == 2
+    assert len(counted) == 3
 
 
 def test_what_is_in_memory_is_copied(file, monkeypatch):
@@ -264,9 +273,12 @@ def test_what_is_in_memory_is_copied(file, monkeypatch):
     opened.data.sum()
     monkeypatch.setattr(opened, "_fetch", lambda *_: pytest.fail("it is in memory"))
     assert [one.tobytes() for one in opened.gather(STARTS, SIZES)] == expected(file)
-    records, sums = opened.gather_summed(STARTS, SIZES)
+    sums, which = np.array([_native.crc32(one) for one in expected(file)], np.uint32), np.arange(len(STARTS))
+    records, bad = opened.gather_checked(STARTS, SIZES, sums, which)
     assert [one.tobytes() for one in records] == expected(file)
-    assert sums.tolist() == [_native.crc32(one) for one in expected(file)]
+    assert bad == -1
+    sums[7] += 1
+    assert opened.gather_checked(STARTS, SIZES, sums, which)[1] == 7
 
 
 @pytest.mark.parametrize(("cached", "fetches"), [(1, 0), (0.9, 1), (-1, 1)])

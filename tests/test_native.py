@@ -178,12 +178,39 @@ def test_crc32_is_that_of_zlib(data, seed):
 
 def test_crc32_runs_with_and_without_a_copy():
     data = np.random.default_rng(0).integers(0, 256, 5000, np.uint8)
-    starts, sizes, places = i64(0, 10, 5000, 3, 100), i64(4000, 7, 0, 1, 900), i64(0, 4000, 4007, 4007, 4008)
+    starts, sizes = i64(0, 10, 5000, 3, 100), i64(4000, 7, 0, 1, 900)
     expected = [zlib.crc32(data[s : s + n]) for s, n in zip(starts, sizes, strict=True)]
     assert _native.crc32_runs(data, starts, sizes).tolist() == expected
-    out = np.zeros(4908, np.uint8)
-    assert _native.copy_runs_crc32(data, starts, sizes, out, places).tolist() == expected
+    sums, which = np.array(expected[::-1], np.uint32), i64(4, 3, 2, 1, 0)
+    out, offsets, bad = _native.gather_runs_crc32(data, starts, sizes, sums, which)
+    assert bad == -1
+    sums[[1, 2]] ^= 1
+    assert _native.gather_runs_crc32(data, starts, sizes, sums, which)[2] == 2
+    for wrong in (-1, 5):
+        with pytest.raises(IndexError, match="run 1 "):
+            _native.gather_runs_crc32(data, starts, sizes, sums, i64(0, wrong, 0, 0, 0))
+    assert offsets.tolist() == [0, 4000, 4007, 4007, 4008, 4908]
     assert out.tobytes() == b"".join(data[s : s + n].tobytes() for s, n in zip(starts, sizes, strict=True))
+    again = _native.gather_runs(data, starts, sizes)
+    assert again[0].tobytes() == out.tobytes()
+    assert again[1].tolist() == offsets.tolist()
+    none = _native.gather_runs(data, i64(), i64())
+    assert none[0].size == 0
+    assert none[1].tolist() == [0]
+
+
+def test_more_than_there_is_memory_for():
+    data = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (HUGE,), (1,))
+    with pytest.raises(MemoryError):
+        _native.gather_runs(data, i64(0, 0, 0), i64(HUGE, HUGE, HUGE))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "good"), [([], True), ([0], True), ([4, 0], True), ([5], False), ([-1, 2], False)]
+)
+def test_numbers_below(numbers, good):
+    assert _native.are_below(i64(*numbers), 5) == good
+    assert _native.are_below(i64(*numbers), 0) == (not numbers)
 
 
 # --- runs ---------------------------------------------------------------------------------------------------
@@ -207,12 +234,14 @@ def test_runs_out_of_bounds_name_the_run(start, size):
     starts, sizes = i64(0, 10, start), i64(10, 0, size)
     with pytest.raises(IndexError, match="run 2 "):
         _native.crc32c_runs(data, starts, sizes)
-    out, places = np.zeros(20, np.uint8), i64(0, 10, 10)
+    for gather in (_native.gather_runs, _native.tfrecord_gather):
+        with pytest.raises(IndexError, match="run 2 "):
+            gather(data, starts, sizes)
     with pytest.raises(IndexError, match="run 2 "):
-        _native.copy_runs_crc32(data, starts, sizes, out, places)
-    with pytest.raises(IndexError, match="run 2 "):
-        _native.copy_runs_crc32(out, places, sizes, data, starts)
-    assert not data.any()
+        _native.gather_runs_crc32(data, starts, sizes, np.zeros(3, np.uint32), i64(0, 0, 0))
+    assert _native.bad_run(starts, sizes, 0, 10) == 2
+    assert _native.bad_run(starts[:2], sizes[:2], 0, 10) == -1
+    assert _native.bad_run(starts[:2], sizes[:2], 1, 10) == 0
 
 
 @pytest.mark.parametrize(("start", "size"), [run for run in BAD_RUNS if run[1] > 0])

@@ -1,5 +1,7 @@
 #include "../bytes.hpp"
 
+#include <algorithm>
+
 #include "bind.hpp"
 
 namespace batchplant {
@@ -15,12 +17,28 @@ void copy_runs_of(const Bytes& src, const Int64s& src_starts, const Int64s& size
     if (bad >= 0) throw_bad_run(bad);
 }
 
+int64_t bad_run(const Int64s& starts, const Int64s& sizes, int64_t first, int64_t end) {
+    check_same_length(starts, "starts", sizes, "sizes");
+    return first_bad_run(starts.data(), sizes.data(), sizes.size(), first, end);
+}
+
+bool are_below(const Int64s& numbers, int64_t end) {
+    // Negative ones are large without their sign. No branch, so that it runs over several at a time.
+    uint64_t largest = 0;
+    for (size_t i = 0; i < numbers.size(); ++i) largest = std::max(largest, static_cast<uint64_t>(numbers.data()[i]));
+    return numbers.size() == 0 || (end > 0 && largest < static_cast<uint64_t>(end));
+}
+
 }  // namespace
 
 void bind_bytes(nb::module_& module) {
     module.def("copy_runs", copy_runs_of, nb::arg("src").noconvert(), nb::arg("src_starts").noconvert(),
                nb::arg("sizes").noconvert(), nb::arg("dst").noconvert(), nb::arg("dst_starts").noconvert(),
                "Copy runs of src to their places in dst; nothing is copied when any run is out of bounds.");
+    module.def("bad_run", bad_run, nb::arg("starts").noconvert(), nb::arg("sizes").noconvert(), nb::arg("first"),
+               nb::arg("end"), "The first run that does not lie between first and end, or -1.");
+    module.def("are_below", are_below, nb::arg("numbers").noconvert(), nb::arg("end"),
+               "Whether all numbers are from 0 up to, not including, end.");
 }
 
 }  // namespace batchplant

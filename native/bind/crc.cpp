@@ -1,11 +1,11 @@
 #include "../crc.hpp"
 
-#include "../bytes.hpp"
-#include "bind.hpp"
+#include "gathered.hpp"
 
 namespace batchplant {
 namespace {
 
+using Sums = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Uint32s = nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>>;
 
 uint32_t crc32c_of(const Bytes& data, uint32_t seed) {
@@ -50,29 +50,29 @@ Uint32s sums_of_runs(const Bytes& data, const Int64s& starts, const Int64s& size
     return Uint32s(values, {starts.size()}, owner_of(sums));
 }
 
-std::unique_ptr<uint32_t[]> copy_and_sum(const Bytes& src, const Int64s& src_starts, const Int64s& sizes,
-                                         const MutableBytes& dst, const Int64s& dst_starts) {
-    nb::gil_scoped_release unlocked;
-    const size_t n = sizes.size();
-    const int64_t *from = src_starts.data(), *size = sizes.data(), *to = dst_starts.data();
-    int64_t bad = first_bad_run(from, size, n, src.size());
-    if (bad < 0) bad = first_bad_run(to, size, n, dst.size());
-    if (bad >= 0) throw_bad_run(bad);
-    auto sums = std::make_unique_for_overwrite<uint32_t[]>(n);
-    for (size_t i = 0; i < n; ++i) {
-        if (i + 1 < n) prefetch_run(src.data() + from[i + 1], size[i + 1]);
-        sums[i] = crc32_copy(src.data() + from[i], static_cast<size_t>(size[i]), dst.data() + to[i]);
-    }
-    return sums;
-}
-
-Uint32s copy_runs_crc32(const Bytes& src, const Int64s& src_starts, const Int64s& sizes, const MutableBytes& dst,
-                        const Int64s& dst_starts) {
-    check_same_length(src_starts, "src_starts", sizes, "sizes");
-    check_same_length(dst_starts, "dst_starts", sizes, "sizes");
-    auto sums = copy_and_sum(src, src_starts, sizes, dst, dst_starts);
-    uint32_t* values = sums.get();
-    return Uint32s(values, {sizes.size()}, owner_of(sums));
+// The sum that run i should have is sums[which[i]].
+std::optional<std::tuple<Data, Numbers, int64_t>> gather_runs_crc32(const Bytes& data, const Int64s& starts,
+                                                                    const Int64s& sizes, const Sums& sums,
+                                                                    const Int64s& which, bool look) {
+    check_same_length(starts, "starts", sizes, "sizes");
+    check_same_length(starts, "starts", which, "which");
+    const size_t n = starts.size();
+    int64_t bad = -1;
+    Gathered found = gather_unlocked(data, starts, sizes, look, [&](const int64_t* offsets, uint8_t* out) {
+        const int64_t *from = starts.data(), *size = sizes.data(), *number = which.data();
+        for (size_t i = 0; i < n; ++i) {
+            if (number[i] < 0 || static_cast<uint64_t>(number[i]) >= sums.size()) throw_bad_run(static_cast<int64_t>(i));
+            __builtin_prefetch(sums.data() + number[i]);
+        }
+        for (size_t i = 0; i < n; ++i) {
+            if (i + 2 < n) prefetch_run(data.data() + from[i + 2], size[i + 2]);
+            const uint32_t sum = crc32_copy(data.data() + from[i], static_cast<size_t>(size[i]), out + offsets[i]);
+            if (sum != sums.data()[number[i]] && bad < 0) bad = static_cast<int64_t>(i);
+        }
+    });
+    if (found.data == nullptr) return std::nullopt;
+    Data bytes = found.data_array(n);
+    return std::tuple{bytes, found.offsets_array(n), bad};
 }
 
 }  // namespace
@@ -90,9 +90,10 @@ void bind_crc(nb::module_& module) {
                "zlib's CRC-32 without the processor's help, for tests.");
     module.def("crc32_runs", sums_of_runs<crc32>, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
                nb::arg("sizes").noconvert(), "zlib's CRC-32 of every run of the data.");
-    module.def("copy_runs_crc32", copy_runs_crc32, nb::arg("src").noconvert(), nb::arg("src_starts").noconvert(),
-               nb::arg("sizes").noconvert(), nb::arg("dst").noconvert(), nb::arg("dst_starts").noconvert(),
-               "Copy runs of src to their places in dst, and give zlib's CRC-32 of each.");
+    module.def("gather_runs_crc32", gather_runs_crc32, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
+               nb::arg("sizes").noconvert(), nb::arg("sums").noconvert(), nb::arg("which").noconvert(),
+               nb::arg("look") = false,
+               "As gather_runs; and the first run whose CRC-32 is not that among the sums, or -1.");
 }
 
 }  // namespace batchplant

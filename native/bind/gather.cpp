@@ -1,28 +1,18 @@
 #include "../gather.hpp"
 
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <tuple>
 #include <vector>
 
-#include "bind.hpp"
+#include "gathered.hpp"
 
 namespace batchplant {
 namespace {
 
-using Numbers = nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>;
-using Data = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
-
-struct Cells {
-    std::unique_ptr<int64_t[]> offsets;
-    std::unique_ptr<uint8_t[]> data;
-};
-
-Cells gather_unlocked(const std::vector<CellPiece>& pieces, const Int64s& piece, const Int64s& row) {
+Gathered cells_unlocked(const std::vector<CellPiece>& pieces, const Int64s& piece, const Int64s& row) {
     nb::gil_scoped_release unlocked;
     const size_t n = piece.size();
-    Cells found{std::make_unique_for_overwrite<int64_t[]>(n + 1), nullptr};
+    Gathered found{std::make_unique_for_overwrite<int64_t[]>(n + 1), nullptr};
     const int64_t bad =
         place_cells(pieces.data(), pieces.size(), piece.data(), row.data(), n, found.offsets.get());
     if (bad >= 0) throw_bad_run(bad);
@@ -40,11 +30,20 @@ std::tuple<Data, Numbers> gather_cells(const std::vector<Bytes>& data, const std
         if (offsets[i].size() == 0) throw std::invalid_argument("offsets have an end");
         pieces.push_back({data[i].data(), data[i].size(), offsets[i].data(), offsets[i].size() - 1});
     }
-    Cells found = gather_unlocked(pieces, piece, row);
-    int64_t* places = found.offsets.get();
-    uint8_t* bytes = found.data.get();
-    const auto total = static_cast<size_t>(places[piece.size()]);
-    return {Data(bytes, {total}, owner_of(found.data)), Numbers(places, {piece.size() + 1}, owner_of(found.offsets))};
+    Gathered found = cells_unlocked(pieces, piece, row);
+    Data bytes = found.data_array(piece.size());
+    return {bytes, found.offsets_array(piece.size())};
+}
+
+std::optional<std::tuple<Data, Numbers>> gather_runs(const Bytes& data, const Int64s& starts, const Int64s& sizes,
+                                                     bool look) {
+    check_same_length(starts, "starts", sizes, "sizes");
+    Gathered found = gather_unlocked(data, starts, sizes, look, [&](const int64_t* offsets, uint8_t* out) {
+        copy_in_turn(data.data(), starts.data(), offsets, starts.size(), out);
+    });
+    if (found.data == nullptr) return std::nullopt;
+    Data bytes = found.data_array(starts.size());
+    return std::tuple{bytes, found.offsets_array(starts.size())};
 }
 
 void gather_rows(const std::vector<Bytes>& data, size_t width, const Int64s& piece, const Int64s& row,
@@ -66,6 +65,9 @@ void gather_rows(const std::vector<Bytes>& data, size_t width, const Int64s& pie
 void bind_gather(nb::module_& module) {
     module.def("gather_cells", gather_cells, nb::arg("data"), nb::arg("offsets"), nb::arg("piece").noconvert(),
                nb::arg("row").noconvert(), "Cells picked by piece and row, one after another: data and offsets.");
+    module.def("gather_runs", gather_runs, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
+               nb::arg("sizes").noconvert(), nb::arg("look") = false,
+               "Runs of the data, one after another: data and offsets. With look: None where they are not in memory.");
     module.def("gather_rows", gather_rows, nb::arg("data"), nb::arg("width"), nb::arg("piece").noconvert(),
                nb::arg("row").noconvert(), nb::arg("out").noconvert(),
                "Rows of one width picked by piece and row, into out.");

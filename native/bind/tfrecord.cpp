@@ -1,18 +1,11 @@
 #include "../tfrecord.hpp"
 
-#include <nanobind/stl/tuple.h>
-
 #include <cstring>
-#include <tuple>
 
-#include "../bytes.hpp"
-#include "bind.hpp"
+#include "gathered.hpp"
 
 namespace batchplant {
 namespace {
-
-using Numbers = nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>;
-using Data = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 
 Numbers numbers_of(const std::vector<int64_t>& values) {
     auto memory = std::make_unique_for_overwrite<int64_t[]>(values.size());
@@ -40,16 +33,16 @@ std::tuple<int64_t, int32_t> check(const Bytes& data, const Int64s& starts, cons
     return {found.row, static_cast<int32_t>(found.fault)};
 }
 
-std::tuple<int64_t, int32_t> copy(const Bytes& data, const Int64s& starts, const Int64s& sizes, const MutableBytes& out,
-                                  const Int64s& out_starts) {
+std::optional<std::tuple<Data, Numbers, int64_t, int32_t>> gather(const Bytes& data, const Int64s& starts,
+                                                                  const Int64s& sizes, bool look) {
     check_same_length(starts, "starts", sizes, "sizes");
-    check_same_length(out_starts, "out_starts", sizes, "sizes");
-    nb::gil_scoped_release unlocked;
-    const int64_t bad = first_bad_run(out_starts.data(), sizes.data(), sizes.size(), out.size());
-    if (bad >= 0) throw_bad_run(bad);
-    const TfRecordCheck found = copy_tfrecords(data.data(), data.size(), starts.data(), sizes.data(), starts.size(),
-                                               out.data(), out_starts.data());
-    return {found.row, static_cast<int32_t>(found.fault)};
+    TfRecordCheck check;
+    Gathered found = gather_unlocked(data, starts, sizes, look, [&](const int64_t* offsets, uint8_t* out) {
+        check = copy_tfrecords(data.data(), data.size(), starts.data(), sizes.data(), starts.size(), out, offsets);
+    });
+    if (found.data == nullptr) return std::nullopt;
+    Data bytes = found.data_array(starts.size());
+    return std::tuple{bytes, found.offsets_array(starts.size()), check.row, static_cast<int32_t>(check.fault)};
 }
 
 std::unique_ptr<uint8_t[]> frame_unlocked(const Bytes& data, const Int64s& starts, const Int64s& sizes, size_t& total) {
@@ -78,9 +71,9 @@ void bind_tfrecord(nb::module_& module) {
     module.def("tfrecord_check", check, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
                nb::arg("sizes").noconvert(), nb::arg("check_data") = true,
                "The first of these records that is damaged, and what is wrong with it.");
-    module.def("tfrecord_copy", copy, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), nb::arg("out").noconvert(), nb::arg("out_starts").noconvert(),
-               "Check records and copy their data in one pass; the first that is damaged, and what is wrong.");
+    module.def("tfrecord_gather", gather, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
+               nb::arg("sizes").noconvert(), nb::arg("look") = false,
+               "As gather_runs, checked on the way; and the first record that is damaged, and what is wrong.");
     module.def("tfrecord_frame", frame, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
                nb::arg("sizes").noconvert(), "The runs as records with lengths and checksums.");
 }

@@ -29,14 +29,15 @@ def crc32_runs(
 ) -> npt.NDArray[np.uint32]:
     """zlib's CRC-32 of every run of the data. IndexError names the first run that is out of bounds."""
 
-def copy_runs_crc32(
-    src: npt.NDArray[np.uint8],
-    src_starts: npt.NDArray[np.int64],
+def gather_runs_crc32(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
-    dst: npt.NDArray[np.uint8],
-    dst_starts: npt.NDArray[np.int64],
-) -> npt.NDArray[np.uint32]:
-    """copy_runs, and zlib's CRC-32 of every run. src and dst must not be the same memory."""
+    sums: npt.NDArray[np.uint32],
+    which: npt.NDArray[np.int64],
+    look: bool = False,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], int] | None:
+    """As gather_runs; and the first run i whose CRC-32 (zlib's) is not sums[which[i]], or -1."""
 
 def map_file(fd: int) -> npt.NDArray[np.uint8]:
     """The bytes of an open file, mapped. They outlive the descriptor; whoever holds them last unmaps it."""
@@ -89,6 +90,23 @@ def gather_cells(
     row: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Cells picked by piece and row, one after another: data and offsets. IndexError if any is not there."""
+
+def gather_runs(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    look: bool = False,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]] | None:
+    """Runs of the data, one after another: data and offsets. IndexError if any is out of bounds.
+
+    With look, data is a mapped file, and None is given where not all of a few pages are in memory.
+    """
+
+def bad_run(starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], first: int, end: int) -> int:
+    """The first run that does not lie between first and end, or -1."""
+
+def are_below(numbers: npt.NDArray[np.int64], end: int) -> bool:
+    """Whether all numbers are from 0 up to, not including, end."""
 
 def gather_rows(
     data: list[npt.NDArray[np.uint8]],
@@ -182,6 +200,22 @@ def jpeg_decode(data: Buffer, mode: str | None = None, dct: str = "accurate") ->
 
     ValueError says what is wrong with the data. CMYK comes out as stored only.
     """
+
+def png_decode(
+    data: npt.NDArray[np.uint8] | Buffer, mode: str | None = None, most_pixels: int = 1 << 28
+) -> npt.NDArray[np.uint8] | None:
+    """Decode a PNG of 8 bits to height x width x channels, without the GIL.
+
+    mode: None (palettes looked up: RGB, or RGBA where the palette has alpha), "L", "LA", "RGB", "RGBA" where
+    that loses nothing, or "P": indices of a palette picture, levels of a gray one.
+    Gives None where this code does not decode it: 16 bits, a mode that would change pixels, odd chunks.
+    ValueError says what is damaged, or that it has more than most_pixels.
+    """
+
+def webp_decode(
+    data: npt.NDArray[np.uint8] | Buffer, mode: str | None = None, most_pixels: int = 1 << 28
+) -> npt.NDArray[np.uint8] | None:
+    """Decode a WebP as png_decode does; None also for animations, and in a build without libwebp."""
 
 def jpeg_encode(pixels: npt.NDArray[np.uint8], quality: int = 90) -> bytes:
     """Encode height x width x (1 or 3) pixels as a baseline JPEG, colour at 4:2:0."""
@@ -460,17 +494,13 @@ def tfrecord_check(
 ) -> tuple[int, int]:
     """The first of these records that is damaged, or -1, and what is wrong: as above; 5 another length."""
 
-def tfrecord_copy(
+def tfrecord_gather(
     data: npt.NDArray[np.uint8],
     starts: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
-    out: npt.NDArray[np.uint8],
-    out_starts: npt.NDArray[np.int64],
-) -> tuple[int, int]:
-    """As tfrecord_check, and the data of the records is copied to its places in out on the way.
-
-    IndexError names the first run that does not lie in out.
-    """
+    look: bool = False,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], int, int] | None:
+    """As gather_runs, records checked on the way: data, offsets, and what tfrecord_check gives."""
 
 def tfrecord_frame(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from . import _native
 from .codecs.arrow import table_of
 from .codecs.cells import decode_sample
-from .columns import I64, Columns, Spans
+from .codecs.infer import infer_mask
+from .columns import I64, Columns, Ragged, Spans, end_within
 from .errors import (
     BatchplantError,
     DataError,
@@ -20,7 +23,14 @@ from .errors import (
     Problem,
     SampleIndexError,
 )
-from .schema import Schema
+from .schema import Image, Schema
+
+# Cells that tell the mode of masks.
+LOOKED_AT = 16
+
+
+# Read at once to be verified, of samples whose sizes are known.
+VERIFY_BYTES = 64 << 20
 
 
 class Reader:
@@ -59,6 +69,10 @@ class Reader:
         """For every sample the number of the storage unit (page, row group, shard) it lies in, or None."""
         return None
 
+    def sizes(self) -> I64 | None:
+        """The bytes of every sample, where they are known and one may be as large as all others; else None."""
+        return None
+
     def where(self, sample: int) -> str:
         """The file that a sample lies in."""
         return self.path
@@ -85,7 +99,7 @@ class Reader:
 
     def read(self, indices: Any, fields: Iterable[str] | None = None) -> Columns:
         """The encoded cells of samples; negative numbers count from the end."""
-        return self._read(self._check(indices), tuple(self._schema_of(fields)))
+        return self._read(self._check(indices), self._names(fields))
 
     def spans(self, field: str, indices: Any = None) -> Spans | None:
         """Where the cells of a field lie in files, or None: then there is only ``read``."""
@@ -94,7 +108,7 @@ class Reader:
 
     def scan(self, size: int = 1024, fields: Iterable[str] | None = None) -> Iterator[Columns]:
         """All samples in order, ``size`` at a time."""
-        names = tuple(self._schema_of(fields))
+        names = self._names(fields)
         for start in range(0, len(self), size):
             yield self._read(np.arange(start, min(start + size, len(self))), names)
 
@@ -125,7 +139,11 @@ class Reader:
 
     def select(self, fields: Iterable[str]) -> Reader:
         """The same samples with only these fields, in this order."""
-        return View(self, fields=tuple(self._schema_of(fields)))
+        return View(self, fields=self._names(fields))
+
+    def with_masks(self, fields: Iterable[str]) -> Reader:
+        """The same samples; the pictures in these fields are masks, whose values are classes (see Image)."""
+        return View(self, masks=self._names(fields))
 
     def subset(self, indices: Any) -> Reader:
         """Only these samples, in this order."""
@@ -139,7 +157,7 @@ class Reader:
 
     def to_arrow(self, fields: Iterable[str] | None = None) -> Any:
         """All samples as a pyarrow.Table, in memory; the kinds of the fields stand in its metadata."""
-        schema = self._schema_of(fields)
+        schema = self.schema.select(self._names(fields))
         return table_of(schema, self.scan(4096, schema))
 
     def to_pandas(self, fields: Iterable[str] | None = None) -> Any:
@@ -149,6 +167,11 @@ class Reader:
             return table.to_pandas()
         except ImportError:
             raise MissingLibraryError("data frames need pandas: pip install pandas") from None
+
+    def tensors(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The tensors of a model by name, each read when it is asked for, in place where it can be."""
+        found: Mapping[str, npt.NDArray[Any]] = importlib.import_module("batchplant.tensors").Tensors(self)
+        return found
 
     def verify_each(self, rows: Iterable[int]) -> Iterator[Problem]:
         """The damaged cells among these samples, read one by one."""
@@ -165,9 +188,10 @@ class Reader:
             yield from self._verify()
         except DataError as error:
             yield Problem.of(error.at(path=self.path))
-        step = 256
-        for start in range(0, len(self), step):
-            rows = range(start, min(start + step, len(self)))
+        sizes, end = self.sizes(), 0
+        while end < len(self):
+            start, end = end, end_within(sizes, end, min(256, len(self) - end), VERIFY_BYTES)
+            rows = range(start, end)
             try:
                 self.read(rows)
             except DataError:
@@ -182,8 +206,11 @@ class Reader:
     def __repr__(self) -> str:
         return f"<{self.format or type(self).__name__}: {len(self)} samples of {', '.join(self.schema)}>"
 
-    def _schema_of(self, fields: Iterable[str] | None) -> Schema:
-        return self.schema if fields is None else self.schema.select(fields)
+    def _names(self, fields: Iterable[str] | None) -> tuple[str, ...]:
+        """The names of these fields, all of which are there."""
+        if isinstance(fields, list | tuple) and all(map(self.schema.__contains__, fields)):
+            return tuple(fields)
+        return tuple(self.schema if fields is None else self.schema.select(fields))
 
     def _check(self, indices: Any) -> I64:
         """Sample numbers as int64, none negative, none out of range."""
@@ -197,7 +224,7 @@ class Reader:
         if found.dtype.kind not in "iu":
             raise OptionError(f"sample numbers are integers, not {found.dtype}")
         numbers = found.astype(np.int64, copy=False)
-        if numbers.min() >= 0 and numbers.max() < len(self) and found.dtype != np.uint64:
+        if _native.are_below(np.ascontiguousarray(numbers), len(self)):
             return numbers
         numbers = numbers.copy()
         if found.dtype == np.uint64:
@@ -216,17 +243,34 @@ def _remake(kind: type[Reader], args: tuple[Any, ...], options: dict[str, Any]) 
 
 
 class View(Reader):
-    """Some samples or some fields of another reader."""
+    """Some samples or some fields of another reader; some of its pictures taken for masks."""
 
     def __init__(
-        self, base: Reader, *, indices: I64 | None = None, fields: Sequence[str] | None = None
+        self,
+        base: Reader,
+        *,
+        indices: I64 | None = None,
+        fields: Sequence[str] | None = None,
+        masks: Sequence[str] = (),
     ) -> None:
         self.base = base
         self.path = base.path
         self.format = base.format
-        self.schema = base._schema_of(fields)
+        self.schema = base.schema.select(base._names(fields))
         self.indices = indices
         self.length = len(base) if indices is None else len(indices)
+        self.schema = Schema({**self.schema, **{name: self._mask(name) for name in masks}})
+
+    def _mask(self, name: str) -> Image:
+        """A field as one of masks: a few cells tell the mode."""
+        field = self.schema[name]
+        if not isinstance(field, Image):
+            raise OptionError(f"a mask is a picture, and {name!r} is {field}", path=self.path)
+        with contextlib.suppress(DataError):
+            cells = self.read(range(min(len(self), LOOKED_AT)), [name])[name]
+            assert isinstance(cells, Ragged)
+            return infer_mask(field, cells)
+        return infer_mask(field, Ragged.from_cells([]))
 
     def _rows(self, indices: I64) -> I64:
         return indices if self.indices is None else self.indices[indices]
@@ -239,6 +283,10 @@ class View(Reader):
 
     def blocks(self) -> I64 | None:
         found = self.base.blocks()
+        return found if found is None or self.indices is None else found[self.indices]
+
+    def sizes(self) -> I64 | None:
+        found = self.base.sizes()
         return found if found is None or self.indices is None else found[self.indices]
 
     def where(self, sample: int) -> str:

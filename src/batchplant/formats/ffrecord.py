@@ -18,14 +18,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import _native
 from ..columns import I64, U8, Ragged, as_bytes
 from ..errors import BatchplantError, DamagedError, Problem
 from ..format import Format, Probe
 from ..records import GivenSchema, RecordReader, RecordWriter
-from ..schema import Audio, Bool, Bytes, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ..schema import EVERY_KIND, Schema
 from ..storage import Spool, open_source
 from ..writer import WriteOptions
 
@@ -94,8 +93,9 @@ class FFRecordReader(RecordReader):
         starts, sizes = self._runs(indices)
         if not self._check_sums:
             return self.source.gather(starts, sizes)
-        records, sums = self.source.gather_summed(starts, sizes)
-        self._compare(indices, sums)
+        records, bad = self.source.gather_checked(starts, sizes, self.sums, indices)
+        if bad >= 0:
+            raise self._wrong_sum(int(indices[bad]))
         return records
 
     _gather = gather
@@ -127,18 +127,17 @@ class FFRecordReader(RecordReader):
 
     def _check_records(self, indices: I64, data: U8, starts: I64, sizes: I64) -> None:
         if self._check_sums:
-            self._compare(indices, _native.crc32_runs(data, np.ascontiguousarray(starts), sizes))
+            bad = _native.crc32_runs(data, np.ascontiguousarray(starts), sizes) != self.sums[indices]
+            if bad.any():
+                raise self._wrong_sum(int(indices[int(np.argmax(bad))]))
 
-    def _compare(self, indices: I64, sums: npt.NDArray[np.uint32]) -> None:
-        bad = sums != self.sums[indices]
-        if bad.any():
-            sample = int(indices[int(np.argmax(bad))])
-            raise DamagedError(
-                "its bytes do not have the checksum that stands in the header",
-                path=self.path,
-                sample=sample,
-                offset=int(self.offsets[sample]),
-            )
+    def _wrong_sum(self, sample: int) -> DamagedError:
+        return DamagedError(
+            "its bytes do not have the checksum that stands in the header",
+            path=self.path,
+            sample=sample,
+            offset=int(self.offsets[sample]),
+        )
 
     def verify_each(self, rows: Iterable[int]) -> Iterator[Problem]:
         """A checksum is one of the whole sample: it is named once, and not once for each field."""
@@ -241,7 +240,7 @@ FORMAT = Format(
     reader=FFRecordReader,
     writer=FFRecordWriter,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     notes="a CRC of every sample; fields as MessagePack, their schema beside the file",
 )

@@ -77,11 +77,12 @@ class Source:
         dtype = np.dtype(dtype)
         return self.view(start, count * dtype.itemsize).view(dtype)
 
-    def outside(self, starts: I64, sizes: I64) -> int | None:
-        """The first run that does not lie in the file, or None."""
+    def outside(self, starts: I64, sizes: I64, *, head: int = 0, tail: int = 0) -> int | None:
+        """The first run that does not lie in the file, or None; ``head``, ``tail``: nor may one lie there."""
         self._check_open()
-        bad = (starts < 0) | (sizes < 0) | (starts > self.size) | (sizes > self.size - starts)
-        return int(np.argmax(bad)) if bad.any() else None
+        starts, sizes = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(sizes, np.int64)
+        bad = _native.bad_run(starts, sizes, head, self.size - tail)
+        return None if bad < 0 else bad
 
     def gather(self, starts: I64, sizes: I64) -> Ragged:
         """A copy of many runs, one after another; the caller has checked them with :meth:`outside`."""
@@ -100,10 +101,13 @@ class Source:
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
         raise NotImplementedError
 
-    def gather_summed(self, starts: I64, sizes: I64) -> tuple[Ragged, npt.NDArray[np.uint32]]:
-        """The same, and zlib's CRC-32 of each run."""
+    def gather_checked(
+        self, starts: I64, sizes: I64, sums: npt.NDArray[np.uint32], which: I64
+    ) -> tuple[Ragged, int]:
+        """The same, and the first run i whose CRC-32 (zlib's) is not ``sums[which[i]]``, or -1."""
         found = self.gather(starts, sizes)
-        return found, _native.crc32_runs(found.data, found.starts, np.ascontiguousarray(sizes))
+        bad = _native.crc32_runs(found.data, found.starts, np.ascontiguousarray(sizes)) != sums[which]
+        return found, int(np.argmax(bad)) if bad.any() else -1
 
     def file(self) -> io.BufferedReader:
         """A file object over the same bytes, for libraries that want one."""
@@ -174,15 +178,31 @@ class MappedSource(Source):
         if self._warm(starts, sizes) or not self._fetch(starts, sizes, out, out_starts):
             _native.copy_runs(self.data, starts, sizes, out, out_starts)
 
-    def gather_summed(self, starts: I64, sizes: I64) -> tuple[Ragged, npt.NDArray[np.uint32]]:
+    def gather(self, starts: I64, sizes: I64) -> Ragged:
         self._check_open()
-        starts, sizes = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
-        if not self._warm(starts, sizes):
-            return super().gather_summed(starts, sizes)
-        offsets = starts_of(sizes)
-        data = np.empty(offsets[-1], dtype=np.uint8)
-        sums = _native.copy_runs_crc32(self.data, starts, sizes, data, offsets[:-1])
-        return Ragged(data, offsets), sums
+        # In one step what the methods below do one by one.
+        if self.told(starts):
+            starts, sizes = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
+            found = _native.gather_runs(self.data, starts, sizes, len(starts) >= FETCH_LEAST)
+            if found is not None:
+                return Ragged(*found)
+        return super().gather(starts, sizes)
+
+    def gather_checked(
+        self, starts: I64, sizes: I64, sums: npt.NDArray[np.uint32], which: I64
+    ) -> tuple[Ragged, int]:
+        self._check_open()
+        if self.told(starts):
+            starts, sizes, which = map(np.ascontiguousarray, (starts, sizes, which))
+            look = len(starts) >= FETCH_LEAST
+            found = _native.gather_runs_crc32(self.data, starts, sizes, sums, which, look)
+            if found is not None:
+                return Ragged(found[0], found[1]), found[2]
+        return super().gather_checked(starts, sizes, sums, which)
+
+    def told(self, starts: I64) -> bool:
+        """Whether it can be told if these runs are in memory, or does not matter: they are few."""
+        return self._told or len(starts) < FETCH_LEAST
 
     def _warm(self, starts: I64, sizes: I64) -> bool:
         return len(starts) < FETCH_LEAST or (self._told and self._in_memory(starts, sizes))

@@ -115,7 +115,7 @@ class TableReader(Reader):
 
     def scan(self, size: int = 1024, fields: Iterable[str] | None = None) -> Iterator[Columns]:
         """All samples in order. The arrays may lie in what was decoded: copy them to change them."""
-        names = tuple(self._schema_of(fields))
+        names = self._names(fields)
         waiting: list[Columns] = []
         have = 0
         for columns in self._ahead(names):

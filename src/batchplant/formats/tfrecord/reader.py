@@ -13,7 +13,8 @@ import numpy as np
 from ... import _native, index
 from ...codecs import example, example_schema, sample
 from ...codecs.example import Feature, RecordError
-from ...columns import I64, U8, Columns, Ragged, Spans, starts_of
+from ...codecs.msgpack import gathered
+from ...columns import I64, U8, Columns, Ragged, Spans
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...gzip_source import open_gzip
 from ...reader import Reader
@@ -157,10 +158,8 @@ class TfRecordReader(RecordReader):
 
     def _runs(self, indices: I64) -> tuple[I64, I64]:
         starts, sizes = self._starts[indices], self._sizes[indices]
-        bad = (sizes < 0) | (starts < HEAD) | (starts > self.source.size)
-        bad |= sizes > self.source.size - TAIL - starts
-        if bad.any():
-            row = int(np.argmax(bad))
+        row = self.source.outside(starts, sizes, head=HEAD, tail=TAIL)
+        if row is not None:
             raise DamagedError(FAULTS[3], path=self.path, sample=indices[row], offset=int(starts[row]))
         return starts, sizes
 
@@ -197,14 +196,19 @@ class TfRecordReader(RecordReader):
 
     def _read_raw(self, indices: I64, fields: Sequence[str]) -> Columns:
         """The records themselves, checked and copied in one pass."""
-        data, at, sizes, starts = self._found(indices, check=False)
-        offsets = starts_of(sizes)
-        cells = np.empty(offsets[-1], dtype=np.uint8)
-        if self._checks:
-            self._raise_fault(*_native.tfrecord_copy(data, at, sizes, cells, offsets[:-1]), indices, starts)
-        else:
-            _native.copy_runs(data, at, sizes, cells, offsets[:-1])
-        return Columns((name, Ragged(cells, offsets)) for name in fields)
+        if not self._checks:
+            cells = self.source.gather(*self._runs(indices))
+            return Columns((name, cells) for name in fields)
+        if isinstance(self.source, MappedSource):
+            starts, sizes = self._runs(indices)
+            found = self.source.told(starts) and _native.tfrecord_gather(
+                self.source.data, starts, sizes, True
+            )
+            if found:
+                self._raise_fault(found[2], found[3], indices, starts)
+                return Columns((name, Ragged(found[0], found[1])) for name in fields)
+        data, at, sizes, _ = self._found(indices, check=True)
+        return Columns((name, gathered(data, at, sizes)) for name in fields)
 
     def _no_example(self, error: RecordError, indices: I64, at: I64, starts: I64) -> DamagedError:
         row = error.row
