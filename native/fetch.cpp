@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t piece_size = 1 << 20;
 // Requests under way at once: enough for a fast disk to be busy.
 constexpr unsigned depth = 128;
-constexpr size_t sampled_pages = 16;
+constexpr size_t sampled_pages = 8;
 constexpr size_t sampled_least = 4;
 constexpr size_t bytes_for_a_sample = 64 << 10;
 
@@ -274,13 +274,24 @@ FetchFailure fetch_by_threads(const Request& request, size_t threads) {
     return failures.first();
 }
 
+// How many of n runs to look at. Looking costs about a microsecond: a batch of small runs is not worth many.
+size_t samples_of(size_t bytes, size_t n) {
+    return std::min(n, std::clamp(bytes / bytes_for_a_sample, sampled_least, sampled_pages));
+}
+
+bool in_memory(const uint8_t* mapped) {
+    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const uintptr_t address = reinterpret_cast<uintptr_t>(mapped) & ~(page - 1);
+    unsigned char state = 1;
+    return mincore(reinterpret_cast<void*>(address), page, &state) != 0 || (state & 1);
+}
+
 // Calls visit(position) with a byte in each of a few pages of the runs, spread evenly.
 template <typename Visit>
 void sample(const int64_t* starts, const int64_t* sizes, size_t n, Visit&& visit) {
-    // Looking costs about a microsecond a page: a batch of small runs is not worth many.
     size_t bytes = 0;
     for (size_t i = 0; i < n; ++i) bytes += static_cast<size_t>(std::max<int64_t>(sizes[i], 0));
-    const size_t count = std::min(n, std::clamp(bytes / bytes_for_a_sample, sampled_least, sampled_pages));
+    const size_t count = samples_of(bytes, n);
     for (size_t k = 0; k < count; ++k) {
         const size_t i = k * n / count;
         if (sizes[i] > 0) visit(k % 2 ? starts[i] + sizes[i] - 1 : starts[i]);
@@ -303,15 +314,22 @@ const char* fetch_name() {
 }
 
 double resident(const uint8_t* mapping, const int64_t* starts, const int64_t* sizes, size_t n) {
-    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     size_t seen = 0, found = 0;
     sample(starts, sizes, n, [&](int64_t position) {
-        const uintptr_t address = reinterpret_cast<uintptr_t>(mapping + position) & ~(page - 1);
-        unsigned char state = 1;
         ++seen;
-        if (mincore(reinterpret_cast<void*>(address), page, &state) != 0 || (state & 1)) ++found;
+        if (in_memory(mapping + position)) ++found;
     });
     return seen ? static_cast<double>(found) / static_cast<double>(seen) : 1;
+}
+
+double resident(const uint8_t* mapping, int64_t start, int64_t stride, int64_t width, const int64_t* row, size_t n) {
+    const size_t count = width > 0 ? samples_of(static_cast<size_t>(width) * n, n) : 0;
+    size_t found = 0;
+    for (size_t k = 0; k < count; ++k) {
+        const int64_t first = start + row[k * n / count] * stride;
+        if (in_memory(mapping + (k % 2 ? first + width - 1 : first))) ++found;
+    }
+    return count ? static_cast<double>(found) / static_cast<double>(count) : 1;
 }
 
 double cached(int fd, const int64_t* starts, const int64_t* sizes, size_t n) {

@@ -49,23 +49,44 @@ void copy_in_turn(const uint8_t* data, const int64_t* starts, const int64_t* off
     }
 }
 
-int64_t copy_rows(const RowPiece* pieces, size_t count, size_t width, const int64_t* piece, const int64_t* row,
-                  size_t n, uint8_t* out) {
-    if (width == 0) return -1;
+int64_t first_bad_row(const CellPiece* pieces, size_t count, size_t width, const int64_t* piece, const int64_t* row,
+                      size_t n) {
     for (size_t i = 0; i < n; ++i) {
         const bool known = piece[i] >= 0 && static_cast<uint64_t>(piece[i]) < count;
-        if (!known || row[i] < 0 || static_cast<uint64_t>(row[i]) >= pieces[piece[i]].size / width) {
-            return static_cast<int64_t>(i);
-        }
-    }
-    for (size_t i = 0; i < n; ++i) {
-        if (i + 1 < n) {
-            prefetch_run(pieces[piece[i + 1]].data + static_cast<size_t>(row[i + 1]) * width,
-                         static_cast<int64_t>(width));
-        }
-        std::memcpy(out + i * width, pieces[piece[i]].data + static_cast<size_t>(row[i]) * width, width);
+        const bool inside = known && row[i] >= 0 && width > 0 &&
+                            static_cast<uint64_t>(row[i]) < pieces[piece[i]].size / width;
+        if (!inside) return static_cast<int64_t>(i);
     }
     return -1;
+}
+
+void copy_rows(const CellPiece* pieces, size_t width, const int64_t* piece, const int64_t* row, size_t n,
+               uint8_t* out) {
+    const auto at = [&](size_t i) { return pieces[piece[i]].data + static_cast<size_t>(row[i]) * width; };
+    for (size_t i = 0; i < n; ++i) {
+        if (i + 2 < n) prefetch_run(at(i + 2), static_cast<int64_t>(width));
+        std::memcpy(out + i * width, at(i), width);
+    }
+}
+
+int64_t first_bad_row(size_t size, int64_t start, int64_t stride, int64_t width, const int64_t* row, size_t n) {
+    if (n > 0 && (stride < 0 || !run_fits(start, width, size))) return 0;
+    // No row begins behind this place.
+    const auto last = static_cast<int64_t>(size) - width;
+    const int64_t most = stride == 0 ? std::numeric_limits<int64_t>::max() : (last - start) / stride;
+    for (size_t i = 0; i < n; ++i) {
+        if (row[i] < 0 || row[i] > most) return static_cast<int64_t>(i);
+    }
+    return -1;
+}
+
+void copy_rows(const uint8_t* data, int64_t start, int64_t stride, int64_t width, const int64_t* row, size_t n,
+               uint8_t* out) {
+    const auto at = [&](size_t i) { return data + start + row[i] * stride; };
+    for (size_t i = 0; i < n; ++i) {
+        if (i + 2 < n) prefetch_run(at(i + 2), width);
+        if (width > 0) std::memcpy(out + i * static_cast<size_t>(width), at(i), static_cast<size_t>(width));
+    }
 }
 
 }  // namespace batchplant

@@ -7,6 +7,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant import _native
@@ -304,33 +306,79 @@ def ints(*values):
     return np.array(values, dtype=np.int64)
 
 
+def pieces_of(data, offsets=None):
+    made = _native.Pieces(len(data))
+    for number, one in enumerate(data):
+        made.put(number, one, None if offsets is None else offsets[number])
+    return made
+
+
 def test_cells_of_several_pieces():
     data = [np.frombuffer(b"abcdef", np.uint8), np.frombuffer(b"xyz", np.uint8)]
     offsets = [ints(0, 1, 3, 6), ints(0, 0, 3)]
-    cells, places = _native.gather_cells(data, offsets, ints(1, 0, 1, 0), ints(1, 2, 0, 0))
+    cells, places = pieces_of(data, offsets).cells(ints(1, 0, 1, 0), ints(1, 2, 0, 0))
     assert (cells.tobytes(), places.tolist()) == (b"xyzdefa", [0, 3, 6, 6, 7])
-    out = np.empty(6, np.uint8)
-    _native.gather_rows(data, 3, ints(1, 0), ints(0, 1), out)
-    assert out.tobytes() == b"xyzdef"
+    assert pieces_of(data).rows(3, ints(1, 0), ints(0, 1)).tobytes() == b"xyzdef"
+    assert pieces_of(data).rows(3, ints(), ints()).size == 0
+
+
+def test_pieces_are_put_once():
+    pieces = _native.Pieces(3)
+    assert pieces.missing(ints(2, 0, 2, 7, -1)) == [0, 2]
+    pieces.put(2, np.arange(4, dtype=np.uint8))
+    assert pieces.missing(ints(2, 0, 2)) == [0]
+    with pytest.raises(ValueError, match="already"):
+        pieces.put(2, np.zeros(4, np.uint8))
+    with pytest.raises(IndexError):
+        pieces.put(3, np.zeros(4, np.uint8))
+    with pytest.raises(IndexError, match="run 1 "):
+        pieces.rows(2, ints(2, 0), ints(1, 0))
+    assert pieces.rows(2, ints(2, 2), ints(1, 0)).tolist() == [2, 3, 0, 1]
 
 
 @pytest.mark.parametrize(("piece", "row"), [(2, 0), (-1, 0), (0, 2), (0, -1), (1, 0), (2**62, 0), (0, 2**62)])
 def test_picks_that_are_not_there(piece, row):
     data = [np.zeros(6, np.uint8), np.zeros(2, np.uint8)]
     with pytest.raises(IndexError):
-        _native.gather_rows(data, 3, ints(piece), ints(row), np.empty(3, np.uint8))
+        pieces_of(data).rows(3, ints(piece), ints(row))
     # The second piece has no cell that lies inside of it.
     with pytest.raises(IndexError):
-        _native.gather_cells(data, [ints(0, 3, 6), ints(0, 3)], ints(piece), ints(row))
+        pieces_of(data, [ints(0, 3, 6), ints(0, 3)]).cells(ints(piece), ints(row))
 
 
 def test_lies_about_cells():
     data = [np.zeros(6, np.uint8)]
     for wrong in (ints(-1, 3), ints(3, 2), ints(0, 7), ints(0, 2**63 - 1)):
         with pytest.raises(IndexError):
-            _native.gather_cells(data, [wrong], ints(0), ints(0))
-    for offsets in ([ints()], [ints(0, 1)] * 2):
-        with pytest.raises(ValueError, match="offsets"):
-            _native.gather_cells(data, offsets, ints(0), ints(0))
-    with pytest.raises(ValueError, match="another size"):
-        _native.gather_rows(data, 3, ints(0), ints(0), np.empty(4, np.uint8))
+            pieces_of(data, [wrong]).cells(ints(0), ints(0))
+    with pytest.raises(ValueError, match="offsets"):
+        pieces_of(data, [ints()])
+    with pytest.raises(IndexError):
+        pieces_of(data).rows(0, ints(0), ints(0))
+
+
+@given(st.lists(st.integers(-5, 5)))
+def test_distinct_numbers(numbers):
+    found, places = _native.distinct(ints(*numbers))
+    want, back = np.unique(ints(*numbers), return_inverse=True)
+    assert (found, places.tolist()) == (want.tolist(), back.tolist())
+
+
+@given(
+    st.integers(0, 40),
+    st.integers(-2, 42),
+    st.integers(-1, 7),
+    st.integers(0, 9),
+    st.lists(st.integers(-2, 9), max_size=4),
+)
+def test_rows_at_a_stride(size, start, stride, width, rows):
+    data = np.arange(size, dtype=np.uint8)
+    places = [start + row * stride for row in rows]
+    good = stride >= 0 and all(0 <= start <= place and place + width <= size for place in places)
+    good = good and (not rows or (start + width <= size and min(rows) >= 0))
+    if not good:
+        with pytest.raises(IndexError):
+            _native.gather_strided(data, start, stride, width, ints(*rows))
+        return
+    want = b"".join(data[place : place + width].tobytes() for place in places)
+    assert _native.gather_strided(data, start, stride, width, ints(*rows)).tobytes() == want

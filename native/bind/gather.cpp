@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "gathered.hpp"
@@ -9,31 +10,94 @@
 namespace batchplant {
 namespace {
 
-Gathered cells_unlocked(const std::vector<CellPiece>& pieces, const Int64s& piece, const Int64s& row) {
-    nb::gil_scoped_release unlocked;
-    const size_t n = piece.size();
-    Gathered found{std::make_unique_for_overwrite<int64_t[]>(n + 1), nullptr};
-    const int64_t bad =
-        place_cells(pieces.data(), pieces.size(), piece.data(), row.data(), n, found.offsets.get());
-    if (bad >= 0) throw_bad_run(bad);
-    found.data = std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>(found.offsets[n]));
-    copy_cells(pieces.data(), piece.data(), row.data(), n, found.offsets.get(), found.data.get());
-    return found;
+std::unique_ptr<uint8_t[]> memory_for(size_t rows, size_t width) {
+    if (width > 0 && rows > std::numeric_limits<int64_t>::max() / width) throw std::bad_alloc();
+    return std::make_unique_for_overwrite<uint8_t[]>(rows * width);
 }
 
-std::tuple<Data, Numbers> gather_cells(const std::vector<Bytes>& data, const std::vector<Int64s>& offsets,
-                                       const Int64s& piece, const Int64s& row) {
-    check_same_length(piece, "piece", row, "row");
-    if (data.size() != offsets.size()) throw std::invalid_argument("as many offsets as data are needed");
-    std::vector<CellPiece> pieces;
-    for (size_t i = 0; i < data.size(); ++i) {
-        if (offsets[i].size() == 0) throw std::invalid_argument("offsets have an end");
-        pieces.push_back({data[i].data(), data[i].size(), offsets[i].data(), offsets[i].size() - 1});
+// The pieces of a column by number, filled in as they become known. A piece is put once and stays. Read without the
+// GIL: who reads has seen, under the GIL, that the pieces it wants are there.
+class Pieces {
+public:
+    explicit Pieces(size_t count) : pieces_(count), data_(count), offsets_(count) {}
+
+    void put(size_t number, Bytes data, std::optional<Int64s> offsets) {
+        if (number >= pieces_.size()) throw std::out_of_range("there is no piece " + std::to_string(number));
+        if (there(number)) throw std::invalid_argument("piece " + std::to_string(number) + " is there already");
+        if (offsets && offsets->size() == 0) throw std::invalid_argument("offsets have an end");
+        pieces_[number] = {data.data(), data.size(), offsets ? offsets->data() : nullptr,
+                           offsets ? offsets->size() - 1 : 0};
+        offsets_[number] = std::move(offsets);
+        data_[number] = std::move(data);
     }
-    Gathered found = cells_unlocked(pieces, piece, row);
-    Data bytes = found.data_array(piece.size());
-    return {bytes, found.offsets_array(piece.size())};
-}
+
+    // Those of these numbers that are not there, each once. Numbers of no piece are not mentioned.
+    std::vector<int64_t> missing(const Int64s& numbers) const {
+        std::vector<int64_t> found;
+        for (size_t i = 0; i < numbers.size(); ++i) {
+            const int64_t number = numbers.data()[i];
+            const bool known = number >= 0 && static_cast<uint64_t>(number) < pieces_.size();
+            if (known && !there(static_cast<size_t>(number))) found.push_back(number);
+        }
+        std::sort(found.begin(), found.end());
+        found.erase(std::unique(found.begin(), found.end()), found.end());
+        return found;
+    }
+
+    std::tuple<Data, Numbers> cells(const Int64s& piece, const Int64s& row) const {
+        check_same_length(piece, "piece", row, "row");
+        check_there(piece);
+        Gathered found = cells_unlocked(piece, row);
+        Data bytes = found.data_array(piece.size());
+        return {bytes, found.offsets_array(piece.size())};
+    }
+
+    Data rows(size_t width, const Int64s& piece, const Int64s& row) const {
+        check_same_length(piece, "piece", row, "row");
+        check_there(piece);
+        auto memory = rows_unlocked(width, piece, row);
+        uint8_t* plain = memory.get();
+        return Data(plain, {piece.size() * width}, owner_of(memory));
+    }
+
+private:
+    std::vector<CellPiece> pieces_;
+    std::vector<std::optional<Bytes>> data_;
+    std::vector<std::optional<Int64s>> offsets_;
+
+    bool there(size_t number) const { return data_[number].has_value(); }
+
+    void check_there(const Int64s& piece) const {
+        for (size_t i = 0; i < piece.size(); ++i) {
+            const int64_t number = piece.data()[i];
+            if (number < 0 || static_cast<uint64_t>(number) >= pieces_.size() || !there(static_cast<size_t>(number))) {
+                throw_bad_run(static_cast<int64_t>(i));
+            }
+        }
+    }
+
+    Gathered cells_unlocked(const Int64s& piece, const Int64s& row) const {
+        nb::gil_scoped_release unlocked;
+        const size_t n = piece.size();
+        Gathered found{std::make_unique_for_overwrite<int64_t[]>(n + 1), nullptr};
+        const int64_t bad =
+            place_cells(pieces_.data(), pieces_.size(), piece.data(), row.data(), n, found.offsets.get());
+        if (bad >= 0) throw_bad_run(bad);
+        found.data = std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>(found.offsets[n]));
+        copy_cells(pieces_.data(), piece.data(), row.data(), n, found.offsets.get(), found.data.get());
+        return found;
+    }
+
+    std::unique_ptr<uint8_t[]> rows_unlocked(size_t width, const Int64s& piece, const Int64s& row) const {
+        nb::gil_scoped_release unlocked;
+        const size_t n = piece.size();
+        const int64_t bad = first_bad_row(pieces_.data(), pieces_.size(), width, piece.data(), row.data(), n);
+        if (bad >= 0) throw_bad_run(bad);
+        auto out = memory_for(n, width);
+        copy_rows(pieces_.data(), width, piece.data(), row.data(), n, out.get());
+        return out;
+    }
+};
 
 std::optional<std::tuple<Data, Numbers>> gather_runs(const Bytes& data, const Int64s& starts, const Int64s& sizes,
                                                      bool look) {
@@ -46,31 +110,60 @@ std::optional<std::tuple<Data, Numbers>> gather_runs(const Bytes& data, const In
     return std::tuple{bytes, found.offsets_array(starts.size())};
 }
 
-void gather_rows(const std::vector<Bytes>& data, size_t width, const Int64s& piece, const Int64s& row,
-                 const MutableBytes& out) {
-    check_same_length(piece, "piece", row, "row");
-    // No product that could overflow: out exists, and is that large.
-    const bool fits = width == 0 ? out.size() == 0 : out.size() % width == 0 && out.size() / width == piece.size();
-    if (!fits) throw std::invalid_argument("out has another size than the rows");
-    std::vector<RowPiece> pieces;
-    for (const Bytes& one : data) pieces.push_back({one.data(), one.size()});
+std::unique_ptr<uint8_t[]> strided_unlocked(const Bytes& data, int64_t start, int64_t stride, int64_t width,
+                                            const Int64s& row, bool look) {
     nb::gil_scoped_release unlocked;
-    const int64_t bad =
-        copy_rows(pieces.data(), pieces.size(), width, piece.data(), row.data(), piece.size(), out.data());
+    const size_t n = row.size();
+    const int64_t bad = first_bad_row(data.size(), start, stride, width, row.data(), n);
     if (bad >= 0) throw_bad_run(bad);
+    if (look && resident(data.data(), start, stride, width, row.data(), n) < 1) return nullptr;
+    auto out = memory_for(n, static_cast<size_t>(width));
+    copy_rows(data.data(), start, stride, width, row.data(), n, out.get());
+    return out;
+}
+
+std::optional<Data> gather_strided(const Bytes& data, int64_t start, int64_t stride, int64_t width, const Int64s& row,
+                                   bool look) {
+    if (width < 0) throw std::invalid_argument("no row has " + std::to_string(width) + " bytes");
+    auto memory = strided_unlocked(data, start, stride, width, row, look);
+    if (memory == nullptr) return std::nullopt;
+    uint8_t* plain = memory.get();
+    return Data(plain, {row.size() * static_cast<size_t>(width)}, owner_of(memory));
+}
+
+std::tuple<std::vector<int64_t>, Numbers> distinct(const Int64s& numbers) {
+    const size_t n = numbers.size();
+    std::vector<int64_t> found(numbers.data(), numbers.data() + n);
+    std::sort(found.begin(), found.end());
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    auto place = std::make_unique_for_overwrite<int64_t[]>(n);
+    for (size_t i = 0; i < n; ++i) {
+        place[i] = std::lower_bound(found.begin(), found.end(), numbers.data()[i]) - found.begin();
+    }
+    int64_t* plain = place.get();
+    return {std::move(found), Numbers(plain, {n}, owner_of(place))};
 }
 
 }  // namespace
 
 void bind_gather(nb::module_& module) {
-    module.def("gather_cells", gather_cells, nb::arg("data"), nb::arg("offsets"), nb::arg("piece").noconvert(),
-               nb::arg("row").noconvert(), "Cells picked by piece and row, one after another: data and offsets.");
+    nb::class_<Pieces>(module, "Pieces", "The pieces of a column by number; cells and rows are picked out of them.")
+        .def(nb::init<size_t>(), nb::arg("count"))
+        .def("put", &Pieces::put, nb::arg("number"), nb::arg("data").noconvert(),
+             nb::arg("offsets").noconvert().none() = nb::none(), "A piece, once.")
+        .def("missing", &Pieces::missing, nb::arg("numbers").noconvert(), "Those that were not put yet, each once.")
+        .def("cells", &Pieces::cells, nb::arg("piece").noconvert(), nb::arg("row").noconvert(),
+             "Cells picked by piece and row, one after another: data and offsets.")
+        .def("rows", &Pieces::rows, nb::arg("width"), nb::arg("piece").noconvert(), nb::arg("row").noconvert(),
+             "Rows of one width picked by piece and row, one after another.");
     module.def("gather_runs", gather_runs, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
                nb::arg("sizes").noconvert(), nb::arg("look") = false,
                "Runs of the data, one after another: data and offsets. With look: None where they are not in memory.");
-    module.def("gather_rows", gather_rows, nb::arg("data"), nb::arg("width"), nb::arg("piece").noconvert(),
-               nb::arg("row").noconvert(), nb::arg("out").noconvert(),
-               "Rows of one width picked by piece and row, into out.");
+    module.def("gather_strided", gather_strided, nb::arg("data").noconvert(), nb::arg("start"), nb::arg("stride"),
+               nb::arg("width"), nb::arg("row").noconvert(), nb::arg("look") = false,
+               "Rows of one width, row i beginning at start + i * stride; look as above.");
+    module.def("distinct", distinct, nb::arg("numbers").noconvert(),
+               "The numbers that occur, ascending, and for each number its place among them.");
 }
 
 }  // namespace batchplant

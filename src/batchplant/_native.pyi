@@ -83,13 +83,26 @@ def copy_runs(
 ) -> None:
     """Copy runs of src to their places in dst. IndexError, and nothing copied, if any is out of bounds."""
 
-def gather_cells(
-    data: list[npt.NDArray[np.uint8]],
-    offsets: list[npt.NDArray[np.int64]],
-    piece: npt.NDArray[np.int64],
-    row: npt.NDArray[np.int64],
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Cells picked by piece and row, one after another: data and offsets. IndexError if any is not there."""
+class Pieces:
+    """The pieces of a column by number, filled in as they become known; a piece is put once, and stays."""
+
+    def __init__(self, count: int) -> None: ...
+    def put(
+        self, number: int, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64] | None = None
+    ) -> None: ...
+    def missing(self, numbers: npt.NDArray[np.int64]) -> list[int]:
+        """Those that were not put yet, each once."""
+    def cells(
+        self, piece: npt.NDArray[np.int64], row: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """Cells picked by piece and row, one after another: data and offsets. IndexError if any is not there."""
+    def rows(
+        self, width: int, piece: npt.NDArray[np.int64], row: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint8]:
+        """Rows of one width picked by piece and row, one after another. IndexError if any is not there."""
+
+def distinct(numbers: npt.NDArray[np.int64]) -> tuple[list[int], npt.NDArray[np.int64]]:
+    """The numbers that occur, ascending, and for each number its place among them."""
 
 def gather_runs(
     data: npt.NDArray[np.uint8],
@@ -108,14 +121,15 @@ def bad_run(starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], first: 
 def are_below(numbers: npt.NDArray[np.int64], end: int) -> bool:
     """Whether all numbers are from 0 up to, not including, end."""
 
-def gather_rows(
-    data: list[npt.NDArray[np.uint8]],
+def gather_strided(
+    data: npt.NDArray[np.uint8],
+    start: int,
+    stride: int,
     width: int,
-    piece: npt.NDArray[np.int64],
     row: npt.NDArray[np.int64],
-    out: npt.NDArray[np.uint8],
-) -> None:
-    """Rows of one width picked by piece and row, into out. IndexError, and nothing copied, if any is bad."""
+    look: bool = False,
+) -> npt.NDArray[np.uint8] | None:
+    """Rows of one width, row i beginning at start + i * stride; IndexError and look as for gather_runs."""
 
 def probe(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
@@ -298,6 +312,9 @@ class Engine:
         strict: bool = True,
         scale: npt.NDArray[np.float32] | None = None,
         offset: npt.NDArray[np.float32] | None = None,
+        orient: npt.NDArray[np.uint8] | None = None,
+        mode: str | None = None,
+        most_pixels: int = 1 << 28,
     ) -> tuple[npt.NDArray[np.int32], list[tuple[int, str]], int]:
         """Crop, resize and flip pictures into out; gives (status, errors, warnings).
 
@@ -310,9 +327,14 @@ class Engine:
         dct:         "accurate", or "fast" for libjpeg's quicker and coarser one
         fast_scale:  let libjpeg halve, quarter or eighth large pictures; pixels differ a little
         strict:      fail pictures that libjpeg warns about, rather than keep what it made of them
+        orient:      EXIF's orientation of encoded pictures, 1 to 8: they are turned first, the box is in what
+                     comes of it
+        mode:        of PNG and WebP, as png_decode takes it; None: L, LA, RGB or RGBA by the channels of out
+        most_pixels: an encoded picture that has more fails
 
         status:      0 decoded; 1 failed: its pixels are zeros, and errors has (index, message); 2 not native:
-                     no JPEG, CMYK, or other channels than out: its pixels are as they were
+                     no JPEG, PNG or WebP, or one that needs another decoder or would lose by the change to
+                     these channels: its pixels are as they were
         warnings:    how many libjpeg gave
         """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
@@ -38,6 +38,21 @@ class ChunkCache:
         self.bytes = 0
         # How often a value was there, and how often it had to be made.
         self.found = self.made = 0
+
+    def all_of(self, keys: Collection[Hashable]) -> list[Any] | None:
+        """The values of these keys where all are there, else None."""
+        if self._process != os.getpid():
+            self._reset()
+        with self._lock:
+            values = self._values
+            try:
+                found = [values[key][0] for key in keys]
+            except KeyError:
+                return None
+            for key in keys:
+                values.move_to_end(key)
+            self.found += len(found)
+            return found
 
     def get(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int]) -> T:
         """The value of this key; ``make`` makes it where it is not there, ``size`` says its bytes."""

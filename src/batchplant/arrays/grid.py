@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -24,6 +25,8 @@ Index = tuple[int, ...]
 # What an open mapping is charged with in the cache: it holds no memory, but a process may have only so many.
 MAPPING_COST = 64 << 10
 CHUNK_MOST = 1 << 40
+# Files of an array that are kept mapped.
+FILES_MOST = 4096
 
 
 class Place(NamedTuple):
@@ -175,6 +178,9 @@ class Grid:
             return np.empty((len(indices), *self.row), dtype=self.dtype)
         numbers = indices // self.chunks[0]
         inside = indices - numbers * self.chunks[0]
+        if self._files is not None and self._know(cache, numbers, indices):
+            values = self._files.rows(self.width, numbers, inside)
+            return values.view(self.dtype).reshape(len(indices), *self.row)
         if self.whole_rows and (numbers == numbers[0]).all():
             chunk = self._named(cache, (int(numbers[0]), *(0,) * len(self.row)), indices[0])
             return np.ascontiguousarray(chunk[inside])
@@ -185,6 +191,33 @@ class Grid:
         else:
             self._assemble(cache, numbers, inside, out, indices)
         return out
+
+    @functools.cached_property
+    def _files(self) -> _native.Pieces | None:
+        """The files of an array whose chunks are plain rows, as they become known; else None."""
+        count = -(-self.shape[0] // self.chunks[0])
+        good = self.plain and self.whole_rows and count <= FILES_MOST
+        return _native.Pieces(count) if good else None
+
+    def forget(self) -> None:
+        """Let go of the files."""
+        self.__dict__.pop("_files", None)
+
+    def _know(self, cache: ChunkCache, numbers: I64, samples: I64) -> bool:
+        """Whether the chunks of these numbers all lie in mapped files; those are known from now on."""
+        assert self._files is not None
+        for number in self._files.missing(numbers):
+            try:
+                blob = self.blob(cache, (number, *(0,) * len(self.row)))
+            except BatchplantError as error:
+                sample = samples[int(np.argmax(numbers == number))]
+                raise error.at(sample=int(sample)) from None
+            if blob is None or blob.file is None:
+                return False
+            # Another thread may have been quicker.
+            with contextlib.suppress(ValueError):
+                self._files.put(number, np.ascontiguousarray(blob.data))
+        return True
 
     def _copy(
         self, cache: ChunkCache, numbers: I64, starts: I64, counts: I64, out: U8, places: I64, samples: I64

@@ -228,4 +228,6 @@ class GridReader(Reader):
 
     def close(self) -> None:
         self._cache.clear()
+        for grid in self.parts.values():
+            grid.forget()
         self.store.close()

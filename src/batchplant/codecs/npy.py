@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 import warnings
 from collections.abc import Sequence
@@ -140,14 +141,12 @@ def field_of(dtype: np.dtype[Any], shape: Sequence[int]) -> Field:
 
 def _take(array: npt.NDArray[Any], indices: I64) -> npt.NDArray[Any]:
     """``array[indices]``, copied natively where rows are long enough for that to be quicker."""
-    width = array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+    width = array.itemsize * math.prod(array.shape[1:])
     if width < NATIVE_ROW or not array.flags.c_contiguous or array.dtype.hasobject:
         return np.asarray(array[indices])
-    out = np.empty((len(indices), *array.shape[1:]), dtype=array.dtype)
-    places = np.arange(len(indices), dtype=np.int64) * width
-    sizes = np.full(len(indices), width, dtype=np.int64)
-    _native.copy_runs(as_bytes(array), indices * width, sizes, as_bytes(out), places)
-    return out
+    taken = _native.gather_strided(as_bytes(array), 0, width, width, np.ascontiguousarray(indices))
+    assert taken is not None
+    return taken.view(array.dtype).reshape(len(indices), *array.shape[1:])
 
 
 def rows(array: npt.NDArray[Any], indices: I64, field: Field) -> Column:

@@ -92,6 +92,10 @@ class Source:
         self.gather_into(starts, sizes, data, offsets[:-1])
         return Ragged(data, offsets)
 
+    def gather_rows(self, start: int, stride: int, width: int, rows: I64) -> U8:
+        """A copy of rows of one width, row i beginning at ``start + i * stride``: (rows, width)."""
+        return self.gather(start + rows * stride, np.full(len(rows), width)).data.reshape(-1, width)
+
     def gather_into(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
         """The same, each run to its place in ``out``."""
         self._check_open()
@@ -187,6 +191,16 @@ class MappedSource(Source):
             if found is not None:
                 return Ragged(*found)
         return super().gather(starts, sizes)
+
+    def gather_rows(self, start: int, stride: int, width: int, rows: I64) -> U8:
+        self._check_open()
+        if self.told(rows):
+            found = _native.gather_strided(
+                self.data, start, stride, width, np.ascontiguousarray(rows), len(rows) >= FETCH_LEAST
+            )
+            if found is not None:
+                return found.reshape(-1, width)
+        return super().gather_rows(start, stride, width, rows)
 
     def gather_checked(
         self, starts: I64, sizes: I64, sums: npt.NDArray[np.uint32], which: I64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -40,6 +41,7 @@ class TableReader(Reader):
         self._starts = starts_of(rows)
         self.length = total
         self._cache = ChunkCache(cache)
+        self._window: _Window | None = None
         self._failed: dict[tuple[int, tuple[str, ...]], BatchplantError] = {}
 
     def _decoded(self, unit: int, fields: tuple[str, ...]) -> Columns:
@@ -87,20 +89,31 @@ class TableReader(Reader):
         units, rows = self._units_of(indices)
         if (units == units[0]).all():
             return taken(self._unit(int(units[0]), names).columns, rows)
-        used, piece = np.unique(units, return_inverse=True)
+        used, piece = _native.distinct(units)
+        kept = self._cache.all_of([(unit, names) for unit in used])
+        if kept is not None:
+            return self._picked(kept, piece, rows)
         parts, done = [], 0
         while done < len(used):
             # All units of a batch at a time, unless they are more than the cache may hold.
-            pieces = [self._unit(int(used[done]), names)]
-            most = max(1, self._cache.most // max(1, pieces[0].size))
-            pieces += [self._unit(int(unit), names) for unit in used[done + 1 : done + most]]
-            if len(pieces) == len(used):
-                return picked(pieces, piece, rows)
-            here = np.flatnonzero((piece >= done) & (piece < done + len(pieces)))
-            parts.append((here, picked(pieces, piece[here] - done, rows[here])))
-            done += len(pieces)
+            units_here = [self._unit(used[done], names)]
+            most = max(1, self._cache.most // max(1, units_here[0].size))
+            units_here += [self._unit(unit, names) for unit in used[done + 1 : done + most]]
+            if len(units_here) == len(used):
+                return self._picked(units_here, piece, rows)
+            here = np.flatnonzero((piece >= done) & (piece < done + len(units_here)))
+            parts.append((here, _picked(_Window(units_here), piece[here] - done, rows[here])))
+            done += len(units_here)
         back = np.argsort(np.concatenate([here for here, _ in parts]))
         return Columns.concat([columns for _, columns in parts]).take(back)
+
+    def _picked(self, units: list[Unit], piece: I64, rows: I64) -> Columns:
+        """Row ``rows[i]`` of ``units[piece[i]]`` at place i."""
+        window = self._window
+        # One batch after another asks for the same units.
+        if window is None or window.units != units:
+            window = self._window = _Window(units)
+        return _picked(window, piece, rows)
 
     def _nothing(self, fields: Sequence[str]) -> Columns:
         found = Columns()
@@ -157,20 +170,33 @@ class TableReader(Reader):
 
     def close(self) -> None:
         self._cache.clear()
+        self._window = None
 
 
 class Unit:
-    """A decoded unit, its bytes at hand: a batch asks for those of many units."""
+    """A decoded unit."""
 
-    __slots__ = ("columns", "flat", "size")
+    __slots__ = ("columns", "size")
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
         self.size = size_of(columns)
-        self.flat = {
-            name: column.data if isinstance(column, Ragged) else as_bytes(column)
-            for name, column in columns.items()
-        }
+
+
+class _Window:
+    """Some units, their bytes at hand: batches take rows from all over them."""
+
+    def __init__(self, units: list[Unit]) -> None:
+        self.units = units
+        self.pieces: dict[str, _native.Pieces] = {}
+        for name in units[0].columns:
+            pieces = self.pieces[name] = _native.Pieces(len(units))
+            for number, unit in enumerate(units):
+                column = unit.columns[name]
+                if isinstance(column, Ragged):
+                    pieces.put(number, column.data, column.offsets)
+                else:
+                    pieces.put(number, as_bytes(column))
 
 
 def size_of(columns: Columns) -> int:
@@ -199,20 +225,18 @@ def taken(columns: Columns, rows: I64) -> Columns:
     )
 
 
-def picked(pieces: Sequence[Unit], piece: I64, rows: I64) -> Columns:
-    """Row ``rows[i]`` of ``pieces[piece[i]]`` at place i."""
-    return Columns((name, _picked(pieces, name, piece, rows)) for name in pieces[0].columns)
+def _picked(window: _Window, piece: I64, rows: I64) -> Columns:
+    return Columns((name, _picked_column(window, name, piece, rows)) for name in window.pieces)
 
 
-def _picked(pieces: Sequence[Unit], name: str, piece: I64, rows: I64) -> Column:
-    flat = [one.flat[name] for one in pieces]
-    first = pieces[0].columns[name]
+def _picked_column(window: _Window, name: str, piece: I64, rows: I64) -> Column:
+    first, pieces = window.units[0].columns[name], window.pieces[name]
     if not isinstance(first, Ragged):
-        out = np.empty((len(rows), *first.shape[1:]), first.dtype)
-        _native.gather_rows(flat, out[:1].nbytes, piece, rows, as_bytes(out))
-        return out
-    ragged = [one for unit in pieces if isinstance(one := unit.columns[name], Ragged)]
-    cells = Ragged(*_native.gather_cells(flat, [one.offsets for one in ragged], piece, rows))
+        width = first.dtype.itemsize * math.prod(first.shape[1:])
+        values = pieces.rows(width, piece, rows) if width else np.empty(0, np.uint8)
+        return values.view(first.dtype).reshape(len(rows), *first.shape[1:])
+    cells = Ragged(*pieces.cells(piece, rows))
+    ragged = [one for unit in window.units if isinstance(one := unit.columns[name], Ragged)]
     if any(one.valid is not None for one in ragged):
         cells.valid = np.ones(len(rows), dtype=np.bool_)
         for number, one in enumerate(ragged):

@@ -325,12 +325,15 @@ class ArrowReader(TableReader):
 
     def _gather(self, name: str, places: list[Places], units: I64, rows: I64, indices: I64) -> Column:
         start, size = self._located(places, units, rows, indices)
-        offsets = starts_of(size)
-        data = np.empty(offsets[-1], dtype=np.uint8)
-        for part, at in self._each_part(units):
-            self._parts[part].source.gather_into(start[at], size[at], data, offsets[:-1][at])
+        if len(self._parts) == 1:
+            found = self._parts[0].source.gather(start, size)
+        else:
+            offsets = starts_of(size)
+            found = Ragged(np.empty(offsets[-1], dtype=np.uint8), offsets)
+            for part, at in self._each_part(units):
+                self._parts[part].source.gather_into(start[at], size[at], found.data, offsets[:-1][at])
         cell = self.schema[name].cell
-        return Ragged(data, offsets) if cell is None else data.view(cell[0]).reshape(len(units), *cell[1])
+        return found if cell is None else found.data.view(cell[0]).reshape(len(units), *cell[1])
 
     def facts(self) -> dict[str, Any]:
         first = self._parts[0]

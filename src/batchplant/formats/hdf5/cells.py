@@ -81,6 +81,7 @@ class Numbers(Cells):
         self.part = part
         self.item = item
         self.inner = stored.width // item if item else 0
+        self._dense = dense_of(field)
 
     def raw(self, indices: I64) -> U8:
         """(samples, bytes of a cell)."""
@@ -94,9 +95,8 @@ class Numbers(Cells):
         return np.ascontiguousarray(each[:, :, inside]).reshape(len(indices), -1)
 
     def read(self, indices: I64) -> Column:
-        dense = dense_of(self.field)
-        assert dense is not None
-        dtype, shape = dense
+        assert self._dense is not None
+        dtype, shape = self._dense
         raw = self.raw(indices)
         values: npt.NDArray[Any]
         if dtype.kind == "b":

@@ -66,8 +66,7 @@ class Run(Stored):
         source.view(start, length * width)
 
     def rows(self, indices: I64, offset: int, width: int) -> U8:
-        starts = self.start + indices * self.width + offset
-        return self.source.gather(starts, np.full(len(indices), width)).data.reshape(-1, width)
+        return self.source.gather_rows(self.start + offset, self.width, width, indices)
 
     def starts(self, indices: I64) -> I64:
         return self.start + indices * self.width
@@ -146,6 +145,9 @@ class Chunks(Stored):
         return found
 
     def rows(self, indices: I64, offset: int, width: int) -> U8:
+        starts = self.starts(indices)
+        if starts is not None:
+            return self.source.gather(starts + offset, np.full(len(indices), width)).data.reshape(-1, width)
         out = np.empty((len(indices), width), dtype=np.uint8)
         blocks = indices // self.chunk
         order = np.argsort(blocks, kind="stable")
@@ -161,8 +163,8 @@ class Chunks(Stored):
                 # Another thread may have been given the very same exception.
                 sample = int(indices[rows[0]])
                 raise DamagedError(error.message, offset=error.offset, sample=sample) from None
-            starts, sizes = inside * self.width + offset, np.full(len(rows), width)
-            _native.copy_runs(data, starts, sizes, out.reshape(-1), rows * width)
+            begins, sizes = inside * self.width + offset, np.full(len(rows), width)
+            _native.copy_runs(data, begins, sizes, out.reshape(-1), rows * width)
         return out
 
     def _block(self, block: int, inside: I64) -> tuple[U8, I64]:
