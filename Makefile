@@ -13,7 +13,7 @@ ASAN_PY := $(ASAN_VENV)/bin/python
 # it, the runtime finds no function to throw exceptions with.
 ASAN_RUNTIME = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so)
 
-FUZZ_TARGETS := build/fuzz/probe build/fuzz/jpeg build/fuzz/baseline build/fuzz/engine build/fuzz/msgpack build/fuzz/recordio build/fuzz/lmdb_pages build/fuzz/datum build/fuzz/tar build/fuzz/tfrecord build/fuzz/example build/fuzz/csv build/fuzz/json
+FUZZ_TARGETS := build/fuzz/probe build/fuzz/jpeg build/fuzz/baseline build/fuzz/engine build/fuzz/png build/fuzz/webp build/fuzz/msgpack build/fuzz/recordio build/fuzz/lmdb_pages build/fuzz/datum build/fuzz/tar build/fuzz/tfrecord build/fuzz/example build/fuzz/csv build/fuzz/json
 
 # A change to one of these needs the extension built and the package installed anew; a change to a
 # Python file never does.
@@ -22,13 +22,14 @@ BUILD_INPUTS := $(shell find native -name '*.[ch]pp') CMakeLists.txt pyproject.t
 # Reads the build requirements from pyproject.toml, so that they are written down once.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: help setup demo test check asan fuzz bench docs clean
+.PHONY: help setup demo test test-gpu check asan fuzz bench docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make setup   build everything into .venv (the other targets do so themselves)'
 	@echo 'make demo    see batchplant at work'
 	@echo 'make test    run the tests            (PYTEST_ARGS="tests/test_native.py -k crc")'
+	@echo 'make test-gpu  run the tests that need a CUDA device'
 	@echo 'make check   lint, types and layers'
 	@echo 'make asan    run the native and format tests under the address sanitizer'
 	@echo 'make fuzz    feed damaged data to the parsers  (FUZZ_SECONDS=60 for each)'
@@ -46,6 +47,10 @@ demo: $(VENV)/.installed
 test: setup
 	@$(PY) -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
+# Where nothing can be installed: make -o setup test-gpu PY=python3, with the package built there.
+test-gpu: setup
+	@$(PY) -m pytest -m gpu $(PYTEST_ARGS)
+
 check: $(VENV)/.dev
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -54,7 +59,7 @@ check: $(VENV)/.dev
 
 asan: $(ASAN_VENV)/.installed
 	@LD_PRELOAD="$(ASAN_RUNTIME)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	  $(ASAN_PY) -m pytest -p no:cacheprovider tests/test_native.py tests/test_engine.py tests/test_baseline.py \
+	  $(ASAN_PY) -m pytest -p no:cacheprovider tests/test_native.py tests/test_engine.py tests/test_baseline.py tests/test_png.py \
 	  $(wildcard tests/formats) $(PYTEST_ARGS)
 
 fuzz: setup $(FUZZ_TARGETS)
@@ -120,10 +125,17 @@ JPEG_SOURCES := $(addprefix native/,baseline.cpp huffman.cpp jpeg.cpp jpeg_encod
 build/fuzz/tfrecord: $(addprefix native/,bytes.cpp crc.cpp)
 build/fuzz/csv build/fuzz/json: native/text.cpp
 build/fuzz/jpeg build/fuzz/baseline: $(JPEG_SOURCES)
-build/fuzz/engine: $(JPEG_SOURCES) $(addprefix native/,fetch.cpp output.cpp probe.cpp resample.cpp)
+PNG_SOURCES := $(addprefix native/,crc.cpp png_filters.cpp)
+build/fuzz/png: $(PNG_SOURCES)
+build/fuzz/engine: $(JPEG_SOURCES) $(PNG_SOURCES) $(addprefix native/,fetch.cpp output.cpp png.cpp probe.cpp \
+  resample.cpp turn.cpp webp.cpp)
+
+# Libraries that a build can do without: those of them that are here.
+has = $(shell echo '\#include <$(1)>' | $(CXX) -E -x c++ - >/dev/null 2>&1 && echo '$(2)')
+OPTIONAL := $(call has,libdeflate.h,-DBATCHPLANT_LIBDEFLATE -ldeflate) $(call has,webp/decode.h,-DBATCHPLANT_LIBWEBP -lwebp)
 
 build/fuzz/%: fuzz/%.cpp native/%.cpp native/%.hpp fuzz/driver.cpp
 	@echo 'Building $@ …'
 	@mkdir -p $(@D)
 	@$(CXX) -std=c++20 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all \
-	  $(filter %.cpp,$^) -ljpeg -o $@
+	  $(filter %.cpp,$^) -ljpeg $(OPTIONAL) -o $@

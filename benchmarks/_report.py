@@ -135,12 +135,26 @@ def arrays(found: dict[str, Any]) -> Iterator[str]:
     yield machine(found)
 
 
+def codecs(found: dict[str, Any]) -> Iterator[str]:
+    for title, case in found.get("pictures", {}).get("cases", {}).items():
+        head = f"{title}, {found['side']} px, {case['bytes'] / 1000:.0f} kB: images/s"
+        yield per_second(head, case["images/s"], case["ratio to"], "batchplant : it")
+    for part, title, unit in (
+        ("sound", "1 s of 60-s FLAC", "windows/s"),
+        ("video", "16 frames of 60-s H.264", "clips/s"),
+    ):
+        if one := found.get(part):
+            yield per_second(f"{title}, {unit}", one[unit], one["ratio to"], "batchplant : it")
+    yield machine(found)
+
+
 SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "loader": loader,
     "loader-threads": loader_threads,
     "records": records,
     "tables": tables,
     "arrays": arrays,
+    "codecs": codecs,
     "convert": convert,
     "open": opening,
 }

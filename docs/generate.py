@@ -20,7 +20,6 @@ from batchplant import ops
 from batchplant.format import Format
 from batchplant.reader import Reader
 from batchplant.registry import all_formats, own_options
-from batchplant.schema import KINDS
 from batchplant.writer import Writer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,6 +69,14 @@ the decoder, in this order, are done by the engine while it decodes, and cost no
     "augment": (
         "Changing pictures",
         "Batches of pictures, (samples, height, width, channels), `uint8`, go in and come out.\n",
+    ),
+    "audio": (
+        "Sounds",
+        "The first step of an audio field. [Audio](../guides/audio.md#sounds-in-the-loader) shows it.\n",
+    ),
+    "video": (
+        "Videos",
+        "The first step of a video field. [Video](../guides/video.md#random-clips-for-training) shows it.\n",
     ),
     "values": ("Labels, numbers, and anything else", ""),
     "categories": (
@@ -136,7 +143,7 @@ def table(formats: Iterable[Format], page: str) -> str:
                 suffixes(one),
                 "yes",
                 yes(one.writer is not None),
-                kinds(one),
+                one.holds,
                 yes(one.optional),
                 f"`batchplant[{one.extra}]`" if one.extra else "",
             ]
@@ -152,17 +159,11 @@ def suffixes(one: Format) -> str:
     return " ".join(f"`{suffix}`" for suffix in one.suffixes) or "a folder"
 
 
-def kinds(one: Format) -> str:
-    if len(one.kinds) == len(KINDS):
-        return "every kind"
-    return ", ".join(kind.kind for kind in one.kinds)
-
-
 def section(one: Format) -> str:
     facts = [
         f"- Specification: <{one.spec}>",
         f"- Suffix: {suffixes(one)}",
-        f"- Field kinds: {kinds(one)}",
+        f"- Field kinds: {one.holds}",
         f"- Missing values: {yes(one.optional)}",
     ]
     if one.extra:

@@ -68,7 +68,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     job.output.pictures = 1;
     job.output.height = 1 + choices.below(50);
     job.output.width = 1 + choices.below(50);
-    job.output.channels = raw ? static_cast<size_t>(channels) : choices.below(2) == 0 ? 1 : 3;
+    job.output.channels = raw || choices.below(3) == 0 ? static_cast<size_t>(channels) : choices.below(2) == 0 ? 1 : 3;
+    if (job.output.channels == 1 && choices.below(2) == 0) job.mode = PixelMode::palette;
+    const auto orientation = static_cast<uint8_t>(choices.below(10));
+    if (choices.below(2) == 0) job.orient = &orientation;
+    job.most_pixels = 1 << 20;
     job.output.type = static_cast<PixelType>(choices.below(3));
     job.output.layout = choices.below(2) == 0 ? Layout::nhwc : Layout::nchw;
     if (job.output.type != PixelType::uint8) job.output.normalise(nullptr, nullptr);

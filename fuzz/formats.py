@@ -20,6 +20,7 @@ import numpy as np
 
 import batchplant as bp
 from batchplant.registry import all_formats
+from batchplant.tensors import TENSORS, from_array
 
 MEMORY = 4 << 30
 NUMBERS = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
@@ -50,9 +51,26 @@ KINDS = {
 }  # fmt: skip
 
 
+GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "models"
+# What we do not write.
+READ_ONLY = {"pmml": GOLDEN / "forest.pmml", "savedmodel": GOLDEN / "saved_model"}
+
+
 def make_seed(name: str, folder: Path) -> Path:
-    """A small dataset with every kind that the format holds."""
+    """A small dataset with every kind that the format holds; a model has tensors of several dtypes."""
     found = all_formats()[name]
+    if name in READ_ONLY:
+        copied = folder / READ_ONLY[name].name
+        whole = READ_ONLY[name].is_dir()
+        return Path(
+            shutil.copytree(READ_ONLY[name], copied) if whole else shutil.copy(READ_ONLY[name], copied)
+        )
+    if found.tensors:
+        path = folder / f"seed{found.suffixes[0]}"
+        with bp.create(path, TENSORS, format=name) as out:
+            for dtype in ("float32", "int64", "bool", "uint8"):
+                out.append(from_array(f"layer.{dtype}", np.arange(6).reshape(2, 3).astype(dtype)))
+        return path
     fields = {key: field for key, field in KINDS.items() if found.refuses(field) is None}
     path = folder / f"seed{(found.suffixes or ('',))[0]}"
     with bp.create(path, fields, format=name) as out:
@@ -149,7 +167,8 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, default=Path("build/fuzz/found"), help="where findings go")
     args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    names = args.format or sorted(name for name, one in all_formats().items() if one.writer is not None)
+    written = [name for name, one in all_formats().items() if one.writer is not None]
+    names = args.format or sorted([*written, *READ_ONLY])
     return 1 if sum(fuzz(name, args.seconds, args.seed, args.keep) for name in names) else 0
 
 

@@ -1,8 +1,10 @@
 """Write small images of every encoding into a folder, for the fuzzers to start from."""
 
 import io
+import struct
 import sys
 import tarfile
+import zlib
 from pathlib import Path
 
 import lmdb
@@ -40,6 +42,31 @@ def jpegs(folder: Path) -> None:
         for quality, options in ((95, {"restart_marker_blocks": 3}), (60, {"optimize": True}), (30, {})):
             picture.save(folder / f"{kind}-{quality}.jpg", quality=quality, subsampling=kind, **options)
     picture.convert("L").save(folder / "gray.jpg")
+
+
+def pngs(folder: Path) -> None:
+    """Every kind of pixel, interlaced and not, all filters, several parts, transparent colours."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rng = np.random.default_rng(1)
+    width, height, adam7 = 11, 9, ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4),
+                                   (1, 0, 2, 2), (0, 1, 1, 2))  # fmt: skip
+    for colour, depths in ((0, (1, 2, 4, 8, 16)), (2, (8,)), (3, (1, 2, 4, 8)), (4, (8,)), (6, (8,))):
+        for bits in depths:
+            for lace in (0, 1):
+                rows = b""
+                for x0, y0, dx, dy in adam7 if lace else ((0, 0, 1, 1),):
+                    size = (len(range(x0, width, dx)) * bits * (1, 0, 3, 1, 2, 0, 4)[colour] + 7) // 8
+                    for number in range(len(range(y0, height, dy)) if size else 0):
+                        rows += bytes([number % 5]) + rng.integers(0, 9, size, dtype=np.uint8).tobytes()
+                packed = zlib.compress(rows)
+                parts = [chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, lace))]
+                parts += [chunk(b"PLTE", bytes(n % 251 for n in range(3 << bits)))] if colour == 3 else []
+                parts += [chunk(b"tRNS", b"\0\5" * (1, 0, 3, 4)[colour])] if colour < 4 and lace else []
+                parts += [chunk(b"IDAT", packed[:20]), chunk(b"IDAT", packed[20:]), chunk(b"IEND", b"")]
+                (folder / f"{colour}-{bits}-{lace}.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
 
 
 def msgpack_streams(folder: Path) -> None:
@@ -149,6 +176,7 @@ def main(folder: Path) -> None:
     for number, (suffix, mode, options) in enumerate(VARIANTS):
         picture.convert("RGB").convert(mode).save(folder / f"{number:02}.{suffix}", **options)
     jpegs(folder)
+    pngs(folder)
     msgpack_streams(folder)
     recordio_files(folder)
     lmdb_environments(folder)

@@ -9,15 +9,14 @@
 
 #include "bytes.hpp"
 #include "fetch.hpp"
-#include "probe.hpp"
+#include "png.hpp"
+#include "turn.hpp"
+#include "webp.hpp"
 
 namespace batchplant {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Thrown for a picture that is somebody else's to decode.
-struct NotNative {};
 
 struct Cell {
     const uint8_t* data;
@@ -96,12 +95,29 @@ size_t best_shrink(const Box& box, const Output& output) {
     return 1;
 }
 
-bool is_jpeg(const Cell& cell) { return cell.size >= 3 && std::memcmp(cell.data, "\xFF\xD8\xFF", 3) == 0; }
+Encoding encoding_of(const Cell& cell) {
+    const auto has = [&cell](const char* magic, size_t length, size_t at = 0) {
+        return cell.size >= at + length && std::memcmp(cell.data + at, magic, length) == 0;
+    };
+    if (has("\xFF\xD8\xFF", 3)) return Encoding::jpeg;
+    if (has("\x89PNG\r\n\x1A\n", 8)) return Encoding::png;
+    if (has("RIFF", 4) && has("WEBP", 4, 8)) return Encoding::webp;
+    return Encoding::unknown;
+}
+
+PixelMode wanted_mode(const DecodeJob& job) {
+    if (job.mode != PixelMode::unknown) return job.mode;
+    constexpr PixelMode modes[] = {PixelMode::l, PixelMode::la, PixelMode::rgb, PixelMode::rgba};
+    return modes[job.output.channels - 1];
+}
 
 }  // namespace
 
 struct Engine::Worker {
     JpegDecoder jpeg;
+    PngDecoder png;
+    WebpDecoder webp;
+    Scratch turned;
     const Kernels& kernels;
     Resampler resampler;
     RowWriter::Scratch scratch;
@@ -168,8 +184,35 @@ private:
         task.filter = job.filter;
         task.flip = job.flip != nullptr && job.flip[index] != 0;
         if (raw.height > 0) return raw_pixels(job, index, cell, raw, task);
-        if (!is_jpeg(cell)) throw NotNative();
-        return jpeg_pixels(job, index, cell, task);
+        switch (encoding_of(cell)) {
+            case Encoding::jpeg: return jpeg_pixels(job, index, cell, task);
+            case Encoding::png: return other_pixels(png, job, index, cell, task);
+            case Encoding::webp: return other_pixels(webp, job, index, cell, task);
+            default: throw NotNative();
+        }
+    }
+
+    template <typename Decoder>
+    PixelView other_pixels(Decoder& decoder, const DecodeJob& job, size_t index, const Cell& cell,
+                           Resampler::Task& task) {
+        const ImageShape stored = decoder.open(cell.data, cell.size, job.most_pixels);
+        const PixelMode mode = wanted_mode(job);
+        if (!decoder.can(mode) || channels_of(mode) != task.channels) throw NotNative();
+        const Turn turn = find_turn(job, index, stored);
+        const Region need = plan(job, index, turn, task);
+        return turn_pixels(decoder.decode(mode, turn.stored(need)), turn, need, task.channels, turned);
+    }
+
+    static Turn find_turn(const DecodeJob& job, size_t index, const ImageShape& stored) {
+        return {job.orient == nullptr ? 1u : job.orient[index], stored.width, stored.height};
+    }
+
+    // The part of the picture, as it is turned, that its pixels come from.
+    Region plan(const DecodeJob& job, size_t index, const Turn& turn, Resampler::Task& task) {
+        task.source_width = turn.width();
+        task.source_height = turn.height();
+        task.box = find_box(job, index, {turn.height(), turn.width(), task.channels});
+        return resampler.plan(task);
     }
 
     PixelView raw_pixels(const DecodeJob& job, size_t index, const Cell& cell, const ImageShape& shape,
@@ -186,26 +229,32 @@ private:
         const ImageShape stored = jpeg.open(cell.data, cell.size);
         const bool convertible = stored.channels == 1 || stored.channels == 3;
         if (!convertible || (task.channels != 1 && task.channels != 3)) throw NotNative();
-        task.box = find_box(job, index, stored);
+        check_pixels(stored.width, stored.height, job.most_pixels);
         JpegOptions options;
         options.mode = task.channels == 1 ? JpegMode::gray : JpegMode::rgb;
         options.dct = job.dct;
         options.strict = job.strict;
-        if (job.fast_scale) {
-            options.shrink = best_shrink(task.box, job.output);
-            const auto factor = static_cast<double>(options.shrink);
-            task.box = {task.box.x0 / factor, task.box.y0 / factor, task.box.x1 / factor, task.box.y1 / factor};
-        }
+        const Turn turn = find_turn(job, index, stored);
+        // Shrunken and turned, pixels would not lie where they do the other way round.
+        if (job.fast_scale && !turn.turns()) return shrunken_pixels(job, index, stored, options, task);
+        jpeg.shape(options);
+        const Region need = plan(job, index, turn, task);
+        return turn_pixels(decode_part(turn.stored(need), options), turn, need, task.channels, turned);
+    }
+
+    PixelView shrunken_pixels(const DecodeJob& job, size_t index, const ImageShape& stored, JpegOptions& options,
+                              Resampler::Task& task) {
+        const Box box = find_box(job, index, stored);
+        options.shrink = best_shrink(box, job.output);
+        const auto factor = static_cast<double>(options.shrink);
+        task.box = {box.x0 / factor, box.y0 / factor, box.x1 / factor, box.y1 / factor};
         const ImageShape shape = jpeg.shape(options);
         task.source_width = shape.width;
         task.source_height = shape.height;
-        const Region need = resampler.plan(task);
-        const auto part = decode_part(need, options);
-        return {
-            part.pixels, part.stride, {part.left, part.top, part.left + part.width, part.top + part.height}, part.end};
+        return decode_part(resampler.plan(task), options);
     }
 
-    JpegDecoder::Part decode_part(const Region& need, const JpegOptions& options) {
+    PixelView decode_part(const Region& need, const JpegOptions& options) {
         struct Counting {  // also when it fails
             Worker& worker;
             ~Counting() {
@@ -213,7 +262,9 @@ private:
                 worker.own_jpegs = worker.jpeg.own_parts();
             }
         } counting{*this};
-        return jpeg.decode_part(need.left, need.top, need.right, need.bottom, options, overrun);
+        const auto part = jpeg.decode_part(need.left, need.top, need.right, need.bottom, options, overrun);
+        return {
+            part.pixels, part.stride, {part.left, part.top, part.left + part.width, part.top + part.height}, part.end};
     }
 };
 
@@ -312,7 +363,10 @@ int64_t Engine::gather(const std::vector<Buffer>& bases, const int32_t* base, co
         }
     }
     // Small runs go to a thread by the handful, or handing them out would cost more than copying them.
-    constexpr size_t handful = 16;
+    constexpr size_t most = 16, enough = 256 << 10;
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; ++i) bytes += static_cast<size_t>(size[i]);
+    const size_t handful = std::clamp<size_t>(bytes > 0 ? enough * n / bytes : most, 1, most);
     pool_.parallel_for((n + handful - 1) / handful, [&](size_t group, size_t) noexcept {
         const size_t end = std::min(n, (group + 1) * handful);
         for (size_t i = group * handful; i < end; ++i) {

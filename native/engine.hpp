@@ -10,6 +10,7 @@
 #include "jpeg.hpp"
 #include "output.hpp"
 #include "pool.hpp"
+#include "probe.hpp"
 #include "resample.hpp"
 
 namespace batchplant {
@@ -21,8 +22,8 @@ struct Buffer {
 };
 
 // The numbers are part of the Python API (batchplant._native.Engine): append, never renumber.
-// not_native: nothing is wrong, but this code has no way to decode it: another encoding than JPEG, CMYK, or
-// other channels than the output's.
+// not_native: nothing is wrong, but this code has no way to decode it: another encoding than JPEG, PNG and WebP, or
+// a kind of those that it leaves to others, or other channels than the output's.
 enum class Status : int32_t { ok = 0, failed = 1, not_native = 2 };
 
 // A batch of pictures to be decoded; all arrays borrowed, with one entry for each picture of the output.
@@ -34,6 +35,11 @@ struct DecodeJob {
     const int32_t* shape = nullptr;  // height, width, channels of raw pixels; zeros for an encoded picture. Or null.
     const double* box = nullptr;     // x0, y0, x1, y1 in the picture; zeros for all of it. Or null.
     const uint8_t* flip = nullptr;   // or null
+    // EXIF's orientation, 1 to 8, of encoded pictures: they are turned before all else, and the box is in the turned
+    // picture. Or null.
+    const uint8_t* orient = nullptr;
+    PixelMode mode = PixelMode::unknown;  // that PNG and WebP are to have; unknown: the one that has the channels
+    uint64_t most_pixels = uint64_t{1} << 28;  // an encoded picture that claims more fails
     Filter filter = Filter::area;
     JpegDct dct = JpegDct::accurate;
     bool fast_scale = false;  // let libjpeg shrink pictures that are at least twice the size that is needed

@@ -374,8 +374,8 @@ def test_distinct_numbers(numbers):
 def test_rows_at_a_stride(size, start, stride, width, rows):
     data = np.arange(size, dtype=np.uint8)
     places = [start + row * stride for row in rows]
-    good = stride >= 0 and all(0 <= start <= place and place + width <= size for place in places)
-    good = good and (not rows or (start + width <= size and min(rows) >= 0))
+    inside = all(0 <= start <= place and place + width <= size for place in places)
+    good = not rows or (stride >= 0 and inside and start + width <= size and min(rows) >= 0)
     if not good:
         with pytest.raises(IndexError):
             _native.gather_strided(data, start, stride, width, ints(*rows))

@@ -82,7 +82,7 @@ def test_formats_lists_all_and_tells_about_one(capsys: pytest.CaptureFixture[str
     assert main(["formats", "beton"]) == 0
     assert "page_size" in capsys.readouterr().out
     assert main(["formats", "betonn"]) == 2
-    assert "arrow, beton" in capsys.readouterr().err
+    assert "audiofolder, beton" in capsys.readouterr().err
 
 
 def test_info(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,7 +196,7 @@ WRONG_USE = [
     (["info", "{data}", "--option", "nope=1"], "has no option 'nope'"),
     (["info", "{data}", "--option", "nope"], "is not NAME=VALUE"),
     (["head", "{data}", "--fields", "nope"], "the fields are: image, label"),
-    (["convert", "{data}", "x.unknown"], "no format has this suffix"),
+    (["convert", "{data}", "x.unknown"], "no format that we write has the suffix .unknown"),
     (["convert", "{data}", "x.npy"], "cannot hold image"),
     (["convert", "{data}", "x.npz", "--rename", "image"], "OLD=NEW"),
     (["convert", "{data}", "x.npz", "--quality", "101"], "from 1 to 100"),

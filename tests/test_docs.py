@@ -24,12 +24,13 @@ from PIL import Image
 from batchplant.cli import main
 
 ROOT = Path(__file__).parent.parent
-QUICKSTART, CONVERT, LOADING, ADD = (
+QUICKSTART, CONVERT, LOADING, IMAGES, ADD = (
     ROOT / "docs" / name
     for name in (
         "quickstart.md",
         "guides/convert-and-verify.md",
         "guides/loading.md",
+        "guides/images.md",
         "guides/add-a-format.md",
     )
 )
@@ -106,7 +107,7 @@ def test_generated_pages_are_up_to_date() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [ROOT / "README.md", QUICKSTART, CONVERT, LOADING], ids=lambda page: page.name
+    "page", [ROOT / "README.md", QUICKSTART, CONVERT, LOADING, IMAGES], ids=lambda page: page.name
 )
 def test_examples_run(page: Path, workplace: Path) -> None:
     names: dict[str, object] = {"__name__": "example"}
@@ -115,7 +116,7 @@ def test_examples_run(page: Path, workplace: Path) -> None:
     for kind, text in blocks(page, "python", "python torch", "console", "text"):
         if kind == "text":
             # Elsewhere what is printed depends on the pictures.
-            assert page != LOADING or printed in (None, text)
+            assert page not in (LOADING, IMAGES) or printed in (None, text)
             printed = None
             continue
         if kind == "python torch" and importlib.util.find_spec("torch") is None:

@@ -244,7 +244,7 @@ def test_the_size_of_a_picture_that_its_header_does_not_tell(tmp_path, monkeypat
     """Some encodings hide it; then the box is drawn once the picture is decoded."""
     how: dict[str, Any] = {"pipelines": {"image": [ops.RandomResizedCrop(7)]}}
     want = checksum(Loader(raw, 6, **how))
-    path = image_folder(tmp_path / "png")
+    path = image_folder(tmp_path / "bmp", encodings=("bmp",))
     monkeypatch.setattr(Executor, "_sizes", lambda self, cells: np.zeros((len(cells.start), 2), np.int32))
     assert checksum(Loader(path, 6, **how)) == want
 

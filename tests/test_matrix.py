@@ -33,17 +33,18 @@ LEFT_OUT = {
 OTHER_KINDS = {
     "npy": {"class"},  # no place for names
 }
-# A folder of pictures has one picture for each sample, and cannot do without.
-ONE_PICTURE = {"imagefolder"}
+# A folder has one picture, sound or video for each sample, and cannot do without: the field that it gets.
+FOLDERS = {"imagefolder": "image", "audiofolder": "audio wav", "videofolder": "video avi"}
 OPEN = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
 
 
 # Every field costs time in hundreds of pairs; the formats' own tests try all that is left out here.
 SPARED = {f"tensor {name}" for name in ("int16", "int32", "int64", "uint8", "uint16", "uint32", "float64")}
+SPARED |= {"audio", "video"}
 # Kinds that are also tried with missing values.
 OPTIONAL = (
-    "bool", "class", "bytes", "text", "json", "audio", "int64", "uint8", "float32", "tensor float32",
-    "tensor, first size varies", "tensor, sizes vary", "image", "image jpeg",
+    "bool", "class", "bytes", "text", "json", "audio wav", "video avi", "int64", "uint8", "float32",
+    "tensor float32", "tensor, first size varies", "tensor, sizes vary", "image", "image jpeg",
 )  # fmt: skip
 
 
@@ -74,9 +75,9 @@ def held(name: str) -> list[str]:
         for key, (field, _) in FIELDS.items()
         if found.refuses(field) is None and key.removesuffix(", optional") not in left_out
     ]
-    if name in ONE_PICTURE:
-        pictures = [key for key in names if isinstance(FIELDS[key][0], bp.Image)]
-        names = [key for key in names if key not in pictures or key == "image"]
+    if name in FOLDERS:
+        own = type(FIELDS[FOLDERS[name]][0])
+        names = [key for key in names if key == FOLDERS[name] or not isinstance(FIELDS[key][0], own)]
     return names
 
 
@@ -84,7 +85,8 @@ def suffix(name: str) -> str:
     return next(iter(registry.get_format(name).suffixes), "")
 
 
-FORMATS = [name for name, one in registry.all_formats().items() if one.writer is not None]
+# Models are datasets of other fields; tests/test_tensors.py converts them among themselves.
+FORMATS = [name for name, one in registry.all_formats().items() if one.writer is not None and not one.tensors]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -152,8 +154,8 @@ def expected(keys: list[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def test_from_each_to_each(source: str, target: str, sources: Sources, folder: Path) -> None:
     mine = sources[source]
     keys = [key for key in held(source) if key in held(target)]
-    if target in ONE_PICTURE and "image" not in keys:
-        pytest.skip(f"{source} has no picture for {target}")
+    if FOLDERS.get(target, keys[0]) not in keys:
+        pytest.skip(f"{source} has nothing for {target}")
     path = folder / f"target{suffix(target)}"
     try:
         done = bp.convert(mine, path, target_format=target, fields=keys, workers=1)
@@ -166,9 +168,9 @@ def test_from_each_to_each(source: str, target: str, sources: Sources, folder: P
         for key in keys:
             if key not in changed:
                 assert plain(made.schema[key]) == plain(FIELDS[key][0]), key
-        jpegs = [key for key in keys if key.startswith("image jpeg")]
-        assert cells(made.select(jpegs)) == {
-            key: [FIELDS[key][1][row] for row in range(ROWS)] for key in jpegs
+        files = [key for key in keys if key.startswith(("image jpeg", "audio", "video"))]
+        assert cells(made.select(files)) == {
+            key: [FIELDS[key][1][row] for row in range(ROWS)] for key in files
         }
         # That verify says the same is tried once for each format.
         if FORMATS.index(target) == (FORMATS.index(source) + 1) % len(FORMATS):

@@ -683,3 +683,5 @@ def test_features_name_what_is_used():
     assert features["crc32"] in ("pclmul", "armv8", "slicing-by-8")
     assert features["crc32c"] in ("sse4.2", "armv8", "slicing-by-8")
     assert features["jpeg"].startswith("libjpeg")
+    assert features["png"] == "none" or features["png"].startswith("libdeflate ")
+    assert features["webp"] == "none" or features["webp"].startswith("libwebp ")

@@ -858,5 +858,5 @@ def test_wrong_input(op, spec, message):
 
 
 def test_an_op_says_its_arguments():
-    assert repr(ops.Resize(4)) == "Resize(size=(4, 4), filter='area')"
+    assert repr(ops.Resize(4)) == "Resize(size=(4, 4), filter=None, orient=False)"
     assert "alpha=0.5" in repr(ops.ImageMixup(0.5))

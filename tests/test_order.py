@@ -40,6 +40,7 @@ def permutations(n: int, seed: int, epoch: int) -> dict[str, Order]:
         "random": orders.random(n, **when),
         "scattered": orders.quasi_random(n, blocks=some_blocks(n, seed % 97), window=3, **when),
         "contiguous": orders.quasi_random(n, blocks=np.arange(n) // 5, window=4, **when),
+        "shards": orders.shards(n, blocks=some_blocks(n, seed % 97), **when),
         "windowed": orders.windowed(n, window=1 + n // 9, **when),
         "shuffled": orders.windowed(n, window=n + 1, **when),
         "weighted": orders.weighted(np.arange(n) + 1, replace=False, **when),
@@ -145,6 +146,21 @@ def test_quasi_random_holds_at_most_window_blocks(n, window, seed):
     assert max(np.sum((first <= k) & (k <= last)) for k in range(n)) <= window
     start, stop = sorted((seed * 7 % n, n - seed % 3))
     assert order.touched(start, stop).tolist() == list(dict.fromkeys(seen[start:stop].tolist()))
+
+
+@given(st.integers(0, 400), st.integers(0, 50))
+def test_shards_takes_blocks_whole_and_in_their_order(n, seed):
+    blocks = some_blocks(n, seed)
+    taken = orders.shards(n, seed=seed, epoch=2, blocks=blocks)[:]
+    turns = list(dict.fromkeys(blocks[taken].tolist()))
+    assert taken.tolist() == [row for block in turns for row in np.flatnonzero(blocks == block)]
+
+
+def test_shards_shuffles_blocks_anew_every_epoch():
+    blocks = np.arange(2000) // 10
+    one, two = (blocks[orders.shards(2000, seed=1, epoch=e, blocks=blocks)[::10]] for e in (0, 1))
+    assert np.mean(one == two) < 0.05
+    assert np.mean(np.abs(np.diff(one)) == 1) < 0.05
 
 
 def test_quasi_random_mixes_blocks_and_epochs():
@@ -470,6 +486,7 @@ def test_subset_composes():
         (lambda: make("random", 5, window=3, **E0), "the order random takes no option window"),
         (lambda: make([1], 5, window=3, **E0), "the order given takes no option window"),
         (lambda: make("quasi_random", 5, **E0), "quasi_random needs blocks"),
+        (lambda: make("shards", 5, **E0), "shards needs blocks, and there are none: use random or windowed"),
         (lambda: make("quasi_random", 5, blocks=[1, 2], **E0), "there are 5 samples, but blocks of 2"),
         (lambda: make("class_balanced", 5, **E0), "class_balanced needs labels"),
         (
@@ -553,6 +570,10 @@ GOLDEN: dict[str, tuple[Order, list[int]]] = {
     "quasi_random": (
         orders.quasi_random(1000, blocks=np.arange(1000) // 30, window=8, **WHEN),
         [213, 599, 770, 756, 440, 430, 586, 570, 593, 434],
+    ),
+    "shards": (
+        orders.shards(1000, blocks=np.arange(1000) // 4, **WHEN),
+        [72, 73, 74, 75, 520, 521, 522, 523, 512, 513],
     ),
     "windowed": (orders.windowed(1000, window=50, **WHEN), [10, 12, 8, 7, 9, 0, 15, 27, 34, 2]),
     "weighted": (orders.weighted(np.arange(100), **WHEN), [88, 95, 73, 45, 89, 41, 59, 66, 98, 68]),

@@ -54,8 +54,12 @@ def test_fields_come_as_they_are_without_pipelines(ordinary):
         "meta": Spec(None),
         "fixed": Spec(np.dtype(np.int16), (2, 3)),
         "varied": Spec(np.dtype(np.float32), (None, 2), ragged=True),
+        "audio": Spec(np.dtype(np.uint8), (None,), ragged=True),
+        "video": Spec(np.dtype(np.uint8), (None,), ragged=True),
     }
-    assert plan.columns == ("number", "real", "flag", "blob", "text", "meta", "fixed", "varied")
+    assert plan.columns == (
+        "audio", "video", "number", "real", "flag", "blob", "text", "meta", "fixed", "varied",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,7 @@ def test_spec_of_odd_fields(field, spec):
 
 
 def test_none_leaves_a_field_out_and_the_order_is_that_of_the_schema(ordinary):
-    names = ["image", "number", "real", "flag", "blob", "text", "meta", "fixed", "varied"]
+    names = list(ORDINARY)
     plan = make_plan(
         ordinary, {**dict.fromkeys(names), "varied": [ops.Pad(3)], "number": [], "more": Pipe("number")}
     )
@@ -106,7 +110,7 @@ def test_every_step_draws_by_a_name_of_its_own(reader):
 
 def test_a_plan_can_be_read(reader):
     text = str(make_plan(reader, {"image": [ops.Resize(8), ops.ChannelsFirst(), np.copy], "label": None}))
-    assert text.startswith("image: image → engine(Resize(size=(8, 8), filter='area')) → Function(")
+    assert text.startswith("image: image → engine(Resize(size=(8, 8), filter=None, orient=False)) → Function(")
     assert text.endswith("→ uint8 (3, 8, 8) with channels first")
 
 

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hn
 
 import batchplant as bp
 from batchplant.registry import all_formats
-from batchplant.testing.cases import FLOATS, INTS, check_samples, jpeg
+from batchplant.testing.cases import FLOATS, INTS, check_samples, film, jpeg, sound
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 JSON = st.recursive(
@@ -22,6 +22,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 SIDE = st.integers(1, 5)
+FOLDERS = {"imagefolder": bp.Image, "audiofolder": bp.Audio, "videofolder": bp.Video}
 # (field, strategy of its values)
 KINDS = st.one_of(
     st.sampled_from([(bp.Int(name), st.integers(*_range)) for name in INTS for _range in [
@@ -31,6 +32,8 @@ KINDS = st.one_of(
     st.just((bp.Bytes(), st.binary(max_size=40))),
     st.just((bp.Text(), TEXT)),
     st.just((bp.Json(), JSON)),
+    st.just((bp.Audio(), st.builds(sound, st.integers(0, 9)))),
+    st.just((bp.Video(), st.builds(film, st.integers(1, 3)))),
     st.just((bp.Image(), st.builds(jpeg, st.integers(1, 9), st.integers(1, 9)))),
     st.just((bp.Image(mode=None), hn.arrays(np.uint8, st.tuples(SIDE, SIDE, st.just(4))))),
 )  # fmt: skip
@@ -69,9 +72,9 @@ def datasets(draw):
 def held(one, schema):
     """The fields that a format can hold, and that belong together there."""
     found = {name: field for name, field in schema.items() if one.refuses(field) is None}
-    if one.name == "imagefolder":
-        pictures = [name for name, field in found.items() if isinstance(field, bp.Image)]
-        return {name: field for name, field in found.items() if name not in pictures[1:]} if pictures else {}
+    if one.name in FOLDERS:
+        files = [name for name, field in found.items() if isinstance(field, FOLDERS[one.name])]
+        return {name: field for name, field in found.items() if name not in files[1:]} if files else {}
     if one.name == "npy":
         # A tensor without axes is a number there.
         return {name: field for name, field in found.items() if getattr(field, "shape", None) != ()}

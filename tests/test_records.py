@@ -24,14 +24,14 @@ class Reader(records.RecordReader):
         source = open_source(self.path)
         self.source = Unmapped(source) if unmapped else source
         self.length = int(source.array("<u8", 0, 1)[0])
-        self.sizes = source.array("<i8", 8, self.length)
+        self.record_sizes = source.array("<i8", 8, self.length)
         self.checked = []
         self._set_schema(self.path, given=schema, stored=stored)
 
     def _runs(self, indices):
-        starts = 8 + 8 * self.length + starts_of(self.sizes)[:-1][indices]
-        assert self.source.outside(starts, self.sizes[indices]) is None
-        return starts, self.sizes[indices]
+        starts = 8 + 8 * self.length + starts_of(self.record_sizes)[:-1][indices]
+        assert self.source.outside(starts, self.record_sizes[indices]) is None
+        return starts, self.record_sizes[indices]
 
     def _check_records(self, indices, data, starts, sizes):
         self.checked += indices.tolist()

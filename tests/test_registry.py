@@ -157,9 +157,31 @@ def test_the_format_to_write(path, name):
     assert target_format(path).name == name
 
 
-def test_no_format_to_write():
-    with pytest.raises(bp.UnknownFormatError, match=r"there are: .*\.beton, .*\.npy, \.npz"):
-        target_format("a.xyz")
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [
+        ({"n": bp.Int()}, "imagefolder"),
+        ({"n": bp.Int(), "x": bp.Audio()}, "audiofolder"),
+        ({"x": bp.Video(), "n": bp.Int()}, "videofolder"),
+        ({"x": bp.Video(), "y": bp.Image()}, "imagefolder"),
+    ],
+)
+def test_the_schema_tells_which_folder_to_write(schema, name):
+    assert target_format("folder", schema).name == name
+    assert target_format("a.npz", schema).name == "npz"
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("a.qqqq", r"no format that we write has the suffix \.qqqq; `batchplant formats` lists all$"),
+        ("a.beto", r"the suffix \.beto; near are \.beton; `batchplant formats` lists all$"),
+        ("a.PARQET", r"suffix \.parqet; near are \.parquet,? "),
+    ],
+)
+def test_no_format_to_write(path, reason):
+    with pytest.raises(bp.UnknownFormatError, match=reason):
+        target_format(path)
 
 
 @pytest.mark.parametrize("one", registry.all_formats().values(), ids=lambda one: one.name)
@@ -167,7 +189,7 @@ def test_every_format_describes_itself(one):
     row = one.describe()
     assert row["name"] == one.name == one.reader.format
     assert row["spec"].startswith(("https://", "http://"))
-    assert row["kinds"]
+    assert row["kinds"] or row["tensors"]
     assert row["title"]
     assert all(suffix.startswith(".") and suffix == suffix.lower() for suffix in row["suffixes"])
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes sure that the compiler finds what the build needs: jpeglib.h, Python.h and the venv module.
 # Does nothing when all are there. Otherwise root on a machine with apt-get installs them, and anybody
-# else is told what to type. Usage: system-packages.sh PYTHON
+# else is told what to type. libdeflate and libwebp are treated so too, but the build can do without.
+# Usage: system-packages.sh PYTHON
 set -eu
 
 python=${1:-python3}
@@ -29,6 +30,10 @@ has_venv() {
     "$python" -c 'import ensurepip, venv' >/dev/null 2>&1
 }
 
+has_header() {
+    compiles "#include <$1>" ''
+}
+
 # The dummy package libjpeg-dev exists on both Debian and Ubuntu; the direct names differ.
 jpeg_package() {
     for name in libjpeg62-turbo-dev libjpeg-turbo8-dev; do
@@ -42,6 +47,22 @@ jpeg_package() {
 
 # python3.12 may stand beside the system's python3, so its packages go by its own version.
 version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+
+optional=
+has_header libdeflate.h || optional="$optional libdeflate-dev"
+has_header webp/decode.h || optional="$optional libwebp-dev"
+if [ -n "$optional" ]; then
+    installed=
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "Installing system packages that make PNG and WebP quick:$optional"
+        quietly="-qq -o Acquire::Retries=0 -o Acquire::http::Timeout=10 -o Acquire::https::Timeout=10"
+        export DEBIAN_FRONTEND=noninteractive
+        # shellcheck disable=SC2086 -- lists of words
+        apt-get $quietly update >/dev/null 2>&1 &&
+            apt-get $quietly install -y --no-install-recommends $optional >/dev/null 2>&1 && installed=yes
+    fi
+    [ -n "$installed" ] || echo "Without$optional, PNG or WebP will be decoded by Pillow, which is slower."
+fi
 
 packages=
 has_jpeg || packages="$packages libjpeg-dev"

@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "../probe.hpp"
+
 namespace batchplant {
 
 namespace nb = nanobind;
@@ -31,6 +33,9 @@ inline void check_same_length(const Int64s& a, const char* a_name, const Int64s&
     throw std::out_of_range("run " + std::to_string(index) + " is out of bounds");
 }
 
+// "L", "LA", "RGB", "RGBA" or "P"; unknown for all else.
+PixelMode pixel_mode(const std::string& name);
+
 template <typename T>
 nb::capsule owner_of(std::unique_ptr<T[]>& memory) {
     nb::capsule owner(memory.get(), [](void* p) noexcept { delete[] static_cast<T*>(p); });
@@ -43,6 +48,7 @@ void bind_bytes(nb::module_& module);
 void bind_probe(nb::module_& module);
 void bind_jpeg(nb::module_& module);
 void bind_image(nb::module_& module);
+void bind_png(nb::module_& module);
 void bind_engine(nb::module_& module);
 void bind_lease(nb::module_& module);
 void bind_permute(nb::module_& module);

@@ -19,6 +19,7 @@ using Boxes = nb::ndarray<const double, nb::shape<-1, 4>, nb::c_contig, nb::devi
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Flags = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Batch = nb::ndarray<nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+using Orientations = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Statuses = nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>;
 
 template <typename Value>
@@ -128,8 +129,9 @@ DecodeResult decode_unlocked(Engine& engine, const DecodeJob& job) {
 nb::tuple decode(Engine& engine, const nb::list& bases, const Int32s& base, const Int64s& start, const Int64s& size,
                  const std::optional<Shapes>& shape, const std::optional<Boxes>& box, const std::optional<Flags>& flip,
                  const Batch& out, const std::string& layout, const std::string& filter, const std::string& dct,
-                 bool fast_scale, bool strict, const std::optional<Floats>& scale,
-                 const std::optional<Floats>& offset) {
+                 bool fast_scale, bool strict, const std::optional<Floats>& scale, const std::optional<Floats>& offset,
+                 const std::optional<Orientations>& orient, const std::optional<std::string>& mode,
+                 uint64_t most_pixels) {
     const std::vector<Bytes> arrays = borrow_all(bases);
     DecodeJob job;
     job.bases = buffers(arrays);
@@ -146,6 +148,12 @@ nb::tuple decode(Engine& engine, const nb::list& bases, const Int32s& base, cons
     job.shape = shape ? shape->data() : nullptr;
     job.box = box ? box->data() : nullptr;
     job.flip = flip ? flags_of(*flip, n) : nullptr;
+    if (orient) check_length("orient", orient->size(), n);
+    job.orient = orient ? orient->data() : nullptr;
+    // One that PNG and WebP do not have is found by nobody: cmyk stands for all of those.
+    const PixelMode known = mode ? pixel_mode(*mode) : PixelMode::unknown;
+    job.mode = mode && known == PixelMode::unknown ? PixelMode::cmyk : known;
+    job.most_pixels = most_pixels;
     job.filter = parse_filter(filter);
     job.dct = parse_dct(dct);
     job.fast_scale = fast_scale;
@@ -215,6 +223,8 @@ void bind_engine(nb::module_& module) {
              nb::arg("flip").noconvert().none(), nb::arg("out").noconvert(), nb::kw_only(), nb::arg("layout"),
              nb::arg("filter"), nb::arg("dct") = "accurate", nb::arg("fast_scale") = false, nb::arg("strict") = true,
              nb::arg("scale").noconvert() = nb::none(), nb::arg("offset").noconvert() = nb::none(),
+             nb::arg("orient").noconvert() = nb::none(), nb::arg("mode") = nb::none(),
+             nb::arg("most_pixels") = uint64_t{1} << 28,
              "Decode pictures into out; gives their status, the errors as (index, message), and libjpeg's warnings.")
         .def("wait_turn", &Engine::wait_turn, nb::call_guard<nb::gil_scoped_release>(),
              "Wait until all work of the calls so far is handed out.")

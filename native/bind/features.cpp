@@ -2,6 +2,8 @@
 #include "../fetch.hpp"
 #include "../jpeg.hpp"
 #include "../kernels.hpp"
+#include "../png.hpp"
+#include "../webp.hpp"
 #include "bind.hpp"
 
 namespace batchplant {
@@ -15,6 +17,8 @@ void bind_features(nb::module_& module) {
             features["crc32c"] = crc32c_name();
             features["fetch"] = fetch_name();
             features["jpeg"] = jpeg_library().c_str();
+            features["png"] = png_library().c_str();
+            features["webp"] = webp_library().c_str();
             features["pixels"] = best_kernels().name;
             return features;
         },

@@ -9,6 +9,7 @@ NB_MODULE(_native, module) {
     batchplant::bind_probe(module);
     batchplant::bind_jpeg(module);
     batchplant::bind_image(module);
+    batchplant::bind_png(module);
     batchplant::bind_engine(module);
     batchplant::bind_lease(module);
     batchplant::bind_permute(module);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ._version import __version__
+from .codecs.image import limit as max_pixels
 from .codecs.image_rules import ImageOptions
 from .columns import Columns, Ragged, Spans
 from .convert import convert
@@ -80,6 +81,7 @@ __all__ = [
     "convert",
     "create",
     "interleave",
+    "max_pixels",
     "open",
     "verify",
 ]

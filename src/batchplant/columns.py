@@ -41,6 +41,16 @@ def starts_of(sizes: I64) -> I64:
     return offsets
 
 
+def end_within(sizes: I64 | None, start: int, rows: int, most: int) -> int:
+    """Behind the last of up to ``rows`` samples from ``start`` on that together have up to ``most`` bytes.
+
+    One sample is taken however large it is; without sizes all of them are.
+    """
+    if sizes is None:
+        return start + rows
+    return start + max(1, int(np.searchsorted(np.cumsum(sizes[start : start + rows]), most, "right")))
+
+
 class Ragged:
     """Cells of differing length: ``data[offsets[i]:offsets[i + 1]]`` is cell i."""
 
@@ -111,7 +121,8 @@ class Ragged:
                 base = self.offsets[first]
                 data = self.data[base : self.offsets[last]]
                 return Ragged(data, self.offsets[first : last + 1] - base, shape, valid)
-            rows = np.arange(first, last, step)
+            # Not arange, which has no number for a step beyond 64 bits.
+            rows = np.fromiter(range(first, last, step), dtype=np.int64)
         rows = np.asarray(rows)
         if rows.dtype == np.bool_:
             rows = np.flatnonzero(rows)

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from .codecs import image_rules
 from .codecs.image_rules import ImageOptions
-from .columns import I64, Columns, column_runs
+from .columns import I64, Columns, column_runs, end_within
 from .errors import DataError, OptionError, Problem
 from .reader import Reader
-from .registry import create_with
+from .registry import create_with, get_format, own_options
 from .registry import open as open_reader
+from .registry import target_format as format_of_target
 from .schema import Schema
 from .shards import ShardWriter
 from .writer import WriteOptions, Writer
@@ -56,6 +58,8 @@ class _Source:
         self.order = order
         self.skip = skip
         self.skipped: list[tuple[int, Problem]] = []
+        sizes = reader.sizes()
+        self._sizes = None if sizes is None else sizes[order]
 
     def batches(self, start: int) -> Iterator[tuple[int, Columns, list[tuple[int, Problem]]]]:
         """(end, cells, what could not be read) from position ``start`` of the order on."""
@@ -66,6 +70,7 @@ class _Source:
                 while position < len(self.order) or waiting:
                     while position < len(self.order) and len(waiting) < AHEAD:
                         end = min(position + rows, len(self.order))
+                        end = end_within(self._sizes, position, end - position, BATCH_BYTES)
                         waiting.append(pool.submit(self._read, position, end))
                         position = end
                     done = waiting.popleft().result()
@@ -120,6 +125,7 @@ def convert(
     limit: int | None = None,
     shuffle: bool = False,
     seed: int = 0,
+    masks: Iterable[str] = (),
     images: ImageOptions | None = None,
     shard_size: int | None = None,
     shard_samples: int | None = None,
@@ -136,13 +142,15 @@ def convert(
 
     The target appears only when it is complete. Stopped by Ctrl-C, a kill or an error, a long conversion
     leaves a hidden folder beside the target, and the same call with ``resume=True`` goes on from there.
-    ``on_error="skip"`` leaves out what cannot be read or encoded; the result lists it.
+    ``on_error="skip"`` leaves out what cannot be read or encoded; the result lists it. ``masks`` are fields
+    of pictures whose values are classes, by their names in the source.
     """
     began = time.monotonic()
     images = images or ImageOptions()
     reader = (
         source if isinstance(source, Reader) else open_reader(source, format=format, **(source_options or {}))
     )
+    reader = reader.with_masks(masks) if masks else reader
     chosen = reader.schema if fields is None else reader.schema.select(fields)
     names = dict(rename or {})
     order = _order(len(reader), limit, shuffle, seed)
@@ -153,7 +161,7 @@ def convert(
     writer = create_with(
         os.fspath(target), chosen.rename(names), options, format=target_format, shard_size=shard_size,
         shard_samples=shard_samples,
-        **(target_options or {}),
+        **{**_metadata(reader, os.fspath(target), target_format), **(target_options or {})},
     )  # fmt: skip
     identity = {
         "source": reader.path, "samples": len(reader), "fields": chosen.to_json(), "rename": names,
@@ -172,9 +180,15 @@ def convert(
             error.sample, error.path = feed.source_of(error.sample)
         raise
     skipped = [problem for _, problem in feed.skipped] + [feed.named(one) for one in writer.skipped]
-    return Conversion(
-        writer.files, writer.written, skipped, time.monotonic() - began, start, writer.remarks()
-    )
+    remarks = [*writer.remarks(), *image_rules.remarks(writer.schema, images)]
+    return Conversion(writer.files, writer.written, skipped, time.monotonic() - began, start, remarks)
+
+
+def _metadata(reader: Reader, target: str, format: str | None) -> dict[str, Any]:
+    """What a model says about itself, where the target can hold that too."""
+    found = getattr(reader, "metadata", None)
+    writer = (get_format(format) if format is not None else format_of_target(target)).writer
+    return {"metadata": dict(found)} if found and writer and "metadata" in own_options(writer) else {}
 
 
 def _stamp(path: str) -> list[int] | None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from . import order as orders
 from .columns import I64
 from .errors import OptionError, Problem
-from .execute import Batch, Executor
+from .execute import Batch, Device, Executor
 
 # Threads that prepare batches: while the engine decodes one, the Python part of the next runs.
 PRODUCERS = 2
@@ -25,6 +25,7 @@ class Delivery(Protocol):
     """What hands batches to a framework; see interop."""
 
     def allocate(self, size: int) -> Any: ...
+    def pictures(self, engine: Any, decode: str, share: float | None, ahead: int) -> Device | None: ...
     def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]: ...
     def receive(self, values: dict[str, Any], ticket: Any) -> dict[str, Any]: ...
 

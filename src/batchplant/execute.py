@@ -6,7 +6,7 @@ import threading
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,9 +14,11 @@ from . import _native
 from .buffers import Buffers
 from .codecs import image as pictures
 from .codecs.cells import decode_cell
-from .columns import I32, I64, U8, Column, Ragged, as_bytes
+from .columns import I32, I64, U8, Column, Ragged
 from .errors import BatchplantError, DataError, DecodeError, Problem
-from .ops.base import CellOp, Draws
+from .located import Located, Pictures, known, pixels_of, raw_cell, turns_of
+from .ops.base import CellErrors, CellOp, Draws, Op
+from .ops.each import Threads
 from .ops.values import ragged_values
 from .plan import ImageStage, Output, Plan, Step, spec_of
 from .reader import Reader
@@ -51,14 +53,17 @@ class Batch(NamedTuple):
     skipped: list[Problem]
 
 
-class Located(NamedTuple):
-    """Encoded cells in memory: cell i is ``size[i]`` bytes at ``start[i]`` of ``bases[base[i]]``."""
+class Device(Protocol):
+    """What makes pictures on a device; see interop."""
 
-    bases: list[U8]
-    base: I32
-    start: I64
-    size: I64
-    shape: I32 | None
+    def takes(self, output: Output) -> bool: ...
+    def run(self, op: Op, batch: Any, ids: I64, draws: Draws) -> Any: ...
+    def make(
+        self, executor: Executor, batch: Pictures, ids: I64, epoch: int, failed: dict[int, DataError],
+        prepared: Callable[[], None],
+    ) -> Any: ...  # fmt: skip
+    def stats(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
 
 
 class Executor:
@@ -75,12 +80,16 @@ class Executor:
         skip: bool = False,
         dct: str = "accurate",
         fast_scale: bool = False,
+        device: Device | None = None,
     ) -> None:
+        self.device = device
         self.reader, self.plan, self.engine, self.buffers = reader, plan, engine, buffers
         self.seed, self.skip, self.dct, self.fast_scale = seed, skip, dct, fast_scale
         self._last_of = {output.field: output.name for output in plan.outputs}
         self.timer = Timer()
         self.warnings = 0
+        # For pictures that the engine cannot decode.
+        self._threads = Threads(engine.threads)
         self._maps: OrderedDict[str, U8] = OrderedDict()
         self._maps_lock = threading.Lock()
 
@@ -117,6 +126,7 @@ class Executor:
         for output in self.plan.outputs:
             if failed:
                 break
+            run = self._run_op(output)
             if output.image is not None:
                 value = self._pictures(output, output.image, ids, epoch, failed, prepared)
             else:
@@ -131,7 +141,10 @@ class Executor:
             began = time.perf_counter()
             for step in output.steps:
                 try:
-                    value = step.op.run(value, ids, Draws(self.seed, epoch, ids, step.key))
+                    value = run(step.op, value, ids, Draws(self.seed, epoch, ids, step.key))
+                except CellErrors as found:
+                    failed.update({row: one.at(field=output.field) for row, one in found.errors.items()})
+                    break
                 except Exception as error:
                     if isinstance(error, BatchplantError):
                         error.at(path=self.reader.path, field=output.name)
@@ -140,6 +153,11 @@ class Executor:
             self.timer.add("transforms", began)
             values[output.name] = value
         return values
+
+    def _run_op(self, output: Output) -> Callable[..., Any]:
+        """How the steps behind the decoder run: here, or on the device."""
+        there = self.device is not None and self.device.takes(output)
+        return self.device.run if there else _run_here  # type: ignore[union-attr]
 
     def _read(self, ids: I64, failed: dict[int, DataError]) -> dict[str, Column]:
         fields = self.plan.columns
@@ -177,21 +195,31 @@ class Executor:
                 error.at(path=self.reader.path, field=output.field)
                 raise
             return None
-        sizes = self._sizes(cells)
+        sizes, turns = self._sizes(cells), None
+        if stage.decoder.op.orient:  # type: ignore[attr-defined]
+            turns = turns_of(cells)
+            sizes[turns >= 5] = sizes[turns >= 5, ::-1]
         began = self.timer.add("storage", began)
         boxes = self._boxes(stage, sizes, ids, epoch)
         self._check_whole(stage, sizes, output, failed)
         flip = None
         if stage.flip is not None:
             flip = stage.flip.op.flips(Draws(self.seed, epoch, ids, stage.flip.key))  # type: ignore[attr-defined]
+        if self.device is not None and self.device.takes(output):
+            batch = Pictures(output, stage, cells, sizes, turns, boxes, flip, None)
+            value = None
+            if not failed:
+                value = self.device.make(self, batch, ids, epoch, failed, prepared)
+            self.timer.add("decode", began)
+            return value
         # Memory only when its turn has come: a batch that waits for the engine needs none. Raw pixels are
         # copied in a moment, and waiting would cost more than it saves.
         if cells.shape is None:
             self.engine.wait_turn()
-        out = self.buffers.take((len(ids), *_known(stage.spec.shape)), stage.spec.dtype or np.dtype(np.uint8))
+        out = self.buffers.take((len(ids), *known(stage.spec.shape)), stage.spec.dtype or np.dtype(np.uint8))
         prepared()
         if len(failed) < len(ids):
-            self._run_engine(stage, cells, sizes, boxes, flip, out, output, ids, epoch, failed)
+            self.decode(Pictures(output, stage, cells, sizes, turns, boxes, flip, out), ids, epoch, failed)
         self.timer.add("decode", began)
         return out
 
@@ -205,7 +233,7 @@ class Executor:
     ) -> None:
         if stage.decoder.op.size is not None:  # type: ignore[attr-defined]
             return
-        shape = _known(stage.spec.shape)
+        shape = known(stage.spec.shape)
         want = shape[1:] if stage.channels_first else shape[:2]
         if 0 in want:
             # Not one picture told its size.
@@ -220,55 +248,50 @@ class Executor:
                 field=output.field,
             )
 
+    def decode(self, batch: Pictures, ids: I64, epoch: int, failed: dict[int, DataError]) -> None:
+        """Fill ``batch.out``; what cannot be decoded is left in ``failed`` by row."""
+        status, errors, warned = self._run_engine(batch, batch.cells, slice(None), batch.turns)
+        self.warnings += warned
+        for row, message in errors:
+            failed[row] = DecodeError(message, field=batch.output.field)
+        others = np.flatnonzero(status == NOT_NATIVE).tolist()
+        try:
+            self._threads.each(len(others), lambda n: self._decode_other(batch, others[n], ids, epoch))
+        except CellErrors as found:
+            failed.update({others[n]: one.at(field=batch.output.field) for n, one in found.errors.items()})
+
     def _run_engine(
-        self, stage: ImageStage, cells: Located, sizes: I32, boxes: Any, flip: Any, out: Any,
-        output: Output, ids: I64, epoch: int, failed: dict[int, DataError],
-    ) -> None:  # fmt: skip
-        scale = offset = None
+        self, batch: Pictures, cells: Located, rows: slice, turns: U8 | None
+    ) -> tuple[Any, list[tuple[int, str]], int]:
+        stage, scale, offset = batch.stage, None, None
         if stage.normalize is not None:
             scale = (1 / stage.normalize.std).astype(np.float32)
             offset = (-stage.normalize.mean / stage.normalize.std).astype(np.float32)
+        status, errors, warned = self.engine.decode(
+            cells.bases, cells.base, cells.start, cells.size, cells.shape, batch.boxes[rows],
+            None if batch.flip is None else batch.flip[rows], batch.out[rows],
+            layout="nchw" if stage.channels_first else "nhwc",
+            filter=stage.filter, dct=self.dct, fast_scale=self.fast_scale, strict=True,
+            scale=scale, offset=offset, orient=turns, mode=stage.mode, most_pixels=pictures.limit(),
+        )  # fmt: skip
+        return status, errors, warned
 
-        def decode(cells: Located, rows: Any) -> tuple[Any, list[tuple[int, str]], int]:
-            status, errors, warned = self.engine.decode(
-                cells.bases, cells.base, cells.start, cells.size, cells.shape, boxes[rows],
-                None if flip is None else flip[rows], out[rows],
-                layout="nchw" if stage.channels_first else "nhwc",
-                filter=stage.decoder.op.filter, dct=self.dct, fast_scale=self.fast_scale,  # type: ignore[attr-defined]
-                scale=scale, offset=offset, strict=True,
-            )  # fmt: skip
-            return status, errors, warned
-
-        status, errors, warned = decode(cells, slice(None))
-        self.warnings += warned
-        for row, message in errors:
-            failed[row] = DecodeError(message, field=output.field)
-        for row in np.flatnonzero(status == NOT_NATIVE).tolist():
-            # To pixels first, then as raw.
-            try:
-                pixels = self._pixels(cells, row, output)
-            except DataError as error:
-                failed[row] = error.at(field=output.field)
-                continue
-            if pixels.shape[:2] != tuple(sizes[row]):
-                # The header did not tell.
-                sizes[row] = pixels.shape[:2]
-                boxes[row] = self._boxes(stage, sizes[row : row + 1], ids[row : row + 1], epoch)[0]
-                self._check_whole(stage, sizes, output, failed)
-            done, errors, _ = decode(_raw_cell(pixels), slice(row, row + 1))
-            if done[0]:
-                why = errors[0][1] if errors else f"a picture of {pixels.shape[2]} channels does not fit"
-                failed[row] = DecodeError(why, field=output.field)
-
-    def _pixels(self, cells: Located, row: int, output: Output) -> Any:
-        """A picture that the engine cannot decode itself, in the mode that the batch has."""
-        data = cells.bases[cells.base[row]][cells.start[row] : cells.start[row] + cells.size[row]]
-        mode = getattr(self.reader.schema[output.field], "mode", None) or "RGB"
-        if cells.shape is None or not cells.shape[row].any():
-            return pictures.expand(pictures.decode(data, mode))
-        pixels = data.reshape(tuple(cells.shape[row]))
-        # Gray as RGB loses nothing; every other change of channels would.
-        return np.repeat(pixels, 3, axis=2) if mode == "RGB" and pixels.shape[2] == 1 else pixels
+    def _decode_other(self, batch: Pictures, row: int, ids: I64, epoch: int) -> None:
+        """A picture that the engine cannot decode: to pixels first, then as raw."""
+        pixels = pixels_of(batch, row)
+        if pixels.shape[:2] != tuple(batch.sizes[row]):
+            # The header did not tell.
+            wrong: dict[int, DataError] = {}
+            one = slice(row, row + 1)
+            batch.sizes[row] = pixels.shape[:2]
+            batch.boxes[row] = self._boxes(batch.stage, batch.sizes[one], ids[one], epoch)[0]
+            self._check_whole(batch.stage, batch.sizes[one], batch.output, wrong)
+            if wrong:
+                raise wrong[0]
+        done, errors, _ = self._run_engine(batch, raw_cell(pixels), slice(row, row + 1), None)
+        if done[0]:
+            why = errors[0][1] if errors else f"a picture of {pixels.shape[2]} channels does not fit"
+            raise DecodeError(why)
 
     def _locate(self, field: str, ids: I64) -> Located:
         """Where the cells are: in mapped files where they can be, else read."""
@@ -313,17 +336,6 @@ class Executor:
         return sizes
 
 
-def _known(shape: tuple[int | None, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size is not None)
-
-
-def _raw_cell(pixels: Any) -> Located:
-    raw = as_bytes(pixels)
-    zero = np.zeros(1, dtype=np.int64)
-    shape = np.array([pixels.shape], dtype=np.int32)
-    return Located([raw], zero.astype(np.int32), zero, np.array([raw.size], dtype=np.int64), shape)
-
-
 def _as_values(field: Field, name: str, column: Column, failed: dict[int, DataError], *, copy: bool) -> Any:
     """A column as a batch: an array, (values, offsets), or a list where cells are no numbers.
 
@@ -341,7 +353,7 @@ def _as_values(field: Field, name: str, column: Column, failed: dict[int, DataEr
             except DataError as error:
                 failed[row] = error.at(field=name)
         return cells
-    rest = _known(spec.shape[1:])
+    rest = known(spec.shape[1:])
     width = spec.dtype.itemsize * int(np.prod(rest))
     for row in np.flatnonzero(column.sizes % width).tolist():
         failed[row] = DecodeError(f"{column.sizes[row]} bytes are not {field}", field=name)
@@ -349,6 +361,10 @@ def _as_values(field: Field, name: str, column: Column, failed: dict[int, DataEr
         return None
     values, offsets = ragged_values(column, spec.dtype, rest)
     return values.copy() if copy or not values.flags.writeable else values, offsets
+
+
+def _run_here(op: Op, batch: Any, ids: I64, draws: Draws) -> Any:
+    return op.run(batch, ids, draws)
 
 
 def _where(output: Output, step: Step, ids: I64) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 
 from .errors import SchemaError
 from .reader import Reader
-from .schema import Field, Schema
+from .schema import KINDS, Field, Schema
 from .storage import Source, is_remote, open_source
+from .tensors import check_schema
 from .writer import Writer
 
 HEAD_SIZE = 16384
@@ -75,6 +76,8 @@ class Format:
     folder: bool | None = False
     extra: str | None = None
     notes: str = ""
+    # A model: named tensors, and no other fields than those of batchplant.tensors.TENSORS.
+    tensors: bool = False
 
     def __post_init__(self) -> None:
         self.reader.format = self.name
@@ -97,6 +100,9 @@ class Format:
 
     def check(self, schema: Schema) -> None:
         """SchemaError in one sentence when a field cannot live here."""
+        if self.tensors:
+            check_schema(schema, self.name)
+            return
         for name, field in schema.items():
             reason = self.refuses(field)
             if reason is not None:
@@ -105,6 +111,13 @@ class Format:
                     f" (`batchplant formats` says which hold {field.kind})",
                     field=name,
                 )
+
+    @property
+    def holds(self) -> str:
+        """The field kinds, in words."""
+        if self.tensors:
+            return "named tensors"
+        return "every kind" if len(self.kinds) == len(KINDS) else ", ".join(one.kind for one in self.kinds)
 
     def describe(self) -> dict[str, Any]:
         """The row of this format in generated tables."""
@@ -116,6 +129,7 @@ class Format:
             "write": self.writer is not None,
             "kinds": [kind.kind for kind in self.kinds],
             "optional": self.optional,
+            "tensors": self.tensors,
             "folder": self.folder,
             "extra": self.extra,
             "spec": self.spec,

@@ -18,7 +18,7 @@ from .codecs.cells import decode_cell
 from .columns import I64
 from .epoch import Delivery, Epoch, Progress, Tally, check_process
 from .errors import BatchplantError, OptionError, Problem
-from .execute import Executor
+from .execute import Device, Executor
 from .plan import Pipelines, make_plan
 from .reader import Reader
 from .registry import open as open_reader
@@ -29,12 +29,14 @@ STATE_VERSION = 1
 class Loader:
     """Batches of a dataset, epoch after epoch: ``for batch in Loader("train.beton", 256, order="random")``.
 
-    source: a Reader or what :func:`batchplant.open` takes. order: ``sequential``, ``random``,
+    source: a Reader or what :func:`batchplant.open` takes. order: ``sequential``, ``random``, ``shards``,
     ``quasi_random``, ``windowed``, an array of sample numbers, or a function; see :mod:`batchplant.order`.
     pipelines: ops for each field, None to leave one out; see :mod:`batchplant.plan`. indices: only these
     samples. rank, world: this process among many (default: from torch.distributed or the environment).
     workers: decoding threads (default: all cores); cpus: the cores they stay on. ahead: batches made in
-    advance. device: a torch device, for tensors there; None for NumPy. on_error: ``raise``, or ``skip`` to
+    advance. device: a torch device, for tensors there; None for NumPy. decode: where JPEGs are decoded on
+    the way to a GPU, ``cpu``, ``gpu``, ``hybrid`` (both), or ``auto``, the best by measuring; gpu_share: the
+    part that hybrid gives to the GPU, not depending on its speed then. on_error: ``raise``, or ``skip`` to
     leave out what cannot be read and list it in ``skipped``. ids: add the sample numbers as ``ids``.
     """
 
@@ -54,6 +56,8 @@ class Loader:
         cpus: list[int] | None = None,
         ahead: int = 3,
         device: Any = None,
+        decode: str = "auto",
+        gpu_share: float | None = None,
         on_error: str = "raise",
         ids: bool = False,
         dct: str = "accurate",
@@ -67,6 +71,7 @@ class Loader:
         self._options = {
             "order": order, "pipelines": pipelines, "rank": rank, "world": world, "seed": seed,
             "drop_last": drop_last, "workers": workers, "cpus": cpus, "ahead": ahead, "device": device,
+            "decode": decode, "gpu_share": gpu_share,
             "on_error": on_error, "ids": ids, "dct": dct, "fast_scale": fast_scale,
             "order_options": order_options,
         }  # fmt: skip
@@ -82,16 +87,22 @@ class Loader:
         if device is not None:
             # The loader knows no framework; a device names one.
             self._delivery = importlib.import_module("batchplant.interop.torch").Delivery(device)
+        elif decode not in ("auto", "cpu") or gpu_share is not None:
+            raise OptionError(f'decode={decode!r} decodes on a device: name one, as in device="cuda"')
         self._blocks: Any = None
         self._epoch, self._position = 0, 0
         self._progress: Progress | None = None
         self._live: weakref.WeakSet[Epoch] = weakref.WeakSet()
         self._closed, self._process = False, os.getpid()
         threads = workers or (len(cpus) if cpus else len(os.sched_getaffinity(0)))
+        engine = _native.Engine(threads, cpus)
+        self._device: Device | None = None
+        if self._delivery is not None:
+            self._device = self._delivery.pictures(engine, decode, gpu_share, ahead)
         self._executor = Executor(
-            self.reader, self.plan, _native.Engine(threads, cpus),
+            self.reader, self.plan, engine,
             Buffers(ahead + 2, self._delivery.allocate if self._delivery else None),
-            seed=seed, skip=on_error == "skip", dct=dct, fast_scale=fast_scale,
+            seed=seed, skip=on_error == "skip", dct=dct, fast_scale=fast_scale, device=self._device,
         )  # fmt: skip
         self._tally = Tally()
 
@@ -139,18 +150,16 @@ class Loader:
     def _make_order(self, epoch: int) -> orders.Order:
         asked = self._options["order"]
         options = dict(self._options["order_options"] or {})
-        if isinstance(asked, str) and asked == "quasi_random" and "blocks" not in options:
-            options["blocks"] = self._block_index()
+        if isinstance(asked, str) and asked in orders.BY_BLOCKS and "blocks" not in options:
+            options["blocks"] = self._block_index(asked)
         return orders.make(asked, self.samples, seed=self.seed, epoch=epoch, **options)
 
-    def _block_index(self) -> orders.BlockIndex:
+    def _block_index(self, order: str) -> orders.BlockIndex:
         """The grouping of samples by storage block, made once."""
         if self._blocks is None:
             blocks = self.reader.blocks()
             if blocks is None:
-                raise OptionError(
-                    "this format has no blocks, so quasi_random has nothing to go by; use random"
-                )
+                raise OptionError(f"this format has no blocks, so {order} has nothing to go by; use random")
             self._blocks = orders.BlockIndex(blocks if self.indices is None else blocks[self.indices])
         return self._blocks  # type: ignore[no-any-return]
 
@@ -222,7 +231,8 @@ class Loader:
         tally = self._tally
         bottleneck, advice = _advise(parts, tally.waited, tally.stepped)
         return {
-            **parts, "waited": tally.waited, "step": tally.stepped, "batches": tally.batches,
+            **parts, **(self._device.stats() if self._device else {}),
+            "waited": tally.waited, "step": tally.stepped, "batches": tally.batches,
             "jpeg warnings": self._executor.warnings, "skipped": len(self.skipped),
             "bottleneck": bottleneck, "advice": advice,
         }  # fmt: skip
@@ -232,6 +242,8 @@ class Loader:
         self._closed = True
         for live in list(self._live):
             live.close()
+        if self._device is not None:
+            self._device.close()
         self._executor.engine.close()
 
 

@@ -24,7 +24,7 @@ from .ops.values import Function
 from .reader import Reader
 from .schema import Field, Image, Tensor
 
-CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
+CHANNELS = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
 # How many samples may be damaged before the size of pictures cannot be told.
 LOOKED_AT = 64
 
@@ -50,9 +50,14 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class ImageStage:
-    """What the engine does to pictures: box, resize, flip, table of values, layout."""
+    """What the engine does to pictures: box, resize, flip, table of values, layout.
+
+    ``mode`` is the one that they are decoded to; P: the indices of palettes, the levels of gray pictures.
+    """
 
     decoder: Step
+    mode: str
+    filter: str
     flip: Step | None
     normalize: Normalize | None
     channels_first: bool
@@ -161,10 +166,18 @@ def _fuse(reader: Reader, name: str, field: Image, steps: list[Step]) -> tuple[I
     """The stage that the engine does, and the steps that are left."""
     decoder = steps[0].op
     assert isinstance(decoder, ImageDecoder)
-    channels = CHANNELS.get(field.mode or "RGB")
+    mode = field.mode or "RGB"
+    if field.mask and field.mode in (None, "L"):
+        mode = "P"
+    channels = CHANNELS.get(mode)
     if channels is None or field.optional:
         raise OptionError(f"{field} cannot be decoded into a batch; leave it out or convert it first")
-    size = decoder.size if decoder.size is not None else _first_size(reader, name)
+    if field.mask and decoder.filter not in (None, "nearest"):
+        raise OptionError(
+            f"{decoder.filter} would blend the values of a mask: give filter='nearest', or none"
+        )
+    filter = decoder.filter or ("nearest" if field.mask else "area")
+    size = decoder.size if decoder.size is not None else _first_size(reader, name, decoder.orient)
     spec = Spec(np.dtype(np.uint8), (*size, channels))
     rest = steps[1:]
     flip: Step | None = None
@@ -182,10 +195,10 @@ def _fuse(reader: Reader, name: str, field: Image, steps: list[Step]) -> tuple[I
             break
         spec = op.infer(spec)
         rest = rest[1:]
-    return ImageStage(steps[0], flip, normalize, channels_first, spec), rest
+    return ImageStage(steps[0], mode, filter, flip, normalize, channels_first, spec), rest
 
 
-def _first_size(reader: Reader, name: str) -> tuple[int, int]:
+def _first_size(reader: Reader, name: str, orient: bool) -> tuple[int, int]:
     """The size that all pictures have to have when none is asked for: that of the first that tells it."""
     for sample in range(min(len(reader), LOOKED_AT)):
         # What is wrong with a sample is said when it is read.
@@ -194,7 +207,8 @@ def _first_size(reader: Reader, name: str) -> tuple[int, int]:
             assert isinstance(column, Ragged)
             header = pictures.probe(column)[0]
             if header[1] and header[2]:
-                return int(header[2]), int(header[1])
+                turned = orient and header[0] and pictures.orientation(column[0]) >= 5
+                return (int(header[1]), int(header[2])) if turned else (int(header[2]), int(header[1]))
     return (0, 0)
 
 

@@ -70,7 +70,7 @@ class Reader:
         return None
 
     def sizes(self) -> I64 | None:
-        """The bytes of every sample, where they are known and one may be as large as all others; else None."""
+        """The bytes of every sample, where they are known and one may be as large as the rest; else None."""
         return None
 
     def where(self, sample: int) -> str:

@@ -5,7 +5,6 @@ A package adds a format with an entry point in the group ``batchplant.formats`` 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import glob
 import importlib
@@ -22,8 +21,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from . import formats
-from .codecs.image_rules import ImageOptions, stored_encoding
+from .codecs.image_rules import ImageOptions, stored_field
 from .errors import NotFoundError, OptionError, UnknownFormatError
+from .folders import MEDIA, media_in
 from .format import Format, Probe
 from .index.progress import stopping
 from .reader import Reader
@@ -255,6 +255,13 @@ def _folder_shards(path: str) -> list[str]:
     data = [name for name in shards if by_suffix(name) not in map(own_formats().get, NOTES)]
     shards = data or shards
     kinds = {by_suffix(name) for name in shards}
+    media = [] if data else media_in(path, Probe(path).names)
+    if len(media) > 1:
+        raise UnknownFormatError(
+            f"the folder holds {' and '.join(one.many for one in media)}; say which with format (--format): "
+            f"{' or '.join(one.format for one in media)}; or name the files in a metadata.csv",
+            path=path,
+        )
     if len(kinds) != 1:
         what = "files of several formats" if shards else "nothing that batchplant reads"
         raise UnknownFormatError(f"the folder holds {what}", path=path)
@@ -292,6 +299,10 @@ def create(
     reencode: bool = False,
     to_rgb: bool = False,
     seed: int = 0,
+    image_format: str | None = None,
+    quality: int | None = None,
+    lossless: bool = False,
+    orient: bool = False,
     images: Mapping[str, ImageOptions] | None = None,
     **options: Any,
 ) -> Writer | ShardWriter:
@@ -302,15 +313,9 @@ def create(
     the format's own. With ``shard_samples`` or ``shard_size`` (bytes) it writes files of limited size.
     """
     pictures = ImageOptions(
-        write_mode,
-        max_resolution,
-        jpeg_quality,
-        smart_threshold,
-        compress_probability,
-        reencode,
-        to_rgb,
-        seed,
-    )
+        write_mode, max_resolution, jpeg_quality, smart_threshold, compress_probability, reencode, to_rgb,
+        seed, image_format, quality, lossless, orient,
+    )  # fmt: skip
     write = WriteOptions(overwrite, length, workers, on_error, pictures, dict(images or {}), checksums)
     return create_with(os.fspath(path), Schema(schema), write, format=format, **options)
 
@@ -326,7 +331,7 @@ def create_with(
     **options: Any,
 ) -> Writer | ShardWriter:
     """:func:`create` with its options gathered, and shards where a size or a count is given."""
-    found = get_format(format) if format is not None else target_format(path)
+    found = get_format(format) if format is not None else target_format(path, schema)
     if found.writer is None:
         raise OptionError(f"{found.name} is read only", path=path)
     if not schema:
@@ -355,18 +360,25 @@ def _as_stored(schema: Schema, made: type[Writer], write: WriteOptions) -> Schem
     for name, field in schema.items():
         if isinstance(field, Image):
             options = write.images_by_field.get(name, write.images)
-            encoding = stored_encoding(field.encoding, options, made.image_target(field))
-            mode = "RGB" if options.to_rgb else field.mode
-            fields[name] = dataclasses.replace(field, encoding=encoding, mode=mode)
+            fields[name] = stored_field(field, options, made.image_target(field))
     return Schema(fields)
 
 
-def target_format(path: str) -> Format:
-    """The format to write at a path: by suffix; a path without one is a folder of pictures."""
+def target_format(path: str, schema: Mapping[str, Field] | None = None) -> Format:
+    """The format to write at a path: by suffix; a path without one is a folder of what the schema has."""
     found = by_suffix(path)
-    if found is None and not os.path.splitext(path.rstrip("/"))[1]:
-        found = all_formats().get("imagefolder")
+    suffix = os.path.splitext(path.rstrip("/"))[1].lower()
+    if found is None and not suffix:
+        fields = (schema or {}).values()
+        media = [one for one in MEDIA if any(isinstance(field, one.kind) for field in fields)]
+        return get_format((media or MEDIA)[0].format)
     if found is None:
-        known = sorted(suffix for one in all_formats().values() for suffix in one.suffixes if one.writer)
-        raise UnknownFormatError(f"no format has this suffix; there are: {', '.join(known)}", path=path)
+        # Needed for nothing else.
+        import difflib
+
+        known = [one for each in all_formats().values() if each.writer for one in each.suffixes]
+        near = difflib.get_close_matches(suffix, known)
+        hint = f"; near are {', '.join(near)}" if near else ""
+        message = f"no format that we write has the suffix {suffix}{hint}; `batchplant formats` lists all"
+        raise UnknownFormatError(message, path=path)
     return found

@@ -189,7 +189,8 @@ class Image(_Media):
     """A picture. ``encoding`` None: mixed; ``mode`` is what it decodes to (RGB, L, RGBA, …; None: varies).
 
     ``mask``: its values are classes, not colours. They are never blended with each other and never stored
-    in a way that changes them.
+    in a way that changes them. A mask has one channel, mode L unless another is named; in mode P its values
+    are the indices of a palette. A mask whose classes are colours has the mode None.
     """
 
     mode: str | None = "RGB"
@@ -199,6 +200,8 @@ class Image(_Media):
         super().__post_init__()
         if not isinstance(self.mask, bool):
             raise OptionError(f"mask is True or False, not {self.mask!r}")
+        if self.mask and self.mode == "RGB":
+            object.__setattr__(self, "mode", "L")
 
 
 @dataclasses.dataclass(frozen=True)

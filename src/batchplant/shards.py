@@ -82,6 +82,10 @@ class Concat(Reader):
             first += int(own.max()) + 1 if len(own) else 0
         return np.concatenate(found).astype(np.int64)
 
+    def sizes(self) -> I64 | None:
+        found = [one for one in (reader.sizes() for reader in self.readers) if one is not None]
+        return np.concatenate(found) if len(found) == len(self.readers) else None
+
     def where(self, sample: int) -> str:
         which, rows = self._parts(np.array([sample]))
         return self.readers[int(which[0])].where(int(rows[0]))

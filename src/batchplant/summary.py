@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from .errors import DataError
 from .reader import Reader
 from .schema import Bool, Field, Float, Image, Int
 from .storage import is_remote
+from .tensors import is_tensors
+from .tensors import summary as tensor_facts
+from .tensors.kinds import shape_of, text_of
 
 # Enough for a good picture of the spread; a dataset of millions is not read for it.
 LOOK_AT = 2000
@@ -22,7 +26,8 @@ LOOK_AT = 2000
 
 def summarize(reader: Reader, samples: int = LOOK_AT) -> dict[str, Any]:
     """Format, size, and per field its kind and the spread of its cells over up to ``samples`` samples."""
-    count = min(samples, len(reader))
+    model = is_tensors(reader.schema)
+    count = 0 if model else min(samples, len(reader))
     rows = (
         np.unique(np.linspace(0, len(reader) - 1, count).round().astype(np.int64))
         if count
@@ -38,11 +43,26 @@ def summarize(reader: Reader, samples: int = LOOK_AT) -> dict[str, Any]:
         "format": reader.format or _formats(reader),
         "samples": len(reader),
         "bytes": _size(reader),
-        "looked at": len(rows),
+        "looked at": len(reader) if model else len(rows),
         "unreadable": unreadable,
         "fields": fields,
-        "facts": reader.facts(),
+        "facts": (_model(reader) if model else {}) | reader.facts(),
     }
+
+
+def _model(reader: Reader) -> dict[str, Any]:
+    """What the tensors of a model are, in whatever format; their values are not read."""
+
+    def tensors() -> Iterator[tuple[str, str, tuple[int, ...]]]:
+        for columns in reader.scan(4096, ["name", "dtype", "shape"]):
+            for row in range(columns.rows):
+                yield (
+                    text_of(columns["name"], row),
+                    text_of(columns["dtype"], row),
+                    shape_of(columns["shape"], row),
+                )
+
+    return tensor_facts(tensors())
 
 
 def _read(reader: Reader, rows: Any) -> tuple[Columns, int]:
@@ -78,7 +98,11 @@ def _size(reader: Reader) -> int | None:
     for one in getattr(reader, "readers", (reader,)):
         if is_remote(one.path):
             return None
-        if os.path.isdir(one.path):
+        # A model may lie in several files.
+        paths = getattr(one, "paths", [one.path])
+        if len(paths) > 1:
+            total += sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
+        elif os.path.isdir(one.path):
             total += sum(
                 os.path.getsize(os.path.join(folder, name))
                 for folder, _, names in os.walk(one.path)
@@ -117,7 +141,7 @@ def _pictures(column: Ragged) -> dict[str, Any]:
     encodings = Counter(
         "raw" if raw[row] else image.ENCODINGS[code] or "?" for row, code in enumerate(headers[:, 0])
     )
-    modes = Counter(image.MODES[code] or "?" for code in headers[:, 3])
+    modes = Counter(name or "?" for name in image.modes(column))
     known = headers[headers[:, 1] > 0]
     sizes = Counter((int(width), int(height)) for width, height in known[:, 1:3])
     found: dict[str, Any] = {"encodings": dict(encodings.most_common()), "modes": dict(modes.most_common())}

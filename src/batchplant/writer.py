@@ -287,7 +287,8 @@ class Writer:
             column = columns[name]
             if isinstance(field, Image) and isinstance(column, Ragged):
                 options = self.options.images_by_field.get(name, self.options.images)
-                done[name], errors = conform(column, options, self.image_target(field), numbers)
+                target = self.image_target(field)
+                done[name], errors = conform(column, options, target, numbers, mask=field.mask)
                 for row, error in errors:
                     failed.setdefault(row, error.at(field=name))
         for row, error in self._unfit(done).items():

@@ -491,13 +491,17 @@ def test_a_picture_that_has_to_be_decoded_is_no_silent_change_either(name, optio
     def run():
         return write(tmp_path / "a.npz", {"image": bp.Image(mode=None)}, [{"image": data}], **options)
 
-    if mode in ("CMYK", "RGB;16") or (mode == "I;16" and "reencode" not in options):
+    if mode in ("CMYK", "RGB;16", "I;16") and "write_mode" in options:
         with pytest.raises(bp.EncodeError, match=r"sample 0, field 'image': .*(CMYK|16)"):
             run()
         return
     reader = run()
     expected = image.fit(image.decode(data), options.get("max_resolution"))
-    assert np.array_equal(reader[0]["image"], expected)
+    if name == "cmyk jpeg":
+        assert image.header(reader.read([0])["image"][0]).mode == "CMYK"
+        assert np.abs(reader[0]["image"].astype(int) - expected).mean() < 6
+    else:
+        assert np.array_equal(reader[0]["image"], expected)
 
 
 @pytest.mark.parametrize(
@@ -505,8 +509,10 @@ def test_a_picture_that_has_to_be_decoded_is_no_silent_change_either(name, optio
     [
         (pixels(4, 4), "the picture is L, and the field says RGB"),
         (pixels(4, 4, 4), "the picture is RGBA, and the field says RGB"),
-        (pixels(4, 4, 3).astype(np.float32), "an image of float32 has no picture format"),
-        (pixels(4, 4, 5), r"an image of shape \(4, 4, 5\)"),
+        (pixels(4, 4, 3).astype(np.float32), "the picture is float32x3, and the field says RGB"),
+        (pixels(4, 4, 3).astype(np.complex64), "an image of complex64 has no picture format"),
+        (pixels(4, 4, 5), "the picture is uint8x5, and the field says RGB"),
+        (pixels(2, 4, 4, 3), r"an image of shape \(2, 4, 4, 3\)"),
         (np.zeros((0, 4, 3), np.uint8), r"an image of shape \(0, 4, 3\)"),
         (b"no picture", "no picture that batchplant knows"),
         (b"", "no picture that batchplant knows"),

@@ -12,7 +12,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.formats import npz
-from batchplant.testing import FormatSuite
+from batchplant.testing import FormatSuite, ModelSuite
 from batchplant.testing.cases import cells, jpeg, pixels
 from batchplant.testing.damage import memory_bounded
 
@@ -30,6 +30,12 @@ class TestCompressed(FormatSuite):
     suffix = ".npz"
     options: ClassVar = {"compress": True}
     in_place = False
+
+
+class TestModel(ModelSuite):
+    format = "npz"
+    suffix = ".npz"
+    dtypes = npz.NpzWriter.dtypes
 
 
 ARRAYS = {
@@ -69,7 +75,9 @@ def test_archives_of_numpy(save, tmp_path):
 def test_arrays_of_differing_length_have_to_be_chosen(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.arange(4), y=np.arange(4.0), mean=np.arange(3))
     with pytest.raises(bp.SchemaError, match=r"x 4, y 4, mean 3\); choose equal ones with fields"):
-        bp.open(tmp_path / "a.npz")
+        bp.open(tmp_path / "a.npz", as_tensors=False)
+    # All of them together are no columns, but the tensors of a model.
+    assert [one["name"] for one in bp.open(tmp_path / "a.npz")] == ["x", "y", "mean"]
     with bp.open(tmp_path / "a.npz", fields=["y", "x"]) as reader:
         assert list(reader.schema) == ["y", "x"]
         assert reader[3] == {"y": 3.0, "x": 3}
@@ -96,7 +104,7 @@ def test_choosing_fields_of_our_own(tmp_path):
 def test_archives_that_are_no_dataset(arrays, reason, tmp_path):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(bp.BatchplantError, match=reason):
-        bp.open(tmp_path / "a.npz", format="npz")
+        bp.open(tmp_path / "a.npz", format="npz", as_tensors=False)
 
 
 def test_object_arrays_are_opened_only_by_leave(tmp_path):

@@ -6,9 +6,10 @@ examples:
   batchplant convert train.beton back/ --limit 100 --shuffle
   batchplant convert arrays.npz train.beton --fields x,y --rename x=image
   batchplant convert photos/ train.beton --shard-size 1GB
+  batchplant convert photos/ train.tar --image-format webp --quality 80
   batchplant convert photos/ train.beton --resume        (go on after Ctrl-C or a kill)
 
-JPEGs that fit pass through byte for byte. The target appears only when it is complete.
+Pictures that fit pass through byte for byte. The target appears only when it is complete.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import os
 import sys
 from typing import Any
 
-from ..codecs.image_rules import WRITE_MODES, ImageOptions
+from ..codecs.image_rules import IMAGE_FORMATS, WRITE_MODES, ImageOptions
 from ..convert import Conversion, convert
 from ..errors import BatchplantError, OptionError
 from ..storage import partial_folder
@@ -54,7 +55,17 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         "--max-resolution", type=int, metavar="PX", help="shrink so that the longer side fits"
     )
     pictures.add_argument(
-        "--quality", type=int, default=90, metavar="Q", help="of JPEGs we encode (default 90)"
+        "--image-format", choices=IMAGE_FORMATS, help="all pictures in this encoding (default: as they are)"
+    )
+    pictures.add_argument(
+        "--quality", type=int, metavar="Q", help="of JPEG and lossy WebP that we encode (default 90)"
+    )
+    pictures.add_argument("--lossless", action="store_true", help="--image-format webp without loss")
+    pictures.add_argument(
+        "--orient", action="store_true", help="turn the pixels as EXIF says, and store them upright"
+    )
+    pictures.add_argument(
+        "--mask", metavar="A,B", help="fields whose pictures are classes, not colours: kept exactly"
     )
     pictures.add_argument("--write-mode", choices=WRITE_MODES, help="default: keep JPEGs, the rest lossless")
     pictures.add_argument(
@@ -87,9 +98,10 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     images = ImageOptions(
-        write_mode=args.write_mode, max_resolution=args.max_resolution, jpeg_quality=args.quality,
+        write_mode=args.write_mode, max_resolution=args.max_resolution, quality=args.quality,
         smart_threshold=args.smart_threshold, compress_probability=args.compress_probability,
-        reencode=args.reencode, to_rgb=args.to_rgb, seed=args.seed,
+        reencode=args.reencode, to_rgb=args.to_rgb, seed=args.seed, image_format=args.image_format,
+        lossless=args.lossless, orient=args.orient,
     )  # fmt: skip
     try:
         with progress_bar("converting", quiet=args.quiet or args.json) as progress:
@@ -97,6 +109,7 @@ def run(args: argparse.Namespace) -> int:
                 args.source, args.target, format=args.format, target_format=args.to,
                 fields=args.fields.split(",") if args.fields else None, rename=_renames(args.rename),
                 limit=args.limit, shuffle=args.shuffle, seed=args.seed, images=images,
+                masks=args.mask.split(",") if args.mask else (),
                 shard_size=args.shard_size, shard_samples=args.shard_samples,
                 workers=args.workers, overwrite=args.overwrite,
                 on_error=args.on_error, checksums=args.checksums, resume=args.resume, progress=progress,

@@ -17,7 +17,6 @@ from rich.table import Table
 
 from ..format import Format
 from ..registry import all_formats, get_format, own_options
-from ..schema import KINDS
 from .terminal import console, print_json
 
 
@@ -37,9 +36,10 @@ def run(args: argparse.Namespace) -> int:
         # What is copied from the screen stays in one piece.
         table.add_column(column, overflow="fold", no_wrap=column in ("name", "install"))
     for one in found:
-        kinds = "every kind" if len(one.kinds) == len(KINDS) else ", ".join(kind.kind for kind in one.kinds)
         suffixes = " ".join(one.suffixes) or "a folder"
-        table.add_row(one.name, suffixes, "yes", "yes" if one.writer else "no", kinds, escape(_install(one)))
+        table.add_row(
+            one.name, suffixes, "yes", "yes" if one.writer else "no", one.holds, escape(_install(one))
+        )
     console().print(table)
     return 0
 
@@ -64,7 +64,8 @@ def _one(found: Format, as_json: bool) -> int:
         return 0
     print(f"{found.name}: {found.title}")
     print(f"  suffixes     {' '.join(found.suffixes) or 'a folder'}")
-    print(f"  holds        {', '.join(described['kinds'])}{', missing values' if found.optional else ''}")
+    held = found.holds if found.tensors else ", ".join(described["kinds"])
+    print(f"  holds        {held}{', missing values' if found.optional else ''}")
     print(f"  notes        {found.notes}")
     print(f"  spec         {found.spec}")
     for side, made in (("reading", found.reader), ("writing", found.writer)):

@@ -1,8 +1,9 @@
-"""Show what a dataset holds: format, samples, fields, sizes, image resolutions.
+"""Show what a dataset or a model holds: format, samples, fields, sizes, resolutions, tensors, operators.
 
 examples:
   batchplant info train.beton
   batchplant info photos/
+  batchplant info model.safetensors
   batchplant info 'shards/train-{000..015}.beton' --json
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..summary import LOOK_AT, summarize
+from ..tensors import is_tensors
 from .terminal import add_source, human_size, open_source, print_json
 
 
@@ -26,23 +28,25 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with open_source(args) as reader:
         found = summarize(reader, max(0, args.samples))
+        model = is_tensors(reader.schema)
     if args.json:
         print_json(found)
         return 0
     rows = [
         ("path", found["path"]),
         ("format", found["format"]),
-        ("samples", f"{found['samples']:,}"),
+        ("tensors" if model else "samples", f"{found['samples']:,}"),
         ("size", human_size(found["bytes"])),
-        *(
-            (name, f"{value:,}" if type(value) is int else str(value))
-            for name, value in found["facts"].items()
-        ),
     ]
     for name, value in rows:
         print(f"{name:<14} {value}")
+    for name, value in found["facts"].items():
+        for line in _fact(name, value):
+            print(line)
     if found["unreadable"]:
         print(f"{'unreadable':<14} {found['unreadable']} of the samples looked at; see batchplant verify")
+    if model:
+        return 0
     width = max(map(len, found["fields"]), default=0)
     for name, field in found["fields"].items():
         print(f"\n{name:<{width}}  {field['type']}")
@@ -51,6 +55,35 @@ def run(args: argparse.Namespace) -> int:
     if found["looked at"] < found["samples"]:
         print(f"\ncells and content: from {found['looked at']:,} samples spread over the dataset")
     return 1 if found["unreadable"] else 0
+
+
+def _fact(name: str, value: Any) -> Iterator[str]:
+    """A fact in one line, or in a line for each of its parts."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not parts or (isinstance(value, list) and len(_one_line(value)) <= 90 and not _nested(value)):
+        yield f"{name:<14} {_one_line(value)}"
+        return
+    yield name
+    keys = [str(key) for key, _ in parts] if isinstance(value, dict) else []
+    width = min(40, max(map(len, keys), default=0))
+    for key, one in parts:
+        label = f"{key:<{width}}  " if keys else ""
+        yield f"  {label}{_one_line(one)}"
+
+
+def _nested(value: list[Any]) -> bool:
+    return any(isinstance(one, dict | list) for one in value)
+
+
+def _one_line(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(
+            human_size(one) if key == "bytes" else f"{key} {_one_line(one)}" for key, one in value.items()
+        )
+    if isinstance(value, list | tuple):
+        inside = ", ".join(map(_one_line, value))
+        return inside if value and isinstance(value[0], str | dict) else f"[{inside}]"
+    return f"{value:,}" if type(value) is int else str(value)
 
 
 def _cells(field: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from .. import schema as kinds
 from ..columns import U8, Column, Columns, Ragged, as_bytes
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, SchemaError
 from ..schema import Field, Schema
-from . import image, npy
+from . import audio, image, npy, video
 
 Shape = tuple[int, ...] | None
 
@@ -141,19 +141,55 @@ def _encode_media(field: Field, value: Any) -> tuple[Any, Shape]:
     return bytes(memoryview(value)), None
 
 
+def _encode_audio(field: Field, value: Any) -> tuple[Any, Shape]:
+    """Besides a file, a pair (samples, rate): encoded as the field says, else as WAV, which is exact."""
+    assert isinstance(field, kinds.Audio)
+    if not isinstance(value, tuple):
+        return _encode_media(field, value)
+    samples, rate = value
+    cell = audio.encode(samples, rate, field.encoding or "wav")
+    told = audio.header(cell)
+    for name, want, have in (("rate", field.rate, rate), ("channels", field.channels, told.channels)):
+        if want not in (None, have):
+            raise SchemaError(f"the sound has {name} {have}, and the field says {want}")
+    return cell, None
+
+
+def _encode_video(field: Field, value: Any) -> tuple[Any, Shape]:
+    """Besides files a pair (frames, fps); it is encoded as the field says, else as MP4."""
+    assert isinstance(field, kinds.Video)
+    if not isinstance(value, tuple):
+        return _encode_media(field, value)
+    frames, fps = value
+    height, width = np.shape(frames)[1:3]
+    for name, want, have in (
+        ("fps", field.fps, fps),
+        ("width", field.width, width),
+        ("height", field.height, height),
+    ):
+        if want not in (None, have):
+            raise SchemaError(f"the video has {name} {have}, and the field says {want}")
+    return video.encode(frames, fps, field.encoding or "mp4"), None
+
+
 def _encode_image(field: Field, value: Any) -> tuple[Any, Shape]:
-    """Arrays and PIL images become raw pixels (16 bits: PNG); how they are stored is the writer's choice."""
+    """Arrays and PIL images become raw pixels, or PNG or TIFF where they have more than 8 bits or 4 channels.
+
+    How they are stored in the end is the writer's choice.
+    """
     assert isinstance(field, kinds.Image)
     if isinstance(value, str | os.PathLike | bytes | bytearray | memoryview):
         return _encode_media(field, value)
     if hasattr(value, "getbands") and hasattr(value, "info"):
+        if field.mask and value.mode == "P":
+            return image.encode(np.asarray(value), "png", palette=image.palette_of(value)), None
         value = image.from_pillow(value)
     pixels = image.squeeze(np.asarray(value))
     mode = image.mode_of(pixels)
-    if field.mode not in (None, mode):
+    if field.mode not in (None, mode) and (field.mode, mode) != ("P", "L"):
         raise SchemaError(f"the picture is {mode}, and the field says {field.mode}; use Image(mode={mode!r})")
-    if mode == "I;16":
-        return image.encode(pixels, "png"), None
+    if not image.holds("raw", mode):
+        return image.encode(pixels, "png" if image.holds("png", mode) else "tiff"), None
     return pixels.tobytes(), image.expand(pixels).shape
 
 
@@ -166,8 +202,8 @@ _ENCODERS = {
     "text": _encode_text,
     "json": _encode_json,
     "image": _encode_image,
-    "audio": _encode_media,
-    "video": _encode_media,
+    "audio": _encode_audio,
+    "video": _encode_video,
 }
 
 
@@ -194,7 +230,11 @@ def decode_bytes(field: Field, data: U8) -> Any:
     """The value of one ragged cell's bytes."""
     try:
         if isinstance(field, kinds.Image):
-            return image.decode(data, field.mode)
+            return image.decode(data, field.mode, mask=field.mask)
+        if isinstance(field, kinds.Audio):
+            return audio.Sound(data.tobytes())
+        if isinstance(field, kinds.Video):
+            return video.Clip(data.tobytes())
         if isinstance(field, kinds.Text):
             return data.tobytes().decode()
         if isinstance(field, kinds.Json):

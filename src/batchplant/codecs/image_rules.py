@@ -1,22 +1,27 @@
 """How pictures are stored: which cells pass through untouched, and what becomes of the others.
 
 A cell that the target can hold and that is within the bounds passes byte for byte. Nothing else is
-lossy unless the caller asked for it: without a ``write_mode``, a JPEG that has to shrink is encoded as
-JPEG again, and every other picture stays lossless.
+lossy unless the caller asked for it: without a ``write_mode`` or an ``image_format``, a JPEG or lossy WebP
+that has to shrink is encoded so again, and every other picture stays lossless. A mask is never stored in a
+lossy way. What is encoded anew keeps its EXIF data and its ICC profile where the encoding can hold them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..columns import I64, Flags, Ragged
 from ..errors import BatchplantError, EncodeError, OptionError
-from . import image
+from ..schema import Field, Image
+from . import exif, image, pillow
 
 WRITE_MODES = ("jpg", "raw", "smart", "proportion")
+IMAGE_FORMATS = ("jpeg", "png", "webp", "tiff", "bmp", "raw")
+LOSSY = ("jpeg", "webp")
 # What a target holds that keeps encoded files as they are.
 ANY_ENCODED = frozenset(encoding for encoding in image.ENCODINGS if encoding)
 
@@ -29,6 +34,10 @@ class ImageOptions:
     where the raw pixels exceed ``smart_threshold`` bytes, else raw) and ``proportion`` (JPEG with
     probability ``compress_probability``). max_resolution bounds the longer side. reencode: encode also
     what could pass through. to_rgb: drop alpha and convert CMYK, 16-bit and grayscale pictures.
+
+    image_format: the encoding that all are to have, ``jpeg``, ``png``, ``webp``, ``tiff``, ``bmp`` or
+    ``raw``; those that have it pass through. quality: of JPEG and lossy WebP (``jpeg_quality`` is FFCV's name
+    for it). lossless: WebP without loss. orient: turn the pixels as EXIF says, and store them upright.
     """
 
     write_mode: str | None = None
@@ -39,18 +48,52 @@ class ImageOptions:
     reencode: bool = False
     to_rgb: bool = False
     seed: int = 0
+    image_format: str | None = None
+    quality: int | None = None
+    lossless: bool = False
+    orient: bool = False
 
     def __post_init__(self) -> None:
+        if self.image_format == "jpg":
+            object.__setattr__(self, "image_format", "jpeg")
         if self.write_mode is not None and self.write_mode not in WRITE_MODES:
             raise OptionError(f"write_mode is one of {', '.join(WRITE_MODES)}, not {self.write_mode!r}")
         if self.max_resolution is not None and self.max_resolution < 1:
             raise OptionError(f"max_resolution must be at least 1, not {self.max_resolution}")
         if not 1 <= self.jpeg_quality <= 100:
             raise OptionError(f"jpeg_quality must be from 1 to 100, not {self.jpeg_quality}")
+        if self.quality is not None and not 1 <= self.quality <= 100:
+            raise OptionError(f"quality must be from 1 to 100, not {self.quality}")
+        self._check_format()
         if not 0 <= self.compress_probability <= 1:
             raise OptionError(f"compress_probability must be from 0 to 1, not {self.compress_probability}")
         if not 0 <= self.seed < 2**63:
             raise OptionError(f"seed must be a number from 0 to 2**63 - 1, not {self.seed}")
+
+    def _check_format(self) -> None:
+        chosen = self.image_format
+        if chosen is not None and chosen not in IMAGE_FORMATS:
+            raise OptionError(f"image_format is one of {', '.join(IMAGE_FORMATS)}, not {chosen!r}")
+        if chosen is not None and self.write_mode is not None:
+            raise OptionError(
+                "write_mode and image_format both say how pictures are stored; give one of them"
+            )
+        if self.lossless and chosen in (None, "jpeg"):
+            which = "jpeg cannot be" if chosen else "lossless needs an image_format that can be"
+            raise OptionError(f"{which} lossless; choose webp, png, tiff, bmp or raw")
+        if self.quality is not None and (self.lossless or chosen in ("png", "tiff", "bmp", "raw")):
+            raise OptionError(f"quality is of lossy pictures, and {chosen} is stored without loss here")
+
+    @property
+    def level(self) -> int:
+        """The quality of what is encoded with loss."""
+        return self.jpeg_quality if self.quality is None else self.quality
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the caller asked for a lossy encoding."""
+        webp = self.image_format == "webp" and not self.lossless
+        return webp or self.image_format == "jpeg" or self.write_mode not in (None, "raw")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,24 +104,51 @@ class ImageTarget:
     modes: frozenset[str] | None = None
 
 
-def stored_encoding(encoding: str | None, options: ImageOptions, target: ImageTarget) -> str | None:
-    """The encoding that a field's pictures have once they are stored; None: it may differ."""
-    if options.write_mode is not None:
-        return {"jpg": "jpeg", "raw": "raw"}.get(options.write_mode)
-    return None if encoding is None else _natural(encoding, target)
+def stored_field(field: Image, options: ImageOptions, target: ImageTarget) -> Image:
+    """What is known of a field's pictures once they are stored."""
+    encoding, mode = field.encoding, field.mode
+    asked = {"jpg": "jpeg"}.get(options.write_mode or "", options.write_mode) or options.image_format
+    if field.mask:
+        changes = options.max_resolution or options.reencode or options.orient
+        if asked in ("png", "tiff", "bmp", "raw"):
+            encoding = asked
+        elif encoding is not None:
+            encoding = None if changes and encoding in LOSSY else _natural(encoding, target)
+        return dataclasses.replace(field, encoding=encoding)
+    if options.to_rgb:
+        mode = "RGB"
+    if asked is not None:
+        encoding = asked if asked in IMAGE_FORMATS else None
+        # WebP knows no grayscale: what comes back has three channels.
+        mode = None if asked == "webp" and mode in ("L", "LA") else mode
+    elif encoding is not None:
+        encoding = _natural(encoding, target)
+    return dataclasses.replace(field, encoding=encoding, mode=mode)
+
+
+def remarks(fields: Mapping[str, Field], options: ImageOptions) -> list[str]:
+    """What a user may not expect of masks, one sentence each."""
+    masks = [name for name, field in fields.items() if isinstance(field, Image) and field.mask]
+    if not masks or not (options.lossy or options.to_rgb or options.image_format == "webp"):
+        return []
+    return [f"{', '.join(masks)}: a mask is stored without loss and as it is, whatever is asked for pictures"]
 
 
 def conform(
-    cells: Ragged, options: ImageOptions, target: ImageTarget, numbers: I64
+    cells: Ragged, options: ImageOptions, target: ImageTarget, numbers: I64, *, mask: bool = False
 ) -> tuple[Ragged, list[tuple[int, BatchplantError]]]:
     """The cells as the target stores them, and (row, error) of those that cannot be stored.
 
     ``numbers`` are the samples' numbers in the whole dataset; a random choice depends on nothing else.
     """
+    if mask:
+        options = dataclasses.replace(options, to_rgb=False)
     if options.to_rgb:
         target = dataclasses.replace(target, modes=frozenset({"RGB"}))
     headers = image.probe(cells)
     want = _wanted(headers, options, numbers)
+    if mask:
+        want = [None if one in LOSSY else one for one in want]
     keep = _untouched(cells, headers, want, options, target)
     if keep.all():
         return cells, []
@@ -91,7 +161,7 @@ def conform(
         if not keep[row]:
             assert data is not None
             try:
-                data, shape = _store(data, shape, want[row], options, target)
+                data, shape = _store(data, shape, want[row], options, target, mask)
             except BatchplantError as error:
                 failed.append((row, error))
                 data, shape = np.empty(0, dtype=np.uint8), None
@@ -103,8 +173,8 @@ def conform(
 def _wanted(headers: Any, options: ImageOptions, numbers: I64) -> list[str | None]:
     """The encoding that each cell is to have; None: as it is."""
     rows = len(headers)
-    mode = options.write_mode
-    if mode in (None, "jpg", "raw"):
+    mode = options.image_format or options.write_mode
+    if mode not in ("smart", "proportion"):
         return [{"jpg": "jpeg"}.get(mode or "", mode)] * rows
     if mode == "smart":
         bound = options.max_resolution or 1 << 30
@@ -139,9 +209,24 @@ def _untouched(
         keep &= held & (headers[:, 4] == 8) & (headers[:, 1:3] > 0).all(axis=1)
     if options.reencode:
         keep &= raw
+    if options.orient:
+        for row in np.flatnonzero(keep & np.isin(codes, [1, 2, 3, 6])).tolist():
+            keep[row] = exif.orientation(cells[row]) == 1
     if cells.valid is not None:
         keep |= ~cells.valid
     return np.asarray(keep, dtype=np.bool_)
+
+
+class _Decoded(NamedTuple):
+    """A picture on its way from one encoding to another."""
+
+    pixels: image.Pixels
+    mode: str
+    # "raw" where it was pixels before.
+    source: str
+    lossy: bool = False
+    palette: pillow.Palette | None = None
+    metadata: exif.Metadata = exif.Metadata()
 
 
 def _store(
@@ -150,42 +235,66 @@ def _store(
     want: str | None,
     options: ImageOptions,
     target: ImageTarget,
+    mask: bool,
 ) -> tuple[Any, tuple[int, ...] | None]:
     """One picture decoded, bounded and encoded as the target needs it."""
-    source = "raw"
     if shape and any(shape):
         pixels = image.squeeze(data.reshape(shape))
         pixels = image.pixels_to_rgb(pixels) if options.to_rgb else pixels
+        found = _Decoded(pixels, image.mode_of(pixels), "raw")
     else:
-        found = image.header(data)
-        source = found.encoding
-        # As pixels, CMYK is four channels like RGBA, and would be taken for it; 16 bits would be cut to 8.
-        if not options.to_rgb and (found.mode == "CMYK" or (found.bits == 16 and found.mode != "I;16")):
-            raise _wrong_mode(found.mode, target)
-        pixels = image.to_rgb(data) if options.to_rgb else image.decode(data)
-    if target.modes == frozenset({"RGB"}) and image.mode_of(pixels) == "L":
-        pixels = np.repeat(pixels[:, :, None], 3, axis=2)
-    pixels = image.fit(pixels, options.max_resolution)
-    mode = image.mode_of(pixels)
-    if target.modes is not None and mode not in target.modes:
-        raise _wrong_mode(mode, target)
-    encoding = want or _natural(source, target)
+        found = _decoded(data, options, mask)
+    if target.modes == frozenset({"RGB"}) and found.mode == "L":
+        found = found._replace(pixels=np.repeat(found.pixels[:, :, None], 3, axis=2), mode="RGB")
+    if target.modes is not None and found.mode not in target.modes:
+        raise _wrong_mode(found.mode, target)
+    pixels = image.fit(found.pixels, options.max_resolution, nearest=mask)
+    encoding = want or _natural(found.source, target)
+    if want is None and (not image.holds(encoding, found.mode) or (mask and encoding in LOSSY)):
+        # Raw pixels have no palette either.
+        encoding = "png" if image.holds("png", found.mode) else "tiff"
     if encoding not in target.encodings:
         held = ", ".join(sorted(target.encodings))
         raise EncodeError(f"this format cannot hold {encoding} pictures, only {held}")
     if encoding == "raw":
-        if pixels.dtype != np.uint8:
-            raise EncodeError(f"raw pictures have 8 bits a channel, and this one is {mode}; use png or tiff")
+        if not image.holds("raw", found.mode) and found.mode != "P":
+            raise _wrong_mode(found.mode, ImageTarget(modes=frozenset(image.HELD["raw"])))
         return np.ascontiguousarray(pixels).reshape(-1), image.expand(pixels).shape
-    return np.frombuffer(image.encode(pixels, encoding, quality=options.jpeg_quality), np.uint8), None
+    lossless = not found.lossy if want is None else options.lossless
+    made = image.encode(
+        pixels, encoding, quality=options.level, lossless=lossless, mode=found.mode, palette=found.palette
+    )
+    made = exif.attach(made, encoding, found.metadata, channels=image.expand(pixels).shape[2])
+    return np.frombuffer(made, np.uint8), None
+
+
+def _decoded(data: Any, options: ImageOptions, mask: bool) -> _Decoded:
+    header = image.header(data)
+    if not options.to_rgb and image.page_count(data) > 1:
+        raise EncodeError(
+            f"it has {image.page_count(data)} pages, and only the first would be kept; save them as pictures "
+            "of their own, or take the first with to_rgb (--to-rgb)"
+        )
+    palette = None
+    if mask and header.mode == "P":
+        pixels, palette = image.decode_palette(data)
+    else:
+        pixels = image.to_rgb(data) if options.to_rgb else image.decode(data)
+    # As pixels, CMYK is four channels like RGBA, and would be taken for it.
+    mode = "CMYK" if header.mode == "CMYK" and not options.to_rgb else image.mode_of(pixels)
+    metadata = exif.read(data)
+    turn = exif.orientation(data) if options.orient else 1
+    if turn != 1:
+        pixels, metadata = image.orient(pixels, turn), exif.upright(metadata)
+    lossy = header.encoding == "jpeg" or exif.is_lossy_webp(data)
+    return _Decoded(pixels, mode if palette is None else "P", header.encoding, lossy, palette, metadata)
 
 
 def _wrong_mode(mode: str, target: ImageTarget) -> EncodeError:
-    kept = "pixels are" if target.modes is None else "the image field of this format holds"
-    held = "L, LA, RGB, RGBA or I;16" if target.modes is None else " and ".join(sorted(target.modes))
+    held = " and ".join(sorted(target.modes or ()))
     return EncodeError(
-        f"the picture is {mode}, and {kept} only {held}; convert it with to_rgb (--to-rgb), skip it, "
-        f"or keep the file as it is in a field Image(mode={mode!r})"
+        f"the picture is {mode}, and what it is to be stored as holds only {held}; convert it with to_rgb "
+        f"(--to-rgb), skip it, or keep the file as it is in a field Image(mode={mode!r})"
     )
 
 

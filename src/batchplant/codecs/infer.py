@@ -29,12 +29,17 @@ def infer_image(cells: Ragged) -> Image | None:
     if not encodings or "" in encodings:
         return None
     # Palettes and one-bit pictures are looked up; grayscale among colour decodes to RGB.
-    names = [image.MODES[code] for code in headers[:, 3]]
-    modes = {{"P": "RGB", "1": "L", "": "RGB"}.get(name, name) for name in names}
-    if (headers[:, 4] == 16).any():
-        modes = {"I;16"} if (headers[:, 4] == 16).all() and modes == {"L"} else set()
+    modes = {{"P": "RGB", "1": "L", "": "RGB"}.get(name, name) for name in image.modes(cells)}
     mode = modes.pop() if len(modes) == 1 else "RGB" if modes and modes <= {"L", "RGB"} else None
     return Image(encodings.pop() if len(encodings) == 1 else None, mode)
+
+
+def infer_mask(field: Image, cells: Ragged) -> Image:
+    """The field as one of masks, in the mode that these cells have."""
+    modes = set(image.modes(cells)) - {""}
+    mode = modes.pop() if len(modes) == 1 else "P" if modes <= {"P", "L", "1"} else None
+    # What a mask of colours has is their own affair.
+    return dataclasses.replace(field, mask=True, mode={"1": "L", "RGB": None}.get(mode or "", mode))
 
 
 def _kind(values: Sequence[Any]) -> Field:

@@ -201,10 +201,10 @@ class Delivery(interop.Delivery):
     """Does what was put off, on a stream of its own; what stays on the host is left as it is."""
 
     def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self.stream):
             done = {name: one.finish() if isinstance(one, Pending) else one for name, one in values.items()}
             event = torch.cuda.Event()
-            event.record(self._stream)
+            event.record(self.stream)
         # The host's memory has to stay until it is copied.
         return done, (event, values)
 

@@ -20,7 +20,7 @@ from ..columns import I64, U8, Columns
 from ..errors import BatchplantError, DamagedError, OptionError, SchemaError
 from ..format import Format
 from ..records import GivenSchema, Note
-from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ..schema import EVERY_KIND, Field, Schema, Text
 from ..textfile import BOM, REASONS, Content, TextReader, TextWriter
 from ..writer import WriteOptions
 
@@ -69,9 +69,9 @@ class CsvReader(TextReader):
         facts = self._load(path, how, index, bad_rows)
         try:
             self._delimiter = str(facts["delimiter"])
-            self._names = self._named([str(name) for name in facts["names"]])
+            self._titles = self._named([str(name) for name in facts["names"]])
             self._choose(facts, schema, types)
-            if schema is not None and not header and not set(self.schema) & set(self._names):
+            if schema is not None and not header and not set(self.schema) & set(self._titles):
                 self._by_order()
             self._check_columns()
         except BatchplantError as error:
@@ -147,31 +147,31 @@ class CsvReader(TextReader):
 
     def _inferred(self, facts: index.Facts) -> dict[str, Field]:
         found: dict[str, Field] = {}
-        for name, classes in zip(self._names, facts["classes"], strict=True):
+        for name, classes in zip(self._titles, facts["classes"], strict=True):
             field = text.field_of(int(classes)) or Text()
             found[name] = dataclasses.replace(field, optional=bool(int(classes) & text.MISSING))
         return found
 
     def _by_order(self) -> None:
         """A given schema names the columns of a file without a header."""
-        if len(self.schema) != len(self._names):
-            raise SchemaError(f"the schema has {len(self.schema)} fields, and a row {len(self._names)}")
-        self._names = list(self.schema)
+        if len(self.schema) != len(self._titles):
+            raise SchemaError(f"the schema has {len(self.schema)} fields, and a row {len(self._titles)}")
+        self._titles = list(self.schema)
 
     def _check_columns(self) -> None:
         for name, field in self.schema.items():
-            if name not in self._names and not field.optional:
-                raise SchemaError(f"there is no such column; there are: {', '.join(self._names)}", field=name)
+            if name not in self._titles and not field.optional:
+                raise SchemaError(f"there is no such column; there are: {', '.join(self._titles)}", field=name)
 
     # -- reading ---------------------------------------------------------------------------------------
 
     def _cells(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
-        places = {name: number for number, name in enumerate(self._names)}
+        places = {name: number for number, name in enumerate(self._titles)}
         wanted = [places.get(name, -1) for name in fields]
         # Where nothing may be missing, an empty field is empty text.
         empty = [isinstance(self.schema[name], Text) and not self.schema[name].optional for name in fields]
         start, size, doubled, failure = _native.csv_find(
-            data, starts, sizes, self._delimiter, self._missing, len(self._names), wanted, empty
+            data, starts, sizes, self._delimiter, self._missing, len(self._titles), wanted, empty
         )
         if failure is not None:
             raise DamagedError(failure[2], sample=failure[0], offset=failure[1])
@@ -246,7 +246,7 @@ FORMAT = Format(
     spec=SPEC,
     reader=CsvReader,
     writer=CsvWriter,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     notes="types found in all rows; bytes as base64, tensors as JSON text; random access, also into gzip",
 )

@@ -40,7 +40,7 @@ from ..lake import (
     stored_schema,
     wrapped,
 )
-from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ..schema import EVERY_KIND, Field, Schema
 from ..storage import is_remote
 
 LOG = "_delta_log"
@@ -304,7 +304,7 @@ FORMAT = Format(
     reader=DeltaReader,
     writer=DeltaWriter,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     folder=True,
     extra="delta",

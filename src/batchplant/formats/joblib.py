@@ -22,7 +22,7 @@ from ..errors import MissingLibraryError, OptionError
 from ..format import Format, Probe
 from ..objects import ObjectReader, ObjectWriter, read_note
 from ..records import Note
-from ..schema import Audio, Bool, Bytes, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ..schema import EVERY_KIND, Schema
 from ..storage import MappedSource
 from ..writer import WriteOptions
 
@@ -153,7 +153,7 @@ FORMAT = Format(
     reader=JoblibReader,
     writer=JoblibWriter,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     extra="joblib",
     notes="loading can run code: opened only with allow_pickle; arrays that are not compressed are mapped",

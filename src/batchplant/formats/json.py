@@ -23,7 +23,7 @@ from ..columns import I64, U8, Columns
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, OptionError
 from ..format import Format
 from ..records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
-from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ..schema import EVERY_KIND, Bool, Field, Float, Int, Json, Schema, Tensor, Text
 from ..storage import side_car
 from ..textfile import BOM, Content, TextReader, TextWriter
 from ..writer import WriteOptions
@@ -334,7 +334,7 @@ FORMAT = Format(
     spec=SPEC,
     reader=JsonReader,
     writer=JsonWriter,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     notes="lines, arrays, streams; types found in all records; bytes as base64; random access, gzip too",
 )

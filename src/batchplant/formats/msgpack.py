@@ -31,7 +31,7 @@ from ..errors import BatchplantError, DamagedError, DecodeError, OptionError, Sc
 from ..format import Format
 from ..gzip_source import GzipSource, inflate, kind_of
 from ..records import GivenSchema, Note, RecordReader, RecordWriter, given_schema
-from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ..schema import EVERY_KIND, Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
 from ..storage import Source, open_source
 from ..writer import WriteOptions
 
@@ -384,7 +384,7 @@ FORMAT = Format(
     spec=SPEC,
     reader=MsgpackReader,
     writer=MsgpackWriter,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     notes="streams of maps, or one array of them; arrays also by msgpack-numpy; random access into gzip",
 )

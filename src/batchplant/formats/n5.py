@@ -48,7 +48,7 @@ from ..arrays.store import ZIP_ERRORS
 from ..columns import U8, Column, as_bytes
 from ..errors import BatchplantError, DamagedError, NotFoundError, SchemaError
 from ..format import Format, Probe
-from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ..schema import EVERY_KIND, Field, Float, Schema, Tensor
 from ..writer import WriteOptions
 
 ATTRIBUTES = "attributes.json"
@@ -314,7 +314,7 @@ FORMAT = Format(
     reader=N5Reader,
     writer=N5Writer,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     folder=None,
     extra="n5",

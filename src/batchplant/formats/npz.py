@@ -7,14 +7,16 @@ are first read. Kinds that are no array of numbers are kept as several members, 
 - ``name.data.npy`` the bytes of all cells, ``name.offsets.npy`` where they end,
 - ``name.shape.npy`` for raw pictures, ``name.valid.npy`` where cells may be missing,
 - ``batchplant.json`` the schema. `numpy.load` reads all of it.
+
+Arrays that differ in length, or have none, are no columns: the file is a model then, one sample for each
+array. Tensors of a model are written as one array each; the archive's comment says that they are no columns.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -25,48 +27,60 @@ from ..codecs import npy
 from ..codecs.cells import encode_samples
 from ..codecs.image_rules import ANY_ENCODED, ImageTarget
 from ..codecs.infer import infer_field
-from ..columns import I64, U8, Column, Columns, Ragged, Spans, column_runs
+from ..columns import I64, U8, Column, Columns, Ragged, Spans, as_bytes, column_runs
 from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, UnsafeError
 from ..format import Format, Probe
 from ..reader import Reader
-from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ..schema import EVERY_KIND, Field, Image, Schema
 from ..storage import open_source
-from ..writer import WriteOptions, Writer
+from ..tensors import BITS, Entry, TensorReader, TensorWriter, is_tensors
+from ..tensors.kinds import NUMPY
+from ..writer import WriteOptions
+from ..zips import ZipMembers, ZipSpool
 
 SCHEMA = "batchplant.json"
-# Deflate cannot shrink more than this; a member that claims so is lying.
-DEFLATE_MOST = 1100
-ZIP_ERRORS = (
-    zipfile.BadZipFile, NotImplementedError, struct.error, zlib.error, ValueError, EOFError, OverflowError,
-    RuntimeError, OSError, IndexError,
-)  # fmt: skip
+# The comment of an archive whose arrays are the tensors of a model.
+MODEL = b"batchplant tensors"
+# Arrays begin where NumPy lets them begin when it maps a file.
+ALIGN = 64
 
 
-class NpzReader(Reader):
-    """Reads .npz files. ``fields``: only these arrays; ``allow_pickle``: object arrays too (can run code)."""
+class NpzReader(TensorReader):
+    """Reads .npz files. ``fields``: only these arrays; ``allow_pickle``: object arrays too (can run code).
 
-    def __init__(self, path: str, *, fields: Iterable[str] | None = None, allow_pickle: bool = False) -> None:
+    ``as_tensors``: whether the arrays are the tensors of a model, one sample each, and not columns. By
+    default they are where we have written them so, and where they differ in length.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        fields: Iterable[str] | None = None,
+        allow_pickle: bool = False,
+        as_tensors: bool | None = None,
+    ) -> None:
         self.path = path
         self._source = open_source(path)
         self._allow_pickle = allow_pickle
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._checked: dict[str, Ragged] = {}
-        try:
-            with zipfile.ZipFile(self._source.file()) as archive:
-                self._members = {one.filename: one for one in archive.infolist()}
-        except BatchplantError:
-            raise
-        except ZIP_ERRORS as error:
-            raise DamagedError(f"not a ZIP file: {error}", path=path) from None
+        self._members = ZipMembers(self._source)
         wanted = None if fields is None else tuple(fields)
+        self._is_model = as_tensors is True or (as_tensors is None and self._members.comment == MODEL)
         try:
-            self._open_noted(wanted) if SCHEMA in self._members else self._open_plain(wanted)
+            if self._is_model or (
+                SCHEMA not in self._members and as_tensors is None and self._differ(wanted)
+            ):
+                self._open_model(wanted)
+            else:
+                self._open_noted(wanted) if SCHEMA in self._members else self._open_plain(wanted)
         except BatchplantError as error:
             raise error.at(path=path) from None
 
     def _open_noted(self, wanted: Sequence[str] | None) -> None:
         try:
-            self.schema = Schema.from_json(json.loads(self._member(SCHEMA).tobytes()))
+            self.schema = Schema.from_json(json.loads(self._members.view(SCHEMA).tobytes()))
         except (ValueError, RecursionError) as error:
             raise DamagedError(f"the schema is damaged: {error}") from None
         if wanted is not None:
@@ -79,9 +93,47 @@ class NpzReader(Reader):
             raise DamagedError(f"the fields differ in length: {sorted(lengths)}")
         self.length = lengths.pop()
 
+    def _array_names(self) -> list[str]:
+        return [name.removesuffix(".npy") for name in self._members if name.endswith(".npy")]
+
+    def _differ(self, wanted: Sequence[str] | None) -> bool:
+        """Whether these are arrays of numbers that cannot be columns: they differ in length, or have none."""
+        heads = [self._header(name) for name in (self._array_names() if wanted is None else ())]
+        lengths = {head.shape[0] if head.shape else None for head in heads}
+        return (len(lengths) > 1 or None in lengths) and all(_dtype(head.dtype) for head in heads)
+
+    def _open_model(self, wanted: Sequence[str] | None) -> None:
+        self._is_model = True
+        entries = []
+        for name in self._array_names() if wanted is None else wanted:
+            try:
+                entries.append(self._entry(name))
+            except BatchplantError as error:
+                raise error.at(field=name) from None
+        self._accept(self.path, entries, [self._source])
+
+    def _entry(self, name: str) -> Entry:
+        head, member = self._header(name), f"{name}.npy"
+        dtype = _dtype(head.dtype)
+        if dtype is None:
+            raise SchemaError(f"an array of {head.dtype} is no tensor")
+        size = self._members.size(member) - head.start
+        if size != head.size:
+            raise DamagedError(f"{size} bytes of values, and the header promises {head.size}")
+        plain = head.dtype.newbyteorder("<") == head.dtype and (not head.fortran or len(head.shape) < 2)
+        if plain and self._members.stored(member):
+            return Entry(name, dtype, head.shape, (self.path, self._members.start(member) + head.start, size))
+        return Entry(name, dtype, head.shape, functools.partial(self._values, name))
+
+    def _values(self, name: str) -> U8:
+        array = npy.read(self._members.view(f"{name}.npy"))
+        return as_bytes(array.astype(array.dtype.newbyteorder("<"), order="C", copy=False))
+
+    def _header(self, name: str) -> npy.Header:
+        return npy.parse_header(self._members.head(f"{name}.npy", npy.HEADER_MOST + 12).tobytes())
+
     def _open_plain(self, wanted: Sequence[str] | None) -> None:
-        names = [name.removesuffix(".npy") for name in self._members if name.endswith(".npy")]
-        names = names if wanted is None else list(wanted)
+        names = self._array_names() if wanted is None else list(wanted)
         fields, lengths = {}, {}
         for name in names:
             try:
@@ -107,40 +159,9 @@ class NpzReader(Reader):
             raise DamagedError(f"{name} has the shape {array.shape}")
         return len(array)
 
-    def _start(self, member: zipfile.ZipInfo) -> int:
-        """Where the bytes of a member begin, behind its local header."""
-        head = self._source.view(member.header_offset, 30).tobytes()
-        if head[:4] != b"PK\3\4" or member.flag_bits & 1:
-            raise DamagedError(
-                f"member {member.filename} is damaged or encrypted", offset=member.header_offset
-            )
-        return int(member.header_offset + 30 + sum(struct.unpack("<HH", head[26:30])))
-
-    def _member(self, name: str) -> U8:
-        """The bytes of a member, mapped where it is stored."""
-        if name not in self._members:
-            raise DamagedError(f"there is no member {name}")
-        member = self._members[name]
-        start = self._start(member)
-        data = self._source.view(start, member.compress_size)
-        if member.compress_type == zipfile.ZIP_STORED:
-            return data
-        if member.compress_type != zipfile.ZIP_DEFLATED:
-            raise DamagedError(f"member {name} is compressed in an unknown way", offset=start)
-        if member.file_size > DEFLATE_MOST * member.compress_size + 1024:
-            raise DamagedError(f"member {name} claims {member.file_size} bytes", offset=start)
-        try:
-            # A bound of 0 would be none.
-            unpacked = zlib.decompressobj(-15).decompress(data.data, max(1, member.file_size))
-        except zlib.error as error:
-            raise DamagedError(f"member {name}: {error}", offset=start) from None
-        if len(unpacked) != member.file_size:
-            raise DamagedError(f"member {name} is cut short", offset=start)
-        return np.frombuffer(unpacked, dtype=np.uint8)
-
     def _array(self, name: str) -> npt.NDArray[Any]:
         if name not in self._arrays:
-            data = self._member(f"{name}.npy")
+            data = self._members.view(f"{name}.npy")
             header = npy.parse_header(data[:16384].tobytes())
             if header.dtype.hasobject:
                 self._arrays[name] = self._unpickle(name)
@@ -163,6 +184,8 @@ class NpzReader(Reader):
             raise DamagedError(f"the pickle does not load: {type(error).__name__}: {error}") from None
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        if self._is_model:
+            return super()._read(indices, fields)
         found = Columns()
         for name in fields:
             try:
@@ -205,40 +228,43 @@ class NpzReader(Reader):
         return Ragged(data, offsets, shape, valid)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
+        if self._is_model:
+            return super()._spans(field, indices)
         noted = SCHEMA in self._members and self.schema[field].cell is None
-        member = self._members.get(f"{field}.data.npy" if noted else f"{field}.npy")
-        if member is None or member.compress_type != zipfile.ZIP_STORED:
+        member = f"{field}.data.npy" if noted else f"{field}.npy"
+        if member not in self._members or not self._members.stored(member):
             return None
-        start = self._start(member)
+        start, size = self._members.start(member), self._members.size(member)
         if noted:
             cells = self._ragged(field)
             sizes = column_runs(cells)[2][indices]
             shape = None if cells.shape is None else cells.shape[indices]
-            inside = npy.parse_header(
-                self._source.view(start, min(member.compress_size, 16384)).tobytes()
-            ).start
+            inside = self._header(f"{field}.data").start
             return Spans([self.path], start + inside + cells.starts[indices], sizes, shape=shape)
         array, cell = self._array(field), self.schema[field].cell
         if cell is None or not array.flags.c_contiguous or not array.dtype.isnative:
             return None
-        size = array.dtype.itemsize * int(np.prod(array.shape[1:]))
-        inside = member.compress_size - array.nbytes
-        return Spans(
-            [self.path], start + inside + indices * size, np.full(len(indices), size, dtype=np.int64)
-        )
+        width = array.dtype.itemsize * int(np.prod(array.shape[1:]))
+        starts = start + size - array.nbytes + indices * width
+        return Spans([self.path], starts, np.full(len(indices), width, dtype=np.int64))
+
+    def sizes(self) -> I64 | None:
+        return super().sizes() if self._is_model else None
+
+    def where(self, sample: int) -> str:
+        return self.path
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return super().__iter__() if self._is_model else Reader.__iter__(self)
 
     def facts(self) -> dict[str, Any]:
-        kinds = {one.compress_type for one in self._members.values()}
-        return {"compressed": zipfile.ZIP_DEFLATED in kinds, "arrays": len(self._members)}
+        packed = any(not self._members.stored(name) for name in self._members)
+        found = super().facts() if self._is_model else {}
+        return found | {"compressed": packed, "arrays": len(self._members)}
 
     def _verify(self) -> Iterator[Problem]:
         """ZIP keeps a CRC-32 of every member."""
-        for name, member in self._members.items():
-            try:
-                if zlib.crc32(self._member(name).data) != member.CRC:
-                    yield Problem(f"the checksum of {name} is wrong", self.path, offset=member.header_offset)
-            except DamagedError as error:
-                yield Problem.of(error.at(path=self.path))
+        return self._members.problems(self.path)
 
     def close(self) -> None:
         self._arrays.clear()
@@ -246,13 +272,16 @@ class NpzReader(Reader):
         self._source.close()
 
 
-class NpzWriter(Writer):
+class NpzWriter(TensorWriter):
     """Writes .npz files. ``compress``: deflate the members (smaller, but no longer usable in place)."""
+
+    dtypes = tuple(sorted(NUMPY))
 
     def __init__(self, path: str, schema: Schema, options: WriteOptions, *, compress: bool = False) -> None:
         self._compress = compress
         self._arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-        for name, field in schema.items():
+        self._is_model = is_tensors(schema)
+        for name, field in () if self._is_model else schema.items():
             for member, dtype, shape in self._members_of(name, field):
                 if member in self._arrays or "/" in member or "\\" in member:
                     raise OptionError(f"the name {member!r} cannot be a member's; rename the field")
@@ -275,13 +304,31 @@ class NpzWriter(Writer):
     def image_target(cls, field: Image) -> ImageTarget:
         return ImageTarget(ANY_ENCODED | {"raw"})
 
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        return super()._unfit(columns) if self._is_model else {}
+
+    def _check(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+        if "\0" in name or len(name.encode()) > 60_000:
+            raise SchemaError(f"the name {name[:80]!r} cannot be a member's")
+
+    def _put(self, name: str, dtype: str, shape: tuple[int, ...], data: U8) -> int:
+        head = npy.header_bytes(np.dtype(dtype), shape)
+        return self._zip.add(f"{name}.npy", head, data.data, align=ALIGN, compress=self._compress)
+
     def _begin(self, state: dict[str, Any] | None) -> None:
+        if self._is_model:
+            super()._begin(state)
+            self._zip = ZipSpool(self._data, self.partial.spool("directory"))
+            return
         self._spools = {name: self.partial.spool(f"{n}.array") for n, name in enumerate(self._arrays)}
         for name, spool in self._spools.items():
             if name.endswith(".offsets") and not spool.size and name not in self.schema:
                 spool.write(np.zeros(1, dtype=np.int64))
 
     def _write(self, columns: Columns) -> None:
+        if self._is_model:
+            super()._write(columns)
+            return
         for name, column in columns.items():
             if not isinstance(column, Ragged):
                 self._spools[name].write(column)
@@ -297,6 +344,9 @@ class NpzWriter(Writer):
                 self._spools[f"{name}.valid"].write(every if column.valid is None else column.valid)
 
     def _finish(self) -> str:
+        if self._is_model:
+            self._zip.finish(MODEL)
+            return "data"
         kind = zipfile.ZIP_DEFLATED if self._compress else zipfile.ZIP_STORED
         with zipfile.ZipFile(self.partial.folder / "archive", "w", kind) as archive:
             archive.writestr(_member(SCHEMA, kind), json.dumps(self.schema.to_json()))
@@ -309,6 +359,12 @@ class NpzWriter(Writer):
                     for done in range(0, spool.size, 1 << 24):
                         out.write(spool.read_at(1 << 24, done))
         return "archive"
+
+
+def _dtype(dtype: np.dtype[Any]) -> str | None:
+    """What the values of a tensor are called; None where they are no numbers."""
+    name = dtype.newbyteorder("=").name
+    return name if name in BITS and dtype.names is None else None
 
 
 def _member(name: str, kind: int) -> zipfile.ZipInfo:
@@ -335,7 +391,7 @@ FORMAT = Format(
     reader=NpzReader,
     writer=NpzWriter,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     notes="stored members are used in place; object arrays only with allow_pickle",
 )

@@ -23,7 +23,7 @@ from ..errors import DamagedError
 from ..format import Format, Probe
 from ..objects import Inline, ObjectReader, ObjectWriter, read_note
 from ..records import Note
-from ..schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from ..schema import EVERY_KIND
 
 PROTO, STOP = 0x80, ord(".")
 # A file of joblib begins like a pickle, but is none.
@@ -88,7 +88,7 @@ FORMAT = Format(
     reader=PickleReader,
     writer=PickleWriter,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     notes="loading can run code: opened only with allow_pickle; in memory as a whole",
 )

@@ -6,6 +6,7 @@ stream of their own, and the stream that the training step runs on waits for the
 
 from __future__ import annotations
 
+import importlib
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,7 @@ from ..ops.base import Draws, Op, Spec
 from ..ops.values import viewed
 from ..reader import Reader
 from ..schema import Bool, Float, Int, Tensor
+from .split import Split
 
 try:
     import torch
@@ -57,7 +59,7 @@ class Delivery:
         self._cuda = self.device.type == "cuda"
         if self._cuda and not torch.cuda.is_available():
             raise OptionError(f"there is no {self.device} here: torch finds no CUDA device")
-        self._stream = torch.cuda.Stream(self.device) if self._cuda else None
+        self.stream = torch.cuda.Stream(self.device) if self._cuda else None
         self._copying: deque[tuple[Any, Any]] = deque()
 
     def allocate(self, size: int) -> U8:
@@ -65,15 +67,23 @@ class Delivery:
         memory: U8 = torch.empty(size, dtype=torch.uint8, pin_memory=self._cuda).numpy()
         return memory
 
+    def pictures(self, engine: Any, decode: str, share: float | None, ahead: int) -> Any:
+        """What makes pictures on the device; None where they are made here, and copied."""
+        split = Split(decode, share)
+        if not self._cuda and split.mode in ("auto", "cpu"):
+            return None
+        # It imports this module.
+        return importlib.import_module("batchplant.interop.device").DevicePictures(self, engine, split, ahead)
+
     def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Begin the copies; the second part is the event to wait for, and what must live until then."""
         tensors = {name: as_tensor(value) for name, value in values.items()}
         if not self._cuda:
             return {name: self._move(value) for name, value in tensors.items()}, None
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self.stream):
             moved = {name: self._move(value) for name, value in tensors.items()}
             event = torch.cuda.Event()
-            event.record(self._stream)
+            event.record(self.stream)
         return moved, (event, tensors)
 
     def _move(self, value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .audio import DecodeAudio
 from .augment import (
     ColorJitter,
     Cutout,
@@ -17,7 +18,7 @@ from .augment import (
     RandomSolarization,
     RandomTranslate,
 )
-from .base import CellOp, Draws, Op, Spec
+from .base import CellErrors, CellOp, Draws, Op, Spec
 from .categories import Categories
 from .decode import (
     CenterCrop,
@@ -30,9 +31,11 @@ from .decode import (
     Resize,
 )
 from .values import Convert, Function, LabelMixup, MixupToOneHot, Pad, ReplaceLabel, Squeeze, View
+from .video import DecodeVideo
 
 __all__ = [
     "Categories",
+    "CellErrors",
     "CellOp",
     "CenterCrop",
     "ChannelsFirst",
@@ -40,6 +43,8 @@ __all__ = [
     "Convert",
     "Cutout",
     "Decode",
+    "DecodeAudio",
+    "DecodeVideo",
     "Draws",
     "Function",
     "GaussianBlur",

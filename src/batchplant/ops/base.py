@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..columns import I64, Column
-from ..errors import OptionError
+from ..errors import DataError, OptionError
 from ..order.keyed import U64, derive, key_of
 from ..schema import Field
 
@@ -131,6 +132,17 @@ class Op:
             f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_")
         )
         return f"{type(self).__name__}({said})"
+
+
+class CellErrors(Exception):  # noqa: N818
+    """What a CellOp raises where cells cannot be decoded: by row of the batch, what is wrong with each.
+
+    The loader leaves those samples out, or raises the first error with its place.
+    """
+
+    def __init__(self, errors: Mapping[int, DataError]) -> None:
+        super().__init__(f"{len(errors)} cells")
+        self.errors = dict(errors)
 
 
 class CellOp(Op):

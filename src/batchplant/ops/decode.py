@@ -20,10 +20,15 @@ FILTERS = ("area", "bilinear", "bicubic", "nearest")
 
 
 class ImageDecoder(Op):
-    """Turns encoded pictures into pixels of one size."""
+    """Turns encoded pictures into pixels of one size.
+
+    ``filter`` None: area, and nearest for masks, whose values must not be blended. ``orient``: every picture
+    is first turned as its EXIF data say; sizes and boxes are those of the turned picture.
+    """
 
     size: tuple[int, int] | None = None
-    filter: str = "area"
+    filter: str | None = None
+    orient: bool = False
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
         """(left, top, right, bottom) of every picture; ``sizes`` are (height, width)."""
@@ -45,14 +50,17 @@ def pair_of(size: int | Sequence[int]) -> tuple[int, int]:
     return pair[0], pair[1]
 
 
-def _filter(name: str) -> str:
-    if name not in FILTERS:
+def _filter(name: str | None) -> str | None:
+    if name is not None and name not in FILTERS:
         raise OptionError(f"filter is one of {', '.join(FILTERS)}, not {name!r}")
     return name
 
 
 class Decode(ImageDecoder):
     """The whole picture as it is; all of them must have one size."""
+
+    def __init__(self, *, orient: bool = False) -> None:
+        self.orient = bool(orient)
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
         return _whole(sizes)
@@ -61,9 +69,9 @@ class Decode(ImageDecoder):
 class Resize(ImageDecoder):
     """The whole picture, resized."""
 
-    def __init__(self, size: int | Sequence[int], *, filter: str = "area") -> None:
+    def __init__(self, size: int | Sequence[int], *, filter: str | None = None, orient: bool = False) -> None:
         self.size = pair_of(size)
-        self.filter = _filter(filter)
+        self.filter, self.orient = _filter(filter), bool(orient)
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
         return _whole(sizes)
@@ -72,10 +80,17 @@ class Resize(ImageDecoder):
 class CenterCrop(ImageDecoder):
     """The square in the middle, ``ratio`` of the shorter side wide, resized."""
 
-    def __init__(self, size: int | Sequence[int], ratio: float = 224 / 256, *, filter: str = "area") -> None:
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        ratio: float = 224 / 256,
+        *,
+        filter: str | None = None,
+        orient: bool = False,
+    ) -> None:
         self.size = pair_of(size)
         self.ratio = check_probability(ratio, "ratio")
-        self.filter = _filter(filter)
+        self.filter, self.orient = _filter(filter), bool(orient)
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
         side = np.maximum(1, (self.ratio * sizes.min(axis=1)).astype(np.int64))
@@ -92,12 +107,13 @@ class RandomResizedCrop(ImageDecoder):
         scale: Sequence[float] = (0.08, 1.0),
         ratio: Sequence[float] = (3 / 4, 4 / 3),
         *,
-        filter: str = "area",
+        filter: str | None = None,
+        orient: bool = False,
         share: str | None = None,
     ) -> None:
         self.size = pair_of(size)
         self.scale, self.ratio = (float(scale[0]), float(scale[1])), (float(ratio[0]), float(ratio[1]))
-        self.filter = _filter(filter)
+        self.filter, self.orient = _filter(filter), bool(orient)
         self.share = share
         if not 0 < self.scale[0] <= self.scale[1] or not 0 < self.ratio[0] <= self.ratio[1]:
             raise OptionError(f"scale and ratio are (low, high) above 0, not {scale} and {ratio}")

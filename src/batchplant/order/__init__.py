@@ -6,6 +6,7 @@ name; :func:`shard` deals positions out to ranks and batches.
 """
 
 from .orders import (
+    BY_BLOCKS,
     NAMED,
     BlockIndex,
     Order,
@@ -17,6 +18,7 @@ from .orders import (
     quasi_random,
     random,
     sequential,
+    shards,
     subset,
     weighted,
     windowed,
@@ -24,6 +26,7 @@ from .orders import (
 from .ranks import Shard, shard
 
 __all__ = [
+    "BY_BLOCKS",
     "NAMED",
     "BlockIndex",
     "Order",
@@ -37,6 +40,7 @@ __all__ = [
     "random",
     "sequential",
     "shard",
+    "shards",
     "subset",
     "weighted",
     "windowed",

@@ -132,16 +132,37 @@ def quasi_random(n: int, *, seed: int, epoch: int, blocks: Any, window: int = 32
     an array as of ``Reader.blocks()``, or the :class:`BlockIndex` of one.
     """
     n, window = whole("n", n, 0), whole("window", window, 1)
-    if blocks is None:
-        raise OptionError("quasi_random needs blocks, and there are none: use random or windowed")
-    index = blocks if isinstance(blocks, BlockIndex) else BlockIndex(blocks)
-    if index.samples != n:
-        raise OptionError(f"there are {n} samples, but blocks of {index.samples}")
+    index = _index_of("quasi_random", n, blocks)
     turns = random(len(index), seed=seed, epoch=epoch)[:]
     starts = starts_of(index.sizes[turns])
     edges = np.append(starts[:-1:window], n)
     found = _Blocks(index, turns, starts, edges, key_of(seed, epoch, 2))
     return QuasiRandom(n, n, found.take, found)
+
+
+def shards(n: int, *, seed: int, epoch: int, blocks: Any) -> Order:
+    """Whole blocks (shards, row groups) in random order, the samples of each as they stand.
+
+    The cheapest shuffle, and the weakest: samples that were neighbours stay neighbours.
+    """
+    n = whole("n", n, 0)
+    index = _index_of("shards", n, blocks)
+    turns = random(len(index), seed=seed, epoch=epoch)[:]
+    return Order(n, n, partial(_walk, index=index, turns=turns, starts=starts_of(index.sizes[turns])))
+
+
+def _walk(at: I64, index: BlockIndex, turns: I64, starts: I64) -> I64:
+    turn = np.searchsorted(starts, at, side="right") - 1
+    return index.sample(turns[turn], at - starts[turn])
+
+
+def _index_of(order: str, n: int, blocks: Any) -> BlockIndex:
+    if blocks is None:
+        raise OptionError(f"{order} needs blocks, and there are none: use random or windowed")
+    index = blocks if isinstance(blocks, BlockIndex) else BlockIndex(blocks)
+    if index.samples != n:
+        raise OptionError(f"there are {n} samples, but blocks of {index.samples}")
+    return index
 
 
 def windowed(n: int, *, seed: int, epoch: int, window: int = 1000) -> Order:
@@ -251,8 +272,11 @@ def _compose(at: I64, inner: Callable[[I64], I64], outer: Callable[[I64], I64]) 
 
 
 NAMED: dict[str, Callable[..., Order]] = {
-    one.__name__: one for one in (sequential, random, quasi_random, windowed, weighted, class_balanced)
+    one.__name__: one
+    for one in (sequential, random, quasi_random, shards, windowed, weighted, class_balanced)
 }
+# Those that go by the blocks of a file; who knows the file passes them.
+BY_BLOCKS = ("quasi_random", "shards")
 
 
 def make(

@@ -106,7 +106,13 @@ class Bench:
         """Samples with one field of every kind that the format holds, or with these fields."""
         chosen = {name: ORDINARY[name] for name in fields or ORDINARY}
         schema = {name: field for name, (field, _) in chosen.items() if self.spec.refuses(field) is None}
-        return schema, [{name: chosen[name][1](n) for name in schema} for n in range(count)]
+        kinds = {field.kind for field in schema.values()}
+        beside = {name: one for name, one in self.beside.items() if one[0].kind not in kinds}
+        schema = {**{name: field for name, (field, _) in beside.items()}, **schema}
+        return schema, [
+            {name: beside[name][1] if name in beside else chosen[name][1](n) for name in schema}
+            for n in range(count)
+        ]
 
     def written(self, folder: Path, count: int = 20, *fields: str, **options: Any) -> str:
         path = self.path(folder)

@@ -3,6 +3,8 @@
 examples:
   batchplant bench loader train.beton
   batchplant bench loader train.beton --pipeline val --workers 4 --json
+  batchplant bench codecs photos/
+  batchplant bench shuffle train.beton
   batchplant bench loader --help
 """
 
@@ -11,10 +13,12 @@ from __future__ import annotations
 import argparse
 
 from ..terminal import add_commands
+from . import codecs as codecs
 from . import loader as loader
+from . import shuffle as shuffle
 
 # A further bench is a module here, with a docstring, add_args and run.
-BENCHES = (loader,)
+BENCHES = (loader, codecs, shuffle)
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:

@@ -41,7 +41,7 @@ from ...schema import Bytes, Image, Schema
 from ...summary import LOOK_AT
 from ..terminal import add_source, human_size, open_source, print_json, progress_bar
 
-ORDERS = ("sequential", "random", "quasi_random", "windowed")
+ORDERS = ("sequential", "random", "quasi_random", "shards", "windowed")
 PIPELINES = ("train", "val", "none", "raw")
 # What stats() counts in the threads that make batches.
 PARTS = ("storage", "decode", "transforms", "device")

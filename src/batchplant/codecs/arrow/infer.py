@@ -10,7 +10,7 @@ Arrow type                          field
 integers, floats, bool              Int, Float, Bool
 string                              Text
 binary                              Image where the first values are pictures, else Bytes
-struct {bytes, path}                the same, of ``bytes``; Audio where Hugging Face's metadata says so
+struct {bytes, path}                the same, of ``bytes``; Audio, Video where Hugging Face's metadata says so
 lists of numbers                    Tensor, its first size varying
 fixed-size lists of numbers         Tensor, all of its shape known
 timestamp, date, time, duration     Tensor without axes of NumPy's datetime64 or timedelta64
@@ -43,6 +43,7 @@ from ...schema import (
     Schema,
     Tensor,
     Text,
+    Video,
     field_from_json,
 )
 from ..infer import infer_image
@@ -121,6 +122,8 @@ def _hinted(hint: Any, kind: Any, cells: Any) -> Field | None:
             return _picture(cells) or Image(mode=None)
         if what == "Audio" and is_file_struct(kind):
             return Audio()
+        if what == "Video" and is_file_struct(kind):
+            return Video()
         if what in ("Array2D", "Array3D", "Array4D", "Array5D"):
             return Tensor(str(hint["dtype"]), tuple(hint["shape"]))
     except (KeyError, TypeError, ValueError):

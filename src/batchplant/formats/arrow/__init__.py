@@ -12,7 +12,7 @@ What a field is stands in the metadata of its column, as in Parquet.
 from __future__ import annotations
 
 from ...format import Format
-from ...schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from ...schema import EVERY_KIND
 from .reader import ArrowReader, sniff
 from .writer import ArrowWriter
 
@@ -24,7 +24,7 @@ FORMAT = Format(
     reader=ArrowReader,
     writer=ArrowWriter,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     folder=None,
     extra="arrow",

@@ -20,7 +20,7 @@ still takes a byte, since FFCV finds cells by their ptr alone; that byte is 0xFF
 from __future__ import annotations
 
 from ...format import Format
-from ...schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from ...schema import EVERY_KIND
 from .layout import sniff
 from .reader import BetonReader
 from .writer import BetonWriter
@@ -33,7 +33,7 @@ FORMAT = Format(
     reader=BetonReader,
     writer=BetonWriter,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     notes="all seven field types; JPEG and raw pictures; pages grow with the data",
 )

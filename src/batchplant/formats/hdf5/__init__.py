@@ -16,7 +16,7 @@ What we write, all of which h5py reads:
 from __future__ import annotations
 
 from ...format import Format, Probe
-from ...schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from ...schema import EVERY_KIND
 from .reader import Hdf5Reader
 from .writer import Hdf5Writer
 
@@ -38,7 +38,7 @@ FORMAT = Format(
     reader=Hdf5Reader,
     writer=Hdf5Writer,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     extra="hdf5",
     notes="contiguous datasets and variable-length cells are used in place; chunks are unpacked once",

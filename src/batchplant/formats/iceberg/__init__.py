@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from ...format import Format, Probe
-from ...schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from ...schema import EVERY_KIND
 from .reader import IcebergReader
 from .table import METADATA
 from .writer import IcebergWriter
@@ -30,7 +30,7 @@ FORMAT = Format(
     reader=IcebergReader,
     writer=IcebergWriter,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     folder=True,
     extra="iceberg",

@@ -12,7 +12,7 @@ which is the last. Writing needs the package lmdb.
 from __future__ import annotations
 
 from ...format import Format, Probe
-from ...schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from ...schema import EVERY_KIND
 from .pages import DATA, is_meta
 from .reader import LmdbReader
 from .writer import LmdbWriter
@@ -31,7 +31,7 @@ FORMAT = Format(
     reader=LmdbReader,
     writer=LmdbWriter,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     folder=None,
     extra="lmdb",

@@ -11,7 +11,7 @@ the types of other programs become. Pictures are bytes, or Hugging Face's struct
 from __future__ import annotations
 
 from ...format import Format
-from ...schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from ...schema import EVERY_KIND
 from .reader import ParquetReader, sniff
 from .writer import ParquetWriter
 
@@ -23,7 +23,7 @@ FORMAT = Format(
     reader=ParquetReader,
     writer=ParquetWriter,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     folder=None,
     extra="arrow",

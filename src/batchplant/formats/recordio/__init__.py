@@ -15,7 +15,7 @@ of bytes as it is; every other sample as a MessagePack map. ``NAME.rec.schema.js
 from __future__ import annotations
 
 from ...format import Format, Probe
-from ...schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from ...schema import EVERY_KIND
 from .layout import FRAME, MAGIC
 from .reader import RecordIOReader
 from .writer import RecordIOWriter
@@ -35,7 +35,7 @@ FORMAT = Format(
     reader=RecordIOReader,
     writer=RecordIOWriter,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     notes="read in place; image records for MXNet and DALI, other samples as MessagePack; .idx beside",
 )

@@ -21,7 +21,7 @@ import zlib
 from ...codecs.example_schema import FixedLen, FixedLenSequence, VarLen
 from ...format import Format, Probe
 from ...gzip_source import WBITS, kind_of
-from ...schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from ...schema import EVERY_KIND
 from .reader import TfRecordReader
 from .scan import is_head
 from .writer import TfRecordWriter
@@ -51,7 +51,7 @@ FORMAT = Format(
     reader=TfRecordReader,
     writer=TfRecordWriter,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     notes="Examples without TensorFlow; plain, GZIP or ZLIB; checksums are checked",
 )

@@ -14,7 +14,7 @@ that a sample does not have is missing. Names are data: nothing is ever unpacked
 from __future__ import annotations
 
 from ...format import Format
-from ...schema import Audio, Bool, Bytes, Float, Image, Int, Json, Tensor, Text, Video
+from ...schema import EVERY_KIND
 from .reader import WebDatasetReader, sniff
 from .writer import WebDatasetWriter
 
@@ -26,7 +26,7 @@ FORMAT = Format(
     reader=WebDatasetReader,
     writer=WebDatasetWriter,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     notes="plain archives are used in place, with random access; .tar.gz too, more slowly",
 )

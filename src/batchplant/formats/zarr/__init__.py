@@ -28,7 +28,7 @@ from ...arrays.store import ZIP_ERRORS
 from ...columns import Column
 from ...errors import BatchplantError, OptionError, Problem
 from ...format import Format, Probe
-from ...schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ...schema import EVERY_KIND, Field, Float, Schema, Tensor
 from ...writer import WriteOptions
 from .metadata import ROOTS, ZarrStyle, find, load
 
@@ -132,7 +132,7 @@ FORMAT = Format(
     reader=ZarrReader,
     writer=ZarrWriter,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Bytes, Text, Json, Tensor, Image, Audio, Video),
+    kinds=EVERY_KIND,
     optional=True,
     folder=None,
     extra="zarr",

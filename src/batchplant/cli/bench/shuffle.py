@@ -1,0 +1,341 @@
+"""Compare the orders on a dataset: how random each is, and what reading in it costs.
+
+examples:
+  batchplant bench shuffle train.beton
+  batchplant bench shuffle 'shards/*.tar' --label cls --figure shuffle.png
+  batchplant bench shuffle train.parquet --batch-size 64 --window 4096 --cache 16
+  batchplant bench shuffle photos/ --block 100   (as if 100 files lay together)
+  batchplant bench shuffle train.beton --json
+
+orders:
+  sequential    the samples as they stand
+  windowed      a shuffle buffer: no sample is further than --window from its place
+  shards        storage blocks in random order, the samples of each as they stand
+  quasi_random  storage blocks in random order, the samples mixed within --cache blocks
+  random        every order equally likely
+
+how random: `moved` is how far samples are from their place, `apart` how far two come from each other that
+are stored side by side, both 1.00 for a uniform shuffle. `neighbours` is the share of samples that are
+followed by one stored beside them. `label entropy` is that of a batch as a share of the dataset's; `again`
+is how much more often than by chance the next label is the same.
+
+what it costs: blocks are what the format reads at once (a page, a row group, a chunk). `read` is what a
+cache of --cache blocks has to read, in bytes and as a multiple of the dataset. Speed is that of reading the
+cells, without decoding, from a warm cache of the system: a disk is slower, and the more so the more blocks
+are touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+from ... import order as orders
+from ...columns import I64, Ragged, column_runs
+from ...errors import OptionError
+from ...order import quality
+from ...reader import Reader
+from ...schema import Bool, Int, Text
+from ...summary import LOOK_AT
+from ..terminal import add_source, console, human_size, open_source, print_json, progress_bar
+from . import _show
+
+ORDERS = ("sequential", "windowed", "shards", "quasi_random", "random")
+LABELS = ("label", "labels", "class", "cls", "target")
+MOST = 1_000_000
+# Of what random gives: an order that reaches this mixes the labels well enough.
+ENOUGH = 0.95
+# Times the dataset; from here on another order is worth some work.
+COSTLY = 1.5
+DOTS = 4000
+
+
+def add_args(parser: argparse.ArgumentParser) -> None:
+    add_source(parser)
+    parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="default 256")
+    parser.add_argument("--label", metavar="FIELD", help="the field of the classes (default: found by name)")
+    parser.add_argument("--fields", metavar="A,B", help="read only these fields")
+    parser.add_argument(
+        "--window", type=int, default=1000, metavar="N", help="samples that windowed holds (default 1000)"
+    )
+    parser.add_argument(
+        "--cache", type=int, default=32, metavar="N",
+        help="blocks that a cache holds and that quasi_random mixes (default 32)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--block", type=int, metavar="N", help="take N samples in a row as a block, whatever the format says"
+    )
+    parser.add_argument("--lags", type=int, default=8, metavar="N", help="of the autocorrelation (default 8)")
+    parser.add_argument(
+        "--limit", type=int, default=MOST, metavar="N", help=f"at most N samples (default {MOST:,})"
+    )
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of reading (default 3)")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, metavar="S", help="to read in each order and round (default 1)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other orders")
+    parser.add_argument("--figure", metavar="FILE", help="draw the orders into a .png, .svg or .pdf")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run(args: argparse.Namespace) -> int:
+    for name in ("batch_size", "window", "cache", "lags", "limit", "rounds"):
+        if getattr(args, name) < 1:
+            raise OptionError(f"--{name.replace('_', '-')} is at least 1")
+    if (args.block is not None and args.block < 1) or not 0 < args.seconds <= 1e6:
+        raise OptionError("--block is at least 1, and --seconds more than 0")
+    _show.check(args.figure)
+    with open_source(args) as reader:
+        count = min(args.limit, len(reader))
+        if not count:
+            raise OptionError("there are no samples", path=reader.path)
+        label = find_label(reader, args.label)
+        codes = None if label is None else read_codes(reader, label, count)
+        blocks = find_blocks(reader, count, args.block)
+        fields = args.fields.split(",") if args.fields else list(reader.schema)
+        size = sample_size(reader, fields, count)
+        made = make_orders(count, blocks, args)
+        found: dict[str, Any] = {
+            "path": reader.path, "samples": count, "of samples": len(reader), "batch size": args.batch_size,
+            "label": label, "classes": None if codes is None else int(codes.max()) + 1,
+            "label entropy": None if codes is None else quality.entropy(codes),
+            "blocks": None if blocks is None else int(blocks.max()) + 1, "block of": args.block,
+            "cache": args.cache, "window": args.window, "bytes": size * count,
+            "orders": {name: judge(one[:], codes, blocks, size, args) for name, one in made.items()},
+        }  # fmt: skip
+        for name, speed in measure(reader, fields, made, args).items():
+            found["orders"][name] |= {
+                "samples/s": speed,
+                "MB/s": {k: v * size / 1e6 for k, v in speed.items()},
+            }
+        found["advice"] = advise(found)
+    if args.figure:
+        _show.save(draw(found, made), args.figure)
+    if args.json:
+        print_json(found)
+    else:
+        _print(found)
+        if args.figure:
+            print(f"\nwrote {args.figure}")
+    return 0
+
+
+def find_label(reader: Reader, asked: str | None) -> str | None:
+    """The field of the classes: the one asked for, one whose numbers have names, one with a usual name."""
+    if asked is not None:
+        field = reader.schema.select([asked])[asked]
+        if not isinstance(field, Int | Bool | Text):
+            raise OptionError(f"labels are whole numbers or text, not {field}", path=reader.path, field=asked)
+        return asked
+    whole = {name: field for name, field in reader.schema.items() if isinstance(field, Int)}
+    return next(
+        (name for name, field in whole.items() if field.names), next((n for n in LABELS if n in whole), None)
+    )
+
+
+def read_codes(reader: Reader, label: str, count: int) -> I64:
+    """The class of each of the first samples, as numbers from 0 on."""
+    parts: list[Any] = []
+    for start in range(0, count, 65536):
+        column = reader.read(np.arange(start, min(start + 65536, count)), [label])[label]
+        if isinstance(column, Ragged):
+            parts += [None if cell is None else cell.tobytes() for cell in column]
+        else:
+            parts += column.tolist()
+    numbers: dict[Any, int] = {}
+    return np.fromiter((numbers.setdefault(one, len(numbers)) for one in parts), np.int64, count)
+
+
+def find_blocks(reader: Reader, count: int, block: int | None) -> I64 | None:
+    """The storage block of each of the first samples, numbered from 0; None where the format has none."""
+    if block is not None:
+        return np.arange(count, dtype=np.int64) // block
+    found = reader.blocks()
+    return None if found is None else quality.codes_of(found[:count])
+
+
+def sample_size(reader: Reader, fields: list[str], count: int) -> float:
+    """Bytes of one sample as it is stored, the mean of up to LOOK_AT of them."""
+    looked_at = np.arange(0, count, -(-count // LOOK_AT))
+    total = 0.0
+    for name in fields:
+        spans = reader.spans(name, looked_at)
+        sizes = column_runs(reader.read(looked_at, [name])[name])[2] if spans is None else spans.size
+        total += float(np.maximum(sizes, 0).mean())
+    return total
+
+
+def make_orders(count: int, blocks: I64 | None, args: argparse.Namespace) -> dict[str, orders.Order]:
+    """All orders that this dataset can be read in."""
+    options: dict[str, dict[str, Any]] = {
+        "windowed": {"window": args.window},
+        "shards": {"blocks": blocks},
+        "quasi_random": {"blocks": blocks, "window": args.cache},
+    }
+    return {
+        name: orders.make(name, count, seed=args.seed, epoch=0, **options.get(name, {}))
+        for name in ORDERS
+        if blocks is not None or name not in orders.BY_BLOCKS
+    }
+
+
+def judge(
+    samples: I64, codes: I64 | None, blocks: I64 | None, size: float, args: argparse.Namespace
+) -> dict[str, Any]:
+    """The randomness and the cost of one order."""
+    found: dict[str, Any] = {
+        "moved": quality.displacement(samples),
+        "apart": quality.spread(samples),
+        "neighbours": quality.kept_neighbours(samples),
+        "autocorrelation": {"samples": quality.autocorrelation(samples, args.lags).tolist(), "labels": None},
+        "label entropy": None, "of the dataset's": None,
+        "blocks per batch": None, "block loads": None, "loads per block": None,
+        "bytes read": size * len(samples),
+    }  # fmt: skip
+    if codes is not None:
+        taken = codes[samples]
+        found["label entropy"] = quality.batch_entropy(taken, args.batch_size)
+        whole = quality.entropy(codes)
+        found["of the dataset's"] = found["label entropy"] / whole if whole else None
+        found["autocorrelation"]["labels"] = quality.label_autocorrelation(taken, args.lags).tolist()
+    if blocks is not None:
+        loads = quality.block_loads(blocks[samples], args.batch_size, args.cache)
+        found["blocks per batch"] = quality.blocks_per_batch(blocks[samples], args.batch_size)
+        found["block loads"] = int(loads.sum())
+        found["loads per block"] = float(loads.mean())
+        found["bytes read"] = float(loads @ np.bincount(blocks)) * size
+    found["read"] = found["bytes read"] / (size * len(samples)) if size else 1.0
+    return found
+
+
+def measure(
+    reader: Reader, fields: list[str], made: dict[str, orders.Order], args: argparse.Namespace
+) -> dict[str, dict[str, float]]:
+    """Samples/s of every order, in turn; each round goes on where the one before stopped."""
+    rates: dict[str, list[float]] = {name: [] for name in made}
+    at = dict.fromkeys(made, 0)
+    with progress_bar("reading", quiet=args.quiet or args.json) as progress:
+        for number in range(args.rounds):
+            for turn, (name, order) in enumerate(made.items()):
+                began = time.perf_counter()
+                done = 0
+                while True:
+                    batch = order[at[name] : at[name] + args.batch_size]
+                    reader.read(batch, fields)
+                    done += len(batch)
+                    at[name] = 0 if at[name] + len(batch) >= len(order) else at[name] + len(batch)
+                    spent = time.perf_counter() - began
+                    if spent >= args.seconds:
+                        break
+                rates[name].append(done / spent)
+                progress(number * len(made) + turn + 1, args.rounds * len(made))
+    return {
+        name: {"best": max(found), "median": statistics.median(found), "runs": len(found)}
+        for name, found in rates.items()
+    }
+
+
+def mixes(found: dict[str, Any], name: str) -> bool:
+    """Whether an order is about as random as random, for the labels, or else for the places."""
+    mine, best = found["orders"][name], found["orders"]["random"]
+    if best["label entropy"]:
+        return bool(mine["label entropy"] >= ENOUGH * best["label entropy"])
+    return bool(
+        abs(mine["autocorrelation"]["samples"][0] - best["autocorrelation"]["samples"][0]) < 1 - ENOUGH
+    )
+
+
+def advise(found: dict[str, Any]) -> str:
+    """One sentence: the cheapest order that mixes well. Sequential is the same every time, so it is none."""
+    what = "the labels" if found["orders"]["random"]["label entropy"] else "the samples"
+    good = [name for name in found["orders"] if name != "sequential" and mixes(found, name)]
+    if found["blocks"] is None:
+        return "random: the format names no blocks, so a sample costs the same in every order"
+    cost = {name: round(found["orders"][name]["read"], 1) for name in good}
+    # To a tenth, for what is read a little more often does not matter; then the most random.
+    best = min(good, key=lambda name: (cost[name], name != "random", -found["orders"][name]["apart"]))
+    reads, most = found["orders"][best]["read"], found["orders"]["random"]["read"]
+    if best == "random":
+        said = f"random: it reads {most:.1f} times the dataset, and no order that mixes as well reads less"
+        return said + ("; a larger --cache or convert --shuffle can change that" if most > COSTLY else "")
+    return (
+        f"{best}: it mixes {what} about as well as random and reads {reads:.1f} times the dataset, "
+        f"where random reads {most:.1f} times"
+    )
+
+
+def _print(found: dict[str, Any]) -> None:
+    parts = "no blocks named" if found["blocks"] is None else _count(found["blocks"], "block")
+    if found["block of"]:
+        parts += f" of {found['block of']} samples"
+    limited = "" if found["samples"] == found["of samples"] else f" of {found['of samples']:,}"
+    print(
+        f"{found['path']}: {found['samples']:,} samples{limited}, {human_size(found['bytes'])}, {parts}, "
+        f"batches of {found['batch size']}, cache of {_count(found['cache'], 'block')}"
+    )
+    if found["label"] is None:
+        print("no field of labels (--label names one)\n")
+    else:
+        print(f"{found['label']}: {found['classes']:,} classes, {found['label entropy']:.2f} bits\n")
+    random = _show.table("how random", "moved", "apart", "neighbours", "label entropy", "again")
+    cost = _show.table("what it costs", "blocks/batch", "read", "times", "samples/s", "(best)", "MB/s")
+    for name, one in found["orders"].items():
+        again, share, speed = one["autocorrelation"]["labels"], one["of the dataset's"], one["samples/s"]
+        random.add_row(
+            name, f"{one['moved']:.2f}", f"{one['apart']:.2f}", f"{one['neighbours']:.1%}",
+            "–" if share is None else f"{share:.1%}",
+            "–" if again is None else f"{again[0]:+.2f}",
+        )  # fmt: skip
+        cost.add_row(
+            name,
+            "–" if one["blocks per batch"] is None else f"{one['blocks per batch']:.1f}",
+            human_size(one["bytes read"]), f"{one['read']:.1f}",
+            f"{speed['median']:,.0f}", f"{speed['best']:,.0f}", f"{one['MB/s']['median']:,.0f}",
+        )  # fmt: skip
+    console().print(random)
+    print()
+    console().print(cost)
+    if found["blocks"] is None:
+        print("\nno blocks are named: shards and quasi_random have nothing to go by (--block gives some)")
+    print(f"\nread warm: the system holds the files in memory\nadvice: {found['advice']}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def draw(found: dict[str, Any], made: dict[str, orders.Order]) -> Any:
+    """For every order which sample stands where, and its autocorrelation."""
+    figure = _show.blank(2.5 * len(made) + 0.4, 5.2)
+    axes = figure.subplots(2, len(made), squeeze=False, sharey="row")
+    what = "labels" if found["label"] is not None else "samples"
+    for place, (name, order) in enumerate(made.items()):
+        one, top, below = found["orders"][name], axes[0][place], axes[1][place]
+        at = np.unique(np.linspace(0, len(order) - 1, min(DOTS, len(order))).astype(np.int64))
+        top.plot(at, order.take(at), ".", markersize=1.2, color=_show.COLOURS[0], rasterized=True)
+        entropy = one["of the dataset's"]
+        mixed = f"apart {one['apart']:.2f}" if entropy is None else f"label entropy {entropy:.0%}"
+        speed = f"read {one['read']:.1f}×, {one['samples/s']['median']:,.0f} samples/s"
+        top.set_title(f"{name}\n{mixed}\n{speed}", fontsize=9)
+        top.set_xlabel("position in the epoch", fontsize=8)
+        values = one["autocorrelation"][what]
+        below.bar(np.arange(1, len(values) + 1), values, color=_show.COLOURS[1], width=0.7)
+        below.axhline(0, color=_show.GREY, linewidth=0.8)
+        below.set_xlabel("lag", fontsize=8)
+        below.set_ylim(
+            min(-0.1, *(min(each["autocorrelation"][what]) for each in found["orders"].values())), 1.05
+        )
+        top.locator_params(axis="x", nbins=3)
+        _show.tidy(top)
+        _show.tidy(below)
+    axes[0][0].set_ylabel("sample", fontsize=9)
+    axes[1][0].set_ylabel(f"autocorrelation of {what}", fontsize=9)
+    figure.suptitle(
+        f"{found['samples']:,} samples, batches of {found['batch size']}, cache of {found['cache']} blocks",
+        fontsize=10,
+    )
+    return figure

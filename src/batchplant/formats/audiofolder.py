@@ -1,0 +1,65 @@
+"""A folder of sounds: class per subfolder, flat, or with a metadata file.
+
+- ``root/bark/001.wav``: fields ``audio`` and ``label``, the classes being the subfolders in order of name;
+- ``root/001.wav``: only ``audio``;
+- ``root/metadata.csv`` or ``root/metadata.jsonl`` naming ``file_name``: ``audio`` and the other columns.
+
+Cells are the bytes of the files. Hidden files and files that are no sounds are skipped and counted.
+What we write has ``.batchplant.json`` beside it with the schema, so that kinds and the order of samples
+(the number in the file's name) come back.
+"""
+
+from __future__ import annotations
+
+from ..codecs import audio
+from ..errors import BatchplantError
+from ..folders import SOUNDS, FolderReader, FolderWriter, media_in, shared
+from ..format import Format, Probe
+from ..schema import Audio, Bool, Float, Int, Json, Text
+
+
+class AudioFolderReader(FolderReader):
+    """Reads a folder of sounds. ``file_names``: add the path below the root as field ``file_name``."""
+
+    media = SOUNDS
+
+    def _look(self) -> Audio:
+        encodings: list[str] = []
+        facts: list[tuple[int, int]] = []
+        for data in self._some():
+            encodings.append(audio.encoding_of(data))
+            try:
+                header = audio.header(data)
+                facts.append((header.rate, header.channels))
+            # Damaged, or of an encoding whose library is missing; whoever decodes the sample is told.
+            except BatchplantError:
+                continue
+        rate, channels = shared(one[0] for one in facts), shared(one[1] for one in facts)
+        return Audio(shared(encodings) or None, rate or None, channels or None)
+
+
+class AudioFolderWriter(FolderWriter):
+    """Writes a folder: class per subfolder when the only other field has class names, else metadata.jsonl."""
+
+    media = SOUNDS
+
+
+def sniff(probe: Probe) -> bool:
+    """Sounds, and no other media, at the top, in the first folders, or named by a metadata file."""
+    return media_in(probe.path, probe.names) == [SOUNDS]
+
+
+FORMAT = Format(
+    name="audiofolder",
+    title="Folder of sounds",
+    suffixes=(),
+    spec="https://huggingface.co/docs/datasets/audio_dataset",
+    reader=AudioFolderReader,
+    writer=AudioFolderWriter,
+    sniff=sniff,
+    kinds=(Audio, Int, Float, Bool, Text, Json),
+    optional=True,
+    folder=True,
+    extra="audio",
+    notes="class per subfolder, flat, or metadata.csv / metadata.jsonl",
+)

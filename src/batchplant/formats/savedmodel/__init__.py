@@ -1,0 +1,266 @@
+"""TensorFlow SavedModel, and checkpoints of TensorFlow: their variables as named tensors. Read only.
+
+A SavedModel is a folder with ``saved_model.pb``, the graph, and ``variables/variables.index`` beside
+``variables/variables.data-00000-of-00001`` and so on, a checkpoint. The ``.index`` of any other checkpoint of
+that kind opens as well. TensorFlow is not needed.
+
+Names are the keys of the checkpoint, without the ``/.ATTRIBUTES/VARIABLE_VALUE`` at their end.
+Values are used where they lie. Tensors of text, such as the object graph of the checkpoint, are listed in the
+facts and are no samples. `verify` compares the checksum of every tensor.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ... import _native
+from ...codecs.protobuf import read_varint
+from ...columns import U8, as_bytes
+from ...errors import BatchplantError, DamagedError, NotFoundError, Problem
+from ...format import Format, Probe
+from ...storage import Source, is_remote, open_source
+from ...tensors import BITS, Entry, TensorReader, size_of
+from .bundle import DTYPES, OTHER_DTYPES, STRING, Bundle, Stored
+from .graph import read_graphs
+from .table import FOOTER, MAGIC, masked
+
+GRAPH = "saved_model.pb"
+VARIABLES = "variables/variables"
+SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+class SavedModelReader(TensorReader):
+    """Reads the variables of a SavedModel or a checkpoint.
+
+    ``checksums``: compare the checksum of a tensor whenever it is read; it is then no longer used in place.
+    """
+
+    def __init__(self, path: str, *, checksums: bool = False) -> None:
+        self._checksums = checksums
+        given = path.rstrip("/")
+        self._folder: str | None = None
+        if os.path.basename(given) == GRAPH:
+            self._folder = os.path.dirname(given) or "."
+        elif os.path.isdir(given) or (is_remote(given) and not given.endswith(".index")):
+            self._folder = given
+        index = given if self._folder is None else f"{self._folder}/{VARIABLES}.index"
+        self._prefix = index.removesuffix(".index")
+        self._bundle: Bundle | None = None
+        self.path = path
+        self._sources = {}
+        try:
+            if self._folder is None or _exists(index):
+                self._bundle = self._open(open_source(index))
+            else:
+                # A model without variables has no checkpoint; one without a graph is no model.
+                open_source(f"{self._folder}/{GRAPH}").close()
+            found = [one for one in self._all() if one.code in DTYPES]
+            self._kept = found
+            names = _names_of(found)
+            entries = [self._entry(one, name) for one, name in zip(found, names, strict=True)]
+            self._accept(path, entries, self._sources.values())
+        except BatchplantError as error:
+            raise error.at(path=path) from None
+
+    def _open(self, index: Source) -> Bundle:
+        try:
+            return Bundle(index.view(0, index.size).data)
+        except BatchplantError as error:
+            raise error.at(path=index.path) from None
+        finally:
+            index.close()
+
+    def _all(self) -> list[Stored]:
+        return [] if self._bundle is None else self._bundle.tensors
+
+    def _shard(self, number: int) -> Source:
+        assert self._bundle is not None
+        path = f"{self._prefix}.data-{number:05}-of-{self._bundle.shards:05}"
+        try:
+            return self._file(path)
+        except NotFoundError:
+            raise DamagedError("a file of the checkpoint is missing", path=path) from None
+
+    def _entry(self, one: Stored, name: str) -> Entry:
+        dtype = DTYPES[one.code]
+        if one.slices:
+            assert self._bundle is not None
+            size = sum(self._bounds(part) for _, part in self._bundle.parts_of(one))
+            if size != self._stored_size(one):
+                raise DamagedError(f"the parts of {one.key!r} have {size} bytes")
+            return Entry(name, dtype, one.shape, functools.partial(self._join, one))
+        size, stored = self._bounds(one), self._stored_size(one)
+        in_place = size == size_of(dtype, one.shape) and (size != stored or BITS[dtype] >= 8)
+        if not in_place and size != stored:
+            raise DamagedError(
+                f"{size} bytes are not {dtype} {one.shape}",
+                path=self._shard(one.shard).path,
+                offset=one.start,
+            )
+        if in_place and not self._checksums:
+            return Entry(name, dtype, one.shape, (self._shard(one.shard).path, one.start, size))
+        return Entry(name, dtype, one.shape, functools.partial(self._load, one))
+
+    @staticmethod
+    def _stored_size(one: Stored) -> int:
+        """TensorFlow gives a value of less than a byte a byte."""
+        dtype = DTYPES[one.code]
+        return size_of("uint8" if BITS[dtype] < 8 else dtype, one.shape)
+
+    def _bounds(self, one: Stored) -> int:
+        """The size of a tensor's bytes, which are all there."""
+        source = self._shard(one.shard)
+        source.view(one.start, 0)
+        if one.size < 0 or one.start + one.size > source.size:
+            raise DamagedError(
+                f"{one.key!r} has {one.size} bytes here, but the file ends at {source.size}",
+                path=source.path,
+                offset=one.start,
+            )
+        return one.size
+
+    def _bytes(self, one: Stored) -> U8:
+        source = self._shard(one.shard)
+        data = source.view(one.start, one.size)
+        if self._checksums and masked(_native.crc32c(data.data)) != one.crc:
+            raise DamagedError("the checksum is wrong", path=source.path, offset=one.start)
+        return data
+
+    def _load(self, one: Stored) -> U8:
+        data = self._bytes(one)
+        return _pack(DTYPES[one.code], data) if len(data) == self._stored_size(one) else data
+
+    def _join(self, whole: Stored) -> U8:
+        """A tensor that was saved in parts."""
+        assert self._bundle is not None
+        parts = list(self._bundle.parts_of(whole))
+        dtype = DTYPES[whole.code]
+        width = max(8, BITS[dtype]) // 8
+        out = np.empty((*whole.shape, width), dtype=np.uint8)
+        filled = np.zeros(whole.shape, dtype=np.bool_)
+        for place, part in parts:
+            where = tuple(slice(start, start + length) for start, length in place)
+            out[where] = self._bytes(part).reshape(*part.shape, width)
+            filled[where] = True
+        if not filled.all():
+            raise DamagedError(f"the parts of {whole.key!r} overlap, and are not all of it")
+        return _pack(dtype, as_bytes(out))
+
+    def facts(self) -> dict[str, Any]:
+        found = super().facts()
+        left = [one for one in self._all() if one.code not in DTYPES]
+        if left:
+            found["no numbers"] = {
+                one.key: f"{OTHER_DTYPES.get(one.code, f'type {one.code}')} {list(one.shape)}" for one in left
+            }
+        if self._bundle is not None:
+            found["data files"] = self._bundle.shards
+        if self._folder is not None:
+            source = open_source(f"{self._folder}/{GRAPH}")
+            try:
+                found |= read_graphs(source.view(0, source.size).data)
+            except BatchplantError as error:
+                raise error.at(path=source.path) from None
+            finally:
+                source.close()
+        return found
+
+    def _verify(self) -> Iterator[Problem]:
+        """The graph, and the checksum of every tensor."""
+        try:
+            self.facts()
+        except BatchplantError as error:
+            yield Problem.of(error)
+        numbers = {id(one): number for number, one in enumerate(self._kept)}
+        for one in self._all():
+            number = numbers.get(id(one))
+            try:
+                assert self._bundle is not None
+                parts = [part for _, part in self._bundle.parts_of(one)] if one.slices else [one]
+                for part in parts:
+                    if self._sum(part) != part.crc:
+                        path = self._shard(part.shard).path
+                        said = f"the checksum of {one.key!r} is wrong"
+                        yield Problem(said, path, number, None if number is None else "data", part.start)
+            except BatchplantError as error:
+                yield Problem.of(error.at(path=self.path, sample=number))
+
+    def _sum(self, one: Stored) -> int:
+        self._bounds(one)
+        data = self._shard(one.shard).view(one.start, one.size).data
+        return masked(_text_sum(data, one.shape) if one.code == STRING else _native.crc32c(data))
+
+
+def _names_of(found: list[Stored]) -> list[str]:
+    short = [one.key.removesuffix(SUFFIX) for one in found]
+    often = Counter(short)
+    return [name if often[name] == 1 else one.key for name, one in zip(short, found, strict=True)]
+
+
+def _exists(path: str) -> bool:
+    if not is_remote(path):
+        return os.path.exists(path)
+    try:
+        open_source(path).close()
+    except NotFoundError:
+        return False
+    return True
+
+
+def _pack(dtype: str, data: U8) -> U8:
+    """Values of less than a byte, one in each, as many in a byte as fit; the first one lowest."""
+    bits = BITS[dtype]
+    if bits >= 8:
+        return data
+    each = 8 // bits
+    padded = np.pad(data, (0, -len(data) % each)) & np.uint8((1 << bits) - 1)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    packed: U8 = np.bitwise_or.reduce(padded.reshape(-1, each) << shifts, axis=1)
+    return packed
+
+
+def _text_sum(data: memoryview, shape: tuple[int, ...]) -> int:
+    """The CRC-32C of text: of all lengths as numbers of 4 or 8 bytes, their checksum, and the text."""
+    count = 1
+    for size in shape:
+        count *= size
+    if count > len(data):
+        raise DamagedError(f"{len(data)} bytes are not {count} texts")
+    at, lengths = 0, []
+    for _ in range(count):
+        size, at = read_varint(data, at, len(data))
+        lengths.append(size.to_bytes(4 if size < 1 << 32 else 8, "little"))
+    crc = _native.crc32c(b"".join(lengths))
+    return int(_native.crc32c(data[at:], crc))
+
+
+def sniff(probe: Probe) -> bool:
+    """A folder with a graph, or a table whose first entry is the header of a checkpoint."""
+    if probe.folder:
+        return GRAPH in probe.names
+    if os.path.basename(probe.path) == GRAPH:
+        return probe.head[:1] == b"\x08"
+    # Other tables end alike, but only a checkpoint begins with an empty key and a number of files.
+    if probe.size < FOOTER or probe.head[:2] != b"\0\0" or probe.head[3:4] != b"\x08":
+        return False
+    return probe.source.view(probe.size - len(MAGIC), len(MAGIC)).tobytes() == MAGIC
+
+
+FORMAT = Format(
+    name="savedmodel",
+    title="TensorFlow SavedModel",
+    suffixes=(".index",),
+    spec="https://www.tensorflow.org/guide/saved_model",
+    reader=SavedModelReader,
+    writer=None,
+    sniff=sniff,
+    folder=None,
+    tensors=True,
+    notes="read only: variables, used in place, without TensorFlow; also checkpoints by their .index",
+)

@@ -1,0 +1,198 @@
+"""Checkpoints of TensorFlow ("tensor bundles"): NAME.index beside NAME.data-00000-of-00001 and so on.
+
+The index is a sorted table. Its key "" holds the number of data files. Every other key is the name of a
+tensor, and its value says of which type and shape it is and where its bytes lie. A tensor that was saved in
+parts has no bytes of its own: its value lists the parts, and each has an entry whose key is made of the name
+and the part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from ...codecs import protobuf
+from ...errors import DamagedError
+from .table import read_table
+
+# DataType in types.proto. Quantised integers are read as the integers that they are.
+DTYPES = {
+    **{1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 8: "complex64", 9: "int64"},
+    **{10: "bool", 11: "int8", 12: "uint8", 13: "int32", 14: "bfloat16", 15: "int16", 16: "uint16"},
+    **{17: "uint16", 18: "complex128", 19: "float16", 22: "uint32", 23: "uint64", 24: "float8_e5m2"},
+    **{25: "float8_e4m3fn", 26: "float8_e4m3fnuz", 27: "float8_e4m3b11fnuz", 28: "float8_e5m2fnuz"},
+    **{29: "int4", 30: "uint4", 31: "int2", 32: "uint2", 33: "float4_e2m1fn"},
+}
+OTHER_DTYPES = {7: "string", 20: "resource", 21: "variant"}
+STRING = 7
+MOST_DIMENSIONS = 254
+MOST_SHARDS = 1 << 20
+
+Slice = tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass
+class Stored:
+    """A tensor, or a part of one, as the index describes it. A length of -1 in a slice: all of it."""
+
+    key: str
+    code: int = 0
+    shape: tuple[int, ...] = ()
+    shard: int = 0
+    start: int = 0
+    size: int = 0
+    crc: int = 0
+    slices: tuple[Slice, ...] = ()
+
+
+class Bundle:
+    """The index of a checkpoint."""
+
+    def __init__(self, data: memoryview) -> None:
+        table = read_table(data)
+        self.shards = self._header(table.pop(b"", None))
+        self._parts = {key: value for key, value in table.items() if key[:1] == b"\0"}
+        self.tensors = [self._stored(key, value) for key, value in table.items() if key not in self._parts]
+
+    def _header(self, value: bytes | None) -> int:
+        if value is None:
+            raise DamagedError("a table without the header of a checkpoint")
+        shards = big = 0
+        for part in protobuf.parts(memoryview(value), 0, len(value)):
+            if part[:2] == (1, protobuf.VARINT):
+                shards = part.value
+            elif part[:2] == (2, protobuf.VARINT):
+                big = part.value
+        if big:
+            raise DamagedError("a checkpoint with big-endian numbers, which is not read here")
+        if not 0 <= shards <= MOST_SHARDS:
+            raise DamagedError(f"a checkpoint of {shards} files")
+        return shards
+
+    def _stored(self, key: bytes, value: bytes) -> Stored:
+        try:
+            made = Stored(key.decode())
+            view = memoryview(value)
+            for part in protobuf.parts(view, 0, len(view)):
+                self._take(made, view, part)
+        except (DamagedError, UnicodeDecodeError) as error:
+            # The offset is one inside of the entry.
+            raise DamagedError(f"the entry of {key[:200]!r} is damaged: {error}") from None
+        if not 0 <= made.shard < self.shards:
+            raise DamagedError(f"{made.key!r} lies in file {made.shard} of {self.shards}")
+        return made
+
+    def _take(self, made: Stored, view: memoryview, part: protobuf.Part) -> None:
+        match part.number, part.kind:
+            case 1, protobuf.VARINT:
+                made.code = part.value
+            case 2, protobuf.BYTES:
+                made.shape = shape_of(view, part.start, part.end)
+            case 3, protobuf.VARINT:
+                made.shard = protobuf.signed(part.value)
+            case 4, protobuf.VARINT:
+                made.start = protobuf.signed(part.value)
+            case 5, protobuf.VARINT:
+                made.size = protobuf.signed(part.value)
+            case 6, protobuf.FIXED32:
+                made.crc = int.from_bytes(view[part.start : part.end], "little")
+            case 7, protobuf.BYTES:
+                made.slices += (_slice_of(view, part.start, part.end),)
+
+    def parts_of(self, whole: Stored) -> Iterator[tuple[Slice, Stored]]:
+        """The parts of a tensor that was saved in parts, each with its place; together they are all of it."""
+        room = 1
+        for size in whole.shape:
+            room *= size
+        for place in whole.slices:
+            key = part_key(whole.key, place)
+            if len(place) != len(whole.shape) or key not in self._parts:
+                raise DamagedError(f"a part of {whole.key!r} is missing")
+            found = self._stored_part(key, whole)
+            place = tuple(
+                (0, size) if length < 0 else (start, length)
+                for (start, length), size in zip(place, whole.shape, strict=True)
+            )
+            inside = all(
+                start >= 0 and start + length <= size
+                for (start, length), size in zip(place, whole.shape, strict=True)
+            )
+            if not inside or found.shape != tuple(length for _, length in place) or found.code != whole.code:
+                raise DamagedError(f"a part of {whole.key!r} does not fit into it")
+            count = 1
+            for size in found.shape:
+                count *= size
+            room -= count
+            yield place, found
+        if room:
+            raise DamagedError(f"the parts of {whole.key!r} are not all of it")
+
+    def _stored_part(self, key: bytes, whole: Stored) -> Stored:
+        view = memoryview(self._parts[key])
+        made = Stored(whole.key)
+        for part in protobuf.parts(view, 0, len(view)):
+            self._take(made, view, part)
+        if not 0 <= made.shard < self.shards:
+            raise DamagedError(f"a part of {whole.key!r} lies in file {made.shard} of {self.shards}")
+        return made
+
+
+def shape_of(view: memoryview, start: int, end: int) -> tuple[int, ...]:
+    """A TensorShapeProto whose sizes are all known."""
+    found = open_shape(view, start, end)
+    if found is None or None in found:
+        raise DamagedError("a stored tensor has a shape that is not known", offset=start)
+    return tuple(size for size in found if size is not None)
+
+
+def open_shape(view: memoryview, start: int, end: int) -> tuple[int | None, ...] | None:
+    """A TensorShapeProto: None for a size, or for all, that is not known."""
+    sizes: list[int | None] = []
+    for part in protobuf.parts(view, start, end):
+        if part[:2] == (3, protobuf.VARINT) and part.value:
+            return None
+        if part[:2] != (2, protobuf.BYTES):
+            continue
+        size = 0
+        for inner in protobuf.parts(view, part.start, part.end):
+            if inner[:2] == (1, protobuf.VARINT):
+                size = protobuf.signed(inner.value)
+        sizes.append(size if size >= 0 else None)
+        if len(sizes) > MOST_DIMENSIONS:
+            raise DamagedError(f"a shape of more than {MOST_DIMENSIONS} dimensions", offset=start)
+    return tuple(sizes)
+
+
+def _slice_of(view: memoryview, start: int, end: int) -> Slice:
+    """A TensorSliceProto: (start, length) for each axis."""
+    found = []
+    for first, last in protobuf.messages(view, start, end, 1):
+        at, length = 0, -1
+        for part in protobuf.parts(view, first, last):
+            if part[:2] == (1, protobuf.VARINT):
+                at = protobuf.signed(part.value)
+            elif part[:2] == (2, protobuf.VARINT):
+                length = protobuf.signed(part.value)
+        found.append((at, length))
+    return tuple(found)
+
+
+def part_key(name: str, place: Slice) -> bytes:
+    """The key of a part: 0, the name, the place; so written that its bytes sort as what they say."""
+    text = name.encode().replace(b"\0", b"\0\xff") + b"\0\1"
+    sizes = b"".join(_ordered(start) + _ordered(length) for start, length in place)
+    return b"\0" + text + _unsigned(len(place)) + sizes
+
+
+def _unsigned(value: int) -> bytes:
+    """The number of bytes, then the bytes, the highest first."""
+    size = (value.bit_length() + 7) // 8
+    return bytes([size]) + value.to_bytes(size, "big")
+
+
+def _ordered(value: int) -> bytes:
+    """A signed number: as many ones as it has bytes, a zero, then its bits; all turned round below zero."""
+    size = (value if value >= 0 else ~value).bit_length() // 7 + 1
+    ones = (1 << size) - 1 << 7 * size
+    number = (value & ((1 << 8 * size) - 1)) ^ (ones & ((1 << 8 * size) - 1))
+    return number.to_bytes(size, "big")

@@ -1,0 +1,69 @@
+"""A folder of videos: class per subfolder, flat, or with a metadata file.
+
+- ``root/jump/001.mp4``: fields ``video`` and ``label``, the classes being the subfolders in order of name;
+- ``root/001.mp4``: only ``video``;
+- ``root/metadata.csv`` or ``root/metadata.jsonl`` naming ``file_name``: ``video`` and the other columns.
+
+Cells are the bytes of the files. Hidden files and files that are no videos are skipped and counted.
+What we write has ``.batchplant.json`` beside it with the schema, so that kinds and the order of samples
+(the number in the file's name) come back.
+"""
+
+from __future__ import annotations
+
+from ..codecs import video
+from ..codecs.video.header import Header, header
+from ..errors import BatchplantError
+from ..folders import VIDEOS, FolderReader, FolderWriter, media_in, shared
+from ..format import Format, Probe
+from ..schema import Bool, Float, Int, Json, Text, Video
+
+
+class VideoFolderReader(FolderReader):
+    """Reads a folder of videos. ``file_names``: add the path below the root as field ``file_name``."""
+
+    media = VIDEOS
+
+    def _look(self) -> Video:
+        encodings: list[str | None] = []
+        facts: list[Header] = []
+        for data in self._some():
+            encodings.append(video.encoding_of(data))
+            try:
+                facts.append(header(data))
+            # Damaged, or the library is missing; whoever decodes the sample is told.
+            except BatchplantError:
+                continue
+        return Video(
+            shared(encodings) or None,
+            fps=shared(one.fps for one in facts),
+            width=shared(one.width for one in facts),
+            height=shared(one.height for one in facts),
+        )
+
+
+class VideoFolderWriter(FolderWriter):
+    """Writes a folder: class per subfolder when the only other field has class names, else metadata.jsonl."""
+
+    media = VIDEOS
+
+
+def sniff(probe: Probe) -> bool:
+    """Videos, and no other media, at the top, in the first folders, or named by a metadata file."""
+    return media_in(probe.path, probe.names) == [VIDEOS]
+
+
+FORMAT = Format(
+    name="videofolder",
+    title="Folder of videos",
+    suffixes=(),
+    spec="https://huggingface.co/docs/datasets/video_dataset",
+    reader=VideoFolderReader,
+    writer=VideoFolderWriter,
+    sniff=sniff,
+    kinds=(Video, Int, Float, Bool, Text, Json),
+    optional=True,
+    folder=True,
+    extra="video",
+    notes="class per subfolder, flat, or metadata.csv / metadata.jsonl",
+)

@@ -1,0 +1,84 @@
+"""Pictures of a batch: where their bytes are, and what is to become of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .codecs import image
+from .columns import I32, I64, U8, as_bytes
+from .plan import ImageStage, Output
+
+
+class Located(NamedTuple):
+    """Encoded cells in memory: cell i is ``size[i]`` bytes at ``start[i]`` of ``bases[base[i]]``."""
+
+    bases: list[U8]
+    base: I32
+    start: I64
+    size: I64
+    shape: I32 | None
+
+
+class Pictures(NamedTuple):
+    """The cells of a batch of pictures, and what is to become of them. A row for each."""
+
+    output: Output
+    stage: ImageStage
+    cells: Located
+    sizes: I32
+    turns: U8 | None
+    boxes: Any
+    flip: Any
+    out: Any
+
+    def part(self, rows: I64, out: Any) -> Pictures:
+        """Some of them, to be made as levels, (height, width, channels), in ``out``."""
+        stage = dataclasses.replace(self.stage, normalize=None, channels_first=False)
+        cells = self.cells
+        some = Located(
+            cells.bases, np.ascontiguousarray(cells.base[rows]), np.ascontiguousarray(cells.start[rows]),
+            np.ascontiguousarray(cells.size[rows]), None if cells.shape is None else cells.shape[rows],
+        )  # fmt: skip
+        return Pictures(
+            self.output, stage, some, self.sizes[rows], None if self.turns is None else self.turns[rows],
+            self.boxes[rows], None if self.flip is None else self.flip[rows], out,
+        )  # fmt: skip
+
+
+def known(shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size is not None)
+
+
+def cell_of(cells: Located, row: int) -> U8:
+    base: U8 = cells.bases[cells.base[row]]
+    return base[cells.start[row] : cells.start[row] + cells.size[row]]
+
+
+def turns_of(cells: Located) -> U8:
+    """EXIF's orientation of every picture; 1 for raw pixels."""
+    found = np.ones(len(cells.start), dtype=np.uint8)
+    for row in range(len(found)):
+        if cells.shape is None or not cells.shape[row].any():
+            found[row] = image.orientation(cell_of(cells, row))
+    return found
+
+
+def pixels_of(batch: Pictures, row: int) -> Any:
+    """One picture in the mode that the batch has."""
+    data, mode, shape = cell_of(batch.cells, row), batch.stage.mode, batch.cells.shape
+    if shape is None or not shape[row].any():
+        pixels = image.expand(image.decode(data, mode))
+        return pixels if batch.turns is None else image.orient(pixels, int(batch.turns[row]))
+    pixels = data.reshape(tuple(shape[row]))
+    # Gray as RGB loses nothing; every other change of channels would.
+    return np.repeat(pixels, 3, axis=2) if mode == "RGB" and pixels.shape[2] == 1 else pixels
+
+
+def raw_cell(pixels: Any) -> Located:
+    raw = as_bytes(pixels)
+    zero = np.zeros(1, dtype=np.int64)
+    shape = np.array([pixels.shape], dtype=np.int32)
+    return Located([raw], zero.astype(np.int32), zero, np.array([raw.size], dtype=np.int64), shape)

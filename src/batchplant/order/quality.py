@@ -1,0 +1,122 @@
+"""How random an order is, and what reading in it costs: pure functions of sample numbers.
+
+They take an epoch as an array: the sample, its label or its storage block at every position. 1.0 is what a
+uniform shuffle gives, where a measure is relative to one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..columns import I64
+
+F64 = npt.NDArray[np.float64]
+
+
+def displacement(samples: I64) -> float:
+    """How far samples are from their place, relative to a uniform shuffle; ``samples`` is a permutation."""
+    n = len(samples)
+    if n < 2:
+        return 0.0
+    moved = np.abs(samples - np.arange(n)).mean()
+    return float(moved / ((n * n - 1) / (3 * n)))
+
+
+def spread(samples: I64) -> float:
+    """How far apart two samples come that are stored side by side, relative to a uniform shuffle."""
+    n = len(samples)
+    if n < 2:
+        return 0.0
+    places = np.empty(n, dtype=np.int64)
+    places[samples] = np.arange(n)
+    return float(np.abs(np.diff(places)).mean() / ((n + 1) / 3))
+
+
+def kept_neighbours(samples: I64) -> float:
+    """The share of samples that are followed by one that is stored right beside them."""
+    if len(samples) < 2:
+        return 0.0
+    return float((np.abs(np.diff(samples)) == 1).mean())
+
+
+def codes_of(values: Any) -> I64:
+    """Equal values get equal numbers, from 0 on."""
+    found: I64 = np.unique(np.asarray(values), return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return found
+
+
+def entropy(codes: I64) -> float:
+    """Bits that the value of one sample tells, all together."""
+    counts = np.bincount(codes)
+    shares = counts[counts > 0] / max(len(codes), 1)
+    # Minus zero, where there is one value only, would be printed as such.
+    return float(-(shares * np.log2(shares)).sum()) + 0.0
+
+
+def batch_entropy(codes: I64, batch_size: int) -> float:
+    """The same within one batch, the mean of all full batches (of the only one, where none is full)."""
+    batch_size = min(batch_size, max(len(codes), 1))
+    batches = len(codes) // batch_size
+    if not batches:
+        return 0.0
+    used = codes[: batches * batch_size]
+    kinds = int(codes.max()) + 1
+    pairs = np.repeat(np.arange(batches), batch_size) * kinds + used
+    counts = np.unique(pairs, return_counts=True)[1].astype(np.float64)
+    return float(np.log2(batch_size) - (counts * np.log2(counts)).sum() / len(used)) + 0.0
+
+
+def autocorrelation(values: Any, lags: int) -> F64:
+    """Of numbers at lags 1 to ``lags``: 0 where what follows cannot be told, 1 where it is the same."""
+    centred = np.asarray(values, dtype=np.float64)
+    centred = centred - centred.mean() if len(centred) else centred
+    power = float(centred @ centred)
+    found = np.zeros(lags)
+    for lag in range(1, min(lags, len(centred) - 1) + 1):
+        # Each sum is over fewer pairs than the power is over values.
+        share = len(centred) / (len(centred) - lag)
+        found[lag - 1] = share * float(centred[:-lag] @ centred[lag:]) / power if power else 0.0
+    return found
+
+
+def label_autocorrelation(codes: I64, lags: int) -> F64:
+    """How much more often than by chance a label comes again after 1 to ``lags`` samples: 0 by chance."""
+    chance = float(((np.bincount(codes) / max(len(codes), 1)) ** 2).sum())
+    found = np.zeros(lags)
+    for lag in range(1, min(lags, len(codes) - 1) + 1):
+        same = float((codes[:-lag] == codes[lag:]).mean())
+        found[lag - 1] = (same - chance) / (1 - chance) if chance < 1 else 0.0
+    return found
+
+
+def blocks_per_batch(blocks: I64, batch_size: int) -> float:
+    """How many different blocks a batch touches, on average; blocks are numbered from 0."""
+    if not len(blocks):
+        return 0.0
+    batch = np.arange(len(blocks)) // batch_size
+    touched = np.unique(batch * (int(blocks.max()) + 1) + blocks)
+    return len(touched) / (int(batch[-1]) + 1)
+
+
+def block_loads(blocks: I64, batch_size: int, cache: int) -> I64:
+    """How often each block is read, if the ``cache`` blocks that were used last are kept.
+
+    A batch reads a block once at most, for its samples are read together.
+    """
+    loads = np.zeros(int(blocks.max(initial=-1)) + 1, dtype=np.int64)
+    held: OrderedDict[int, None] = OrderedDict()
+    for start in range(0, len(blocks), batch_size):
+        touched = dict.fromkeys(blocks[start : start + batch_size].tolist())
+        for block in touched:
+            if block in held:
+                held.move_to_end(block)
+                continue
+            loads[block] += 1
+            held[block] = None
+            if len(held) > cache:
+                held.popitem(last=False)
+    return loads

@@ -1,0 +1,358 @@
+"""Pictures made on a device. The same plan runs on the CPU, where these tests always run, and on a GPU."""
+
+import io
+
+import numpy as np
+import pytest
+
+import batchplant as bp
+from batchplant import ops
+from batchplant.codecs.image_rules import ImageOptions
+from batchplant.errors import DecodeError, OptionError
+from batchplant.interop.split import LOOKED_AT, Split
+from batchplant.loader import Loader
+from batchplant.ops.base import Draws
+from loading import assert_no_producers, producers
+
+torch = pytest.importorskip("torch")
+image = pytest.importorskip("PIL.Image")
+
+from batchplant.interop.device_ops import on_device  # noqa: E402
+from batchplant.interop.resample import taps  # noqa: E402
+
+HAS_CUDA = torch.cuda.is_available()
+gpu = [pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device")]
+DEVICES = ["cpu", pytest.param("cuda", marks=gpu)]
+NORMAL = ops.Normalize((120.0, 110.0, 100.0), (60.0, 55.0, 50.0), "float16")
+
+
+def picture(rng, width, height, form="JPEG", **options):
+    small = rng.integers(0, 256, (height // 8 + 2, width // 8 + 2, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    image.fromarray(small).resize((width, height), image.Resampling.BICUBIC).save(out, form, **options)
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def jpegs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("device") / "jpeg.beton"
+    rng = np.random.default_rng(0)
+    with bp.create(path, {"image": bp.Image(), "label": bp.Int()}) as out:
+        for number in range(30):
+            width, height = (int(one) for one in rng.integers(40, 300, 2))
+            # Without subsampling, decoders differ by rounding alone.
+            data = picture(rng, width, height, quality=92, subsampling=0)
+            out.append({"image": data, "label": number})
+    return path
+
+
+@pytest.fixture(scope="module")
+def raw(jpegs):
+    path = jpegs.with_name("raw.beton")
+    bp.convert(jpegs, path, images=ImageOptions(write_mode="raw"))
+    return path
+
+
+def batches(path, pipeline, **options):
+    options = {"order": "random", "seed": 3, **options}
+    loader = Loader(path, 7, pipelines={"image": pipeline}, **options)
+    try:
+        return [
+            batch["image"] if options.get("device") is None else batch["image"].cpu().numpy()
+            for batch in loader
+        ]
+    finally:
+        loader.close()
+
+
+def apart(some, others):
+    assert [one.shape for one in some] == [one.shape for one in others]
+    return max(
+        np.abs(a.astype(np.float64) - b.astype(np.float64)).max() for a, b in zip(some, others, strict=True)
+    )
+
+
+# In levels. The engine rounds twice where it does as Pillow does, and the tails of bicubic amplify that.
+FARTHEST = {"area": 2, "nearest": 0, "bilinear": 2, "bicubic": 3}
+
+# --- the same pictures --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("filter", ["area", "bilinear", "bicubic", "nearest"])
+@pytest.mark.parametrize("size", [64, (200, 31)])
+def test_raw_pictures_are_those_of_the_engine(raw, device, filter, size):
+    """Shrunk, grown, and grown on one side only: the same boxes and flips, and at most two levels apart."""
+    pipeline = [ops.RandomResizedCrop(size, filter=filter), ops.RandomHorizontalFlip()]
+    want = batches(raw, pipeline)
+    for mode in ("gpu", "hybrid"):
+        assert apart(want, batches(raw, pipeline, device=device, decode=mode)) <= FARTHEST[filter]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mode", ["gpu", "hybrid", "auto", "cpu"])
+def test_jpegs(jpegs, device, mode):
+    pipeline = [ops.RandomResizedCrop(48), ops.RandomHorizontalFlip(), NORMAL, ops.ChannelsFirst()]
+    want = batches(jpegs, pipeline)
+    got = batches(jpegs, pipeline, device=device, decode=mode)
+    assert got[0].dtype == np.float16
+    assert got[0].shape[1:] == (3, 48, 48)
+    # Two levels, normalised; nvJPEG's own rounding may come on top.
+    assert apart(want, got) <= (2 if device == "cpu" else 4) / 50 + 0.01
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_grey_pictures(tmp_path, device):
+    rng = np.random.default_rng(1)
+    with bp.create(tmp_path / "grey.beton", {"image": bp.Image(mode="RGB")}) as out:
+        for _ in range(9):
+            grey = image.fromarray(rng.integers(0, 256, (50, 60), dtype=np.uint8))
+            data = io.BytesIO()
+            grey.save(data, "JPEG", quality=95)
+            out.append({"image": data.getvalue()})
+    pipeline = [ops.CenterCrop(32)]
+    want = batches(tmp_path / "grey.beton", pipeline)
+    assert apart(want, batches(tmp_path / "grey.beton", pipeline, device=device, decode="gpu")) <= 2
+
+
+def test_other_encodings_and_turned_pictures(tmp_path):
+    rng = np.random.default_rng(2)
+    path = tmp_path / "mixed.tar"
+    exif = image.Exif()
+    exif[0x0112] = 6
+    with bp.create(path, {"image": bp.Image()}) as out:
+        for number in range(12):
+            form, more = [("JPEG", {"exif": exif}), ("PNG", {}), ("JPEG", {"quality": 95})][number % 3]
+            out.append({"image": picture(rng, 90 + number, 60, form, **more)})
+    pipeline = [ops.RandomResizedCrop(24, orient=True)]
+    want = batches(path, pipeline)
+    loader = Loader(
+        path, 7, order="random", seed=3, pipelines={"image": pipeline}, device="cpu", decode="gpu"
+    )
+    got = [batch["image"].numpy() for batch in loader]
+    assert apart(want, got) <= 2
+    assert loader.stats()["decoded"] == {"cpu": 8, "gpu": 4, "raw": 0}
+    loader.close()
+
+
+def test_pictures_that_shrink_a_lot_go_by_the_engine(tmp_path):
+    path = tmp_path / "large.beton"
+    with bp.create(path, {"image": bp.Image()}, write_mode="raw") as out:
+        out.append({"image": np.random.default_rng(0).integers(0, 256, (400, 400, 3), dtype=np.uint8)})
+    loader = Loader(path, 1, pipelines={"image": [ops.Resize(8)]}, device="cpu", decode="gpu")
+    [batch] = loader
+    assert loader.stats()["decoded"] == {"cpu": 1, "gpu": 0, "raw": 0}
+    [want] = Loader(path, 1, pipelines={"image": [ops.Resize(8)]})
+    assert (batch["image"].numpy() == want["image"]).all()
+
+
+# --- ops ----------------------------------------------------------------------------------------------------
+
+OPS = [
+    ops.RandomHorizontalFlip(0.5), ops.RandomBrightness(0.5), ops.RandomContrast(0.5),
+    ops.RandomSaturation(0.5), ops.RandomHue(0.3), ops.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.7),
+    ops.RandomGrayscale(0.5), ops.RandomSolarization(100), ops.Cutout(5, (1, 2, 3)),
+    ops.ImageMixup(0.4, False), ops.ImageMixup(0.4), ops.ChannelsFirst(),
+    ops.Normalize((1, 2, 3), (4, 5, 6), "float32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", OPS, ids=lambda op: type(op).__name__)
+def test_ops_do_the_same_on_tensors(op, device):
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 11, 13, 3), dtype=np.uint8)
+    pixels[:, 5:] = pixels[:, 5:6]
+    ids = np.arange(16)
+    want = op.run(pixels.copy(), ids, Draws(1, 2, ids, "x"))
+    run = on_device(op)
+    assert run is not None
+    got = run(torch.from_numpy(pixels.copy()).to(device), ids, Draws(1, 2, ids, "x")).cpu().numpy()
+    assert got.dtype == want.dtype
+    # A blend that ends just below a level may fall to the one beneath, and a later op may double that.
+    assert np.abs(got.astype(np.float64) - want).max() <= (3 if isinstance(op, ops.ColorJitter) else 1)
+    assert (got == want).mean() > 0.99
+
+
+def test_an_op_that_is_not_there_keeps_the_pictures_here(raw):
+    pipeline = [ops.RandomResizedCrop(32), lambda batch: batch // 2]
+    loader = Loader(raw, 7, pipelines={"image": pipeline}, device="cpu", decode="gpu")
+    want = [batch["image"] for batch in Loader(raw, 7, pipelines={"image": pipeline})]
+    assert apart([batch["image"].numpy() for batch in loader], want) == 0
+    assert loader.stats()["decoded"] == {"cpu": 0, "gpu": 0, "raw": 0}
+
+
+# --- order, errors, ends ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_fixed_share_is_exact(jpegs, device):
+    pipeline = [ops.RandomResizedCrop(32), ops.ColorJitter(0.4, 0.4), ops.Cutout(4)]
+    how = {"device": device, "decode": "hybrid", "gpu_share": 0.3}
+    first = batches(jpegs, pipeline, workers=1, **how)
+    assert apart(first, batches(jpegs, pipeline, workers=3, ahead=1, **how)) == 0
+    loader = Loader(jpegs, 7, order="random", seed=3, pipelines={"image": pipeline}, **how)
+    epoch = iter(loader)
+    next(epoch)
+    state = loader.state_dict()
+    loader.close()
+    again = Loader(jpegs, 7, order="random", seed=3, pipelines={"image": pipeline}, **how)
+    again.load_state_dict(state)
+    assert apart(first[1:], [batch["image"].cpu().numpy() for batch in again]) == 0
+    decoded = again.stats()["decoded"]
+    assert decoded["gpu"] == 3 * 2 + 1
+    again.close()
+
+
+@pytest.fixture
+def damaged(jpegs, tmp_path):
+    path = tmp_path / "damaged.tar"
+    cells = [bytes(cell) for cell in bp.open(jpegs).read(range(8), ["image"])["image"]]
+    cells[5] = cells[5][: len(cells[5]) // 3]
+    with bp.create(path, {"image": bp.Image()}) as out:
+        for cell in cells:
+            out.append({"image": cell})
+    return path
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mode", ["gpu", "hybrid"])
+def test_a_damaged_picture_is_named_or_skipped(damaged, device, mode):
+    how = {"pipelines": {"image": [ops.Resize(32)]}, "device": device, "decode": mode}
+    with pytest.raises(DecodeError) as caught:
+        list(Loader(damaged, 8, **how))
+    assert (caught.value.sample, caught.value.field) == (5, "image")
+    loader = Loader(damaged, 8, on_error="skip", ids=True, **how)
+    [batch] = loader
+    assert batch["ids"].tolist() == [0, 1, 2, 3, 4, 6, 7]
+    assert len(batch["image"]) == 7
+    assert [problem.sample for problem in loader.skipped] == [5]
+
+
+def test_what_is_asked_wrongly(jpegs):
+    for options, said in [
+        ({"device": "cpu", "decode": "tpu"}, "decode is one of"),
+        ({"decode": "gpu"}, "name one"),
+        ({"device": "cpu", "decode": "gpu", "gpu_share": 0.5}, "nothing is split"),
+        ({"device": "cpu", "decode": "hybrid", "gpu_share": 2}, "from 0 to 1"),
+    ]:
+        with pytest.raises(OptionError, match=said):
+            Loader(jpegs, 4, **options)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_closing_amid_an_epoch(jpegs, device):
+    before = producers()
+    loaders = [
+        Loader(jpegs, 3, pipelines={"image": [ops.Resize(16)]}, device=device, decode="hybrid")
+        for _ in range(3)
+    ]
+    for loader in loaders:
+        next(iter(loader))
+    for loader in loaders:
+        loader.close()
+    assert_no_producers(before)
+
+
+def test_stats_tell_the_split(jpegs):
+    loader = Loader(
+        jpegs, 5, pipelines={"image": [ops.Resize(16)]}, device="cpu", decode="hybrid", gpu_share=0.4
+    )
+    for _ in loader:
+        pass
+    stats = loader.stats()
+    assert stats["decoded"] == {"cpu": 18, "gpu": 12, "raw": 0}
+    assert stats["decode mode"] == "hybrid"
+    assert stats["decode gpu"] > 0
+    assert stats["decode cpu"] > 0
+    assert {"copy", "augment", "waited", "gpu share"} <= set(stats)
+
+
+# --- the split ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cpu", "gpu", "mode", "share"),
+    [(1000, 3000, "hybrid", 0.75), (1000, 10, "cpu", 0.0), (10, 1000, "gpu", 1.0)],
+)
+def test_auto_finds_the_best(cpu, gpu, mode, share):
+    split = Split("auto")
+    for _ in range(4 * LOOKED_AT):
+        there = split.count(200)
+        split.learn((200 - there, (200 - there) / cpu), (there, there / gpu))
+    assert split.mode == mode
+    assert split.share == pytest.approx(share, abs=0.02)
+
+
+def test_the_first_batch_tells_nothing():
+    split = Split("hybrid")
+    split.learn((50, 100.0), (50, 0.001))
+    assert split.share == 0.5
+    split.learn((50, 1.0), (50, 1.0))
+    assert split.share == 0.5
+
+
+def test_weights_add_up():
+    low, high = (
+        torch.tensor([[0.3], [10.0]], dtype=torch.float64),
+        torch.tensor([[90.2], [17.5]], dtype=torch.float64),
+    )
+    source = torch.tensor([[100.0], [30.0]], dtype=torch.float64)
+    linear = torch.tensor([[False], [True]])
+    for filter, count in (("area", 6), ("bilinear", 9), ("bicubic", 15)):
+        first, weight = taps(low, high, source, linear, 24, filter, count)
+        assert torch.allclose(weight.sum(dim=-1), torch.ones(2, 24))
+        assert (first >= 0).all()
+        assert (first < source).all()
+
+
+# --- streams ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device")
+@pytest.mark.parametrize("mode", ["gpu", "hybrid", "cpu"])
+def test_no_batch_is_overwritten_while_it_is_read(jpegs, raw, mode):
+    """The user's stream is kept busy, so that its reads come long after the loader has gone on."""
+    pipeline = [ops.RandomResizedCrop(96), ops.RandomHorizontalFlip()]
+    busy = torch.randn(4096, 4096, device="cuda")
+    for path in (jpegs, raw):
+        how = {"order": "random", "seed": 3, "pipelines": {"image": pipeline}, "device": "cuda"}
+        loader = Loader(path, 7, decode="hybrid" if mode == "hybrid" else mode, ahead=1, **(
+            {"gpu_share": 0.5} if mode == "hybrid" else {}), **how)  # fmt: skip
+        sums = []
+        for _ in range(12):
+            for batch in loader:
+                for _ in range(4):
+                    busy = torch.tanh(busy @ busy * 1e-3)
+                sums.append(batch["image"].to(torch.int64).sum(dim=(1, 2, 3)))
+        torch.cuda.synchronize()
+        got = [one.cpu().numpy() for one in sums]
+        loader.close()
+        calm = Loader(path, 7, decode="hybrid" if mode == "hybrid" else mode, **(
+            {"gpu_share": 0.5} if mode == "hybrid" else {}), **how)  # fmt: skip
+        want = []
+        for _ in range(12):
+            for batch in calm:
+                torch.cuda.synchronize()
+                want.append(batch["image"].cpu().to(torch.int64).sum(dim=(1, 2, 3)).numpy())
+        calm.close()
+        assert all((one == other).all() for one, other in zip(got, want, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device")
+def test_memory_stays_bounded_when_nobody_waits(raw):
+    loader = Loader(
+        raw, 7, order="random", pipelines={"image": [ops.RandomResizedCrop(64)]}, device="cuda", decode="gpu"
+    )
+    for _ in range(3):
+        for _ in loader:
+            pass
+    torch.cuda.synchronize()
+    before = torch.cuda.max_memory_allocated()
+    for _ in range(20):
+        for _ in loader:
+            pass
+    torch.cuda.synchronize()
+    assert torch.cuda.max_memory_allocated() <= 1.5 * before + (32 << 20)
+    loader.close()
