@@ -110,7 +110,8 @@ def test_every_step_draws_by_a_name_of_its_own(reader):
 
 def test_a_plan_can_be_read(reader):
     text = str(make_plan(reader, {"image": [ops.Resize(8), ops.ChannelsFirst(), np.copy], "label": None}))
-    assert text.startswith("image: image → engine(Resize(size=(8, 8), filter=None, orient=False)) → Function(")
+    decoder = "Resize(size=(8, 8), filter=None, orient=False)"
+    assert text.startswith(f"image: image → engine({decoder}) → Function(")
     assert text.endswith("→ uint8 (3, 8, 8) with channels first")
 
 

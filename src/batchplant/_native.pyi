@@ -95,7 +95,7 @@ class Pieces:
     def cells(
         self, piece: npt.NDArray[np.int64], row: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Cells picked by piece and row, one after another: data and offsets. IndexError if any is not there."""
+        """Cells picked by piece and row, one after another: data and offsets. IndexError if one is not there."""
     def rows(
         self, width: int, piece: npt.NDArray[np.int64], row: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint8]:

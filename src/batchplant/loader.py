@@ -34,10 +34,11 @@ class Loader:
     pipelines: ops for each field, None to leave one out; see :mod:`batchplant.plan`. indices: only these
     samples. rank, world: this process among many (default: from torch.distributed or the environment).
     workers: decoding threads (default: all cores); cpus: the cores they stay on. ahead: batches made in
-    advance. device: a torch device, for tensors there; None for NumPy. decode: where JPEGs are decoded on
-    the way to a GPU, ``cpu``, ``gpu``, ``hybrid`` (both), or ``auto``, the best by measuring; gpu_share: the
-    part that hybrid gives to the GPU, not depending on its speed then. on_error: ``raise``, or ``skip`` to
-    leave out what cannot be read and list it in ``skipped``. ids: add the sample numbers as ``ids``.
+    advance. device: a torch device, for tensors there; None for NumPy. decode: how pictures get there:
+    None, made on the CPU and copied; or finished on the device, with JPEGs decoded by the ``cpu``, the
+    ``gpu``, both (``hybrid``), or what measures best (``auto``). gpu_share: the part that hybrid gives to the
+    GPU, not depending on its speed then. on_error: ``raise``, or ``skip`` to leave out what cannot be read
+    and list it in ``skipped``. ids: add the sample numbers as ``ids``.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Loader:
         cpus: list[int] | None = None,
         ahead: int = 3,
         device: Any = None,
-        decode: str = "auto",
+        decode: str | None = None,
         gpu_share: float | None = None,
         on_error: str = "raise",
         ids: bool = False,
@@ -87,8 +88,8 @@ class Loader:
         if device is not None:
             # The loader knows no framework; a device names one.
             self._delivery = importlib.import_module("batchplant.interop.torch").Delivery(device)
-        elif decode not in ("auto", "cpu") or gpu_share is not None:
-            raise OptionError(f'decode={decode!r} decodes on a device: name one, as in device="cuda"')
+        elif decode is not None or gpu_share is not None:
+            raise OptionError('decode says how pictures get to a device: name one, as in device="cuda"')
         self._blocks: Any = None
         self._epoch, self._position = 0, 0
         self._progress: Progress | None = None

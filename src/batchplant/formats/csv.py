@@ -161,7 +161,8 @@ class CsvReader(TextReader):
     def _check_columns(self) -> None:
         for name, field in self.schema.items():
             if name not in self._titles and not field.optional:
-                raise SchemaError(f"there is no such column; there are: {', '.join(self._titles)}", field=name)
+                there = ", ".join(self._titles)
+                raise SchemaError(f"there is no such column; there are: {there}", field=name)
 
     # -- reading ---------------------------------------------------------------------------------------
 

@@ -65,7 +65,11 @@ class DevicePictures:
             if split.mode in ("gpu", "hybrid"):
                 raise OptionError(f'decode="{split.mode}" needs torchvision, whose nvJPEG decodes on the GPU')
             split.mode, split.share = "cpu", 0.0
-        self.copies = torch.cuda.Stream(self.device) if self.cuda else None
+        # Memory that was freed on a stream goes to the next who asks on that stream, since what is done there
+        # is done in order. nvJPEG writes on a stream of its own, so what it fills must never have been anybody
+        # else's: copies and decoded pictures come from streams that nothing else takes memory on, and are held
+        # until the kernel has read them.
+        self.copies, self.decoding = (torch.cuda.Stream(self.device) if self.cuda else None for _ in range(2))
         self._feeding = ThreadPoolExecutor(2, thread_name_prefix="batchplant-gpu")
         self._last_decoded = 0.0
         self._under_way: deque[Timed] = deque()
@@ -207,9 +211,9 @@ class DevicePictures:
             # One at a time: two would not be quicker. But the next begins while the GPU is still at this one.
             with DECODING:
                 began = time.perf_counter()
-                with self._on(self.stream):
+                with self._on(self.decoding):
                     decoded = self.decoder(encoded)
-                    done = self._event()
+                    done = self._event(self.decoding)
             if done is not None:
                 done.synchronize()
         # nvJPEG raises RuntimeError on whatever it does not like.
@@ -290,17 +294,11 @@ class DevicePictures:
         if not self.cuda:
             return memory
         held.append(memory)
-        with torch.cuda.stream(self.stream):
-            target = torch.empty(memory.shape, dtype=memory.dtype, device=self.device)
-            free = torch.cuda.Event()
-            free.record(self.stream)
-        # The memory may have been another kernel's until a moment ago.
-        self.copies.wait_event(free)  # type: ignore[union-attr]
         with torch.cuda.stream(self.copies):
-            began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            began.record(self.copies)
+            target = torch.empty(memory.shape, dtype=memory.dtype, device=self.device)
+            began = self._event(self.copies)
             target.copy_(memory, non_blocking=True)
-            ended.record(self.copies)
+            ended = self._event(self.copies)
         self.stream.wait_event(ended)
         events[f"{name} {len(events)}"] = (began, ended)
         return target
@@ -336,25 +334,24 @@ class DevicePictures:
         with self._on(self.stream):
             dtype = torch_dtype(stage.spec.dtype)
             out = torch.empty((count, *known), dtype=dtype, device=self.device)
-            began = self._event()
+            began = self._event(self.stream)
             everything = joined(parts, count)
             resample(
                 everything.sources, everything.boxes, everything.flip, out, filter=stage.filter,
                 channels_first=stage.channels_first, scale=scale, offset=offset, upload=self._upload(held),
             )  # fmt: skip
-            ended = self._event()
-        # nvJPEG writes on a stream of its own, which does not wait for ours: what the kernel reads must not
-        # be given out again before it has been read.
+            ended = self._event(self.stream)
         held.append(everything.sources.kept)
         if self.cuda:
             self._hold(Timed({**events, "augment": (began, ended)}, ended, held))
         return out
 
-    def _event(self) -> Any:
+    def _event(self, stream: Any) -> Any:
         if not self.cuda:
             return None
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(self.stream)
+        # Who waits for it sleeps: the engine's threads need the processors.
+        event = torch.cuda.Event(enable_timing=True, blocking=True)
+        event.record(stream)
         return event
 
     # -- what is under way -----------------------------------------------------------------------------

@@ -67,11 +67,13 @@ class Delivery:
         memory: U8 = torch.empty(size, dtype=torch.uint8, pin_memory=self._cuda).numpy()
         return memory
 
-    def pictures(self, engine: Any, decode: str, share: float | None, ahead: int) -> Any:
+    def pictures(self, engine: Any, decode: str | None, share: float | None, ahead: int) -> Any:
         """What makes pictures on the device; None where they are made here, and copied."""
-        split = Split(decode, share)
-        if not self._cuda and split.mode in ("auto", "cpu"):
+        if decode is None:
+            if share is not None:
+                raise OptionError('gpu_share says how decode="hybrid" splits; without it nothing is split')
             return None
+        split = Split(decode, share)
         # It imports this module.
         return importlib.import_module("batchplant.interop.device").DevicePictures(self, engine, split, ahead)
 
