@@ -357,6 +357,17 @@ def test_lies_about_cells():
         pieces_of(data).rows(0, ints(0), ints(0))
 
 
+@given(st.lists(st.integers(0, 4), min_size=1), st.data())
+def test_pieces_of_numbers(sizes, data):
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    some = data.draw(st.lists(st.integers(0, max(0, int(starts[-1]) - 1)), max_size=9 if starts[-1] else 0))
+    piece, row = _native.pieces_of(starts, ints(*some))
+    assert (starts[piece] + row).tolist() == some
+    assert all(0 <= at < sizes[one] for one, at in zip(piece, row, strict=True))
+    with pytest.raises(IndexError):
+        _native.pieces_of(starts, ints(-1))
+
+
 @given(st.lists(st.integers(-5, 5)))
 def test_distinct_numbers(numbers):
     found, places = _native.distinct(ints(*numbers))

@@ -144,6 +144,29 @@ std::tuple<std::vector<int64_t>, Numbers> distinct(const Int64s& numbers) {
     return {std::move(found), Numbers(plain, {n}, owner_of(place))};
 }
 
+// The piece that every number falls into, and its place there: pieces begin at `starts`, which ascend and end with
+// the end of the last. The caller has checked that the numbers are there.
+std::tuple<Numbers, Numbers> pieces_of(const Int64s& starts, const Int64s& numbers) {
+    const size_t n = numbers.size();
+    const int64_t *first = starts.data(), *end = first + starts.size();
+    auto piece = std::make_unique_for_overwrite<int64_t[]>(n), row = std::make_unique_for_overwrite<int64_t[]>(n);
+    // Pieces are often of one size, and then the quotient tells.
+    const int64_t each = starts.size() > 1 ? std::max<int64_t>(first[1] - first[0], 1) : 1;
+    for (size_t i = 0; i < n; ++i) {
+        const int64_t number = numbers.data()[i];
+        const int64_t guess = number / each;
+        const bool right = number >= 0 && static_cast<uint64_t>(guess) + 1 < starts.size() && first[guess] <= number &&
+                           number < first[guess + 1];
+        const int64_t* after = right ? first + guess + 1 : std::upper_bound(first, end, number);
+        if (after == first) throw_bad_run(static_cast<int64_t>(i));
+        piece[i] = after - first - 1;
+        row[i] = numbers.data()[i] - after[-1];
+    }
+    int64_t *pieces = piece.get(), *rows = row.get();
+    Numbers found(pieces, {n}, owner_of(piece));
+    return {found, Numbers(rows, {n}, owner_of(row))};
+}
+
 }  // namespace
 
 void bind_gather(nb::module_& module) {
@@ -162,6 +185,8 @@ void bind_gather(nb::module_& module) {
     module.def("gather_strided", gather_strided, nb::arg("data").noconvert(), nb::arg("start"), nb::arg("stride"),
                nb::arg("width"), nb::arg("row").noconvert(), nb::arg("look") = false,
                "Rows of one width, row i beginning at start + i * stride; look as above.");
+    module.def("pieces_of", pieces_of, nb::arg("starts").noconvert(), nb::arg("numbers").noconvert(),
+               "The piece that every number falls into, and its place there.");
     module.def("distinct", distinct, nb::arg("numbers").noconvert(),
                "The numbers that occur, ascending, and for each number its place among them.");
 }

@@ -95,11 +95,16 @@ class Pieces:
     def cells(
         self, piece: npt.NDArray[np.int64], row: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Cells picked by piece and row, one after another: data and offsets. IndexError if one is not there."""
+        """Cells picked by piece and row, one after another: data and offsets. IndexError if any is not."""
     def rows(
         self, width: int, piece: npt.NDArray[np.int64], row: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint8]:
         """Rows of one width picked by piece and row, one after another. IndexError if any is not there."""
+
+def pieces_of(
+    starts: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The piece that every number falls into, and its place there; pieces begin at starts, which ascend."""
 
 def distinct(numbers: npt.NDArray[np.int64]) -> tuple[list[int], npt.NDArray[np.int64]]:
     """The numbers that occur, ascending, and for each number its place among them."""

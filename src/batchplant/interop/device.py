@@ -65,10 +65,10 @@ class DevicePictures:
             if split.mode in ("gpu", "hybrid"):
                 raise OptionError(f'decode="{split.mode}" needs torchvision, whose nvJPEG decodes on the GPU')
             split.mode, split.share = "cpu", 0.0
-        # Memory that was freed on a stream goes to the next who asks on that stream, since what is done there
-        # is done in order. nvJPEG writes on a stream of its own, so what it fills must never have been anybody
-        # else's: copies and decoded pictures come from streams that nothing else takes memory on, and are held
-        # until the kernel has read them.
+        # Memory that was freed on a stream goes to the next who asks on that stream, since what is done
+        # there is done in order. nvJPEG writes on a stream of its own, so what it fills must never have been
+        # anybody else's: copies and decoded pictures come from streams that nothing else takes memory on, and
+        # are held until the kernel has read them.
         self.copies, self.decoding = (torch.cuda.Stream(self.device) if self.cuda else None for _ in range(2))
         self._feeding = ThreadPoolExecutor(2, thread_name_prefix="batchplant-gpu")
         self._last_decoded = 0.0

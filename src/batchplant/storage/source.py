@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import weakref
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,10 @@ RANGE_GAP = 1 << 20
 RANGE_MOST = 64 << 20
 # Fewer runs than this are not worth asking where they are.
 FETCH_LEAST = 4
+# Where runs were in memory, this many times later it is looked again.
+LOOK_EVERY = 16
+
+T = TypeVar("T")
 
 
 def is_remote(path: str) -> bool:
@@ -171,6 +175,9 @@ class MappedSource(Source):
             super().__init__(path, facts.st_size)
             self.data: U8 = _native.map_file(file.fileno())
         self._identity = facts.st_dev, facts.st_ino
+        # Whether the last runs were in memory, and how many times it was asked: a guess is good enough, so
+        # threads need no lock.
+        self._was_warm, self._turn = False, 0
         # To others Linux does not tell which pages of a mapping are in memory.
         self._told = os.geteuid() in (0, facts.st_uid) or os.access(path, os.W_OK)
         _MAPPED[path] = self
@@ -187,7 +194,7 @@ class MappedSource(Source):
         # In one step what the methods below do one by one.
         if self.told(starts):
             starts, sizes = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
-            found = _native.gather_runs(self.data, starts, sizes, len(starts) >= FETCH_LEAST)
+            found = self._seen(_native.gather_runs(self.data, starts, sizes, self._look(starts)))
             if found is not None:
                 return Ragged(*found)
         return super().gather(starts, sizes)
@@ -195,8 +202,9 @@ class MappedSource(Source):
     def gather_rows(self, start: int, stride: int, width: int, rows: I64) -> U8:
         self._check_open()
         if self.told(rows):
-            found = _native.gather_strided(
-                self.data, start, stride, width, np.ascontiguousarray(rows), len(rows) >= FETCH_LEAST
+            rows = np.ascontiguousarray(rows)
+            found = self._seen(
+                _native.gather_strided(self.data, start, stride, width, rows, self._look(rows))
             )
             if found is not None:
                 return found.reshape(-1, width)
@@ -208,11 +216,25 @@ class MappedSource(Source):
         self._check_open()
         if self.told(starts):
             starts, sizes, which = map(np.ascontiguousarray, (starts, sizes, which))
-            look = len(starts) >= FETCH_LEAST
-            found = _native.gather_runs_crc32(self.data, starts, sizes, sums, which, look)
+            look = self._look(starts)
+            found = self._seen(_native.gather_runs_crc32(self.data, starts, sizes, sums, which, look))
             if found is not None:
                 return Ragged(found[0], found[1]), found[2]
         return super().gather_checked(starts, sizes, sums, which)
+
+    def _look(self, runs: I64) -> bool:
+        """Whether to look if runs are in memory. Where the last were, not always: it takes time, too."""
+        self._turn += 1
+        return len(runs) >= FETCH_LEAST and (not self._was_warm or self._turn % LOOK_EVERY == 0)
+
+    def is_warm(self) -> bool:
+        """Whether the last runs were in memory, and it is not the time to look again."""
+        self._turn += 1
+        return self._was_warm and self._turn % LOOK_EVERY != 0
+
+    def _seen(self, found: T | None) -> T | None:
+        self._was_warm = found is not None
+        return found
 
     def told(self, starts: I64) -> bool:
         """Whether it can be told if these runs are in memory, or does not matter: they are few."""

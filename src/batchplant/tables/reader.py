@@ -79,8 +79,7 @@ class TableReader(Reader):
 
     def _units_of(self, indices: I64) -> tuple[I64, I64]:
         """The unit of every sample, and its row there."""
-        units = np.searchsorted(self._starts, indices, side="right") - 1
-        return units, indices - self._starts[units]
+        return _native.pieces_of(self._starts, np.ascontiguousarray(indices))
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         names = tuple(fields)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import _native
 from ...codecs.arrow import from_arrow, pyarrow, schema_of
 from ...codecs.arrow.infer import check_names
 from ...codecs.arrow.types import is_file_struct
@@ -222,6 +223,7 @@ class ArrowReader(TableReader):
         self._firsts = np.cumsum([0, *(len(part.rows) for part in self._parts)])
         self._part_of_unit = np.repeat(np.arange(len(self._parts)), np.diff(self._firsts))
         self._found_places: dict[str, list[Places] | None] = {}
+        self._found_values: dict[str, _native.Pieces] = {}
 
     def _joined(self, given: Any) -> Schema:
         first = self._parts[0]
@@ -324,6 +326,12 @@ class ArrowReader(TableReader):
         return Columns((name, found[name]) for name in fields)
 
     def _gather(self, name: str, places: list[Places], units: I64, rows: I64, indices: I64) -> Column:
+        cell = self.schema[name].cell
+        source = self._parts[0].source
+        plain = len(self._parts) == 1 and cell is not None and places[0].offsets is None
+        if plain and isinstance(source, MappedSource) and source.is_warm():
+            values = self._values(name, places[0]).rows(places[0].shape.width, units, rows)
+            return values.view(cell[0]).reshape(len(units), *cell[1])  # type: ignore[index]
         start, size = self._located(places, units, rows, indices)
         if len(self._parts) == 1:
             found = self._parts[0].source.gather(start, size)
@@ -332,8 +340,16 @@ class ArrowReader(TableReader):
             found = Ragged(np.empty(offsets[-1], dtype=np.uint8), offsets)
             for part, at in self._each_part(units):
                 self._parts[part].source.gather_into(start[at], size[at], found.data, offsets[:-1][at])
-        cell = self.schema[name].cell
         return found if cell is None else found.data.view(cell[0]).reshape(len(units), *cell[1])
+
+    def _values(self, name: str, places: Places) -> _native.Pieces:
+        """The values of a field whose cells have one width, a piece for each batch."""
+        if name not in self._found_values:
+            pieces, source = _native.Pieces(len(places.values)), self._parts[0].source
+            for number, (start, size) in enumerate(zip(places.values, places.sizes, strict=True)):
+                pieces.put(number, source.view(int(start), int(size)))
+            self._found_values[name] = pieces
+        return self._found_values[name]
 
     def facts(self) -> dict[str, Any]:
         first = self._parts[0]
@@ -355,6 +371,7 @@ class ArrowReader(TableReader):
 
     def close(self) -> None:
         super().close()
+        self._found_values.clear()
         for part in self._parts:
             part.close()
 
