@@ -133,12 +133,29 @@ std::optional<Data> gather_strided(const Bytes& data, int64_t start, int64_t str
 
 std::tuple<std::vector<int64_t>, Numbers> distinct(const Int64s& numbers) {
     const size_t n = numbers.size();
-    std::vector<int64_t> found(numbers.data(), numbers.data() + n);
-    std::sort(found.begin(), found.end());
-    found.erase(std::unique(found.begin(), found.end()), found.end());
+    const int64_t* given = numbers.data();
     auto place = std::make_unique_for_overwrite<int64_t[]>(n);
-    for (size_t i = 0; i < n; ++i) {
-        place[i] = std::lower_bound(found.begin(), found.end(), numbers.data()[i]) - found.begin();
+    std::vector<int64_t> found;
+    const auto [low, high] = std::minmax_element(given, given + n);
+    // Numbers near each other are marked in a table; others have to be sorted.
+    constexpr uint64_t near = 1 << 14;
+    const uint64_t range = n == 0 ? 0 : static_cast<uint64_t>(*high) - static_cast<uint64_t>(*low);
+    if (n > 0 && range < near) {
+        std::vector<int64_t> known(range + 1, -1);
+        for (size_t i = 0; i < n; ++i) known[static_cast<size_t>(given[i] - *low)] = 0;
+        for (size_t at = 0; at <= range; ++at) {
+            if (known[at] < 0) continue;
+            known[at] = static_cast<int64_t>(found.size());
+            found.push_back(*low + static_cast<int64_t>(at));
+        }
+        for (size_t i = 0; i < n; ++i) place[i] = known[static_cast<size_t>(given[i] - *low)];
+    } else {
+        found.assign(given, given + n);
+        std::sort(found.begin(), found.end());
+        found.erase(std::unique(found.begin(), found.end()), found.end());
+        for (size_t i = 0; i < n; ++i) {
+            place[i] = std::lower_bound(found.begin(), found.end(), given[i]) - found.begin();
+        }
     }
     int64_t* plain = place.get();
     return {std::move(found), Numbers(plain, {n}, owner_of(place))};

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import _native
 from ..chunks import ChunkCache
-from ..columns import I64, Column, Columns, Ragged, as_bytes, starts_of
+from ..columns import I64, Column, Columns, Flags, Ragged, as_bytes, starts_of
 from ..errors import BatchplantError, DamagedError
 from ..reader import Reader
 
@@ -86,33 +86,32 @@ class TableReader(Reader):
         if not len(indices):
             return self._nothing(names)
         units, rows = self._units_of(indices)
-        if (units == units[0]).all():
-            return taken(self._unit(int(units[0]), names).columns, rows)
         used, piece = _native.distinct(units)
+        if len(used) == 1:
+            return taken(self._unit(used[0], names).columns, rows)
+        window = self._window
+        # One batch after another asks for the same units.
+        if window is not None and window.names == names and window.numbers == used:
+            return _picked(window, piece, rows)
         kept = self._cache.all_of([(unit, names) for unit in used])
         if kept is not None:
-            return self._picked(kept, piece, rows)
+            self._window = _Window(used, names, kept)
+            return _picked(self._window, piece, rows)
         parts, done = [], 0
         while done < len(used):
             # All units of a batch at a time, unless they are more than the cache may hold.
             units_here = [self._unit(used[done], names)]
             most = max(1, self._cache.most // max(1, units_here[0].size))
             units_here += [self._unit(unit, names) for unit in used[done + 1 : done + most]]
+            window = _Window(used[done : done + len(units_here)], names, units_here)
             if len(units_here) == len(used):
-                return self._picked(units_here, piece, rows)
+                self._window = window
+                return _picked(window, piece, rows)
             here = np.flatnonzero((piece >= done) & (piece < done + len(units_here)))
-            parts.append((here, _picked(_Window(units_here), piece[here] - done, rows[here])))
+            parts.append((here, _picked(window, piece[here] - done, rows[here])))
             done += len(units_here)
         back = np.argsort(np.concatenate([here for here, _ in parts]))
         return Columns.concat([columns for _, columns in parts]).take(back)
-
-    def _picked(self, units: list[Unit], piece: I64, rows: I64) -> Columns:
-        """Row ``rows[i]`` of ``units[piece[i]]`` at place i."""
-        window = self._window
-        # One batch after another asks for the same units.
-        if window is None or window.units != units:
-            window = self._window = _Window(units)
-        return _picked(window, piece, rows)
 
     def _nothing(self, fields: Sequence[str]) -> Columns:
         found = Columns()
@@ -185,15 +184,20 @@ class Unit:
 class _Window:
     """Some units, their bytes at hand: batches take rows from all over them."""
 
-    def __init__(self, units: list[Unit]) -> None:
-        self.units = units
+    def __init__(self, numbers: list[int], names: tuple[str, ...], units: list[Unit]) -> None:
+        self.numbers, self.names = numbers, names
+        self.first = units[0].columns
         self.pieces: dict[str, _native.Pieces] = {}
-        for name in units[0].columns:
+        # Of columns in which cells may be missing, for each unit; None where all are there.
+        self.valid: dict[str, list[Flags | None]] = {}
+        for name in names:
             pieces = self.pieces[name] = _native.Pieces(len(units))
             for number, unit in enumerate(units):
                 column = unit.columns[name]
                 if isinstance(column, Ragged):
                     pieces.put(number, column.data, column.offsets)
+                    if column.valid is not None:
+                        self.valid.setdefault(name, [None] * len(units))[number] = column.valid
                 else:
                     pieces.put(number, as_bytes(column))
 
@@ -225,21 +229,21 @@ def taken(columns: Columns, rows: I64) -> Columns:
 
 
 def _picked(window: _Window, piece: I64, rows: I64) -> Columns:
-    return Columns((name, _picked_column(window, name, piece, rows)) for name in window.pieces)
+    """Row ``rows[i]`` of unit ``piece[i]`` of the window at place i."""
+    return Columns((name, _picked_column(window, name, piece, rows)) for name in window.names)
 
 
 def _picked_column(window: _Window, name: str, piece: I64, rows: I64) -> Column:
-    first, pieces = window.units[0].columns[name], window.pieces[name]
+    first, pieces = window.first[name], window.pieces[name]
     if not isinstance(first, Ragged):
         width = first.dtype.itemsize * math.prod(first.shape[1:])
         values = pieces.rows(width, piece, rows) if width else np.empty(0, np.uint8)
         return values.view(first.dtype).reshape(len(rows), *first.shape[1:])
     cells = Ragged(*pieces.cells(piece, rows))
-    ragged = [one for unit in window.units if isinstance(one := unit.columns[name], Ragged)]
-    if any(one.valid is not None for one in ragged):
+    if name in window.valid:
         cells.valid = np.ones(len(rows), dtype=np.bool_)
-        for number, one in enumerate(ragged):
-            if one.valid is not None:
+        for number, valid in enumerate(window.valid[name]):
+            if valid is not None:
                 here = piece == number
-                cells.valid[here] = one.valid[rows[here]]
+                cells.valid[here] = valid[rows[here]]
     return cells
