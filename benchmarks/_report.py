@@ -148,6 +148,24 @@ def codecs(found: dict[str, Any]) -> Iterator[str]:
     yield machine(found)
 
 
+def gpu(found: dict[str, Any]) -> Iterator[str]:
+    titles = {"jpeg256": "JPEG 256 px", "jpeg500": "JPEG 500 px", "raw256": "raw 256×256"}
+    for name, title in titles.items():
+        if one := found.get(name):
+            limit = {side: {key: speed[key] / one["limit"][key] for key in speed}
+                     for side, speed in one["images/s"].items() if "batchplant" in side}  # fmt: skip
+            yield per_second(f"{title}, images/s", one["images/s"], limit, "part of the limit")
+    if one := found.get("step"):
+        shown = [[f"{one[key][which]:.1%}" for which in ("median", "best")] for key in ("waited", "longer")]
+        yield table([
+            ["training step", "median", "best"],
+            ["waited for data", *shown[0]],
+            ["takes longer by", *shown[1]],
+        ])  # fmt: skip
+    yield f"On an {found['gpu']}, PyTorch {found['torch']}, batches of {found['batch']}. "
+    yield machine(found)
+
+
 SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "loader": loader,
     "loader-threads": loader_threads,
@@ -155,6 +173,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "tables": tables,
     "arrays": arrays,
     "codecs": codecs,
+    "gpu": gpu,
     "convert": convert,
     "open": opening,
 }

@@ -161,7 +161,7 @@ def convert(
     writer = create_with(
         os.fspath(target), chosen.rename(names), options, format=target_format, shard_size=shard_size,
         shard_samples=shard_samples,
-        **{**_metadata(reader, os.fspath(target), target_format), **(target_options or {})},
+        **{**_metadata(reader, os.fspath(target), target_format, chosen, names), **(target_options or {})},
     )  # fmt: skip
     identity = {
         "source": reader.path, "samples": len(reader), "fields": chosen.to_json(), "rename": names,
@@ -184,11 +184,20 @@ def convert(
     return Conversion(writer.files, writer.written, skipped, time.monotonic() - began, start, remarks)
 
 
-def _metadata(reader: Reader, target: str, format: str | None) -> dict[str, Any]:
-    """What a model says about itself, where the target can hold that too."""
-    found = getattr(reader, "metadata", None)
+def _metadata(
+    reader: Reader, target: str, format: str | None, chosen: Schema, names: Mapping[str, str]
+) -> dict[str, Any]:
+    """What a model or a file says about itself and its fields, where the target can hold that too."""
     writer = (get_format(format) if format is not None else format_of_target(target)).writer
-    return {"metadata": dict(found)} if found and writer and "metadata" in own_options(writer) else {}
+    can = own_options(writer) if writer else ()
+    found: dict[str, Any] = {}
+    if "metadata" in can and getattr(reader, "metadata", None):
+        found["metadata"] = dict(reader.metadata)  # type: ignore[attr-defined]
+    if "attributes" in can and getattr(reader, "attributes", None):
+        attributes: dict[str, Any] = reader.attributes  # type: ignore[attr-defined]
+        kept = {name: values for name, values in attributes.items() if name == "" or name in chosen}
+        found["attributes"] = {names.get(name, name): values for name, values in kept.items()}
+    return found
 
 
 def _stamp(path: str) -> list[int] | None:

@@ -253,6 +253,9 @@ def test_h5py_reads_what_we_write(tmp_path):
         assert file.attrs["title"] == "größe"
     with bp.open(tmp_path / "a.h5") as reader:
         assert reader.attributes == {"": {"title": "größe"}, "text": {"codes": [0, 1, 2]}}
+    bp.convert(tmp_path / "a.h5", tmp_path / "b.h5", fields=["text", "maybe"], rename={"text": "said"})
+    with bp.open(tmp_path / "b.h5") as reader:
+        assert reader.attributes == {"": {"title": "größe"}, "said": {"codes": [0, 1, 2]}}
         assert list(bp.open(tmp_path / "a.h5", fields=["maybe"])) == [{"maybe": 0.5}, {"maybe": None}]
 
 
