@@ -1,6 +1,9 @@
 """Pictures made on a device. The same plan runs on the CPU, where these tests always run, and on a GPU."""
 
 import io
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -356,3 +359,47 @@ def test_memory_stays_bounded_when_nobody_waits(raw):
     torch.cuda.synchronize()
     assert torch.cuda.max_memory_allocated() <= 1.5 * before + (32 << 20)
     loader.close()
+
+
+# --- the kernels, without a GPU -----------------------------------------------------------------------------
+
+INTERPRETED = """
+import contextlib, sys
+import numpy as np, torch
+torch.cuda.device = lambda device: contextlib.nullcontext()
+from batchplant.interop import kernel, resample as by_torch
+
+rng = np.random.default_rng(0)
+for filter in ("area", "bilinear", "bicubic"):
+    for size in ((24, 20), (50, 9)):
+        sizes = rng.integers(12, 60, (5, 2))
+        pictures = [torch.from_numpy(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for h, w in sizes]
+        boxes = np.array([[*rng.integers(0, 4, 2), w - 3, h - 2] for h, w in sizes], dtype=np.float64)
+        start = np.array([one.data_ptr() for one in pictures])
+        strides = np.stack([sizes[:, 1] * 3, np.full(5, 3), np.ones(5, np.int64)], axis=1)
+        sources = by_torch.Sources(start, strides, sizes, np.zeros(5, np.int64), pictures, pictures)
+        want, got = (torch.empty((5, *size, 3), dtype=torch.uint8) for _ in range(2))
+        how = {"filter": filter, "channels_first": False, "scale": None, "offset": None}
+        flip = np.array([0, 1, 0, 1, 1])
+        by_torch.resample(sources, boxes, flip, want, upload=torch.from_numpy, **how)
+        facts = np.concatenate([
+            boxes.view(np.int64), sizes, start[:, None], strides, flip[:, None],
+        ], axis=1)
+        table = torch.from_numpy(np.ascontiguousarray(facts))
+        counts = [by_torch.most_taps(filter, boxes[:, 3 - s] - boxes[:, 1 - s], size[s]) for s in (0, 1)]
+        rows, columns = (kernel.taps(table, size, side, counts[side], filter) for side in (0, 1))
+        kernel.resample(table, rows, columns, got, got.stride(), size, filter, None, None)
+        apart = (got.int() - want.int()).abs().max().item()
+        assert apart <= 1, (filter, size, apart)
+"""
+
+
+@pytest.mark.skipif(HAS_CUDA, reason="the kernels themselves run there")
+def test_the_kernels_do_what_torch_does():
+    """Triton can interpret kernels; where it is installed, that is how they are tried without a GPU."""
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", INTERPRETED],
+        env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

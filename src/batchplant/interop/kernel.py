@@ -19,6 +19,17 @@ TAPS = 256
 _LAUNCHING = threading.Lock()
 
 
+@triton.jit
+def _curve(x, filter: tl.constexpr):
+    """How much a source pixel counts at this distance, as Pillow has it."""
+    if filter == 1:
+        part = tl.maximum(1.0 - x, 0.0)
+    else:
+        far = tl.where(x < 2.0, (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5, 0.0)
+        part = tl.where(x < 1.0, (1.5 * x - 2.5) * x * x + 1.0, far)
+    return part
+
+
 @triton.jit(do_not_specialize=["result", "count", "height", "width", "total"])
 def _taps(
     table, first, weight, result, count, height, width, total,
@@ -82,24 +93,10 @@ def _taps(
         tl.store(first + at, start.to(tl.int32), mask=inside)
         whole = tl.zeros((block,), dtype=tl.float64)
         for k in range(count):
-            x = tl.abs((start + k - center + 0.5) / stretched)
-            if filter == 1:
-                part = tl.maximum(1.0 - x, 0.0)
-            else:
-                part = tl.where(
-                    x < 1.0, (1.5 * x - 2.5) * x * x + 1.0,
-                    tl.where(x < 2.0, (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5, 0.0),
-                )  # fmt: skip
+            part = _curve(tl.abs((start + k - center + 0.5) / stretched), filter)
             whole += tl.where(start + k < last, part, 0.0)
         for k in range(count):
-            x = tl.abs((start + k - center + 0.5) / stretched)
-            if filter == 1:
-                part = tl.maximum(1.0 - x, 0.0)
-            else:
-                part = tl.where(
-                    x < 1.0, (1.5 * x - 2.5) * x * x + 1.0,
-                    tl.where(x < 2.0, (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5, 0.0),
-                )  # fmt: skip
+            part = _curve(tl.abs((start + k - center + 0.5) / stretched), filter)
             part = tl.where(start + k < last, part, 0.0) / whole
             tl.store(places + k, part.to(tl.float32), mask=inside)
 

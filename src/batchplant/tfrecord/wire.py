@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ..codecs.protobuf import block, varint
 from ..errors import DecodeError
 
+__all__ = ["block", "fields", "read_varint", "signed", "varint", "varints"]
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _MASK = (1 << 64) - 1
 
 
-def varint(value: int) -> bytes:
-    """An integer in groups of 7 bits; a negative one as its 64-bit two's complement."""
-    value &= _MASK
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def varints(values: Iterable[int]) -> bytes:
     return b"".join(map(varint, values))
-
-
-def block(number: int, content: bytes) -> bytes:
-    """A field that has a length: bytes, text, a message or packed numbers."""
-    return varint(number << 3 | BYTES) + varint(len(content)) + content
 
 
 def read_varint(data: memoryview, at: int) -> tuple[int, int]:
