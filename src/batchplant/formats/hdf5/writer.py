@@ -140,8 +140,8 @@ class Hdf5Writer(Writer):
         # Newer layouts keep checksums of the metadata; every HDF5 since 2016 reads them.
         # Large runs begin at a page: a row then lies in as few pages as it can.
         aligned = {"alignment_threshold": 1 << 16, "alignment_interval": 4096}
-        name = self.partial.folder / FILE
-        with self._library.File(name, "w", libver="v110", track_order=True, **aligned) as file:
+        target = self.partial.folder / FILE
+        with self._library.File(target, "w", libver="v110", track_order=True, **aligned) as file:
             rows = 0
             for name, field in self.schema.items():
                 where = name.replace(".", "/")
