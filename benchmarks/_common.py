@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -110,6 +110,17 @@ def arguments(about: str, rounds: int = 5) -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=rounds, help=f"default {rounds}")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for JSON and figure")
     return parser
+
+
+def part_arguments(about: str, parts: Iterable[str]) -> argparse.Namespace:
+    """The command line of a benchmark that has parts, of which some can be chosen."""
+    parser = arguments(about)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts), help="default: all")
+    parser.add_argument("--quick", action="store_true", help="little data, two rounds: does it run at all?")
+    args = parser.parse_args()
+    args.rounds = 2 if args.quick else args.rounds
+    return args
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import all_of, arguments, bars, interleaved, others, save, timed, workplace
+from _common import all_of, bars, interleaved, others, part_arguments, save, timed, workplace
 
 import batchplant
 from batchplant import _native
@@ -138,12 +138,7 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], Found]] = {"copies": copie
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default: all")
-    parser.add_argument("--quick", action="store_true", help="little data, two rounds: does it run at all?")
-    args = parser.parse_args()
-    args.rounds = 2 if args.quick else args.rounds
+    args = part_arguments(__doc__ or "", PARTS)
     results: Found = {"rounds": args.rounds, "batch": BATCH}
     with workplace() as folder, others(results):
         for name in args.parts:

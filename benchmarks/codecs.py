@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from _common import arguments, bars, interleaved, others, photos, save, timed
+from _common import bars, interleaved, others, part_arguments, photos, save, timed
 
 from batchplant import _native
 from batchplant.codecs import image
@@ -296,12 +296,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Found]] = {
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default: all")
-    parser.add_argument("--quick", action="store_true", help="little data, two rounds: does it run at all?")
-    args = parser.parse_args()
-    args.rounds = 2 if args.quick else args.rounds
+    args = part_arguments(__doc__ or "", PARTS)
     results: Found = {"rounds": args.rounds, "batch": BATCH, "side": SIDE}
     with others(results):
         for name in args.parts:

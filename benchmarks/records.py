@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import all_of, arguments, bars, interleaved, others, photos, save, timed, workplace
+from _common import all_of, bars, interleaved, others, part_arguments, photos, save, timed, workplace
 from _record_peers import PEERS, TF_EXAMPLES
 
 import batchplant
@@ -275,12 +275,7 @@ def figure(args: argparse.Namespace, results: Found) -> None:
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default: all")
-    parser.add_argument("--quick", action="store_true", help="little data, two rounds: does it run at all?")
-    args = parser.parse_args()
-    args.rounds = 2 if args.quick else args.rounds
+    args = part_arguments(__doc__ or "", PARTS)
     results: Found = {"rounds": args.rounds, "batch": BATCH}
     began = time.perf_counter()
     with workplace() as folder, others(results):

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
-from _common import arguments, bars, interleaved, others, save, timed, workplace
+from _common import bars, interleaved, others, part_arguments, save, timed, workplace
 
 import batchplant
 from batchplant.loader import Loader
@@ -183,12 +183,7 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], Found]] = {
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default: all")
-    parser.add_argument("--quick", action="store_true", help="little data, two rounds: does it run at all?")
-    args = parser.parse_args()
-    args.rounds = 2 if args.quick else args.rounds
+    args = part_arguments(__doc__ or "", PARTS)
     results: Found = {"rounds": args.rounds}
     with workplace() as folder, others(results):
         for name in args.parts:

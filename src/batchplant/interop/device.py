@@ -120,7 +120,7 @@ class DevicePictures:
         if failed:
             return None
         if len(cpu):
-            parts.append(self._sent(part, cpu, batch, events, held))
+            parts.append(self._sent(part, cpu, events, held))
         if done is not None:
             rows = np.flatnonzero(gpu)
             found = None if done[0] is None else self._from_gpu(done[0], batch, rows)
@@ -129,7 +129,7 @@ class DevicePictures:
                 part = self._on_cpu(executor, batch, rows, ids, epoch, failed, prepared)
                 if failed:
                     return None
-                found = self._sent(part, rows, batch, events, held)
+                found = self._sent(part, rows, events, held)
             else:
                 self.split.learn((len(cpu), spent), (len(rows), done[1]))
                 self._count("decode gpu", done[1])
@@ -250,10 +250,10 @@ class DevicePictures:
         failed.update({int(rows[row]): error for row, error in wrong.items()})
         return out
 
-    def _sent(self, out: Any, rows: I64, batch: Pictures, events: dict[str, Any], held: list[Any]) -> Part:
+    def _sent(self, out: Any, rows: I64, events: dict[str, Any], held: list[Any]) -> Part:
         """What the engine made, on the device: pictures of the right size already."""
         count, height, width, channels = out.shape
-        whole = self._copied(torch.from_numpy(out), "copy", events, held)
+        whole = self._copied(torch.from_numpy(out), events, held)
         start = whole.data_ptr() + np.arange(count, dtype=np.int64) * (height * width * channels)
         strides = np.tile(np.array([width * channels, channels, 1], np.int64), (count, 1))
         sizes = np.tile(np.array([height, width], np.int64), (count, 1))
@@ -281,7 +281,7 @@ class DevicePictures:
             cells.bases, np.ascontiguousarray(cells.base[rows]),
             np.ascontiguousarray(cells.start[rows]) + top * line, sizes, memory, places[:-1].copy(),
         )  # fmt: skip
-        whole = self._copied(torch.from_numpy(memory)[: int(places[-1])], "copy", events, held)
+        whole = self._copied(torch.from_numpy(memory)[: int(places[-1])], events, held)
         high = bottom - top
         views = RawViews(whole, places, high, shape)
         strides = np.stack([line, shape[:, 2], np.ones_like(line)], axis=1)
@@ -289,7 +289,7 @@ class DevicePictures:
         source = Sources(start, strides, shape[:, :2].copy(), top, views, whole)
         return Part(rows, source, boxes, None if batch.flip is None else batch.flip[rows])
 
-    def _copied(self, memory: Any, name: str, events: dict[str, Any], held: list[Any]) -> Any:
+    def _copied(self, memory: Any, events: dict[str, Any], held: list[Any]) -> Any:
         """On the device; the stream of the kernels waits for the copy."""
         if not self.cuda:
             return memory
@@ -300,7 +300,7 @@ class DevicePictures:
             target.copy_(memory, non_blocking=True)
             ended = self._event(self.copies)
         self.stream.wait_event(ended)
-        events[f"{name} {len(events)}"] = (began, ended)
+        events[f"copy {len(events)}"] = (began, ended)
         return target
 
     def _upload(self, held: list[Any]) -> Callable[[Any], Any]:
