@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -168,7 +169,12 @@ def bars(out: Path, name: str, title: str, unit: str, groups: dict[str, dict[str
     figure, axes = plt.subplots(1, len(groups), figsize=(4.2 * len(groups), 3.2), squeeze=False)
     for axis, (group, values) in zip(axes[0], groups.items(), strict=True):
         colours = ["#2a6f97" if "batchplant" in label else "#b0b7bf" for label in values]
-        drawn = axis.bar(list(values), list(values.values()), color=colours, width=0.6)
+        # As long as the room under a bar allows.
+        wrapped = [
+            textwrap.fill(label, max(9, 48 // len(values)), break_long_words=False) for label in values
+        ]
+        drawn = axis.bar(wrapped, list(values.values()), color=colours, width=0.6)
+        axis.tick_params(axis="x", labelsize=8)
         axis.bar_label(
             drawn, fmt=lambda value: f"{value:,.3g}" if value < 100 else f"{value:,.0f}", padding=2
         )

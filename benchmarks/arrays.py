@@ -152,7 +152,7 @@ def main() -> None:
         }
     for format, one in results.get("chunks", {}).items():
         groups[f"{format} chunks, shuffled, thousand rows/s"] = {
-            name.replace(" ", "\n"): speed["median"] / 1e3 for name, speed in one["rows/s"].items()
+            name: speed["median"] / 1e3 for name, speed in one["rows/s"].items()
         }
     bars(args.out, "arrays", "Arrays", "", groups)
 

@@ -317,7 +317,7 @@ def main() -> None:
 
 
 def median(speeds: dict[str, dict[str, float]]) -> dict[str, float]:
-    return {name.replace(", ", "\n"): one["median"] for name, one in speeds.items()}
+    return {name: one["median"] for name, one in speeds.items()}
 
 
 if __name__ == "__main__":

@@ -268,7 +268,7 @@ def figure(args: argparse.Namespace, results: Found) -> None:
         found = results["loading"]["images/s"]
         groups["JPEG 256 px, images/s"] = {name: one["median"] for name, one in found.items()}
     for title, one in results.get("reading", {}).items():
-        chosen = {name.replace(" ", "\n"): speed["median"] / 1e3 for name, speed in one["records/s"].items()}
+        chosen = {name: speed["median"] / 1e3 for name, speed in one["records/s"].items()}
         groups[f"random reads of {title}, thousand records/s"] = chosen
     if groups:
         bars(args.out, "records", "Record formats in place", "", groups)

@@ -191,8 +191,7 @@ def main() -> None:
     save(args.out, "tables", results)
     cases = [case for name in args.parts for case in results[name].values()]
     groups = {
-        case["title"]: {name.replace(" ", "\n"): one["median"] / 1e3 for name, one in case["rows/s"].items()}
-        for case in cases
+        case["title"]: {name: one["median"] / 1e3 for name, one in case["rows/s"].items()} for case in cases
     }
     bars(args.out, "tables", "Tables", "thousand rows/s", groups)
 
