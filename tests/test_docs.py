@@ -135,7 +135,9 @@ def test_examples_run(page: Path, workplace: Path) -> None:
             for line, expected in commands(text):
                 assert main(shlex.split(line)[1:]) == expected, f"{line}: {said.getvalue()}"
                 ran += 1
-    assert ran > (0 if page == GPU else 3)
+    # All that the page about the GPU runs needs torch.
+    least = int(importlib.util.find_spec("torch") is not None) if page == GPU else 4
+    assert ran >= least
 
 
 def test_the_example_format_passes_the_suite(tmp_path: Path) -> None:
