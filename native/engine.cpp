@@ -321,8 +321,8 @@ size_t checked(size_t threads) {
 
 }  // namespace
 
-Engine::Engine(size_t threads, const std::vector<int>& cpus, const Kernels& kernels, bool baseline)
-    : pool_(checked(threads), cpus) {
+Engine::Engine(size_t threads, const std::vector<int>& cpus, int nice, const Kernels& kernels, bool baseline)
+    : pool_(checked(threads), cpus, nice) {
     for (size_t i = 0; i < threads; ++i) workers_.push_back(std::make_unique<Worker>(kernels, baseline));
 }
 
@@ -353,25 +353,24 @@ DecodeResult Engine::decode(const DecodeJob& job) {
     return result;
 }
 
-int64_t Engine::gather(const std::vector<Buffer>& bases, const int32_t* base, const int64_t* start, const int64_t* size,
-                       size_t n, uint8_t* dst, size_t dst_size, const int64_t* dst_start) {
+int64_t Engine::gather(const std::vector<Buffer>& bases, const Windows& windows, uint8_t* dst, size_t dst_size) {
+    const size_t n = windows.count;
+    size_t bytes = 0;
     for (size_t i = 0; i < n; ++i) {
-        const bool known = base[i] >= 0 && static_cast<size_t>(base[i]) < bases.size();
-        if (!known || !run_fits(start[i], size[i], bases[static_cast<size_t>(base[i])].size) ||
-            !run_fits(dst_start[i], size[i], dst_size)) {
+        const bool known = windows.base[i] >= 0 && static_cast<size_t>(windows.base[i]) < bases.size();
+        if (!known || !window_fits(windows, i, bases[static_cast<size_t>(windows.base[i])].size, dst_size)) {
             return static_cast<int64_t>(i);
         }
+        bytes += static_cast<size_t>(windows.rows[i] * windows.width[i]);
     }
-    // Small runs go to a thread by the handful, or handing them out would cost more than copying them.
+    // Small ones go to a thread by the handful, or handing them out would cost more than copying them.
     constexpr size_t most = 16, enough = 256 << 10;
-    size_t bytes = 0;
-    for (size_t i = 0; i < n; ++i) bytes += static_cast<size_t>(size[i]);
     const size_t handful = std::clamp<size_t>(bytes > 0 ? enough * n / bytes : most, 1, most);
     pool_.parallel_for((n + handful - 1) / handful, [&](size_t group, size_t) noexcept {
         const size_t end = std::min(n, (group + 1) * handful);
         for (size_t i = group * handful; i < end; ++i) {
-            const uint8_t* from = bases[static_cast<size_t>(base[i])].data + start[i];
-            if (size[i] > 0) std::memcpy(dst + dst_start[i], from, static_cast<size_t>(size[i]));
+            const uint8_t* from = bases[static_cast<size_t>(windows.base[i])].data + windows.start[i];
+            copy_window(windows, i, from, dst + windows.place[i]);
         }
     });
     return -1;

@@ -12,6 +12,7 @@
 #include "pool.hpp"
 #include "probe.hpp"
 #include "resample.hpp"
+#include "windows.hpp"
 
 namespace batchplant {
 
@@ -78,9 +79,10 @@ void look(const Cells& cells, int32_t* height_width);
 // batch on almost nothing is allocated. Several threads may call it at once; their calls queue.
 class Engine {
 public:
-    // Throws std::invalid_argument for a number or a cpu that cannot be. For tests: `kernels`, and without
-    // `baseline` libjpeg alone decodes JPEGs.
-    Engine(size_t threads, const std::vector<int>& cpus, const Kernels& kernels = best_kernels(), bool baseline = true);
+    // Throws std::invalid_argument for a number or a cpu that cannot be. nice: see Pool. For tests: `kernels`, and
+    // without `baseline` libjpeg alone decodes JPEGs.
+    Engine(size_t threads, const std::vector<int>& cpus, int nice = 0, const Kernels& kernels = best_kernels(),
+           bool baseline = true);
     ~Engine();
 
     // What is wrong with one picture is said in the result, and the others are decoded all the same. A picture
@@ -88,11 +90,10 @@ public:
     // Throws std::runtime_error after close(), and in a process forked from the one that made the engine.
     DecodeResult decode(const DecodeJob& job);
 
-    // Copies runs of the bases into dst, in parallel. The same runtime errors; every run is checked on both
+    // Copies windows of the bases into dst, in parallel. The same runtime errors; every window is checked on both
     // sides before the first byte moves, and the index of the first bad one returned (nothing copied), or -1.
-    // Runs must not overlap in dst.
-    int64_t gather(const std::vector<Buffer>& bases, const int32_t* base, const int64_t* start, const int64_t* size,
-                   size_t n, uint8_t* dst, size_t dst_size, const int64_t* dst_start);
+    // Windows must not overlap in dst.
+    int64_t gather(const std::vector<Buffer>& bases, const Windows& windows, uint8_t* dst, size_t dst_size);
 
     // Waits until all work of the calls so far is handed out, so that the next call's begins at once: whoever
     // takes memory for its result only then needs less of it.

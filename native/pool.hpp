@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -28,13 +29,18 @@ namespace batchplant {
 // held by threads that the child does not have.
 class Pool {
 public:
-    // With cpus, thread i stays on cpus[i % cpus.size()].
-    explicit Pool(size_t threads, const std::vector<int>& cpus = {}) : state_(std::make_unique<State>()) {
+    // With cpus, thread i stays on cpus[i % cpus.size()]. The nicer they are, the more other threads go before them.
+    explicit Pool(size_t threads, const std::vector<int>& cpus = {}, int nice = 0)
+        : state_(std::make_unique<State>()) {
         if (threads < 1) throw std::invalid_argument("a pool needs at least one thread");
         try {
             const AllSignalsBlocked blocked;  // inherited by the threads: signals are the main thread's affair
             for (size_t i = 0; i < threads; ++i) {
-                state_->threads.emplace_back([state = state_.get(), i] { state->serve(i); });
+                state_->threads.emplace_back([state = state_.get(), i, nice] {
+                    // Of a thread, on Linux. Where it is not allowed, nothing is lost but speed.
+                    if (nice > 0) static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice));
+                    state->serve(i);
+                });
                 if (!cpus.empty()) pin(state_->threads.back(), cpus[i % cpus.size()]);
             }
         } catch (...) {

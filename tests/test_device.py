@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,11 +16,13 @@ from batchplant.errors import DecodeError, OptionError
 from batchplant.interop.split import LOOKED_AT, Split
 from batchplant.loader import Loader
 from batchplant.ops.base import Draws
+from batchplant.reader import Spans
 from loading import assert_no_producers, producers
 
 torch = pytest.importorskip("torch")
 image = pytest.importorskip("PIL.Image")
 
+from batchplant.interop.device import DevicePictures  # noqa: E402
 from batchplant.interop.device_ops import on_device  # noqa: E402
 from batchplant.interop.resample import taps  # noqa: E402
 
@@ -308,6 +311,89 @@ def test_weights_add_up():
         assert (first < source).all()
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_gpu_gets_what_would_cost_the_engine_most(jpegs, device, monkeypatch):
+    seen = []
+    toil = sys.modules["batchplant.interop.device"]._toil
+    monkeypatch.setattr(
+        "batchplant.interop.device._toil", lambda batch, rows: seen.append(toil(batch, rows)) or seen[-1]
+    )
+    sorts = []
+    sort = DevicePictures._sort
+    monkeypatch.setattr(
+        DevicePictures, "_sort", lambda self, batch: sorts.append(sort(self, batch)) or sorts[-1]
+    )
+    loader = Loader(
+        jpegs,
+        10,
+        pipelines={"image": [ops.RandomResizedCrop(32)]},
+        device=device,
+        decode="hybrid",
+        gpu_share=0.4,
+    )
+    for _ in loader:
+        pass
+    loader.close()
+    assert len(sorts) == len(seen) == 3
+    for toils, (raw, gpu, cpu) in zip(seen, sorts, strict=True):
+        assert (len(raw), len(gpu), len(cpu)) == (0, 4, 6)
+        assert toils[gpu].min() >= toils[cpu].max()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_several_loaders_at_once(jpegs, raw, device):
+    """In turn, and each in a thread of its own: nobody sees another's pictures."""
+    hows = [
+        (jpegs, {"decode": "gpu"}), (raw, {"decode": "auto"}), (raw, {}),
+        (jpegs, {"decode": "hybrid", "gpu_share": 0.5}), (jpegs, {"decode": "cpu"}),
+    ]  # fmt: skip
+    pipeline = [ops.RandomResizedCrop(48), ops.RandomHorizontalFlip(), NORMAL, ops.ChannelsFirst()]
+    want = [batches(path, pipeline, device=device, **how) for path, how in hows]
+    loaders = [
+        Loader(path, 7, order="random", seed=3, pipelines={"image": pipeline}, device=device, **how)
+        for path, how in hows
+    ]
+    for together in zip(zip(*loaders, strict=True), zip(*want, strict=True), strict=True):
+        for found, wanted in zip(*together, strict=True):
+            assert np.array_equal(found["image"].cpu().numpy(), wanted)
+    for loader in loaders:
+        loader.close()
+    with ThreadPoolExecutor(len(hows)) as threads:
+        several = threads.map(lambda one: batches(one[0], pipeline, device=device, **one[1]), hows * 3)
+        for found, wanted in zip(several, want * 3, strict=True):
+            assert all(np.array_equal(*pair) for pair in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_raw_pictures_that_are_not_what_they_say(raw, device):
+    """A shape that does not fit the bytes: said as the engine says it, not by a fault of the copy."""
+
+    class Lying:
+        def __init__(self, reader):
+            self._reader = reader
+
+        def __getattr__(self, name):
+            return getattr(self._reader, name)
+
+        def spans(self, field, ids):
+            found = self._reader.spans(field, ids)
+            shape = found.shape.copy()
+            shape[ids == 4] *= (100, 1, 1)
+            return Spans(found.files, found.start, found.size, found.file, shape)
+
+    for decode in (None, "auto"):
+        loader = Loader(
+            raw, 5, pipelines={"image": [ops.RandomResizedCrop(16)]}, device=device, decode=decode,
+            on_error="skip", ids=True,
+        )  # fmt: skip
+        loader._executor.reader = Lying(loader.reader)
+        ids = [int(one) for batch in loader for one in batch["ids"]]
+        assert ids == [n for n in range(30) if n != 4]
+        assert [(one.sample, one.field) for one in loader.skipped] == [(4, "image")]
+        assert "cannot be pixels of the shape" in loader.skipped[0].message
+        loader.close()
+
+
 # --- streams ------------------------------------------------------------------------------------------------
 
 
@@ -377,7 +463,7 @@ for filter in ("area", "bilinear", "bicubic"):
         boxes = np.array([[*rng.integers(0, 4, 2), w - 3, h - 2] for h, w in sizes], dtype=np.float64)
         start = np.array([one.data_ptr() for one in pictures])
         strides = np.stack([sizes[:, 1] * 3, np.full(5, 3), np.ones(5, np.int64)], axis=1)
-        sources = by_torch.Sources(start, strides, sizes, np.zeros(5, np.int64), pictures, pictures)
+        sources = by_torch.Sources(start, strides, sizes, np.zeros((5, 2), np.int64), pictures, pictures)
         want, got = (torch.empty((5, *size, 3), dtype=torch.uint8) for _ in range(2))
         how = {"filter": filter, "channels_first": False, "scale": None, "offset": None}
         flip = np.array([0, 1, 0, 1, 1])
@@ -387,7 +473,7 @@ for filter in ("area", "bilinear", "bicubic"):
         ], axis=1)
         table = torch.from_numpy(np.ascontiguousarray(facts))
         counts = [by_torch.most_taps(filter, boxes[:, 3 - s] - boxes[:, 1 - s], size[s]) for s in (0, 1)]
-        rows, columns = (kernel.taps(table, size, side, counts[side], filter) for side in (0, 1))
+        rows, columns = kernel.taps(table, size, tuple(counts), filter)
         kernel.resample(table, rows, columns, got, got.stride(), size, filter, None, None)
         apart = (got.int() - want.int()).abs().max().item()
         assert apart <= 1, (filter, size, apart)

@@ -3,6 +3,7 @@
 import io
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -474,8 +475,10 @@ def test_spans_out_of_bounds(engine, start, size):
     assert errors == [(1, f"{size} bytes from {start} on leave the buffer, which has 10")]
     assert out.ravel().tolist() == [3, 0]
     to = np.zeros(10, np.uint8)
+    once = np.ones(2, np.int64)
+    lines = np.maximum(sizes, 1)
     with pytest.raises(IndexError, match="run 1 "):
-        engine.gather([data], np.zeros(2, np.int32), starts, sizes, to, np.array([0, 5]))
+        engine.gather([data], np.zeros(2, np.int32), starts, lines, once, sizes, to, np.array([0, 5]))
     assert not to.any()
 
 
@@ -491,7 +494,7 @@ def test_buffers_that_are_not_there(engine, base):
     assert status.tolist() == [FAILED]
     assert errors == [(0, f"there is no buffer {base}")]
     with pytest.raises(IndexError, match="run 0 "):
-        engine.gather(bases, np.array([base], np.int32), one, one, np.zeros(9, np.uint8), one)
+        engine.gather(bases, np.array([base], np.int32), one, one, one, one, np.zeros(9, np.uint8), one)
 
 
 @pytest.mark.parametrize(
@@ -623,16 +626,86 @@ def test_cells_in_several_buffers(engine):
 
 def test_gather_copies_as_numpy_would(engine):
     rng = np.random.default_rng(5)
-    bases = [noise(1, int(size), 1, k).ravel() for k, size in enumerate(rng.integers(200, 3000, 4))]
+    planes = [noise(*(int(one) for one in rng.integers(20, 90, 2)), 1, k)[..., 0] for k in range(4)]
     base = rng.integers(0, 4, 300).astype(np.int32)
-    size = rng.integers(0, 200, 300)
-    start = np.array([rng.integers(0, len(bases[b]) - n + 1) for b, n in zip(base, size, strict=True)])
+    start, line, expected = np.zeros(300, np.int64), np.zeros(300, np.int64), []
+    for n, b in enumerate(base):
+        (y0, y1), (x0, x1) = (np.sort(rng.integers(0, side + 1, 2)) for side in planes[b].shape)
+        # Some as wide as what they are taken from: those are copied at once.
+        x0, x1 = (0, planes[b].shape[1]) if n % 5 == 0 else (x0, x1)
+        line[n] = planes[b].shape[1]
+        start[n] = min(y0 * line[n] + x0, planes[b].size)
+        expected.append(planes[b][y0:y1, x0:x1])
+    rows, width = (np.array([one.shape[side] for one in expected]) for side in (0, 1))
+    size = rows * width
     to = np.cumsum(size) - size
     out = np.zeros(size.sum(), np.uint8)
-    engine.gather(bases, base, start, size, out, to)
-    expected = [bases[b][s : s + n] for b, s, n in zip(base, start, size, strict=True)]
-    assert np.array_equal(out, np.concatenate(expected))
-    engine.gather([], base[:0], start[:0], size[:0], out, to[:0])
+    bases = [np.ascontiguousarray(one).ravel() for one in planes]
+    engine.gather(bases, base, start, line, rows, width, out, to)
+    assert np.array_equal(out, np.concatenate([one.ravel() for one in expected]))
+    none = start[:0]
+    engine.gather([], base[:0], none, none, none, none, out, none)
+
+
+@pytest.mark.parametrize(
+    ("start", "line", "rows", "width", "place"),
+    [
+        (0, 10, 11, 10, 0), (91, 10, 1, 10, 0), (1, 10, 10, 10, 0), (0, 9, 2, 10, 0), (0, 10, -1, 10, 0),
+        (0, 10, 2, -1, 0), (0, -10, 2, 1, 0), (0, 10, 2, 10, 181), (0, 10, 2, 10, -1), (-1, 10, 1, 1, 0),
+        (0, HUGE, 3, 1, 0), (0, HUGE, 2, HUGE, 0), (0, 2**61, 9, 0, 0), (HUGE, 10, 2, HUGE, 0),
+        (0, 1, HUGE, 0, 0),
+    ],
+)  # fmt: skip
+def test_gather_of_what_is_not_there(engine, start, line, rows, width, place):
+    out = np.zeros(200, np.uint8)
+    given = [np.array([1, wrong]) for wrong in (start, line, rows, width)]
+    places = np.array([0, place])
+    with pytest.raises(IndexError, match="run 1 "):
+        engine.gather([np.ones(100, np.uint8)], np.zeros(2, np.int32), *given, out, places)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("support", [0.0, 1.0, 2.0])
+def test_windows_are_what_the_filters_see(support):
+    rng = np.random.default_rng(6)
+    shape = np.concatenate([rng.integers(1, 90, (200, 2)), np.full((200, 1), 3)], axis=1).astype(np.int32)
+    low = rng.random((200, 2)) * shape[:, 1::-1]
+    high = low + rng.random((200, 2)) * (shape[:, 1::-1] - low)
+    start = rng.integers(0, 1000, 200)
+    plan, room = _native.plan_windows(start, shape, np.concatenate([low, high], axis=1), support, 20.0, 30.0)
+    top, left, rows, columns, begin, line, width, place = plan
+    result = np.array([30, 20])
+    beyond = np.ceil(support * np.maximum((high - low) / result, 1)) + 1 if support else 0
+    first = np.maximum(np.floor(low) - beyond, 0)
+    end = np.minimum(np.ceil(high) + beyond, shape[:, 1::-1])
+    assert np.array_equal(np.stack([left, top], axis=1), first)
+    assert np.array_equal(np.stack([left + columns, top + rows], axis=1), end)
+    assert np.array_equal(line, 3 * shape[:, 1])
+    assert np.array_equal(width, 3 * columns)
+    assert np.array_equal(begin, start + top * line + 3 * left)
+    assert not (place % 16).any()
+    assert (np.append(place[1:], room) - place >= rows * width).all()
+    wrong = np.array([[np.nan] * 4, [-1e300, np.nan, 1e300, 1e300]])
+    plan, _ = _native.plan_windows(start[:2], shape[:2], wrong, support, 20.0, 30.0)
+    assert (plan[:4] >= 0).all()
+    assert (plan[:2] + plan[2:4] <= shape[:2, :2].T).all()
+
+
+def test_threads_that_are_nice():
+    def niceness():
+        return {int(one): os.getpriority(os.PRIO_PROCESS, int(one)) for one in os.listdir("/proc/self/task")}
+
+    before = niceness()
+    nice = _native.Engine(2, nice=7)
+    plain = _native.Engine(1)
+    # They say so when they begin.
+    deadline = time.monotonic() + 10
+    while sorted(new := [value for task, value in niceness().items() if task not in before]) != sorted(
+        [os.getpriority(os.PRIO_PROCESS, 0), 7, 7]
+    ):
+        assert time.monotonic() < deadline, new
+    nice.close()
+    plain.close()
 
 
 def mixed_batch() -> list[Picture]:

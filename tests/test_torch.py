@@ -538,7 +538,7 @@ class TestGpu:
         path = write_raw(tmp_path / "large.beton", 64, 128, 128)
         loader = Loader(path, 16, device="cuda", ahead=1, ids=True)
         busy = torch.randn(4096, 4096, device="cuda")
-        stream = loader._delivery._stream  # type: ignore[union-attr]
+        stream = loader._delivery.stream  # type: ignore[union-attr]
         sums = []
         for _ in range(8):
             for batch in loader:

@@ -166,18 +166,31 @@ nb::tuple decode(Engine& engine, const nb::list& bases, const Int32s& base, cons
     return nb::make_tuple(Statuses(values, {n}, owner_of(status)), result.errors, result.warnings);
 }
 
-void gather(Engine& engine, const nb::list& bases, const Int32s& base, const Int64s& start, const Int64s& size,
-            const MutableBytes& out, const Int64s& out_starts) {
+void gather(Engine& engine, const nb::list& bases, const Int32s& base, const Int64s& start, const Int64s& line,
+            const Int64s& rows, const Int64s& width, const MutableBytes& out, const Int64s& places) {
     const std::vector<Bytes> arrays = borrow_all(bases);
-    const size_t n = size.size();
-    check_length("base", base.size(), n);
+    const size_t n = base.size();
     check_length("start", start.size(), n);
-    check_length("out_starts", out_starts.size(), n);
+    check_length("line", line.size(), n);
+    check_length("rows", rows.size(), n);
+    check_length("width", width.size(), n);
+    check_length("places", places.size(), n);
     const std::vector<Buffer> from = buffers(arrays);
+    const Windows windows{base.data(), start.data(), line.data(), rows.data(), width.data(), places.data(), n};
     nb::gil_scoped_release unlocked;
-    const int64_t bad =
-        engine.gather(from, base.data(), start.data(), size.data(), n, out.data(), out.size(), out_starts.data());
+    const int64_t bad = engine.gather(from, windows, out.data(), out.size());
     if (bad >= 0) throw_bad_run(bad);
+}
+
+auto plan(const Int64s& start, const Shapes& shape, const Boxes& box, double support, double height, double width) {
+    const size_t n = start.size();
+    check_length("shape", shape.shape(0), n);
+    check_length("box", box.shape(0), n);
+    constexpr auto kinds = static_cast<size_t>(WindowRow::count);
+    auto made = std::make_unique_for_overwrite<int64_t[]>(kinds * n);
+    int64_t* values = made.get();
+    const int64_t room = plan_windows({start.data(), shape.data(), box.data(), support, height, width, n}, values);
+    return nb::make_tuple(nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>(values, {kinds, n}, owner_of(made)), room);
 }
 
 auto look_at(const nb::list& bases, const Int32s& base, const Int64s& start, const Int64s& size,
@@ -202,11 +215,11 @@ auto look_at(const nb::list& bases, const Int32s& base, const Int64s& start, con
     return nb::ndarray<nb::numpy, int32_t, nb::shape<-1, 2>>(sizes, {n, 2}, owner_of(made));
 }
 
-void make_engine(Engine* place, int64_t threads, const std::optional<std::vector<int>>& cpus, bool portable,
-                 bool baseline) {
+void make_engine(Engine* place, int64_t threads, const std::optional<std::vector<int>>& cpus, int nice,
+                 bool portable, bool baseline) {
     const auto count = threads < 0 ? 0 : static_cast<size_t>(threads);
     const Kernels& kernels = portable ? portable_kernels : best_kernels();
-    new (place) Engine(count, cpus.value_or(std::vector<int>()), kernels, baseline);
+    new (place) Engine(count, cpus.value_or(std::vector<int>()), nice, kernels, baseline);
 }
 
 }  // namespace
@@ -215,9 +228,12 @@ void bind_engine(nb::module_& module) {
     module.def("look", look_at, nb::arg("bases"), nb::arg("base").noconvert(), nb::arg("start").noconvert(),
                nb::arg("size").noconvert(), nb::arg("headers"),
                "Ask the kernel for cells that are not in memory; height and width of pictures by their headers.");
+    module.def("plan_windows", plan, nb::arg("start").noconvert(), nb::arg("shape").noconvert(),
+               nb::arg("box").noconvert(), nb::arg("support"), nb::arg("height"), nb::arg("width"),
+               "Which part of raw pictures their boxes need, and a place for it; and the room for all.");
     nb::class_<Engine>(module, "Engine", "Decodes batches of pictures on threads of its own.")
         .def("__init__", make_engine, nb::arg("threads"), nb::arg("cpus") = nb::none(), nb::kw_only(),
-             nb::arg("_portable") = false, nb::arg("_baseline") = true)
+             nb::arg("nice") = 0, nb::arg("_portable") = false, nb::arg("_baseline") = true)
         .def("decode", decode, nb::arg("bases"), nb::arg("base").noconvert(), nb::arg("start").noconvert(),
              nb::arg("size").noconvert(), nb::arg("shape").noconvert().none(), nb::arg("box").noconvert().none(),
              nb::arg("flip").noconvert().none(), nb::arg("out").noconvert(), nb::kw_only(), nb::arg("layout"),
@@ -229,8 +245,9 @@ void bind_engine(nb::module_& module) {
         .def("wait_turn", &Engine::wait_turn, nb::call_guard<nb::gil_scoped_release>(),
              "Wait until all work of the calls so far is handed out.")
         .def("gather", gather, nb::arg("bases"), nb::arg("base").noconvert(), nb::arg("start").noconvert(),
-             nb::arg("size").noconvert(), nb::arg("out").noconvert(), nb::arg("out_starts").noconvert(),
-             "Copy runs of the bases to their places in out; nothing is copied when any run is out of bounds.")
+             nb::arg("line").noconvert(), nb::arg("rows").noconvert(), nb::arg("width").noconvert(),
+             nb::arg("out").noconvert(), nb::arg("places").noconvert(),
+             "Copy windows of the bases to their places in out; nothing is copied when any is out of bounds.")
         .def_prop_ro("threads", &Engine::threads, "How many threads it has.")
         .def_prop_ro("own_jpegs", &Engine::own_jpegs, "How many JPEGs were decoded without libjpeg so far.")
         .def_prop_ro(

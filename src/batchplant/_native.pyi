@@ -272,6 +272,21 @@ def permute(
     ``count`` and ``key`` have one element for all numbers, or one for each.
     """
 
+def plan_windows(
+    start: npt.NDArray[np.int64],
+    shape: npt.NDArray[np.int32],
+    box: npt.NDArray[np.float64],
+    support: float,
+    height: float,
+    width: float,
+) -> tuple[npt.NDArray[np.int64], int]:
+    """Which part of raw pictures their boxes (x0, y0, x1, y1) need, and a place for it.
+
+    For a filter that sees ``support`` pixels around a pixel where the box becomes ``height`` x ``width``.
+    ``shape``: height, width, channels. Gives an array with a row for each of: top, left, rows, columns, and
+    what Engine.gather wants: start, line, width in bytes, place; and the bytes that all take together.
+    """
+
 def look(
     bases: list[npt.NDArray[np.uint8]],
     base: npt.NDArray[np.int32],
@@ -292,9 +307,15 @@ class Engine:
     """
 
     def __init__(
-        self, threads: int, cpus: list[int] | None = None, *, _portable: bool = False, _baseline: bool = True
+        self,
+        threads: int,
+        cpus: list[int] | None = None,
+        *,
+        nice: int = 0,
+        _portable: bool = False,
+        _baseline: bool = True,
     ) -> None:
-        """With cpus, thread i stays on cpus[i % len(cpus)].
+        """With cpus, thread i stays on cpus[i % len(cpus)]. nice: how much other threads go before them.
 
         For tests: _portable, no vector instructions; _baseline=False, JPEGs are decoded by libjpeg alone.
         """
@@ -351,12 +372,15 @@ class Engine:
         bases: list[npt.NDArray[np.uint8]],
         base: npt.NDArray[np.int32],
         start: npt.NDArray[np.int64],
-        size: npt.NDArray[np.int64],
+        line: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+        width: npt.NDArray[np.int64],
         out: npt.NDArray[np.uint8],
-        out_starts: npt.NDArray[np.int64],
+        places: npt.NDArray[np.int64],
     ) -> None:
-        """Copy runs of the bases to their places in out, in parallel; they must not overlap there.
+        """Copy windows of the bases to their places in out, in parallel; they must not overlap there.
 
+        Window i: ``rows[i]`` times ``width[i]`` bytes, ``line[i]`` bytes apart, from ``start[i]`` on.
         IndexError, and nothing copied, if any is out of bounds.
         """
 

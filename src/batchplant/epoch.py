@@ -201,11 +201,12 @@ class Epoch:
             self._shared.shard, self._shared.epoch = self._progress.shard, self._progress.epoch
             # It holds the loader, which we need no longer.
             self._begin = None
+            device = self._shared.executor.device
             self._threads = [
                 threading.Thread(
                     target=_produce, args=(self._shared,), name=f"batchplant-{part}", daemon=True
                 )
-                for part in range(PRODUCERS)
+                for part in range(PRODUCERS if device is None else device.producers)
             ]
         _RUNNING.update(dict.fromkeys(self._threads, self._shared))
         for thread in self._threads:

@@ -54,7 +54,9 @@ class Batch(NamedTuple):
 
 
 class Device(Protocol):
-    """What makes pictures on a device; see interop."""
+    """What makes pictures on a device; see interop. ``producers``: how many threads it wants to call it."""
+
+    producers: int
 
     def takes(self, output: Output) -> bool: ...
     def run(self, op: Op, batch: Any, ids: I64, draws: Draws) -> Any: ...

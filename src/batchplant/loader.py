@@ -24,6 +24,8 @@ from .reader import Reader
 from .registry import open as open_reader
 
 STATE_VERSION = 1
+# How nice the engine's threads are to those that feed a device: they do little, but must do it at once.
+BESIDE_A_DEVICE = 10
 
 
 class Loader:
@@ -96,7 +98,7 @@ class Loader:
         self._live: weakref.WeakSet[Epoch] = weakref.WeakSet()
         self._closed, self._process = False, os.getpid()
         threads = workers or (len(cpus) if cpus else len(os.sched_getaffinity(0)))
-        engine = _native.Engine(threads, cpus)
+        engine = _native.Engine(threads, cpus, nice=0 if decode is None else BESIDE_A_DEVICE)
         self._device: Device | None = None
         if self._delivery is not None:
             self._device = self._delivery.pictures(engine, decode, gpu_share, ahead)

@@ -30,38 +30,47 @@ def _curve(x, filter: tl.constexpr):
     return part
 
 
-@triton.jit(do_not_specialize=["result", "count", "height", "width", "total"])
+@triton.jit(do_not_specialize=["pictures", "high", "wide", "height", "width"])
 def _taps(
-    table, first, weight, result, count, height, width, total,
-    low_at: tl.constexpr, source_at: tl.constexpr, filter: tl.constexpr, block: tl.constexpr,
+    table, row_first, row_weight, column_first, column_weight, pictures, high, wide, height, width,
+    filter: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Which source pixels a result pixel needs, and how much of each; see resample.taps for the rules."""
+    """Which source pixels a result pixel needs, and how much of each; see resample.taps for the rules.
+
+    The second number of a program is the side: 0 for rows, 1 for columns.
+    """
+    side = tl.program_id(1)
+    result = tl.where(side == 0, height, width)
+    count = tl.where(side == 0, high, wide)
+    first = row_first if side == 0 else column_first
+    weight = row_weight if side == 0 else column_weight
+    total = pictures * result
     at = tl.program_id(0) * block + tl.arange(0, block)
     inside = at < total
     n = at // result
     i = (at % result).to(tl.float64)
     facts = table + n.to(tl.int64) * 11
-    low = tl.load(facts + low_at, mask=inside, other=0).to(tl.float64, bitcast=True)
-    high = tl.load(facts + low_at + 2, mask=inside, other=0).to(tl.float64, bitcast=True)
-    source = tl.load(facts + source_at, mask=inside, other=1).to(tl.float64)
-    wide = tl.load(facts + 2, mask=inside, other=0).to(tl.float64, bitcast=True)
-    wide = wide - tl.load(facts, mask=inside, other=0).to(tl.float64, bitcast=True)
+    low = tl.load(facts + 1 - side, mask=inside, other=0).to(tl.float64, bitcast=True)
+    end_of = tl.load(facts + 3 - side, mask=inside, other=0).to(tl.float64, bitcast=True)
+    source = tl.load(facts + 4 + side, mask=inside, other=1).to(tl.float64)
+    broad = tl.load(facts + 2, mask=inside, other=0).to(tl.float64, bitcast=True)
+    broad = broad - tl.load(facts, mask=inside, other=0).to(tl.float64, bitcast=True)
     tall = tl.load(facts + 3, mask=inside, other=0).to(tl.float64, bitcast=True)
     tall = tall - tl.load(facts + 1, mask=inside, other=0).to(tl.float64, bitcast=True)
-    length = tl.where(inside, high - low, 1.0)
+    length = tl.where(inside, end_of - low, 1.0)
     places = weight + at.to(tl.int64) * count
     if filter == 0:
-        linear = (wide < width) | (tall < height)
+        linear = (broad < width) | (tall < height)
         inverse = result.to(tl.float64) / length
         scale = 1.0 / inverse
         begin = low + i * scale
-        end = tl.minimum(begin + scale, high)
+        end = tl.minimum(begin + scale, end_of)
         start = tl.floor(begin)
-        start += ((start + 1.0 - begin <= 1e-3) & (start + 1.0 < tl.ceil(high))).to(tl.float64)
+        start += ((start + 1.0 - begin <= 1e-3) & (start + 1.0 < tl.ceil(end_of))).to(tl.float64)
         # Two neighbours, where a side grows.
         left = tl.floor(low)
         shift = low - left
-        among = tl.ceil(high) - left
+        among = tl.ceil(end_of) - left
         near = tl.floor(shift + i * scale)
         share = ((i + 1.0) - (near + 1.0 - shift) * inverse).to(tl.float32)
         share = tl.where(share <= 0.0, 0.0, share - tl.floor(share))
@@ -162,19 +171,19 @@ def _resample(
         tl.store(place + c * out_c, level.to(out.dtype.element_ty), mask=inside)
 
 
-def taps(table: Any, size: tuple[int, int], side: int, count: int, filter: str) -> tuple[Any, Any]:
-    """resample.taps for one side (0: rows, 1: columns), from the table that resample.resample makes."""
-    result = size[side]
-    total = len(table) * result
-    first = torch.empty((len(table), result), dtype=torch.int32, device=table.device)
-    weight = torch.empty((len(table), result, count), dtype=torch.float32, device=table.device)
+def taps(table: Any, size: tuple[int, int], counts: tuple[int, int], filter: str) -> list[tuple[Any, Any]]:
+    """resample.taps for rows and for columns, from the table that resample.resample makes."""
+    tables = []
+    for result, count in zip(size, counts, strict=True):
+        tables.append(torch.empty((len(table), result), dtype=torch.int32, device=table.device))
+        tables.append(torch.empty((len(table), result, count), dtype=torch.float32, device=table.device))
     with _LAUNCHING, torch.cuda.device(table.device):
         # Fused multiplications would round in other places than the engine does.
-        _taps[(triton.cdiv(total, TAPS),)](
-            table, first, weight, result, count, *size, total,
-            low_at=1 - side, source_at=4 + side, filter=FILTERS[filter], block=TAPS, enable_fp_fusion=False,
+        _taps[(triton.cdiv(len(table) * max(size), TAPS), 2)](
+            table, *tables, len(table), *counts, *size,
+            filter=FILTERS[filter], block=TAPS, enable_fp_fusion=False,
         )  # fmt: skip
-    return first, weight
+    return [(tables[0], tables[1]), (tables[2], tables[3])]
 
 
 def resample(

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from .. import _native
 from ..codecs import image as pictures
-from ..columns import I64
+from ..columns import I64, U8
 from ..errors import DataError
-from .resample import Sources
+from ..located import Pictures
+from .resample import SUPPORT, Sources
 
 
 class Part(NamedTuple):
@@ -23,16 +25,69 @@ class Part(NamedTuple):
     flip: Any
 
 
-class RawViews:
+class Windows:
+    """The parts of raw pictures that their boxes need, and where they are to lie, one behind the other.
+
+    ``room``: the bytes that all take together.
+    """
+
+    def __init__(self, batch: Pictures, rows: I64, result: tuple[int, int]) -> None:
+        assert batch.cells.shape is not None
+        shape = batch.cells.shape[rows]
+        self.batch, self.rows, self.channels = batch, rows, int(shape[0, 2])
+        self.boxes = batch.boxes[rows]
+        support = SUPPORT.get(batch.stage.filter, 0.0)
+        start = batch.cells.start[rows]
+        self.plan, self.room = _native.plan_windows(start, shape, self.boxes, support, *result)
+
+    def gather(self, engine: Any, memory: U8) -> None:
+        """Copy them into ``memory``."""
+        cells, (_, _, high, _, start, line, width, place) = self.batch.cells, self.plan
+        engine.gather(cells.bases, cells.base[self.rows], start, line, high, width, memory, place)
+
+    def part(self, whole: Any) -> Part:
+        """What they are on the device, where ``whole`` is the memory that they lie in."""
+        batch, rows, plan = self.batch, self.rows, self.plan
+        strides = np.empty((len(rows), 3), np.int64)
+        strides[:, 0], strides[:, 1:] = plan[6], (self.channels, 1)
+        sources = Sources(
+            plan[7] + whole.data_ptr(), strides, batch.sizes[rows].astype(np.int64), plan[:2].T,
+            _RawViews(whole, self), whole,
+        )  # fmt: skip
+        return Part(rows, sources, self.boxes, None if batch.flip is None else batch.flip[rows])
+
+
+class _RawViews:
     """Raw pictures that lie in one tensor, as tensors (height, width, channels)."""
 
-    def __init__(self, whole: Any, places: I64, heights: I64, shape: I64) -> None:
-        self._whole, self._places, self._heights, self._shape = whole, places, heights, shape
+    def __init__(self, whole: Any, windows: Windows) -> None:
+        self._whole, self._windows = whole, windows
 
     def __getitem__(self, row: int) -> Any:
-        height, (width, channels) = int(self._heights[row]), (int(one) for one in self._shape[row, 1:])
-        start = int(self._places[row])
-        return self._whole[start : start + height * width * channels].view(height, width, channels)
+        _, _, high, wide, _, _, _, start = (int(one) for one in self._windows.plan[:, row])
+        shape = high, wide, self._windows.channels
+        return self._whole[start : start + int(np.prod(shape))].view(shape)
+
+
+def finished(whole: Any, rows: I64) -> Part:
+    """Pictures (number, height, width, channels) of the right size already."""
+    count, height, width, channels = whole.shape
+    start = whole.data_ptr() + np.arange(count, dtype=np.int64) * (height * width * channels)
+    strides = np.tile(np.array([width * channels, channels, 1], np.int64), (count, 1))
+    sizes = np.tile(np.array([height, width], np.int64), (count, 1))
+    boxes = np.tile(np.array([0.0, 0.0, width, height]), (count, 1))
+    return Part(rows, Sources(start, strides, sizes, np.zeros_like(sizes), whole, whole), boxes, None)
+
+
+def decoded(planes: list[Any], batch: Pictures, rows: I64) -> Part | None:
+    """What nvJPEG made, (channels, height, width) each; None where it sees other sizes than we do."""
+    sizes = batch.sizes[rows].astype(np.int64)
+    if [tuple(one.shape[1:]) for one in planes] != [tuple(one) for one in sizes.tolist()]:
+        return None
+    start = np.array([one.data_ptr() for one in planes], dtype=np.int64)
+    strides = np.stack([sizes[:, 1], np.ones(len(rows), np.int64), sizes.prod(axis=1)], axis=1)
+    sources = Sources(start, strides, sizes, np.zeros_like(sizes), PlanarViews(planes), planes)
+    return Part(rows, sources, batch.boxes[rows], None if batch.flip is None else batch.flip[rows])
 
 
 class PlanarViews:
@@ -57,6 +112,9 @@ class _Chosen:
 
 def joined(parts: list[Part], count: int) -> Part:
     """Several parts as one that has all rows of the batch, in order."""
+    if len(parts) == 1:
+        # Then its rows are all of them.
+        return parts[0]
     rows = np.concatenate([part.rows for part in parts])
     back = np.argsort(rows)
 
@@ -74,7 +132,7 @@ def joined(parts: list[Part], count: int) -> Part:
         np.arange(count),
         Sources(
             put([one.start for one in sources]), put([one.strides for one in sources]),
-            put([one.sizes for one in sources]), put([one.top for one in sources]),
+            put([one.sizes for one in sources]), put([one.corner for one in sources]),
             _Chosen(parts, which, inside), [one.kept for one in sources],
         ),
         put([part.boxes for part in parts]),

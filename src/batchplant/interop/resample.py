@@ -33,24 +33,17 @@ class Views(Protocol):
 class Sources(NamedTuple):
     """Pictures on the device: where each begins, its strides (row, pixel, channel), height and width.
 
-    ``top``: the first row that is there; those above it are not needed. ``views`` gives them as tensors
-    (height, width, channels); ``kept`` is what their memory belongs to.
+    ``corner``: row and column of the first pixel that is there; what is above it or left of it is not
+    needed. ``views`` gives what is there as tensors (height, width, channels); ``kept`` is what their memory
+    belongs to.
     """
 
     start: I64
     strides: I64
     sizes: I64
-    top: I64
+    corner: I64
     views: Views
     kept: Any
-
-
-def margin(filter: str, boxes: F64, height: int) -> I64:
-    """How many rows beyond its box a picture is seen by the filter."""
-    if filter not in SUPPORT:
-        return np.zeros(len(boxes), dtype=np.int64)
-    scale = np.maximum((boxes[:, 3] - boxes[:, 1]) / height, 1.0)
-    return np.ceil(SUPPORT[filter] * scale).astype(np.int64) + 1
 
 
 def most_taps(filter: str, lengths: F64, result: int) -> int:
@@ -156,8 +149,8 @@ def resample(
     facts = np.empty((n, 11), dtype=np.int64)
     facts[:, :4] = boxes.view(np.int64)
     facts[:, 4:6] = sources.sizes
-    # Where the first row would be, which is never read where it is not there.
-    facts[:, 6] = sources.start - sources.top * sources.strides[:, 0]
+    # Where the first pixel of the picture would be; it is never read where it is not there.
+    facts[:, 6] = sources.start - (sources.corner * sources.strides[:, :2]).sum(axis=1)
     facts[:, 7:10] = sources.strides
     facts[:, 10] = 0 if flip is None else flip
     table = upload(facts)
@@ -169,8 +162,7 @@ def resample(
         across = nearest_taps(boxes[:, 0], boxes[:, 2], sources.sizes[:, 1], width)
         rows, columns = ([upload(one) for one in side] for side in (down, across))
     elif kernels is not None:
-        rows = kernels.taps(table, (height, width), 0, high, filter)
-        columns = kernels.taps(table, (height, width), 1, wide, filter)
+        rows, columns = kernels.taps(table, (height, width), (high, wide), filter)
     else:
         wanted = table[:, :4].contiguous().view(torch.float64)
         x0, y0, x1, y1 = (wanted[:, one : one + 1] for one in range(4))
@@ -186,7 +178,8 @@ def resample(
         return
     seen = out.permute(0, 2, 3, 1) if channels_first else out
     for one in range(n):
-        first = rows[0][one] - int(sources.top[one]), columns[0][one]
+        top, left = (int(place) for place in sources.corner[one])
+        first = rows[0][one] - top, columns[0][one] - left
         weight = rows[1][one], columns[1][one]
         levels = _resample_one(sources.views[one], first, weight, flip=bool(facts[one, 10]))
         seen[one].copy_(levels if scale is None else levels * scale + offset)

@@ -12,6 +12,9 @@ LOOKED_AT = 8
 WORTH = 0.08
 # The first batch pays for what is made only once.
 UNTRUE = 1
+# How much of what was seen counts at the next batch. The time of a single batch says little: two that were
+# queued may be done at almost the same time.
+KEPT = 0.9
 
 
 class Split:
@@ -27,7 +30,8 @@ class Split:
         self.mode, self.fixed = mode, share
         self.share = {"cpu": 0.0, "gpu": 1.0}.get(mode, 0.5 if share is None else share)
         self.seen = 0
-        self._rates: list[float | None] = [None, None]
+        # Pictures and seconds, of the CPU and the GPU.
+        self._seen = [[0.0, 0.0], [0.0, 0.0]]
         self._lock = threading.Lock()
 
     def count(self, pictures: int) -> int:
@@ -37,7 +41,8 @@ class Split:
     @property
     def rates(self) -> tuple[float | None, float | None]:
         """Pictures a second on the CPU and on the GPU, as measured."""
-        return self._rates[0], self._rates[1]
+        cpu, gpu = (pictures / seconds if seconds > 0 else None for pictures, seconds in self._seen)
+        return cpu, gpu
 
     def learn(self, cpu: tuple[int, float], gpu: tuple[int, float]) -> None:
         """(pictures, seconds) of a batch on either side."""
@@ -45,11 +50,11 @@ class Split:
             self.seen += 1
             if self.seen <= UNTRUE:
                 return
-            for side, (pictures, seconds) in enumerate((cpu, gpu)):
-                if pictures and seconds > 0:
-                    old, new = self._rates[side], pictures / seconds
-                    self._rates[side] = new if old is None else 0.8 * old + 0.2 * new
-            slow, fast = self._rates
+            for side, new in enumerate((cpu, gpu)):
+                if new[0]:
+                    old = self._seen[side]
+                    self._seen[side] = [KEPT * old[0] + new[0], KEPT * old[1] + new[1]]
+            slow, fast = self.rates
             if self.fixed is not None or self.mode in ("cpu", "gpu") or not slow or not fast:
                 return
             target = fast / (slow + fast)

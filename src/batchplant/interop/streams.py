@@ -1,0 +1,106 @@
+"""The streams that pictures come to a device by: what runs on each, and what must live until it is done.
+
+Memory that was freed on a stream goes to the next who asks on that stream, since what is done there is done
+in order. nvJPEG writes on a stream of its own, so what it fills must never have been anybody else's: copies
+and decoded pictures come from streams that nothing else takes memory on, and are held until the kernel has
+read them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from typing import Any, NamedTuple
+
+import torch
+
+
+class _Work(NamedTuple):
+    """Work on a stream: what it was, its events, and what must live until it is done."""
+
+    events: dict[str, tuple[Any, Any]]
+    last: Any
+    held: list[Any]
+
+
+class Way:
+    """What a batch takes to the device: what is to be held, and when its copies were made."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, tuple[Any, Any]] = {}
+        self.held: list[Any] = []
+
+
+class Streams:
+    """The streams of one loader on a device; without CUDA there are none, and all is done at once.
+
+    ``most``: batches that may be under way before those who make them have to wait.
+    """
+
+    def __init__(self, device: Any, kernels: Any, most: int) -> None:
+        self.device, self.kernels, self.cuda = device, kernels, device.type == "cuda"
+        self.copies, self.decoding = (torch.cuda.Stream(device) if self.cuda else None for _ in range(2))
+        self._under_way: deque[_Work] = deque()
+        self._most = most
+        self._lock = threading.Lock()
+        self.seconds = {"copy": 0.0, "augment": 0.0}
+
+    def on(self, stream: Any) -> Any:
+        return torch.cuda.stream(stream) if self.cuda else contextlib.nullcontext()
+
+    def event(self, stream: Any) -> Any:
+        if not self.cuda:
+            return None
+        # Who waits for it sleeps: the engine's threads need the processors.
+        event = torch.cuda.Event(enable_timing=True, blocking=True)
+        event.record(stream)
+        return event
+
+    def copied(self, memory: Any, way: Way) -> Any:
+        """Pinned memory on the device; the stream of the kernels waits for the copy."""
+        if not self.cuda:
+            return memory
+        way.held.append(memory)
+        with torch.cuda.stream(self.copies):
+            target = torch.empty(memory.shape, dtype=memory.dtype, device=self.device)
+            began = self.event(self.copies)
+            target.copy_(memory, non_blocking=True)
+            ended = self.event(self.copies)
+        self.kernels.wait_event(ended)
+        way.events[f"copy {len(way.events)}"] = (began, ended)
+        return target
+
+    def upload(self, array: Any, way: Way) -> Any:
+        """A small array on the device, by the stream of the kernels."""
+        if not self.cuda:
+            return torch.from_numpy(array)
+        pinned = torch.from_numpy(array).pin_memory()
+        way.held.append(pinned)
+        return pinned.to(self.device, non_blocking=True)
+
+    def hold(self, way: Way, began: Any, ended: Any) -> None:
+        """Keep what a kernel reads until it is done; if too much is, this thread waits for the oldest."""
+        if not self.cuda:
+            return
+        with self._lock:
+            self._under_way.append(_Work({**way.events, "augment": (began, ended)}, ended, way.held))
+            oldest = self._under_way[0] if len(self._under_way) > self._most else None
+        if oldest is not None:
+            oldest.last.synchronize()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Of all that is done."""
+        with self._lock:
+            while self._under_way and self._under_way[0].last.query():
+                work = self._under_way.popleft()
+                for name, (began, ended) in work.events.items():
+                    self.seconds[name.split()[0]] += began.elapsed_time(ended) / 1000
+
+    def close(self) -> None:
+        with self._lock:
+            under_way = list(self._under_way)
+        for work in under_way:
+            work.last.synchronize()
+        self.let_go()
