@@ -47,6 +47,18 @@ auto permute_all(const Int64s& at, const Unsigned64s& count, const Unsigned64s& 
     return nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>(values, {n}, owner_of(made));
 }
 
+auto derive_all(const Unsigned64s& key, const Int64s& numbers) {
+    const size_t n = numbers.size() == 1 ? key.size() : numbers.size();
+    const Broadcast keys(key, n, "key");
+    const size_t step = numbers.size() != 1;
+    auto made = std::make_unique_for_overwrite<uint64_t[]>(n);
+    uint64_t* values = made.get();
+    for (size_t i = 0; i < n; ++i) {
+        values[i] = mix(keys[i] + (static_cast<uint64_t>(numbers.data()[step * i]) + 1) * golden_ratio);
+    }
+    return nb::ndarray<nb::numpy, uint64_t, nb::ndim<1>>(values, {n}, owner_of(made));
+}
+
 using Sizes = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
 
 auto random_boxes(const Unsigned64s& keys, const Sizes& sizes, std::pair<double, double> scale,
@@ -68,6 +80,8 @@ void bind_permute(nb::module_& module) {
     module.def("random_boxes", random_boxes, nb::arg("keys").noconvert(), nb::arg("sizes").noconvert(),
                nb::arg("scale"), nb::arg("ratio"), nb::arg("tries"), nb::arg("first"),
                "A random box (x0, y0, x1, y1) in each picture of (height, width).");
+    module.def("derive", derive_all, nb::arg("key").noconvert(), nb::arg("numbers").noconvert(),
+               "A key of its own for each number.");
     module.def("permute", permute_all, nb::arg("at").noconvert(), nb::arg("count").noconvert(),
                nb::arg("key").noconvert(), "Where each number below its count goes in the permutation of its key.");
 }

@@ -264,6 +264,9 @@ def random_boxes(
     ``first``: the number of the first of 2 * tries + 2 draws that each sample's key gives.
     """
 
+def derive(key: npt.NDArray[np.uint64], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """A key of its own for each number; either may have one element for all of the other."""
+
 def permute(
     at: npt.NDArray[np.int64], count: npt.NDArray[np.uint64], key: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int64]:

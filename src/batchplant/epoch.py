@@ -201,12 +201,13 @@ class Epoch:
             self._shared.shard, self._shared.epoch = self._progress.shard, self._progress.epoch
             # It holds the loader, which we need no longer.
             self._begin = None
-            device = self._shared.executor.device
+            executor = self._shared.executor
+            count = PRODUCERS if executor.device is None else executor.device.producers(executor)
             self._threads = [
                 threading.Thread(
                     target=_produce, args=(self._shared,), name=f"batchplant-{part}", daemon=True
                 )
-                for part in range(PRODUCERS if device is None else device.producers)
+                for part in range(count)
             ]
         _RUNNING.update(dict.fromkeys(self._threads, self._shared))
         for thread in self._threads:

@@ -54,9 +54,7 @@ class Batch(NamedTuple):
 
 
 class Device(Protocol):
-    """What makes pictures on a device; see interop. ``producers``: how many threads it wants to call it."""
-
-    producers: int
+    """What makes pictures on a device; see interop."""
 
     def takes(self, output: Output) -> bool: ...
     def run(self, op: Op, batch: Any, ids: I64, draws: Draws) -> Any: ...
@@ -64,6 +62,7 @@ class Device(Protocol):
         self, executor: Executor, batch: Pictures, ids: I64, epoch: int, failed: dict[int, DataError],
         prepared: Callable[[], None],
     ) -> Any: ...  # fmt: skip
+    def producers(self, executor: Executor) -> int: ...
     def stats(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
 
@@ -332,9 +331,12 @@ class Executor:
     def _sizes(self, cells: Located) -> I32:
         """(height, width) of every picture; zeros where the header tells none."""
         raw = np.zeros(len(cells.start), dtype=np.bool_) if cells.shape is None else cells.shape.any(axis=1)
-        sizes = _native.look(cells.bases, cells.base, cells.start, cells.size, headers=not raw.all())
+        all_raw = bool(raw.all())
+        sizes = _native.look(cells.bases, cells.base, cells.start, cells.size, headers=not all_raw)
         if cells.shape is not None:
-            sizes[raw] = cells.shape[raw, :2]
+            sizes = (
+                cells.shape[:, :2].copy() if all_raw else np.where(raw[:, None], cells.shape[:, :2], sizes)
+            )
         return sizes
 
 

@@ -39,6 +39,10 @@ from .torch import torch_dtype
 STEP = 8 << 20
 # A picture that shrinks by more than this has too many pixels under one of the result.
 MOST_SHRINK = 32
+# Threads that make batches: while two are decoded here and there, one is prepared and one finished.
+PRODUCERS = 4
+# Of raw pixels, which take so little time that more threads would only fight for Python's lock.
+RAW_PRODUCERS = 2
 # nvJPEG's state is one for the process.
 DECODING = threading.Lock()
 JPEG = pictures.ENCODINGS.index("jpeg")
@@ -47,12 +51,9 @@ JPEG = pictures.ENCODINGS.index("jpeg")
 class DevicePictures:
     """Makes the pictures of a plan on ``delivery``'s device; see the module."""
 
-    # While one batch is decoded here and the next there, another is prepared.
-    producers = 3
-
     def __init__(self, delivery: Any, engine: Any, split: Split, ahead: int) -> None:
         self.device, self.engine, self.split = delivery.device, engine, split
-        self.streams = Streams(delivery.device, delivery.stream, ahead + self.producers)
+        self.streams = Streams(delivery.device, delivery.stream, ahead + PRODUCERS)
         self.decoder = decoder_on(self.device)
         if self.decoder is None:
             if split.mode in ("gpu", "hybrid"):
@@ -73,6 +74,17 @@ class DevicePictures:
         if stage is None or stage.mode not in ("RGB", "L"):
             return False
         return all(on_device(step.op) is not None for step in output.steps)
+
+    def producers(self, executor: Executor) -> int:
+        """How many threads should call this at a time."""
+        fields = [output.field for output in executor.plan.outputs if self.takes(output)]
+        try:
+            first = [executor.reader.spans(field, np.zeros(1, np.int64)) for field in fields]
+        # It is said of the batch that has it, if there is one.
+        except (DataError, IndexError):
+            return PRODUCERS
+        raw = [spans is not None and spans.shape is not None and bool(spans.shape.any()) for spans in first]
+        return RAW_PRODUCERS if all(raw) else PRODUCERS
 
     def run(self, op: Any, batch: Any, ids: I64, draws: Draws) -> Any:
         """One step behind the decoder."""
@@ -96,9 +108,9 @@ class DevicePictures:
             began = time.perf_counter()
             parts.append(self._on_cpu(executor, batch, cpu, ids, epoch, failed, prepared))
             spent = self._since("cpu", began)
+        prepared()
         if len(raw):
             parts.append(self._raw(executor, batch, raw))
-        prepared()
         taken = 0.0
         if later is not None:
             planes, taken = later.result()

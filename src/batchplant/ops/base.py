@@ -39,9 +39,11 @@ class Draws:
 
     def bits(self, count: int) -> U64:
         """``count`` numbers of 64 bits for each sample."""
-        columns = np.arange(self._calls, self._calls + count)
+        found = np.empty((len(self.keys), count), dtype=np.uint64)
+        for column in range(count):
+            found[:, column] = derive(self.keys, np.array([self._calls + column]))
         self._calls += count
-        return derive(self.keys[:, None], columns)
+        return found
 
     def reserve(self, count: int) -> int:
         """The first of the next ``count`` numbers of each sample, for who draws them by its key."""

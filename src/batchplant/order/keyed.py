@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -47,15 +48,23 @@ def key_of(seed: int, epoch: int, purpose: int) -> U64:
 
     It is an array of one, for the arithmetic of arrays wraps around without a warning.
     """
+    parts = (("seed", seed), ("epoch", epoch), ("purpose", purpose))
+    return _key(*(whole(name, value, 0, 2**64 - 1) for name, value in parts))
+
+
+@functools.lru_cache(256)
+def _key(*parts: int) -> U64:
     key = np.zeros(1, dtype=np.uint64)
-    for name, value in (("seed", seed), ("epoch", epoch), ("purpose", purpose)):
-        key = mix(key + whole(name, value, 0, 2**64 - 1) + _GOLDEN)
+    for value in parts:
+        key = mix(key + value + _GOLDEN)
+    # Others are given the same one.
+    key.flags.writeable = False
     return key
 
 
 def derive(key: U64, numbers: I64) -> U64:
-    """A key of its own for each number."""
-    return mix(key + (numbers.astype(np.uint64) + 1) * _GOLDEN)
+    """A key of its own for each number. One of the two may have a single element for all of the other."""
+    return _native.derive(np.ascontiguousarray(key), np.ascontiguousarray(numbers, dtype=np.int64))
 
 
 def uniform(key: U64, numbers: I64) -> npt.NDArray[np.float64]:

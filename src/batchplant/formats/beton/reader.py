@@ -186,14 +186,16 @@ class BetonReader(Reader):
         shape = None
         if kind == RGB:
             starts = rows["ptr"].astype(np.int64)
-            shape = np.stack([rows["height"], rows["width"], np.full(len(rows), 3)], axis=1).astype(np.int32)
+            shape = np.empty((len(rows), 3), dtype=np.int32)
+            shape[:, 0], shape[:, 1], shape[:, 2] = rows["height"], rows["width"], 3
             sizes = shape.prod(axis=1, dtype=np.int64)
             encoded = rows["mode"] == JPEG
             if (bad := rows["mode"] > RAW).any():
                 row = int(np.argmax(bad))
                 raise self._damaged(f"image mode {rows['mode'][row]}", name, indices, row, starts[row])
-            sizes[encoded] = self._allocated(name, rows["ptr"][encoded], indices[encoded])
-            shape[encoded] = 0
+            if encoded.any():
+                sizes[encoded] = self._allocated(name, rows["ptr"][encoded], indices[encoded])
+                shape[encoded] = 0
         elif kind in (BYTES, JSON):
             starts, sizes = rows["ptr"].astype(np.int64), rows["size"].astype(np.int64)
             if kind == JSON:
