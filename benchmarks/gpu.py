@@ -137,14 +137,10 @@ def measure(name: str, path: Path, args: argparse.Namespace) -> Found:
     raw = name.startswith("raw")
     whole = count // 256 * 256
     tasks = bus(256, whole) if raw else decoders(path, whole)
-    loaders = {}
-    for mode in ["auto"] if raw else args.modes:
-        loader = Loader(
-            path, args.batch, order="quasi_random", device="cuda", decode=mode, ahead=args.ahead,
-            workers=args.workers,
-            pipelines={"image": pipeline(), "label": None},
-        )  # fmt: skip
-        loaders[f"batchplant {mode}".replace(" auto", "")] = loader
+    modes = ["auto"] if raw else args.modes
+    loaders = {
+        f"batchplant {mode}".replace(" auto", ""): loader_of(path, mode, args.batch, args) for mode in modes
+    }
     tasks |= {title: epochs(loader, times) for title, loader in loaders.items()}
     print(f"{name}: {count:,} pictures, batches of {args.batch}", flush=True)
     for task in tasks.values():
@@ -170,7 +166,33 @@ def measure(name: str, path: Path, args: argparse.Namespace) -> Found:
         print(f"  {title}: {one}")
     for loader in loaders.values():
         loader.close()
-    return {"images": count, "images/s": found, "limit": limit, "ratio to the limit": ratio, "stats": stats}
+    return {
+        "images": count, "images/s": found, "limit": limit, "ratio to the limit": ratio, "stats": stats,
+        "by batch": {} if args.quick else by_batch(path, modes[0], args),
+    }  # fmt: skip
+
+
+def loader_of(path: Path, mode: str, batch: int, args: argparse.Namespace) -> Loader:
+    return Loader(
+        path, batch, order="quasi_random", device="cuda", decode=mode, ahead=args.ahead,
+        workers=args.workers, pipelines={"image": pipeline(), "label": None},
+    )  # fmt: skip
+
+
+def by_batch(path: Path, mode: str, args: argparse.Namespace) -> Found:
+    """The same with other batches: what is done once for each counts for more in small ones."""
+    loaders = {str(size): loader_of(path, mode, size, args) for size in (256, 512, 1024)}
+    tasks = {size: epochs(loader, 2) for size, loader in loaders.items()}
+    for task in tasks.values():
+        task()
+    found = speeds(interleaved(tasks, args.rounds), 2 * len(next(iter(loaders.values())).reader))
+    for size, one in found.items():
+        print(
+            f"  batches of {size:<9} {one['median']:>10,.0f} images/s (best {one['best']:,.0f})", flush=True
+        )
+    for loader in loaders.values():
+        loader.close()
+    return found
 
 
 def _plain(stats: Found) -> Found:
@@ -250,7 +272,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder for the data sets, kept for the next run")
     parser.add_argument("--parts", nargs="+", default=["jpeg256", "jpeg500", "raw256", "step"])
     parser.add_argument("--decode", default="auto", help="of the training step")
-    parser.add_argument("--batch", type=int, default=512, help="default 512")
+    parser.add_argument("--batch", type=int, default=1024, help="default 1024")
     parser.add_argument("--ahead", type=int, default=4, help="batches made in advance (default 4)")
     parser.add_argument("--workers", type=int, help="decoding threads (default: all cores)")
     parser.add_argument("--modes", nargs="+", default=["hybrid", "gpu", "cpu"], help="of JPEG")

@@ -334,9 +334,9 @@ class Executor:
         all_raw = bool(raw.all())
         sizes = _native.look(cells.bases, cells.base, cells.start, cells.size, headers=not all_raw)
         if cells.shape is not None:
-            sizes = (
-                cells.shape[:, :2].copy() if all_raw else np.where(raw[:, None], cells.shape[:, :2], sizes)
-            )
+            if all_raw:
+                return cells.shape[:, :2].copy()
+            sizes[raw] = cells.shape[raw, :2]
         return sizes
 
 
