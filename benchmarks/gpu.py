@@ -64,14 +64,13 @@ def speeds(seconds: dict[str, dict[str, float]], count: int) -> Found:
     return {name: {key: count / one[key] for key in ("best", "median")} for name, one in seconds.items()}
 
 
-def epochs(loader: Loader, times: int) -> Callable[[], float]:
+def epoch(loader: Loader) -> Callable[[], float]:
     import torch
 
     def run() -> float:
         began = time.perf_counter()
-        for _ in range(times):
-            for batch in loader:
-                del batch
+        for batch in loader:
+            del batch
         torch.cuda.synchronize()
         return time.perf_counter() - began
 
@@ -133,7 +132,7 @@ def bus(size: int, count: int) -> dict[str, Callable[[], float]]:
 
 
 def measure(name: str, path: Path, args: argparse.Namespace) -> Found:
-    count, times = len(batchplant.open(path)), 1 if args.quick else 3
+    count = len(batchplant.open(path))
     raw = name.startswith("raw")
     whole = count // 256 * 256
     tasks = bus(256, whole) if raw else decoders(path, whole)
@@ -141,14 +140,11 @@ def measure(name: str, path: Path, args: argparse.Namespace) -> Found:
     loaders = {
         f"batchplant {mode}".replace(" auto", ""): loader_of(path, mode, args.batch, args) for mode in modes
     }
-    tasks |= {title: epochs(loader, times) for title, loader in loaders.items()}
+    tasks |= {title: epoch(loader) for title, loader in loaders.items()}
     print(f"{name}: {count:,} pictures, batches of {args.batch}", flush=True)
     for task in tasks.values():
         task()
     seconds = interleaved(tasks, args.rounds)
-    for title in loaders:
-        for key in ("best", "median"):
-            seconds[title][key] /= times
     for title, one in seconds.items():
         if "alone" in title:
             one["best"] *= count / whole
@@ -182,10 +178,10 @@ def loader_of(path: Path, mode: str, batch: int, args: argparse.Namespace) -> Lo
 def by_batch(path: Path, mode: str, args: argparse.Namespace) -> Found:
     """The same with other batches: what is done once for each counts for more in small ones."""
     loaders = {str(size): loader_of(path, mode, size, args) for size in (256, 512, 1024)}
-    tasks = {size: epochs(loader, 2) for size, loader in loaders.items()}
+    tasks = {size: epoch(loader) for size, loader in loaders.items()}
     for task in tasks.values():
         task()
-    found = speeds(interleaved(tasks, args.rounds), 2 * len(next(iter(loaders.values())).reader))
+    found = speeds(interleaved(tasks, args.rounds), len(batchplant.open(path)))
     for size, one in found.items():
         print(
             f"  batches of {size:<9} {one['median']:>10,.0f} images/s (best {one['best']:,.0f})", flush=True
@@ -225,7 +221,7 @@ def step(path: Path, args: argparse.Namespace) -> Found:
         pipelines={"image": pipeline()},
     )  # fmt: skip
     # Within an epoch: the first batch is waited for.
-    steps = min(len(loader) - 2, 10 if args.quick else 100)
+    steps = min(len(loader) - 2, 10 if args.quick else 60)
 
     def timed_steps(batches: Any) -> tuple[float, float]:
         waited = 0.0
@@ -247,10 +243,10 @@ def step(path: Path, args: argparse.Namespace) -> Found:
     rounds: dict[str, list[float]] = {"loaded": [], "there already": [], "waited": []}
     for number in range(args.rounds + 1):
         alone, _ = timed_steps(iter(lambda: fixed, None))
-        epoch = iter(loader)
-        next(epoch)
-        whole, waited = timed_steps(epoch)
-        del epoch
+        rest = iter(loader)
+        next(rest)
+        whole, waited = timed_steps(rest)
+        del rest
         if number:
             rounds["loaded"].append(whole)
             rounds["there already"].append(alone)
@@ -295,7 +291,7 @@ def main() -> None:
             wanted = name in args.parts or (name == "jpeg256" and "step" in args.parts)
             if wanted and not path.exists():
                 raw = name.startswith("raw")
-                count = 2048 if args.quick else 16_384 if raw else 12_288
+                count = 2048 if args.quick else 24_576 if raw else 32_768
                 make(path, SIZES.get(name, 256), count, 256 if args.quick else 2048, raw)
             if name in args.parts:
                 results[name] = measure(name, path, args)
