@@ -341,6 +341,27 @@ def test_the_gpu_gets_what_would_cost_the_engine_most(jpegs, device, monkeypatch
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_memory_is_used_again_while_the_split_varies(jpegs, device, monkeypatch):
+    """To take pinned memory stops the device: parts of ever new sizes must not ask for ever new memory."""
+    monkeypatch.setattr("batchplant.interop.streams.LEAST", 1 << 10)
+    taken, shares = [], iter(np.random.default_rng(0).random(1000).tolist())
+    monkeypatch.setattr(Split, "count", lambda self, pictures: round(next(shares) * pictures))
+    loader = Loader(
+        jpegs, 10, order="random", pipelines={"image": [ops.RandomResizedCrop(32)]}, device=device,
+        decode="hybrid", ahead=2,
+    )  # fmt: skip
+    allocate = loader._executor.buffers._allocate
+    loader._executor.buffers._allocate = lambda size: taken.append(size) or allocate(size)
+    for _ in range(40):
+        for _ in loader:
+            pass
+    loader.close()
+    # Encoded bytes and levels of 120 batches, from 3 to 300 KB: eight sizes at most, a few of each.
+    assert all(size & (size - 1) == 0 for size in taken)
+    assert len(taken) <= 60
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_several_loaders_at_once(jpegs, raw, device):
     """In turn, and each in a thread of its own: nobody sees another's pictures."""
     hows = [

@@ -32,11 +32,9 @@ from .device_ops import on_device
 from .parts import Part, Windows, decoded, decoder_on, finished, joined
 from .resample import resample
 from .split import Split
-from .streams import Streams, Way
+from .streams import Streams, Way, rounded
 from .torch import torch_dtype
 
-# Memory is taken in steps, so that batches of about one size use the same again.
-STEP = 8 << 20
 # A picture that shrinks by more than this has too many pixels under one of the result.
 MOST_SHRINK = 32
 # Threads that make batches: while two are decoded here and there, one is prepared and one finished.
@@ -177,9 +175,8 @@ class DevicePictures:
         return (known[1], known[2]) if stage.channels_first else (known[0], known[1])
 
     def _memory(self, executor: Executor, size: int) -> Any:
-        """Pinned memory, a little more than is asked for, which comes back by itself."""
-        room = max(1, -(-size // STEP)) * STEP
-        return executor.buffers.take((room,), np.dtype(np.uint8))
+        """Pinned memory, at least so much, which comes back by itself."""
+        return executor.buffers.take((rounded(size),), np.dtype(np.uint8))
 
     def _gathered(self, executor: Executor, cells: Located, rows: I64) -> list[Any]:
         """The bytes of these cells in pinned memory, one tensor each."""

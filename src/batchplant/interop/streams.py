@@ -15,6 +15,17 @@ from typing import Any, NamedTuple
 
 import torch
 
+# The least memory that is taken.
+LEAST = 8 << 20
+
+
+def rounded(size: int) -> int:
+    """Room for so many bytes, of few different sizes: batches whose parts vary use the same memory again.
+
+    To take new memory, pinned or on the device, stops all that goes on there.
+    """
+    return max(LEAST, 1 << (size - 1).bit_length())
+
 
 class _Work(NamedTuple):
     """Work on a stream: what it was, its events, and what must live until it is done."""
@@ -58,12 +69,13 @@ class Streams:
         return event
 
     def copied(self, memory: Any, way: Way) -> Any:
-        """Pinned memory on the device; the stream of the kernels waits for the copy."""
+        """Bytes in pinned memory on the device; the stream of the kernels waits for the copy."""
         if not self.cuda:
             return memory
         way.held.append(memory)
         with torch.cuda.stream(self.copies):
-            target = torch.empty(memory.shape, dtype=memory.dtype, device=self.device)
+            room = torch.empty(rounded(memory.numel()), dtype=torch.uint8, device=self.device)
+            target = room[: memory.numel()].view(memory.shape)
             began = self.event(self.copies)
             target.copy_(memory, non_blocking=True)
             ended = self.event(self.copies)
