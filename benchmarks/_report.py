@@ -155,6 +155,18 @@ def gpu(found: dict[str, Any]) -> Iterator[str]:
             limit = {side: {key: speed[key] / one["limit"][key] for key in speed}
                      for side, speed in one["images/s"].items() if "batchplant" in side}  # fmt: skip
             yield per_second(f"{title}, images/s", one["images/s"], limit, "part of the limit")
+    by_batch = {
+        title: found[name]["by batch"]
+        for name, title in titles.items()
+        if found.get(name, {}).get("by batch")
+    }
+    if by_batch:
+        sizes = list(next(iter(by_batch.values())))
+        yield table([
+            ["batches of, images/s (best)", *sizes],
+            *([title, *(f"{one[size]['median']:,.0f} ({one[size]['best']:,.0f})" for size in sizes)]
+              for title, one in by_batch.items()),
+        ])  # fmt: skip
     if one := found.get("step"):
         shown = [[f"{one[key][which]:.1%}" for which in ("median", "best")] for key in ("waited", "longer")]
         yield table([

@@ -289,6 +289,33 @@ def test_auto_finds_the_best(cpu, gpu, mode, share):
     assert split.share == pytest.approx(share, abs=0.02)
 
 
+def test_auto_leaves_the_gpu_to_a_step_that_takes_little():
+    now = [0.0]
+    split = Split("auto", clock=lambda: now[0])
+
+    def batches_of(count, asked):
+        """The CPU decodes 1000 a second, the GPU 500, and the step takes so many."""
+        for _ in range(count):
+            there = split.count(100)
+            busy = max((100 - there) / 1000, there / 500)
+            now[0] += max(busy, 100 / asked)
+            split.learn((100 - there, (100 - there) / 1000), (there, there / 500))
+        return split.mode
+
+    assert batches_of(2 * LOOKED_AT, 300) == "cpu"
+    assert split.share == 0
+    # More, but the CPU can do it: nothing changes. Then more than that.
+    assert batches_of(100, 700) == "cpu"
+    assert batches_of(100, 5000) == "hybrid"
+    assert split.share == pytest.approx(1 / 3, abs=0.02)
+    assert batches_of(100, 5000) == "hybrid"
+    assert batches_of(100, 300) == "cpu"
+    for mode in ("hybrid", "gpu"):
+        split = Split(mode, clock=lambda: now[0])
+        assert batches_of(50, 100) == mode
+        assert split.share > 0
+
+
 def test_the_first_batch_tells_nothing():
     split = Split("hybrid")
     split.learn((50, 100.0), (50, 0.001))

@@ -56,7 +56,7 @@ class DevicePictures:
         if self.decoder is None:
             if split.mode in ("gpu", "hybrid"):
                 raise OptionError(f'decode="{split.mode}" needs torchvision, whose nvJPEG decodes on the GPU')
-            split.mode, split.share = "cpu", 0.0
+            split.only_cpu()
         self._feeding = ThreadPoolExecutor(2, thread_name_prefix="batchplant-gpu")
         self._last = {"cpu": 0.0, "gpu": 0.0}
         self._lock, self._launching = threading.Lock(), threading.Lock()

@@ -82,7 +82,7 @@ def finished(whole: Any, rows: I64) -> Part:
 def decoded(planes: list[Any], batch: Pictures, rows: I64) -> Part | None:
     """What nvJPEG made, (channels, height, width) each; None where it sees other sizes than we do."""
     sizes = batch.sizes[rows].astype(np.int64)
-    if [tuple(one.shape[1:]) for one in planes] != [tuple(one) for one in sizes.tolist()]:
+    if [one.shape for one in planes] != [(3, *one) for one in sizes.tolist()]:
         return None
     start = np.array([one.data_ptr() for one in planes], dtype=np.int64)
     strides = np.stack([sizes[:, 1], np.ones(len(rows), np.int64), sizes.prod(axis=1)], axis=1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 
 from ..errors import OptionError
 
@@ -15,12 +17,30 @@ UNTRUE = 1
 # How much of what was seen counts at the next batch. The time of a single batch says little: two that were
 # queued may be done at almost the same time.
 KEPT = 0.9
+# Of what the CPU can decode: if less is asked for, auto leaves the GPU to the step; if more, no longer.
+ENOUGH, TOO_MUCH = 0.6, 0.85
+
+
+class _Rate:
+    """Pictures a second, over the last batches."""
+
+    def __init__(self) -> None:
+        self._pictures, self._seconds = 0.0, 0.0
+
+    def add(self, pictures: int, seconds: float) -> None:
+        self._pictures, self._seconds = KEPT * self._pictures + pictures, KEPT * self._seconds + seconds
+
+    @property
+    def value(self) -> float | None:
+        return self._pictures / self._seconds if self._seconds > 0 else None
 
 
 class Split:
     """``mode`` cpu, gpu, hybrid, or auto: the best of them by measuring. ``share``: fixed, and so exact."""
 
-    def __init__(self, mode: str, share: float | None = None) -> None:
+    def __init__(
+        self, mode: str, share: float | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         if mode not in MODES:
             raise OptionError(f"decode is one of {', '.join(MODES)}, not {mode!r}")
         if share is not None and not 0 <= share <= 1:
@@ -30,36 +50,49 @@ class Split:
         self.mode, self.fixed = mode, share
         self.share = {"cpu": 0.0, "gpu": 1.0}.get(mode, 0.5 if share is None else share)
         self.seen = 0
-        # Pictures and seconds, of the CPU and the GPU.
-        self._seen = [[0.0, 0.0], [0.0, 0.0]]
+        self._auto, self._clock, self._last = mode == "auto", clock, 0.0
+        self._sides, self._taken = (_Rate(), _Rate()), _Rate()
         self._lock = threading.Lock()
 
     def count(self, pictures: int) -> int:
         """How many of so many pictures the GPU is to decode."""
         return round(self.share * pictures)
 
+    def only_cpu(self) -> None:
+        """There is no decoder on the device."""
+        self.mode, self.share, self._auto = "cpu", 0.0, False
+
     @property
     def rates(self) -> tuple[float | None, float | None]:
         """Pictures a second on the CPU and on the GPU, as measured."""
-        cpu, gpu = (pictures / seconds if seconds > 0 else None for pictures, seconds in self._seen)
-        return cpu, gpu
+        return self._sides[0].value, self._sides[1].value
 
     def learn(self, cpu: tuple[int, float], gpu: tuple[int, float]) -> None:
         """(pictures, seconds) of a batch on either side."""
         with self._lock:
+            now = self._clock()
+            since, self._last = now - self._last, now
             self.seen += 1
             if self.seen <= UNTRUE:
                 return
-            for side, new in enumerate((cpu, gpu)):
-                if new[0]:
-                    old = self._seen[side]
-                    self._seen[side] = [KEPT * old[0] + new[0], KEPT * old[1] + new[1]]
+            self._taken.add(cpu[0] + gpu[0], since)
+            for side, one in zip(self._sides, (cpu, gpu), strict=True):
+                if one[0]:
+                    side.add(*one)
             slow, fast = self.rates
-            if self.fixed is not None or self.mode in ("cpu", "gpu") or not slow or not fast:
-                return
-            target = fast / (slow + fast)
-            if self.mode == "auto" and self.seen >= LOOKED_AT:
-                self.mode = "cpu" if target < WORTH else "gpu" if target > 1 - WORTH else "hybrid"
-                if self.mode != "hybrid":
-                    target = float(self.mode == "gpu")
-            self.share = target
+            moves = self.fixed is None and (self._auto or self.mode == "hybrid")
+            if moves and slow and fast:
+                self.share = fast / (slow + fast)
+                if self._auto and self.seen >= LOOKED_AT:
+                    self._decide(slow)
+
+    def _decide(self, slow: float) -> None:
+        """What auto is now: a step that takes less than the CPU can decode has the GPU to itself."""
+        taken = self._taken.value
+        enough = TOO_MUCH if self.mode == "cpu" else ENOUGH
+        if self.share < WORTH or (taken is not None and taken < enough * slow):
+            self.mode, self.share = "cpu", 0.0
+        elif self.share > 1 - WORTH:
+            self.mode, self.share = "gpu", 1.0
+        else:
+            self.mode = "hybrid"
