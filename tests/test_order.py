@@ -27,6 +27,36 @@ sizes = st.one_of(st.integers(0, 40), st.integers(0, 3000))
 E0: dict[str, Any] = {"seed": 0, "epoch": 0}
 
 
+def splitmix(x: int) -> int:
+    """Its finaliser, in whole numbers."""
+    x &= 2**64 - 1
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return x ^ x >> 31
+
+
+@given(seeds, st.lists(seeds, min_size=1, max_size=5), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5))
+def test_keys_are_hashes(seed: int, keys: list[int], numbers: list[int]) -> None:
+    golden = 0x9E3779B97F4A7C15
+    expected = functools.reduce(lambda key, part: splitmix(key + part + golden), (seed, 3, 1), 0)
+    assert keyed.key_of(seed, 3, 1).tolist() == [expected]
+    one, many = np.array(keys[:1], np.uint64), np.array(keys, np.uint64)
+    found = keyed.derive(one, np.array(numbers, np.int64))
+    assert found.tolist() == [splitmix(keys[0] + (number + 1) * golden) for number in numbers]
+    assert keyed.derive(many, np.array([7])).tolist() == [splitmix(key + 8 * golden) for key in keys]
+    if len(keys) != len(numbers) != 1 and len(keys) > 1:
+        with pytest.raises(ValueError, match="entries"):
+            keyed.derive(many, np.array(numbers, np.int64))
+
+
+def test_a_key_is_the_same_for_all_and_nobody_changes_it() -> None:
+    key = keyed.key_of(5, 6, 7)
+    with pytest.raises(ValueError, match="read-only"):
+        key += 1
+    with pytest.raises(OptionError, match="seed must be a whole number"):
+        keyed.key_of(5.0, 6, 7)  # type: ignore[arg-type]
+
+
 def some_blocks(n: int, seed: int) -> np.ndarray:
     """Blocks of unequal size, scattered, with gaps between their numbers."""
     rng = np.random.default_rng(seed)
