@@ -129,7 +129,7 @@ build/fuzz/jpeg build/fuzz/baseline: $(JPEG_SOURCES)
 PNG_SOURCES := $(addprefix native/,crc.cpp png_filters.cpp)
 build/fuzz/png: $(PNG_SOURCES)
 build/fuzz/engine: $(JPEG_SOURCES) $(PNG_SOURCES) $(addprefix native/,fetch.cpp output.cpp png.cpp probe.cpp \
-  resample.cpp turn.cpp webp.cpp)
+  resample.cpp turn.cpp webp.cpp windows.cpp)
 
 # Libraries that a build can do without: those of them that are here.
 has = $(shell echo '\#include <$(1)>' | $(CXX) -E -x c++ - >/dev/null 2>&1 && echo '$(2)')

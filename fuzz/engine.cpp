@@ -25,12 +25,28 @@ private:
     uint64_t state_ = 0xCBF29CE484222325u;
 };
 
+// The part of a raw picture that a box needs: planned and copied, or, where the plan was changed into one that does not
+// fit, refused.
+void gather_window(Engine& engine, Choices& choices, const Buffer& base, const int32_t* shape, const double* box) {
+    const int64_t start = choices.below(4) == 0 ? static_cast<int64_t>(choices.below(64)) : 0;
+    int64_t plan[static_cast<size_t>(WindowRow::count)];
+    const auto row = [&plan](WindowRow which) { return plan + static_cast<size_t>(which); };
+    const double support = static_cast<double>(choices.below(3));
+    const int64_t room = plan_windows({&start, shape, box, support, 7, 9, 1}, plan);
+    if (choices.below(4) == 0) plan[choices.below(static_cast<size_t>(WindowRow::count))] += 1 << choices.below(30);
+    const int32_t number = 0;
+    std::vector<uint8_t> place(static_cast<size_t>(room));
+    const Windows windows{&number, row(WindowRow::start), row(WindowRow::line), row(WindowRow::rows),
+                          row(WindowRow::width), row(WindowRow::place), 1};
+    engine.gather({base}, windows, place.data(), place.size());
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // One thread and both sets of loops, kept as a loader would keep them: every input meets the tables and the
     // scratch memory that the one before it left.
-    static Engine best(1, {}), portable(1, {}, portable_kernels);
+    static Engine best(1, {}), portable(1, {}, 0, portable_kernels);
 
     Choices choices(data, size);
     DecodeJob job;
@@ -86,5 +102,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         status[i] = (i == 0 ? best : portable).decode(job).status;
     }
     if (status[0] != status[1] || results[0] != results[1]) std::abort();
+    if (raw) gather_window(best, choices, {data, size}, shape, box);
     return 0;
 }

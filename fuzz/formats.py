@@ -23,6 +23,7 @@ from batchplant.registry import all_formats
 from batchplant.tensors import TENSORS, from_array
 
 MEMORY = 4 << 30
+GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 NUMBERS = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
 
 
@@ -40,6 +41,8 @@ def sample(number: int) -> dict[str, object]:
         "ragged": np.arange(number, dtype=np.int32),
         "table": np.ones((number, number), dtype=np.int16),
         "maybe": None if number % 2 else number,
+        "sound": (GOLDEN / "audio" / "ulaw.wav").read_bytes(),
+        "clip": (GOLDEN / "video" / "vp9.webm").read_bytes(),
     }
 
 
@@ -47,13 +50,12 @@ KINDS = {
     "image": bp.Image(), "number": bp.Int(), "score": bp.Float(), "flag": bp.Bool(), "text": bp.Text(),
     "meta": bp.Json(), "blob": bp.Bytes(), "array": bp.Tensor("float64", (2, 3)),
     "ragged": bp.Tensor("int32", (None,)), "table": bp.Tensor("int16", (None, None)),
-    "maybe": bp.Int(optional=True),
+    "maybe": bp.Int(optional=True), "sound": bp.Audio(), "clip": bp.Video(),
 }  # fmt: skip
 
 
-GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "models"
 # What we do not write.
-READ_ONLY = {"pmml": GOLDEN / "forest.pmml", "savedmodel": GOLDEN / "saved_model"}
+READ_ONLY = {"pmml": GOLDEN / "models" / "forest.pmml", "savedmodel": GOLDEN / "models" / "saved_model"}
 
 
 def make_seed(name: str, folder: Path) -> Path:
