@@ -234,6 +234,28 @@ def test_a_damaged_picture_is_named_or_skipped(damaged, device, mode):
     assert [problem.sample for problem in loader.skipped] == [5]
 
 
+def test_a_full_device_is_said(jpegs):
+    loader = Loader(jpegs, 7, pipelines={"image": [ops.Resize(16)]}, device="cpu", decode="gpu")
+
+    def full(encoded):
+        raise torch.cuda.OutOfMemoryError("no room")
+
+    loader._device.decoder = full
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="no room"):
+        list(loader)
+    loader.close()
+    # What nvJPEG does not like goes by the engine.
+    loader = Loader(jpegs, 7, pipelines={"image": [ops.Resize(16)]}, device="cpu", decode="gpu")
+
+    def choosy(encoded):
+        raise RuntimeError("not these")
+
+    loader._device.decoder = choosy
+    assert sum(len(batch["image"]) for batch in loader) == 30
+    assert loader.stats()["decoded"] == {"cpu": 30, "gpu": 0, "raw": 0}
+    loader.close()
+
+
 def test_what_is_asked_wrongly(jpegs):
     for options, said in [
         ({"device": "cpu", "decode": "tpu"}, "decode is one of"),

@@ -203,6 +203,9 @@ class DevicePictures:
                     done = self.streams.event(self.streams.decoding)
             if done is not None:
                 done.synchronize()
+        # That is not the pictures' fault, and to go on would only be slow.
+        except torch.cuda.OutOfMemoryError:
+            raise
         # nvJPEG raises RuntimeError on whatever it does not like.
         except RuntimeError:
             return None, 0.0
