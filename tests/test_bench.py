@@ -252,6 +252,9 @@ def test_ctrl_c_stops_it(dataset: Path) -> None:
             assert process.poll() is None
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        try:
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert said.startswith("batchplant: stopped\n")

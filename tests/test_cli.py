@@ -283,3 +283,30 @@ def test_output_that_nobody_reads_is_no_error(dataset: Path) -> None:
     done = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True)
     assert done.stdout == "[\n"
     assert "Traceback" not in done.stderr
+
+
+IGNORED = """
+import os, signal, sys, time
+from batchplant import cli
+
+class Held:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+
+def run(args):
+    held = Held()
+    del held
+    print("went on", flush=True)
+    time.sleep(60)
+    return 0
+
+cli.formats.run = run
+sys.exit(cli.main(["formats"]))
+"""
+
+
+def test_ctrl_c_is_not_lost_while_an_object_goes():
+    """Python ignores exceptions in __del__, Ctrl-C too: it is raised again."""
+    done = subprocess.run([sys.executable, "-c", IGNORED], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "went on\n", "batchplant: stopped\n")

@@ -5,13 +5,16 @@ Exit codes: 0 all is well, 1 a problem was found in the data, 2 the command was 
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from types import FrameType
+from typing import Any
 
 from .. import __version__
 from ..errors import BatchplantError, DataError
@@ -44,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = None
     with contextlib.suppress(ValueError):
         before = signal.signal(signal.SIGTERM, _stop)
+    hook, sys.unraisablehook = sys.unraisablehook, _again
     try:
         return int(args.run(args))
     except BatchplantError as error:
@@ -63,12 +67,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"batchplant: {where}{error.strerror or error}", file=sys.stderr)
         return 2
     finally:
+        sys.unraisablehook = hook
         if before is not None:
             signal.signal(signal.SIGTERM, before)
 
 
 def _place(error: BatchplantError) -> dict[str, object]:
     return {"path": error.path, "sample": error.sample, "field": error.field, "offset": error.offset}
+
+
+def _again(ignored: Any) -> None:
+    """Python ignores what is raised while it lets an object go; a Ctrl-C must not be lost by that."""
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        # A little later: here it would be ignored again.
+        timer = threading.Timer(0.05, _thread.interrupt_main)
+        timer.daemon = True
+        timer.start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
