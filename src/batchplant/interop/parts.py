@@ -38,20 +38,31 @@ class Windows:
         self.boxes = batch.boxes[rows]
         support = SUPPORT.get(batch.stage.filter, 0.0)
         start = batch.cells.start[rows]
-        self.plan, self.room = _native.plan_windows(start, shape, self.boxes, support, *result)
+        plan, self.room = _native.plan_windows(start, shape, self.boxes, support, *result)
+        self.corner = plan[:2].T
+        _, _, self.high, self.wide, self.start, self.line, self.width, self.place = plan
 
     def gather(self, engine: Any, memory: U8) -> None:
         """Copy them into ``memory``."""
-        cells, (_, _, high, _, start, line, width, place) = self.batch.cells, self.plan
-        engine.gather(cells.bases, cells.base[self.rows], start, line, high, width, memory, place)
+        cells = self.batch.cells
+        engine.gather(
+            cells.bases,
+            cells.base[self.rows],
+            self.start,
+            self.line,
+            self.high,
+            self.width,
+            memory,
+            self.place,
+        )
 
     def part(self, whole: Any) -> Part:
         """What they are on the device, where ``whole`` is the memory that they lie in."""
-        batch, rows, plan = self.batch, self.rows, self.plan
+        batch, rows = self.batch, self.rows
         strides = np.empty((len(rows), 3), np.int64)
-        strides[:, 0], strides[:, 1:] = plan[6], (self.channels, 1)
+        strides[:, 0], strides[:, 1:] = self.width, (self.channels, 1)
         sources = Sources(
-            plan[7] + whole.data_ptr(), strides, batch.sizes[rows].astype(np.int64), plan[:2].T,
+            self.place + whole.data_ptr(), strides, batch.sizes[rows].astype(np.int64), self.corner,
             _RawViews(whole, self), whole,
         )  # fmt: skip
         return Part(rows, sources, self.boxes, None if batch.flip is None else batch.flip[rows])
@@ -64,8 +75,9 @@ class _RawViews:
         self._whole, self._windows = whole, windows
 
     def __getitem__(self, row: int) -> Any:
-        _, _, high, wide, _, _, _, start = (int(one) for one in self._windows.plan[:, row])
-        shape = high, wide, self._windows.channels
+        windows = self._windows
+        start, high, wide = (int(one[row]) for one in (windows.place, windows.high, windows.wide))
+        shape = high, wide, windows.channels
         return self._whole[start : start + int(np.prod(shape))].view(shape)
 
 

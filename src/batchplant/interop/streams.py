@@ -30,7 +30,7 @@ def rounded(size: int) -> int:
 class _Work(NamedTuple):
     """Work on a stream: what it was, its events, and what must live until it is done."""
 
-    events: dict[str, tuple[Any, Any]]
+    events: list[tuple[str, Any, Any]]
     last: Any
     held: list[Any]
 
@@ -39,7 +39,7 @@ class Way:
     """What a batch takes to the device: what is to be held, and when its copies were made."""
 
     def __init__(self) -> None:
-        self.events: dict[str, tuple[Any, Any]] = {}
+        self.events: list[tuple[str, Any, Any]] = []
         self.held: list[Any] = []
 
 
@@ -80,7 +80,7 @@ class Streams:
             target.copy_(memory, non_blocking=True)
             ended = self.event(self.copies)
         self.kernels.wait_event(ended)
-        way.events[f"copy {len(way.events)}"] = (began, ended)
+        way.events.append(("copy", began, ended))
         return target
 
     def upload(self, array: Any, way: Way) -> Any:
@@ -96,7 +96,7 @@ class Streams:
         if not self.cuda:
             return
         with self._lock:
-            self._under_way.append(_Work({**way.events, "augment": (began, ended)}, ended, way.held))
+            self._under_way.append(_Work([*way.events, ("augment", began, ended)], ended, way.held))
             oldest = self._under_way[0] if len(self._under_way) > self._most else None
         if oldest is not None:
             oldest.last.synchronize()
@@ -107,8 +107,8 @@ class Streams:
         with self._lock:
             while self._under_way and self._under_way[0].last.query():
                 work = self._under_way.popleft()
-                for name, (began, ended) in work.events.items():
-                    self.seconds[name.split()[0]] += began.elapsed_time(ended) / 1000
+                for what, began, ended in work.events:
+                    self.seconds[what] += began.elapsed_time(ended) / 1000
 
     def close(self) -> None:
         with self._lock:
