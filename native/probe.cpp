@@ -85,6 +85,44 @@ Parsed parse_jpeg(View view) {
     return {};
 }
 
+// What the segments of a JPEG say, up to its first scan.
+struct JpegSegments {
+    uint64_t frame = 0, scan = 0;  // where they are, behind their length; 0 for none
+    uint64_t end = 2;              // of the last one
+    bool plain = true;             // one baseline frame, nothing between segments
+    bool jfif = false;
+    std::optional<uint32_t> adobe;  // how it says that colours are stored
+};
+
+JpegSegments jpeg_segments(View& view) {
+    JpegSegments found;
+    while (view.ok() && found.scan == 0) {
+        const uint64_t at = found.end;
+        if (view.u8(at) != 0xFF) break;
+        const uint32_t marker = view.u8(at + 1);
+        const uint32_t length = view.be16(at + 2);
+        if (length < 2 || marker < 0xC0 || marker == 0xD9 || is_jpeg_marker_without_length(marker)) break;
+        const uint64_t inside = at + 4;
+        if (is_jpeg_frame(marker)) {
+            found.plain = found.plain && marker == 0xC0 && found.frame == 0;
+            found.frame = inside;
+        }
+        if (marker == 0xE0 && view.starts_with("JFIF", 5, inside)) found.jfif = true;
+        if (marker == 0xEE && length >= 14 && view.starts_with("Adobe", 5, inside)) found.adobe = view.u8(inside + 11);
+        if (marker == 0xDA) found.scan = inside;
+        found.end = at + 2 + length;
+    }
+    return found;
+}
+
+// As libjpeg tells it of three components.
+bool is_ycbcr(View& view, const JpegSegments& segments) {
+    if (segments.jfif) return true;
+    if (segments.adobe) return *segments.adobe != 0;
+    const auto id = [&](uint64_t n) { return view.u8(segments.frame + 6 + 3 * n); };
+    return !(id(0) == 'R' && id(1) == 'G' && id(2) == 'B');
+}
+
 PixelMode png_mode(uint32_t colour_type, uint32_t bits) {
     switch (colour_type) {
         case 0: return bits == 1 ? PixelMode::bilevel : PixelMode::l;
@@ -270,6 +308,24 @@ ImageHeader probe_image(const uint8_t* data, size_t size) {
     header.mode = layout->mode;
     header.bits = static_cast<int32_t>(layout->bits);
     return header;
+}
+
+size_t photo_header(const uint8_t* data, size_t size, int64_t height, int64_t width) {
+    View view(data, size);
+    if (!view.starts_with("\xFF\xD8", 2) || !view.starts_with("\xFF\xD9", 2, size - 2)) return 0;
+    const JpegSegments segments = jpeg_segments(view);
+    const uint64_t frame = segments.frame, scan = segments.scan;
+    if (!segments.plain || frame == 0 || scan == 0 || segments.end > size) return 0;
+    constexpr uint32_t components = 3;
+    if (view.u8(frame) != 8 || view.u8(frame + 5) != components || view.u8(scan) != components) return 0;
+    if (view.be16(frame + 1) != height || view.be16(frame + 3) != width || height <= 0 || width <= 0) return 0;
+    if (!is_ycbcr(view, segments)) return 0;
+    // Of the brightness, for one of each colour: 1 x 1, 2 x 1, 1 x 2 or 2 x 2.
+    const auto sampling = [&](uint64_t n) { return view.u8(frame + 7 + 3 * n); };
+    const uint32_t first = sampling(0);
+    const bool usual = first == 0x11 || first == 0x21 || first == 0x12 || first == 0x22;
+    const bool whole = usual && sampling(1) == 0x11 && sampling(2) == 0x11 && view.ok();
+    return whole ? static_cast<size_t>(segments.end) : 0;
 }
 
 }  // namespace batchplant

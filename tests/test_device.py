@@ -4,7 +4,9 @@ import io
 import os
 import subprocess
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from loading import assert_no_producers, producers
 torch = pytest.importorskip("torch")
 image = pytest.importorskip("PIL.Image")
 
+from batchplant.interop import nvjpeg  # noqa: E402
 from batchplant.interop.device import DevicePictures  # noqa: E402
 from batchplant.interop.device_ops import on_device  # noqa: E402
 from batchplant.interop.resample import taps  # noqa: E402
@@ -141,6 +144,97 @@ def test_other_encodings_and_turned_pictures(tmp_path):
     loader.close()
 
 
+KINDS = {
+    "4:4:4": {"subsampling": 0}, "4:2:2": {"subsampling": 1}, "4:2:0": {"subsampling": 2},
+    "optimised": {"optimize": True}, "restarts": {"restart_marker_blocks": 3},
+    "RGB": {"keep_rgb": True}, "progressive": {"progressive": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_kinds_of_jpegs(tmp_path, device, kind):
+    """Whoever decodes them, colours and places are right."""
+    rng = np.random.default_rng(3)
+    path = tmp_path / "kind.beton"
+    with bp.create(path, {"image": bp.Image()}) as out:
+        for _ in range(21):
+            width, height = (int(one) for one in rng.integers(17, 200, 2))
+            out.append({"image": picture(rng, width, height, quality=92, **KINDS[kind])})
+    pipeline = [ops.RandomResizedCrop(32)]
+    want, got = batches(path, pipeline), batches(path, pipeline, device=device, decode="gpu")
+    for one, other in zip(want, got, strict=True):
+        # nvJPEG does not smooth colours that are stored at half the size.
+        away = np.abs(one.astype(int) - other)
+        assert away.mean() < 6
+        assert np.percentile(away, 99) < 40
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_the_decoder_there_does_not_take(tmp_path, device, monkeypatch):
+    """Those of too many pixels are refused as anywhere."""
+    path = tmp_path / "large.beton"
+    rng = np.random.default_rng(4)
+    with bp.create(path, {"image": bp.Image()}) as out:
+        for side in (64, 65, 66):
+            out.append({"image": picture(rng, side, side)})
+    monkeypatch.setattr("batchplant.codecs.image._limit", 65 * 65)
+    how = {"pipelines": {"image": [ops.Resize(16)]}, "device": device, "decode": "gpu"}
+    loader = Loader(path, 3, on_error="skip", ids=True, **how)
+    [batch] = loader
+    assert batch["ids"].tolist() == [0, 1]
+    assert "pixels" in loader.skipped[0].message
+    loader.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device")
+@pytest.mark.parametrize("count", [1, 7, 150])
+def test_a_device_without_circuits_for_jpeg(monkeypatch, count):
+    """Its processors decode, to nearly the same pixels."""
+    rng = np.random.default_rng(6)
+    sizes = rng.integers(17, 200, (count, 2))
+    cells = [picture(rng, *one[::-1].tolist(), quality=92, subsampling=0) for one in sizes]
+    data, length = np.frombuffer(b"".join(cells), np.uint8), np.array([len(cell) for cell in cells])
+    there = nvjpeg.decoder_on(torch.device("cuda"))
+    monkeypatch.setattr(nvjpeg._native, "NvJpeg", partial(nvjpeg._native.NvJpeg, _hardware=False))
+    soft = nvjpeg.NvJpeg(there._device, there._library)
+    assert not soft._idle[0][0].hardware
+    for decoder in (there, soft, soft):
+        whole, place = decoder.decode(data, np.cumsum(length) - length, length, sizes)
+        for cell, at, (height, width) in zip(cells, place.tolist(), sizes.tolist(), strict=True):
+            got = whole[at : at + height * width * 3].view(height, width, 3).cpu().numpy()
+            assert np.abs(got - np.asarray(image.open(io.BytesIO(cell))).astype(int)).max() <= 3
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device")
+def test_flipped_bytes_hurt_nobody_else(tmp_path):
+    """nvJPEG decodes much of what is damaged; good pictures beside and after it are as before."""
+    rng = np.random.default_rng(5)
+    path = tmp_path / "flipped.tar"
+    good = [picture(rng, 120, 100, quality=92, subsampling=0) for _ in range(8)]
+    with bp.create(path, {"image": bp.Image()}) as out:
+        for number in range(400):
+            data = bytearray(good[number % 8])
+            if number % 2:
+                for at in rng.integers(2, len(data) - 2, 1 + number % 5):
+                    data[at] = int(rng.integers(0, 256))
+            out.append({"image": bytes(data)})
+    pipelines = {"image": [ops.Resize(48)]}
+    loader = Loader(path, 16, ids=True, on_error="skip", pipelines=pipelines, device="cuda", decode="gpu")
+    [want] = Loader(path, 8, indices=np.arange(0, 16, 2), pipelines=pipelines)
+    seen = 0
+    for _ in range(3):
+        for batch in loader:
+            for number, pixels in zip(batch["ids"].tolist(), batch["image"].cpu().numpy(), strict=True):
+                if number % 2 == 0:
+                    seen += 1
+                    assert np.abs(pixels.astype(int) - want["image"][number // 2 % 8]).max() <= 4
+    assert seen == 600
+    loader.close()
+
+
 def test_pictures_that_shrink_a_lot_go_by_the_engine(tmp_path):
     path = tmp_path / "large.beton"
     with bp.create(path, {"image": bp.Image()}, write_mode="raw") as out:
@@ -237,21 +331,27 @@ def test_a_damaged_picture_is_named_or_skipped(damaged, device, mode):
 def test_a_full_device_is_said(jpegs):
     loader = Loader(jpegs, 7, pipelines={"image": [ops.Resize(16)]}, device="cpu", decode="gpu")
 
-    def full(encoded):
+    def full(*encoded):
         raise torch.cuda.OutOfMemoryError("no room")
 
-    loader._device.decoder = full
+    loader._device.decoder.decode = full
     with pytest.raises(torch.cuda.OutOfMemoryError, match="no room"):
         list(loader)
     loader.close()
-    # What nvJPEG does not like goes by the engine.
+
+
+@pytest.mark.parametrize(("error", "warned"), [(ValueError, 0), (RuntimeError, 5)])
+def test_what_the_decoder_there_refuses_goes_by_the_engine(jpegs, error, warned):
     loader = Loader(jpegs, 7, pipelines={"image": [ops.Resize(16)]}, device="cpu", decode="gpu")
 
-    def choosy(encoded):
-        raise RuntimeError("not these")
+    def choosy(*encoded):
+        raise error("not these")
 
-    loader._device.decoder = choosy
-    assert sum(len(batch["image"]) for batch in loader) == 30
+    loader._device.decoder.decode = choosy
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert sum(len(batch["image"]) for batch in loader) == 30
+    assert [str(one.message) for one in said] == ["not these: the CPU decodes this batch"] * warned
     assert loader.stats()["decoded"] == {"cpu": 30, "gpu": 0, "raw": 0}
     loader.close()
 

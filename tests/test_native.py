@@ -370,6 +370,76 @@ def test_probe_gives_zeros_for_nothing():
     assert _native.probe(u8(b""), i64(), i64()).shape == (0, 5)
 
 
+def is_photo(data: bytes, width: int, height: int) -> bool:
+    return bool(_native.photos(u8(data), i64(0), i64(len(data)), np.array([[height, width]]))[0])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options"),
+    [
+        (True, {}), (True, {"subsampling": 0}), (True, {"subsampling": 1}), (True, {"subsampling": 2}),
+        (True, {"optimize": True}), (True, {"restart_marker_blocks": 1}),
+        (True, {"exif": b"Exif\0\0" + bytes(700), "comment": "x"}),
+        (False, {"progressive": True}), (False, {"keep_rgb": True}),
+    ],
+)  # fmt: skip
+def test_photos_are_jpegs_of_the_common_kind(wanted, options):
+    data = jpeg(37, 21, **options)
+    assert is_photo(data, 37, 21) is wanted
+    assert not is_photo(data, 21, 37)
+    # What follows the end, or is missing before it, is for a decoder that knows what to make of it.
+    assert not is_photo(data + b"\0", 37, 21)
+    assert not any(is_photo(data[:size], 37, 21) for size in range(len(data)))
+
+
+def test_other_pictures_are_no_photos():
+    for mode in ("L", "CMYK"):
+        assert not is_photo(jpeg(37, 21, mode), 37, 21)
+    for encoding in ("PNG", "WEBP", "BMP"):
+        assert not is_photo(encode(picture(37, 21, "RGB"), encoding), 37, 21)
+    data = jpeg(37, 21)
+    first = data.index(b"\xff\xc0") + 11
+    for sampling in (0x41, 0x14, 0x44, 0x00):
+        assert not is_photo(data[:first] + bytes([sampling]) + data[first + 1 :], 37, 21)
+    found = _native.photos(u8(data), i64(0, 0, 0), i64(-1, 0, len(data)), np.array([[21, 37]] * 3))
+    assert found.dtype == np.bool_
+    assert found.tolist() == [False, False, True]
+    with pytest.raises(IndexError):
+        _native.photos(u8(data), i64(1), i64(len(data)), np.array([[21, 37]]))
+    with pytest.raises(ValueError, match="shapes has 2"):
+        _native.photos(u8(data), i64(0), i64(len(data)), np.array([[21, 37]] * 2))
+
+
+@pytest.mark.parametrize(
+    ("ids", "adobe", "wanted"),
+    [(b"RGB", None, False), (b"\1\2\3", None, True), (b"RGB", 1, True), (b"\1\2\3", 0, False)],
+)
+def test_photos_have_the_colours_of_libjpeg(ids, adobe, wanted):
+    """Without JFIF's segment, Adobe's tells how colours are stored; without that, the components' names."""
+    data = jpeg(37, 21, subsampling=0)
+    frame, scan = data.index(b"\xff\xc0"), data.index(b"\xff\xda")
+    head = bytearray(data[20:])
+    for n in range(3):
+        head[frame - 20 + 10 + 3 * n] = head[scan - 20 + 5 + 2 * n] = ids[n]
+    mark = b"" if adobe is None else b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0" + bytes([adobe])
+    changed = b"\xff\xd8" + mark + bytes(head)
+    with Image.open(io.BytesIO(data)) as plain, Image.open(io.BytesIO(changed)) as seen:
+        same = np.array_equal(np.asarray(plain), np.asarray(seen))
+    assert is_photo(changed, 37, 21) is same is wanted
+
+
+@given(st.data())
+def test_damaged_photos(data):
+    """Whatever is taken for a photo has the size that was asked for, in the first frame that there is."""
+    encoded = bytearray(jpeg(37, 21))
+    for _ in range(data.draw(st.integers(1, 4))):
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    said = probe(bytes(encoded))
+    if is_photo(bytes(encoded), said[1], said[2]):
+        assert said[:1] + said[3:] == [ENCODINGS["JPEG"], MODES["RGB"], 8]
+    assert not is_photo(bytes(encoded), said[1] + 1, said[2])
+
+
 def test_probe_tiff_big_endian_with_values_elsewhere():
     # tag, type (3 short, 4 long), count, value or where the values are
     entries = [

@@ -19,6 +19,8 @@ namespace nb = nanobind;
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using MutableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Int64s = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+// A height and a width for each.
+using Sizes = nb::ndarray<const int64_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
 using Pixels = nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
 using PixelsOut = nb::ndarray<nb::numpy, uint8_t, nb::ndim<3>>;
@@ -27,6 +29,12 @@ inline void check_same_length(const Int64s& a, const char* a_name, const Int64s&
     if (a.size() == b.size()) return;
     throw std::invalid_argument(std::string(a_name) + " has " + std::to_string(a.size()) + " values but " + b_name +
                                 " has " + std::to_string(b.size()));
+}
+
+inline void check_sizes(const Int64s& starts, const Sizes& shapes) {
+    if (starts.size() == shapes.shape(0)) return;
+    throw std::invalid_argument("starts has " + std::to_string(starts.size()) + " values but shapes has " +
+                                std::to_string(shapes.shape(0)));
 }
 
 [[noreturn]] inline void throw_bad_run(int64_t index) {
@@ -62,5 +70,6 @@ void bind_example(nb::module_& module);
 void bind_tar(nb::module_& module);
 void bind_text(nb::module_& module);
 void bind_features(nb::module_& module);
+void bind_nvjpeg(nb::module_& module);
 
 }  // namespace batchplant

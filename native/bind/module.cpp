@@ -23,4 +23,5 @@ NB_MODULE(_native, module) {
     batchplant::bind_tar(module);
     batchplant::bind_text(module);
     batchplant::bind_features(module);
+    batchplant::bind_nvjpeg(module);
 }

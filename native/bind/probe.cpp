@@ -38,11 +38,40 @@ Headers probe(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
     return Headers(values, {starts.size(), columns}, owner_of(table));
 }
 
+using Flags = nb::ndarray<nb::numpy, bool, nb::ndim<1>>;
+
+std::unique_ptr<bool[]> look_at_runs(const Bytes& data, const Int64s& starts, const Int64s& sizes,
+                                     const Sizes& shapes) {
+    nb::gil_scoped_release unlocked;
+    const size_t n = starts.size();
+    auto found = std::make_unique<bool[]>(n);
+    for (size_t i = 0; i < n; ++i) {
+        const int64_t start = starts.data()[i];
+        const int64_t size = sizes.data()[i];
+        if (size == missing) continue;
+        if (!run_fits(start, size, data.size())) throw_bad_run(static_cast<int64_t>(i));
+        const int64_t* shape = shapes.data() + 2 * i;
+        found[i] = photo_header(data.data() + start, static_cast<size_t>(size), shape[0], shape[1]) > 0;
+    }
+    return found;
+}
+
+Flags photos(const Bytes& data, const Int64s& starts, const Int64s& sizes, const Sizes& shapes) {
+    check_same_length(starts, "starts", sizes, "sizes");
+    check_sizes(starts, shapes);
+    auto found = look_at_runs(data, starts, sizes, shapes);
+    bool* values = found.get();
+    return Flags(values, {starts.size()}, owner_of(found));
+}
+
 }  // namespace
 
 void bind_probe(nb::module_& module) {
     module.def("probe", probe, nb::arg("data").noconvert(), nb::arg("starts").noconvert(), nb::arg("sizes").noconvert(),
                "Image headers of every run, as columns encoding, width, height, mode, bits.");
+    module.def("photos", photos, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
+               nb::arg("sizes").noconvert(), nb::arg("shapes").noconvert(),
+               "Which runs are JPEGs of the common kind, and of these shapes (height, width).");
 }
 
 }  // namespace batchplant

@@ -136,6 +136,17 @@ def gather_strided(
 ) -> npt.NDArray[np.uint8] | None:
     """Rows of one width, row i beginning at start + i * stride; IndexError and look as for gather_runs."""
 
+def photos(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    shapes: npt.NDArray[np.int64],
+) -> npt.NDArray[np.bool_]:
+    """Which runs are JPEGs of the common kind, and of these shapes (height, width); not those missing (-1).
+
+    Baseline, YCbCr of 8 bits in one scan, colours at full size or half, whole to the end; headers are read.
+    """
+
 def probe(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int32]:
@@ -301,6 +312,36 @@ def look(
 
     Then, if the headers are wanted, (height, width) of every picture; zeros where there is none.
     """
+
+class NvJpeg:
+    """NVIDIA's JPEG decoder on the device that is current, which has to be so in all calls.
+
+    RuntimeError where there is no such library, or no device. One thread at a time.
+    """
+
+    def __init__(self, library: str, *, _hardware: bool = True) -> None:
+        """The device's circuits for JPEG are used where it has some; for tests: not if _hardware=False."""
+
+    @property
+    def hardware(self) -> bool:
+        """Whether circuits decode, or else the device's processors."""
+
+    def decode(
+        self,
+        data: npt.NDArray[np.uint8],
+        starts: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        shapes: npt.NDArray[np.int64],
+        address: int,
+        room: int,
+        places: npt.NDArray[np.int64],
+        stream: int,
+    ) -> None:
+        """Begin, on a CUDA stream, to decode to memory of the device: ``room`` bytes from ``address`` on.
+
+        Picture i goes to places[i], as (height, width, 3). ValueError where it does not take one,
+        RuntimeError where the device fails. The encoded bytes have to stay until it is done.
+        """
 
 class Engine:
     """Decodes batches of pictures on threads of its own, each with a decoder and scratch memory it keeps.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -22,14 +23,15 @@ import torch
 
 from .. import _native
 from ..codecs import image as pictures
-from ..columns import I32, I64
+from ..columns import I64, starts_of
 from ..errors import DataError, OptionError
 from ..execute import Executor
-from ..located import Located, Pictures
+from ..located import Pictures
 from ..ops.base import F64, Draws
 from ..plan import ImageStage, Output
 from .device_ops import on_device
-from .parts import Part, Windows, decoded, decoder_on, finished, joined
+from .nvjpeg import LONGEST_SIDE, Decoder, decoder_on
+from .parts import Part, Windows, decoded, finished, joined
 from .resample import resample
 from .split import Split
 from .streams import Streams, Way, rounded
@@ -41,9 +43,8 @@ MOST_SHRINK = 32
 PRODUCERS = 4
 # Of raw pixels, which take so little time that more threads would only fight for Python's lock.
 RAW_PRODUCERS = 2
-# nvJPEG's state is one for the process.
-DECODING = threading.Lock()
-JPEG = pictures.ENCODINGS.index("jpeg")
+# Threads that feed nvJPEG: while the device is at the pictures of one, the other looks at the next.
+FEEDERS = 2
 
 
 class DevicePictures:
@@ -52,12 +53,15 @@ class DevicePictures:
     def __init__(self, delivery: Any, engine: Any, split: Split, ahead: int) -> None:
         self.device, self.engine, self.split = delivery.device, engine, split
         self.streams = Streams(delivery.device, delivery.stream, ahead + PRODUCERS)
-        self.decoder = decoder_on(self.device)
-        if self.decoder is None:
-            if split.mode in ("gpu", "hybrid"):
-                raise OptionError(f'decode="{split.mode}" needs torchvision, whose nvJPEG decodes on the GPU')
-            split.only_cpu()
-        self._feeding = ThreadPoolExecutor(2, thread_name_prefix="batchplant-gpu")
+        self.decoder: Decoder | None = None
+        if split.share > 0:
+            try:
+                self.decoder = decoder_on(self.device)
+            except OptionError as error:
+                if split.mode in ("gpu", "hybrid"):
+                    raise OptionError(f'decode="{split.mode}" is not possible here. {error}') from None
+                split.only_cpu()
+        self._feeding = ThreadPoolExecutor(FEEDERS, thread_name_prefix="batchplant-gpu")
         self._last = {"cpu": 0.0, "gpu": 0.0}
         self._lock, self._launching = threading.Lock(), threading.Lock()
         self._tables: dict[Any, Any] = {}
@@ -100,7 +104,7 @@ class DevicePictures:
         parts: list[Callable[[Way], Part]] = []
         later: Future[Any] | None = None
         if len(gpu):
-            later = self._feeding.submit(self._decode, self._gathered(executor, batch.cells, gpu))
+            later = self._feeding.submit(self._decode, *self._gathered(executor, batch, gpu))
         spent = 0.0
         if len(cpu):
             began = time.perf_counter()
@@ -111,13 +115,14 @@ class DevicePictures:
             parts.append(self._raw(executor, batch, raw))
         taken = 0.0
         if later is not None:
-            planes, taken = later.result()
-            found = None if planes is None else decoded(planes, batch, gpu)
-            if found is None:
-                # One of them is damaged, and nvJPEG does not say which: the engine does.
+            pixels, taken = later.result()
+            if pixels is None:
+                # If one of them is damaged, the engine says which.
                 parts.append(self._on_cpu(executor, batch, gpu, ids, epoch, failed, prepared))
                 cpu, gpu = np.concatenate([cpu, gpu]), gpu[:0]
             else:
+                whole, place = pixels
+                found = decoded(whole, place, batch, gpu)
                 parts.append(lambda _: found)
         if failed:
             return None
@@ -144,31 +149,28 @@ class DevicePictures:
                 return np.arange(len(raw)), np.empty(0, np.int64), np.empty(0, np.int64)
         gpu = np.zeros(len(plain), np.bool_)
         if self.split.share > 0 and channels == 3:
-            good = ~raw & plain & (self._encodings(cells) == JPEG) & (batch.sizes > 0).all(axis=1)
-            rows = np.flatnonzero(good)
+            rows = self._possible(batch, np.flatnonzero(~raw & plain))
             count = self.split.count(len(rows))
             if count < len(rows):
                 rows = rows[np.argsort(-_toil(batch, rows), kind="stable")]
             gpu[rows[:count]] = True
         return np.flatnonzero(raw), np.flatnonzero(gpu), np.flatnonzero(~raw & ~gpu)
 
-    def _encodings(self, cells: Located) -> I32:
-        """What every cell is, by its first bytes; 0 also for JPEGs that nvJPEG would not take for RGB."""
-        found = np.zeros(len(cells.start), np.int32)
-        for number, base in enumerate(cells.bases):
-            rows = np.flatnonzero(cells.base == number)
-            if len(rows):
-                said = _native.probe(
-                    base, np.ascontiguousarray(cells.start[rows]), np.ascontiguousarray(cells.size[rows])
-                )
-                rgb = (said[:, 3] == pictures.MODES.index("RGB")) & (said[:, 4] == 8)
-                # nvJPEG does not mind a picture that was cut short; the engine does.
-                last = np.maximum(cells.start[rows] + cells.size[rows], 2)
-                whole = (base[last - 2] == 0xFF) & (base[last - 1] == 0xD9)
-                found[rows] = np.where(rgb & whole, said[:, 0], 0)
+    def _possible(self, batch: Pictures, rows: I64) -> I64:
+        """Those of these rows that the device can decode; all others are the engine's, damaged ones too."""
+        cells, sizes = batch.cells, batch.sizes[rows].astype(np.int64)
+        # So are those that have too many pixels.
+        good = ((sizes > 0) & (sizes <= LONGEST_SIDE)).all(axis=1) & (sizes.prod(axis=1) <= pictures.limit())
         if cells.shape is not None:
-            found[cells.shape.any(axis=1)] = 0
-        return found
+            good &= ~cells.shape[rows].any(axis=1)
+        rows, sizes = rows[good], sizes[good]
+        takes = np.zeros(len(rows), np.bool_)
+        for number, base in enumerate(cells.bases):
+            here = np.flatnonzero(cells.base[rows] == number)
+            if len(here):
+                start, size = cells.start[rows[here]], cells.size[rows[here]]
+                takes[here] = _native.photos(base, start, size, sizes[here])
+        return rows[takes]
 
     def _size(self, stage: ImageStage) -> tuple[int, int]:
         known = [size for size in stage.spec.shape if size is not None]
@@ -178,38 +180,34 @@ class DevicePictures:
         """Pinned memory, at least so much, which comes back by itself."""
         return executor.buffers.take((rounded(size),), np.dtype(np.uint8))
 
-    def _gathered(self, executor: Executor, cells: Located, rows: I64) -> list[Any]:
-        """The bytes of these cells in pinned memory, one tensor each."""
+    def _gathered(self, executor: Executor, batch: Pictures, rows: I64) -> tuple[Any, I64, I64, I64]:
+        """The bytes of these cells in pinned memory, where each begins, its length, its height and width."""
+        cells = batch.cells
         sizes = np.ascontiguousarray(cells.size[rows])
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-        memory = self._memory(executor, int(starts[-1]))
+        starts = starts_of(sizes)[:-1]
+        memory = self._memory(executor, int(sizes.sum()))
         # Not by the engine, where this would wait for the pictures before it: the GPU must not.
         for number, base in enumerate(cells.bases):
             here = np.flatnonzero(cells.base[rows] == number)
             from_ = np.ascontiguousarray(cells.start[rows[here]])
             _native.copy_runs(base, from_, sizes[here], memory, starts[here])
-        whole = torch.from_numpy(memory)[: int(starts[-1])]
-        return list(torch.split(whole, sizes.tolist()))
+        return memory, starts, sizes, batch.sizes[rows].astype(np.int64)
 
-    def _decode(self, encoded: list[Any]) -> tuple[list[Any] | None, float]:
-        """On a thread that feeds nvJPEG: pixels, and how long it took; None where it does not like one."""
+    def _decode(self, *encoded: Any) -> tuple[tuple[Any, I64] | None, float]:
+        """On a thread that feeds the decoder: pixels, and how long it took; None where it refuses one."""
         assert self.decoder is not None
+        began = time.perf_counter()
         try:
-            # One at a time: two would not be quicker. But the next begins while the GPU is still at this one.
-            with DECODING:
-                began = time.perf_counter()
-                with self.streams.on(self.streams.decoding):
-                    planes = self.decoder(encoded)
-                    done = self.streams.event(self.streams.decoding)
-            if done is not None:
-                done.synchronize()
+            pixels = self.decoder.decode(*encoded)
+        except ValueError:
+            return None, 0.0
         # That is not the pictures' fault, and to go on would only be slow.
         except torch.cuda.OutOfMemoryError:
             raise
-        # nvJPEG raises RuntimeError on whatever it does not like.
-        except RuntimeError:
+        except RuntimeError as error:
+            warnings.warn(f"{error}: the CPU decodes this batch", RuntimeWarning, stacklevel=1)
             return None, 0.0
-        return planes, self._since("gpu", began)
+        return pixels, self._since("gpu", began)
 
     def _since(self, side: str, began: float) -> float:
         """How long a side was at a batch that it was given at ``began``, and that it has done now."""

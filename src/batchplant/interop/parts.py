@@ -1,17 +1,13 @@
-"""Parts of a batch that came to the device in different ways, and the decoder there."""
+"""Parts of a batch that came to the device in different ways."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from .. import _native
-from ..codecs import image as pictures
 from ..columns import I64, U8
-from ..errors import DataError
 from ..located import Pictures
 from .resample import SUPPORT, Sources
 
@@ -63,21 +59,20 @@ class Windows:
         strides[:, 0], strides[:, 1:] = self.width, (self.channels, 1)
         sources = Sources(
             self.place + whole.data_ptr(), strides, batch.sizes[rows].astype(np.int64), self.corner,
-            _RawViews(whole, self), whole,
+            _Views(whole, self.place, np.stack([self.high, self.wide], axis=1), self.channels), whole,
         )  # fmt: skip
         return Part(rows, sources, self.boxes, None if batch.flip is None else batch.flip[rows])
 
 
-class _RawViews:
-    """Raw pictures that lie in one tensor, as tensors (height, width, channels)."""
+class _Views:
+    """Pictures that lie in one tensor, as tensors (height, width, channels)."""
 
-    def __init__(self, whole: Any, windows: Windows) -> None:
-        self._whole, self._windows = whole, windows
+    def __init__(self, whole: Any, place: I64, sizes: I64, channels: int) -> None:
+        self._whole, self._place, self._sizes, self._channels = whole, place, sizes, channels
 
     def __getitem__(self, row: int) -> Any:
-        windows = self._windows
-        start, high, wide = (int(one[row]) for one in (windows.place, windows.high, windows.wide))
-        shape = high, wide, windows.channels
+        shape = (*self._sizes[row].tolist(), self._channels)
+        start = int(self._place[row])
         return self._whole[start : start + int(np.prod(shape))].view(shape)
 
 
@@ -91,25 +86,15 @@ def finished(whole: Any, rows: I64) -> Part:
     return Part(rows, Sources(start, strides, sizes, np.zeros_like(sizes), whole, whole), boxes, None)
 
 
-def decoded(planes: list[Any], batch: Pictures, rows: I64) -> Part | None:
-    """What nvJPEG made, (channels, height, width) each; None where it sees other sizes than we do."""
+def decoded(whole: Any, place: I64, batch: Pictures, rows: I64) -> Part:
+    """Whole pictures (height, width, 3), which begin at these places."""
     sizes = batch.sizes[rows].astype(np.int64)
-    if [one.shape for one in planes] != [(3, *one) for one in sizes.tolist()]:
-        return None
-    start = np.array([one.data_ptr() for one in planes], dtype=np.int64)
-    strides = np.stack([sizes[:, 1], np.ones(len(rows), np.int64), sizes.prod(axis=1)], axis=1)
-    sources = Sources(start, strides, sizes, np.zeros_like(sizes), PlanarViews(planes), planes)
+    strides = np.empty((len(rows), 3), np.int64)
+    strides[:, 0], strides[:, 1:] = sizes[:, 1] * 3, (3, 1)
+    sources = Sources(
+        place + whole.data_ptr(), strides, sizes, np.zeros_like(sizes), _Views(whole, place, sizes, 3), whole
+    )
     return Part(rows, sources, batch.boxes[rows], None if batch.flip is None else batch.flip[rows])
-
-
-class PlanarViews:
-    """Pictures (channels, height, width) as (height, width, channels)."""
-
-    def __init__(self, planes: list[Any]) -> None:
-        self._planes = planes
-
-    def __getitem__(self, row: int) -> Any:
-        return self._planes[row].permute(1, 2, 0)
 
 
 class _Chosen:
@@ -150,24 +135,3 @@ def joined(parts: list[Part], count: int) -> Part:
         put([part.boxes for part in parts]),
         put(flips),
     )  # fmt: skip
-
-
-def decoder_on(device: Any) -> Callable[[list[Any]], list[Any]] | None:
-    """Encoded JPEGs to pixels (channels, height, width) on the device; None where nothing can do that."""
-    if device.type != "cuda":
-        # For tests of the plan: the same pixels as the engine's.
-        return lambda encoded: [
-            torch.from_numpy(np.ascontiguousarray(_decoded(one).transpose(2, 0, 1))) for one in encoded
-        ]
-    try:
-        from torchvision.io import ImageReadMode, decode_jpeg
-    except (ImportError, RuntimeError):
-        return None
-    return lambda encoded: decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device)
-
-
-def _decoded(encoded: Any) -> Any:
-    try:
-        return pictures.decode(encoded.numpy(), "RGB")
-    except DataError as error:
-        raise RuntimeError(str(error)) from None

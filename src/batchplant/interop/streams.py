@@ -1,9 +1,8 @@
 """The streams that pictures come to a device by: what runs on each, and what must live until it is done.
 
 Memory that was freed on a stream goes to the next who asks on that stream, since what is done there is done
-in order. nvJPEG writes on a stream of its own, so what it fills must never have been anybody else's: copies
-and decoded pictures come from streams that nothing else takes memory on, and are held until the kernel has
-read them.
+in order. Kernels run on another stream than copies and decoders, so what those fill is held until the kernel
+has read it.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Streams:
 
     def __init__(self, device: Any, kernels: Any, most: int) -> None:
         self.device, self.kernels, self.cuda = device, kernels, device.type == "cuda"
-        self.copies, self.decoding = (torch.cuda.Stream(device) if self.cuda else None for _ in range(2))
+        self.copies = torch.cuda.Stream(device) if self.cuda else None
         self._under_way: deque[_Work] = deque()
         self._most = most
         self._lock = threading.Lock()
