@@ -166,7 +166,11 @@ def bars(out: Path, name: str, title: str, unit: str, groups: dict[str, dict[str
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(groups), figsize=(4.2 * len(groups), 3.2), squeeze=False)
+    # Wide enough for the labels of many bars.
+    widths = [max(4.2, 0.95 * len(values)) for values in groups.values()]
+    figure, axes = plt.subplots(
+        1, len(groups), figsize=(sum(widths), 3.2), squeeze=False, width_ratios=widths
+    )
     for axis, (group, values) in zip(axes[0], groups.items(), strict=True):
         colours = ["#2a6f97" if "batchplant" in label else "#b0b7bf" for label in values]
         # As long as the room under a bar allows.
