@@ -25,8 +25,10 @@ NULL_TERMINATED, NULL_PADDED, SPACE_PADDED = 0, 1, 2
 
 def dense_of(field: Field) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
     """Dtype and shape in which all cells of a field are alike, also where some may be missing."""
-    found = dataclasses.replace(field, optional=False).cell
-    return None if found is None or (isinstance(field, Tensor) and not field.flat) else found
+    if isinstance(field, Tensor) and field.optional and not field.flat:
+        # Its cells say their shape.
+        return None
+    return dataclasses.replace(field, optional=False).cell
 
 
 class Cells:
