@@ -1,12 +1,12 @@
 """Pictures made on a device. The same plan runs on the CPU, where these tests always run, and on a GPU."""
 
+import functools
 import io
 import os
 import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import pytest
@@ -33,6 +33,10 @@ HAS_CUDA = torch.cuda.is_available()
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device")]
 DEVICES = ["cpu", pytest.param("cuda", marks=gpu)]
 NORMAL = ops.Normalize((120.0, 110.0, 100.0), (60.0, 55.0, 50.0), "float16")
+
+
+def needs_gpu(test):
+    return functools.reduce(lambda marked, mark: mark(marked), gpu, test)
 
 
 def picture(rng, width, height, form="JPEG", **options):
@@ -171,8 +175,7 @@ def test_all_kinds_of_jpegs(tmp_path, device, kind):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_what_the_decoder_there_does_not_take(tmp_path, device, monkeypatch):
-    """Those of too many pixels are refused as anywhere."""
+def test_pictures_of_too_many_pixels_are_refused_as_anywhere(tmp_path, device, monkeypatch):
     path = tmp_path / "large.beton"
     rng = np.random.default_rng(4)
     with bp.create(path, {"image": bp.Image()}) as out:
@@ -187,8 +190,7 @@ def test_what_the_decoder_there_does_not_take(tmp_path, device, monkeypatch):
     loader.close()
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device")
+@needs_gpu
 @pytest.mark.parametrize("count", [1, 7, 150])
 def test_a_device_without_circuits_for_jpeg(monkeypatch, count):
     """Its processors decode, to nearly the same pixels."""
@@ -197,7 +199,7 @@ def test_a_device_without_circuits_for_jpeg(monkeypatch, count):
     cells = [picture(rng, *one[::-1].tolist(), quality=92, subsampling=0) for one in sizes]
     data, length = np.frombuffer(b"".join(cells), np.uint8), np.array([len(cell) for cell in cells])
     there = nvjpeg.decoder_on(torch.device("cuda"))
-    monkeypatch.setattr(nvjpeg._native, "NvJpeg", partial(nvjpeg._native.NvJpeg, _hardware=False))
+    monkeypatch.setattr(nvjpeg._native, "NvJpeg", functools.partial(nvjpeg._native.NvJpeg, _hardware=False))
     soft = nvjpeg.NvJpeg(there._device, there._library)
     assert not soft._idle[0][0].hardware
     for decoder in (there, soft, soft):
@@ -207,8 +209,7 @@ def test_a_device_without_circuits_for_jpeg(monkeypatch, count):
             assert np.abs(got - np.asarray(image.open(io.BytesIO(cell))).astype(int)).max() <= 3
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device")
+@needs_gpu
 def test_flipped_bytes_hurt_nobody_else(tmp_path):
     """nvJPEG decodes much of what is damaged; good pictures beside and after it are as before."""
     rng = np.random.default_rng(5)
@@ -567,8 +568,7 @@ def test_raw_pictures_that_are_not_what_they_say(raw, device):
 # --- streams ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device")
+@needs_gpu
 @pytest.mark.parametrize("mode", ["gpu", "hybrid", "cpu"])
 def test_no_batch_is_overwritten_while_it_is_read(jpegs, raw, mode):
     """The user's stream is kept busy, so that its reads come long after the loader has gone on."""
@@ -598,8 +598,7 @@ def test_no_batch_is_overwritten_while_it_is_read(jpegs, raw, mode):
         assert all((one == other).all() for one, other in zip(got, want, strict=True))
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device")
+@needs_gpu
 def test_memory_stays_bounded_when_nobody_waits(raw):
     loader = Loader(
         raw, 7, order="random", pipelines={"image": [ops.RandomResizedCrop(64)]}, device="cuda", decode="gpu"

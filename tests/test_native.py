@@ -387,8 +387,9 @@ def test_photos_are_jpegs_of_the_common_kind(wanted, options):
     data = jpeg(37, 21, **options)
     assert is_photo(data, 37, 21) is wanted
     assert not is_photo(data, 21, 37)
-    # What follows the end, or is missing before it, is for a decoder that knows what to make of it.
+    # What follows the end, fills, or is missing before it, is for a decoder that knows what to make of it.
     assert not is_photo(data + b"\0", 37, 21)
+    assert not is_photo(data[:2] + b"\xff" + data[2:], 37, 21)
     assert not any(is_photo(data[:size], 37, 21) for size in range(len(data)))
 
 

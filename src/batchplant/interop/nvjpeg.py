@@ -1,7 +1,7 @@
 """JPEGs decoded on a device, by NVIDIA's nvJPEG.
 
 Its library comes with torchvision, with CUDA, or alone from PyPI (nvidia-nvjpeg). It is called directly,
-which is about twice as fast as through torchvision: all pictures of a batch go to one piece of memory.
+which is faster than through torchvision (benchmarks/gpu.py): a batch goes to one piece of memory.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def decoder_on(device: Any) -> Decoder:
 
 @functools.cache
 def _on_cuda(index: int) -> NvJpeg:
-    """One for the process: to make one takes a while, and much memory."""
+    """One for the process: all loaders share its decoders."""
     why = "no library of that name is installed"
     for library in libraries():
         try:
@@ -142,10 +142,10 @@ def libraries() -> Iterator[str]:
     """Where nvJPEG's library may be, the likeliest first: files, then a name for the system to look for."""
     cuda = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
     folders = [Path(sys.prefix) / "lib", cuda / "lib64"]
-    for name, inside in (("nvidia", "*/lib"), ("torchvision", "../torchvision.libs")):
-        spec = importlib.util.find_spec(name)
+    for package, beside in (("nvidia", "nvidia/*/lib"), ("torchvision", "torchvision.libs")):
+        spec = importlib.util.find_spec(package)
         for place in (spec and spec.submodule_search_locations) or ():
-            folders[:0] = sorted(Path(place).glob(inside)) if "*" in inside else [Path(place) / inside]
+            folders[:0] = sorted(Path(place).parent.glob(beside))
     for folder in folders:
         # The newest first.
         yield from (str(file) for file in sorted(folder.glob("libnvjpeg[.-]*so*"), reverse=True))
