@@ -14,7 +14,7 @@ from pathlib import Path
 # right below the package; "__init__" stands for the package's own __init__, which may import anything.
 LAYERS = [
     ["errors", "_native", "_version"],
-    ["schema", "columns", "buffers"],
+    ["schema", "columns", "buffers", "limits"],
     ["storage", "chunks", "gzip_source", "codecs", "checksums"],
     [
         "index",

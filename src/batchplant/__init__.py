@@ -27,6 +27,7 @@ from .errors import (
 )
 from .format import Format, Probe
 from .interleave import interleave
+from .limits import max_bytes
 from .loader import Loader
 from .plan import Pipe
 from .reader import Reader
@@ -81,6 +82,7 @@ __all__ = [
     "convert",
     "create",
     "interleave",
+    "max_bytes",
     "max_pixels",
     "open",
     "verify",
