@@ -16,8 +16,9 @@ from .codecs import image_rules
 from .codecs.image_rules import ImageOptions
 from .columns import I64, Columns, column_runs, end_within
 from .errors import DataError, OptionError, Problem
+from .options import own_options
 from .reader import Reader
-from .registry import create_with, get_format, own_options
+from .registry import create_with, get_format
 from .registry import open as open_reader
 from .registry import target_format as format_of_target
 from .schema import Schema
@@ -243,7 +244,6 @@ def _run(
     progress: Progress | None,
 ) -> None:
     saved = time.monotonic()
-    kept = writer.resumed is not None
     try:
         for end, columns, failed in feed.batches(start):
             feed.skipped += failed
@@ -253,8 +253,8 @@ def _run(
             if time.monotonic() - saved >= CHECKPOINT_SECONDS:
                 unread = [[at, dataclasses.asdict(problem)] for at, problem in feed.skipped]
                 writer.checkpoint({"identity": identity, "unread": unread})
-                saved, kept = time.monotonic(), True
+                saved = time.monotonic()
         writer.close()
     except BaseException:
-        writer.suspend() if kept else writer.abort()
+        writer.give_up()
         raise

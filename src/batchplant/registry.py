@@ -9,7 +9,6 @@ import functools
 import glob
 import importlib
 import importlib.util
-import inspect
 import os
 import pkgutil
 import re
@@ -22,14 +21,15 @@ from typing import Any, TypeVar
 
 from . import formats
 from .codecs.image_rules import ImageOptions, stored_field
-from .errors import NotFoundError, OptionError, UnknownFormatError
+from .errors import NotFoundError, OptionError, UnknownFormatError, near, no_such
 from .folders import MEDIA, media_in
 from .format import Format, Probe
 from .index.progress import stopping
+from .options import accept
 from .reader import Reader
 from .schema import Field, Image, Schema
 from .shards import Concat, ShardWriter
-from .storage import is_remote, side_car
+from .storage import is_remote, recover, side_car
 from .writer import WriteOptions, Writer
 
 ENTRY_POINTS = "batchplant.formats"
@@ -95,7 +95,7 @@ def get_format(name: str) -> Format:
         return _own(name)
     known = all_formats()
     if name not in known:
-        raise OptionError(f"there is no format {name!r}; there are: {', '.join(sorted(known))}")
+        raise OptionError(no_such("format", name, sorted(known)))
     return known[name]
 
 
@@ -140,18 +140,29 @@ def find_format(path: str) -> Format | None:
 
 def expand(path: str) -> list[str]:
     """Braces (``{a,b}``, ``{000..123}``) and globs to paths; a path that exists is taken as it is."""
-    if is_remote(path) or os.path.exists(path):
-        return list(_braces(path)) if is_remote(path) else [path]
+    if is_remote(path):
+        return list(_braces(path))
+    _recover(path)
+    if os.path.exists(path):
+        return [path]
     found: list[str] = []
     for one in _braces(path):
         if os.path.exists(one) or not glob.has_magic(one):
             found.append(one)
             continue
+        for folder in {os.path.dirname(match) for match in glob.glob(one)}:
+            _recover(folder)
         matches = sorted(glob.glob(one), key=_natural)
         if not matches:
             raise NotFoundError("no file matches", path=one)
         found += _without_side_cars(matches)
     return found
+
+
+def _recover(path: str) -> None:
+    """Finish what a killed writer left undone around a path, and in it."""
+    recover(os.path.dirname(path))
+    recover(path)
 
 
 def _without_side_cars(paths: list[str]) -> list[str]:
@@ -243,8 +254,7 @@ def _open_one(path: str, format: str | None, options: dict[str, Any]) -> Reader:
     found = get_format(format) if format is not None else find_format(path)
     # Only a folder has no format, and files_of has opened those.
     assert found is not None
-    check_options(found, found.reader, options)
-    return found.reader(path, **options)
+    return found.reader(path, **accept(found.name, found.reader, options))
 
 
 def _folder_shards(path: str) -> list[str]:
@@ -266,19 +276,6 @@ def _folder_shards(path: str) -> list[str]:
         what = "files of several formats" if shards else "nothing that batchplant reads"
         raise UnknownFormatError(f"the folder holds {what}", path=path)
     return [os.path.join(path, name) for name in shards]
-
-
-def own_options(made: type[Reader] | type[Writer]) -> dict[str, inspect.Parameter]:
-    """The named options of a format's reader or writer."""
-    parameters = inspect.signature(made.__init__).parameters
-    return {name: one for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
-
-
-def check_options(found: Format, made: type[Reader] | type[Writer], options: Mapping[str, Any]) -> None:
-    for name in options:
-        if name not in own_options(made):
-            known = ", ".join(own_options(made)) or "none"
-            raise OptionError(f"{found.name} has no option {name!r}; its options are: {known}")
 
 
 def create(
@@ -337,8 +334,8 @@ def create_with(
     if not schema:
         raise OptionError("a dataset needs at least one field", path=path)
     found.check(schema)
-    check_options(found, found.writer, options)
     made = found.writer
+    options = accept(found.name, made, options)
     schema = _as_stored(schema, made, write)
 
     def make(shard: str, how: WriteOptions) -> Writer:
@@ -373,12 +370,7 @@ def target_format(path: str, schema: Mapping[str, Field] | None = None) -> Forma
         media = [one for one in MEDIA if any(isinstance(field, one.kind) for field in fields)]
         return get_format((media or MEDIA)[0].format)
     if found is None:
-        # Needed for nothing else.
-        import difflib
-
-        known = [one for each in all_formats().values() if each.writer for one in each.suffixes]
-        near = difflib.get_close_matches(suffix, known)
-        hint = f"; near are {', '.join(near)}" if near else ""
+        hint = near(suffix, [one for each in all_formats().values() if each.writer for one in each.suffixes])
         message = f"no format that we write has the suffix {suffix}{hint}; `batchplant formats` lists all"
         raise UnknownFormatError(message, path=path)
     return found

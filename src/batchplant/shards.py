@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -16,10 +15,10 @@ import numpy as np
 from . import checksums
 from .codecs.cells import encode_samples
 from .columns import I64, Columns, Spans, column_runs, concat_columns, starts_of
-from .errors import BatchplantError, ExistsError, OptionError, Problem, SchemaError
+from .errors import BatchplantError, DataError, ExistsError, OptionError, Problem, SchemaError
 from .reader import Reader
 from .schema import Field, Float, Image, Int, Schema, Tensor
-from .storage import Partial, sync
+from .storage import Partial, side_car
 from .writer import WriteOptions, Writer
 
 
@@ -86,6 +85,10 @@ class Concat(Reader):
         found = [one for one in (reader.sizes() for reader in self.readers) if one is not None]
         return np.concatenate(found) if len(found) == len(self.readers) else None
 
+    def part_of(self, sample: int) -> Reader:
+        """The reader that a sample is in."""
+        return self.readers[int(self._parts(np.array([sample]))[0][0])]
+
     def where(self, sample: int) -> str:
         which, rows = self._parts(np.array([sample]))
         return self.readers[int(which[0])].where(int(rows[0]))
@@ -94,8 +97,14 @@ class Concat(Reader):
         return {"shards": len(self.readers)}
 
     def _verify(self) -> Iterator[Problem]:
-        for reader in self.readers:
-            yield from reader._verify()
+        for reader, first in zip(self.readers, self._ends.tolist(), strict=False):
+            try:
+                yield from (_shift(problem, first) for problem in reader._verify())
+            except DataError as error:
+                yield _shift(Problem.of(error.at(path=reader.path)), first)
+
+    def own_checks(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one for reader in self.readers for one in reader.own_checks()))
 
     def close(self) -> None:
         for reader in self.readers:
@@ -211,9 +220,9 @@ class ShardWriter:
         shard = rf"{re.escape(self._before)}\d{{{self._digits},}}{re.escape(self._after)}"
         stem = shard + re.escape(Path(self._suffix).stem if Path(self._suffix).suffix else "")
         self._shard = re.compile(shard + re.escape(self._suffix))
+        self._side_cars = tuple(dict.fromkeys((checksums.SIDE_CAR, *side_cars)))
         beside = [
-            one.replace(".", r"\.").format(name=self._shard.pattern, stem=stem)
-            for one in (checksums.SIDE_CAR, *side_cars)
+            one.replace(".", r"\.").format(name=self._shard.pattern, stem=stem) for one in self._side_cars
         ]
         self._pattern = re.compile("|".join([self._shard.pattern, *beside]))
         self.check_target()
@@ -243,10 +252,18 @@ class ShardWriter:
             )
 
     def _open(self, *, resume: bool = False) -> Writer:
-        number = f"{len(self._done):0{self._digits}d}"
-        name = f"{self._before}{number}{self._after}{self._suffix}"
+        name = self._name(len(self._done))
         options = dataclasses.replace(self.options, resume=resume, overwrite=True, length=None)
         return self._make(str(self.partial.folder / name), options)
+
+    def _name(self, number: int) -> str:
+        return f"{self._before}{number:0{self._digits}d}{self._after}{self._suffix}"
+
+    def _names(self, number: int) -> list[str]:
+        """What a finished shard consists of."""
+        shard = self.partial.folder / self._name(number)
+        beside = [side_car(shard, template) for template in self._side_cars]
+        return [shard.name, *(one.name for one in beside if one.is_file())]
 
     def _counted(self) -> list[dict[str, Any]]:
         """What the finished shards and the one at work took, wrote and skipped."""
@@ -328,30 +345,29 @@ class ShardWriter:
         self.partial.checkpoint({"received": self.received, "own": self._done, "extra": extra})
 
     def close(self) -> None:
-        """Give all shards their names."""
+        """Give all shards their names, at once."""
+        if self.files:
+            return
         try:
             self.check_target()
-            self._finish_current()
-            old = self._existing()
-            made = [one for one in self.partial.folder.iterdir() if self._pattern.fullmatch(one.name)]
+            if not self._finished:
+                self._finish_current()
+            made = [name for number in range(len(self._done)) for name in self._names(number)]
+            gone = {one.name for one in self._existing()}.difference(made)
+            self.partial.commit_all([(name, name) for name in made], sorted(gone))
             parent = Path(self.path).parent
-            for one in sorted(made):
-                there = parent / one.name
-                if there.is_dir() and not there.is_symlink():
-                    # A folder cannot be replaced in one step.
-                    os.replace(there, self.partial.folder / f"replaced {one.name}")
-                os.replace(one, there)
-            self.files = [str(parent / one.name) for one in sorted(made) if self._shard.fullmatch(one.name)]
-            for one in old:
-                if one.name not in {other.name for other in made}:
-                    shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
-            sync(parent)
-        finally:
-            self.abort()
+            self.files = [str(parent / self._name(number)) for number in range(len(self._done))]
+        except BaseException:
+            self.give_up()
+            raise
 
     def abort(self) -> None:
         self._current.abort()
         self.partial.discard()
+
+    def give_up(self) -> None:
+        """As :meth:`Writer.give_up`."""
+        self.suspend() if self.partial.saved else self.abort()
 
     def suspend(self) -> None:
         self._current.suspend()
@@ -361,7 +377,7 @@ class ShardWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close() if kind is None else self.abort()
+        self.close() if kind is None else self.give_up()
 
 
 def _shift(problem: Problem, by: int) -> Problem:

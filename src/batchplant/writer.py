@@ -97,10 +97,10 @@ class Writer:
         self._broken = False
         try:
             if options.checksums and not self.partial.spool("checksums").size:
-                self.partial.spool("checksums").write(checksums.header(list(schema)))
+                self.partial.spool("checksums").write(checksums.header(list(schema), self.kept_schema()))
             self._begin(state["own"])
         except BaseException:
-            self.abort()
+            self.give_up()
             raise
 
     # -- what a format implements ----------------------------------------------------------------------
@@ -135,6 +135,10 @@ class Writer:
     def _state(self) -> dict[str, Any]:
         """What ``_begin`` needs to go on, as JSON; spools remember their own length."""
         return {}
+
+    def kept_schema(self) -> Schema | None:
+        """The schema that the file will be opened with; None where readers find another, or infer it."""
+        return self.schema
 
     @classmethod
     def refuses(cls, field: Field) -> str | None:
@@ -202,13 +206,16 @@ class Writer:
             self._flush_samples()
             self._drain(0)
             name = self._finish()
-            beside = [("checksums", checksums.SIDE_CAR)] if self.options.checksums else []
+            beside = []
+            if self.options.checksums:
+                checksums.finish(self.partial.spool("checksums"), self.written)
+                beside = [("checksums", checksums.SIDE_CAR)]
             if name is None:
                 self.partial.settle(self.all_side_cars())
             else:
                 self.partial.commit(name, [*beside, *self._beside()], self.all_side_cars())
         except BaseException:
-            self.abort()
+            self.give_up()
             raise
         self._stop()
 
@@ -224,18 +231,19 @@ class Writer:
             self._stop()
             self.partial.suspend()
 
+    def give_up(self) -> None:
+        """Stop after an error: what a checkpoint saved stays for a resume, else nothing does."""
+        self.suspend() if self.partial.saved else self.abort()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
+        self.close() if kind is None else self.give_up()
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
-            self.abort()
+            self.give_up()
 
     # -- the pipeline ----------------------------------------------------------------------------------
 

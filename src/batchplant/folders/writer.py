@@ -12,9 +12,10 @@ from ..codecs.cells import decode_cell
 from ..columns import Columns, Ragged
 from ..errors import BatchplantError, EncodeError, SchemaError
 from ..schema import Field, Int, Schema
+from ..storage import is_plain
 from ..writer import Writer
 from .media import NOTE, Media
-from .metadata import FILE_NAME, is_inside
+from .metadata import FILE_NAME
 
 
 class FolderWriter(Writer):
@@ -42,7 +43,7 @@ class FolderWriter(Writer):
         names = only.names if isinstance(only, Int) and not only.optional else None
         self._classes = tuple(names) if names else None
         for name in self._classes or ():
-            if not is_inside(name) or os.sep in name or name.startswith("."):
+            if not is_plain(name) or name.startswith("."):
                 raise SchemaError(f"the class {name!r} cannot be a folder's name", path=self.path)
         if self._classes and len(set(self._classes)) < len(self._classes):
             raise SchemaError("two classes have one name, and would be one folder", path=self.path)
@@ -101,5 +102,5 @@ class FolderWriter(Writer):
 
     def _finish(self) -> str:
         if self._lines is not None:
-            os.replace(self._lines.path, self._folder / "metadata.jsonl")
+            self.partial.put("metadata", self._folder / "metadata.jsonl")
         return "folder"

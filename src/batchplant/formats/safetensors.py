@@ -190,7 +190,6 @@ class SafetensorsWriter(TensorWriter):
         for entry in order:
             for done in range(0, entry.size, COPY_STEP):
                 out.write(self._data.read_at(min(COPY_STEP, entry.size - done), entry.start + done))
-        self._data.resize(0)
         return "safetensors"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -119,6 +120,8 @@ class LakeWriter(Writer):
     def _finish(self) -> str | None:
         made = self.partial.folder / "table"
         if self.mode == "create" or not self._exists():
+            # Of a writer that was killed here.
+            shutil.rmtree(made, ignore_errors=True)
             self._create(made)
             if self.mode == "create":
                 return made.name

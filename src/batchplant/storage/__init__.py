@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from .partial import Partial, Spool, partial_folder, side_car, sync
-from .source import (
-    RANGE_GAP,
-    RANGE_MOST,
-    MappedSource,
-    RemoteSource,
-    Source,
-    is_remote,
-    mapped,
-    open_source,
-    plan_ranges,
-)
+from .commit import recover, sync
+from .files import check_regular, is_below, is_plain, is_remote, open_local, open_regular
+from .notes import NOTE_ERRORS, parse, parse_object
+from .opening import open_source, read_beside, read_whole
+from .partial import Partial, Spool, partial_folder, side_car
+from .remote import RANGE_GAP, RANGE_MOST, RemoteSource, asking, file_system, plan_ranges
+from .source import MappedSource, Source, mapped
 
 __all__ = [
+    "NOTE_ERRORS",
     "RANGE_GAP",
     "RANGE_MOST",
     "MappedSource",
@@ -23,11 +19,23 @@ __all__ = [
     "RemoteSource",
     "Source",
     "Spool",
+    "asking",
+    "check_regular",
+    "file_system",
+    "is_below",
+    "is_plain",
     "is_remote",
     "mapped",
+    "open_local",
+    "open_regular",
     "open_source",
+    "parse",
+    "parse_object",
     "partial_folder",
     "plan_ranges",
+    "read_beside",
+    "read_whole",
+    "recover",
     "side_car",
     "sync",
 ]

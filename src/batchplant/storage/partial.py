@@ -1,23 +1,28 @@
 """Writing: :class:`Partial` is a hidden folder beside the target in which a writer works.
 
-The target appears by one rename when it is complete; a writer that is killed leaves only the hidden folder,
-which a resumed writer continues from its last checkpoint and any other writer clears away.
+The target appears with all that belongs to it when it is complete, see :mod:`.commit`; a writer that is
+killed leaves only the hidden folder, which a resumed writer continues from its last checkpoint and any other
+writer clears away.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..columns import as_bytes
 from ..errors import BusyError, ExistsError, OptionError
-from .source import is_remote
+from .commit import commit, is_decided, recover, sync
+from .files import is_remote
 
+STATE = "state.json"
 # That append to one target at a time.
 MOST_WRITERS = 256
 
@@ -27,7 +32,8 @@ class Spool:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        # A link would lead out of the folder.
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         self.size = os.fstat(self._fd).st_size
 
     def write(self, data: Any) -> None:
@@ -82,8 +88,10 @@ class Partial:
             raise OptionError("writing goes to local paths; copy the finished file there", path=target)
         self.target = Path(target)
         self.overwrite = overwrite
+        self._resume = resume
         if not self.target.name:
             raise OptionError("the target needs a name", path=target)
+        recover(self.target.parent)
         self.check_target()
         self.folder = partial_folder(target)
         self._spools: dict[str, Spool] = {}
@@ -93,21 +101,31 @@ class Partial:
         else:
             self._take_lock()
         self.state: dict[str, Any] | None = self._load() if resume else None
+        # Whether there is a checkpoint to go on from.
+        self.saved = self.state is not None
         if self.state is None:
             self._clear()
 
     def check_target(self) -> None:
         if os.path.lexists(self.target) and not self.overwrite:
-            raise ExistsError("it exists; replace it with overwrite=True (--overwrite)", path=self.target)
+            complete = " and is complete, there is nothing to resume" if self._resume else ""
+            raise ExistsError(
+                f"it exists{complete}; replace it with overwrite=True (--overwrite)", path=self.target
+            )
 
     def _take_lock(self) -> None:
         lock = self.folder / "lock"
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
         while self._lock < 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            fd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+            self._make_folder()
+            try:
+                fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            # Another writer may have finished, and removed the folder.
+            except FileNotFoundError:
+                continue
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Another writer may have finished, and removed the folder, between open and flock.
+                # Or between open and flock.
                 if lock.exists() and os.path.samestat(os.fstat(fd), lock.stat()):
                     self._lock = fd
             except BlockingIOError:
@@ -115,6 +133,19 @@ class Partial:
             finally:
                 if self._lock < 0:
                     os.close(fd)
+
+    def _make_folder(self) -> None:
+        """The folder, made by us; one that is there may have come along in an archive."""
+        try:
+            os.mkdir(self.folder)
+        except FileExistsError:
+            found = os.lstat(self.folder)
+            # Whoever owns the folder around it may do there what he likes.
+            owners = os.geteuid(), os.stat(self.folder.parent).st_uid
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners:
+                raise ExistsError(
+                    f"{self.folder.name} beside it is no folder of yours; remove it first", path=self.target
+                ) from None
 
     def _take_any(self, resume: bool) -> None:
         """Lock the first folder that nobody works in; to resume, one that has a checkpoint goes first."""
@@ -134,14 +165,16 @@ class Partial:
 
     def _load(self) -> dict[str, Any] | None:
         try:
-            state: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
+            state: dict[str, Any] = json.loads((self.folder / STATE).read_text())
             whole = all((self.folder / name).stat().st_size >= size for name, size in state["spools"].items())
-        # A writer that was killed while it finished may have moved a spool away.
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
-        return state if whole else None
+        # We make no links; what one leads to is not ours to write.
+        return state if whole and not _has_links(self.folder) else None
 
     def _clear(self) -> None:
+        # Without it nobody goes on from what is left, however little of it this leaves.
+        (self.folder / STATE).unlink(missing_ok=True)
         for entry in self.folder.iterdir():
             if entry.name != "lock":
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
@@ -156,9 +189,19 @@ class Partial:
     def checkpoint(self, state: dict[str, Any]) -> None:
         """Remember that everything up to here is written."""
         state = {**state, "spools": {name: spool.size for name, spool in self._spools.items()}}
-        draft = self.folder / "state.json.draft"
+        draft = self.folder / f"{STATE}.draft"
         draft.write_text(json.dumps(state))
-        os.replace(draft, self.folder / "state.json")
+        os.replace(draft, self.folder / STATE)
+        self.saved = True
+
+    def put(self, name: str, where: Path) -> None:
+        """Give a spool a second name inside of the folder; a checkpoint goes on knowing the first."""
+        self._spools[name].sync()
+        where.unlink(missing_ok=True)
+        try:
+            os.link(self.folder / name, where)
+        except OSError:
+            shutil.copyfile(self.folder / name, where)
 
     def commit(
         self, name: str, beside: Iterable[tuple[str, str]] = (), side_cars: Iterable[str] = ()
@@ -168,27 +211,32 @@ class Partial:
         ``side_cars``: templates of what belonged to an older target, and goes with it; see :func:`side_car`.
         """
         self.check_target()
+        beside = [(spooled, side_car(self.target, template).name) for spooled, template in beside]
+        new = {there for _, there in beside}
+        old = [side_car(self.target, template) for template in side_cars]
+        # A folder is nobody's side-car.
+        gone = [one.name for one in old if one.name not in new and (one.is_symlink() or not one.is_dir())]
+        self.commit_all([*beside, (name, self.target.name)], gone)
+
+    def commit_all(self, moves: Iterable[tuple[str, str]], removes: Iterable[str]) -> None:
+        """Move files and folders, (path inside, name), next to the folder, and remove others, at once."""
+        moves = list(moves)
         for spool in self._spools.values():
             spool.sync()
             spool.close()
-        made = self.folder / name
-        if made.is_dir():
+        made = [self.folder / inside for inside, _ in moves]
+        if any(one.is_dir() for one in made):
             os.sync()
-            if self.target.is_dir() and not self.target.is_symlink():
-                os.replace(self.target, self.folder / "replaced")
-            elif os.path.lexists(self.target):
-                raise ExistsError("it is no folder; remove it first", path=self.target)
-        elif self.target.is_dir():
-            raise ExistsError("it is a folder; remove it first", path=self.target)
         else:
-            sync(made)
-        # Never an old side-car beside a new target, whenever the power goes.
-        for template in side_cars:
-            side_car(self.target, template).unlink(missing_ok=True)
-        os.replace(made, self.target)
-        for spooled, template in beside:
-            os.replace(self.folder / spooled, side_car(self.target, template))
-        sync(self.target.parent)
+            for one in made:
+                sync(one)
+        try:
+            commit(self.folder, moves, removes)
+        except BaseException:
+            if is_decided(self.folder):
+                # Not ours any more: it belongs to whoever finishes it.
+                self.suspend()
+            raise
         self.discard()
 
     def settle(self, side_cars: Iterable[str] = ()) -> None:
@@ -208,14 +256,16 @@ class Partial:
     def discard(self) -> None:
         """Remove the folder and all that is in it."""
         if self._lock >= 0:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            # A folder of which some is gone must not be gone on from.
+            with contextlib.suppress(OSError):
+                (self.folder / STATE).unlink(missing_ok=True)
+                shutil.rmtree(self.folder)
         self.suspend()
 
 
-def sync(path: Path) -> None:
-    """Make a file, or the renames in a folder, last through a power cut."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _has_links(folder: Path) -> bool:
+    """Whether anything below is a symbolic link."""
+    for entry in os.scandir(folder):
+        if entry.is_symlink() or (entry.is_dir() and _has_links(Path(entry.path))):
+            return True
+    return False

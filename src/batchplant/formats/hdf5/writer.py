@@ -6,6 +6,7 @@ threads encode, one spools, and at the end one thread writes; only compression w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import zlib
@@ -25,6 +26,7 @@ from ...schema import Field, Image, Json, Schema, Tensor, Text
 from ...storage import open_source
 from ...writer import WriteOptions, Writer
 from .cells import dense_of
+from .sink import Sink
 
 FILE = "file.h5"
 # Large enough that reading and unpacking one is worth it, small enough that a window of 32 stays in memory.
@@ -140,10 +142,14 @@ class Hdf5Writer(Writer):
         # Newer layouts keep checksums of the metadata; every HDF5 since 2016 reads them.
         # Large runs begin at a page: a row then lies in as few pages as it can.
         aligned = {"alignment_threshold": 1 << 16, "alignment_interval": 4096}
-        target = self.partial.folder / FILE
-        with self._library.File(target, "w", libver="v110", track_order=True, **aligned) as file:
+        self._sink = sink = Sink(self.partial.folder / FILE)
+        with (
+            contextlib.closing(sink),
+            self._library.File(sink, "w", libver="v110", track_order=True, **aligned) as file,
+        ):
             rows = 0
             for name, field in self.schema.items():
+                sink.check()
                 where = name.replace(".", "/")
                 dense = dense_of(field)
                 if dense is not None:
@@ -171,6 +177,7 @@ class Hdf5Writer(Writer):
             # Of fixed length: it does not lie in a heap.
             kind = self._library.string_dtype("utf-8", len(said))
             file.attrs.create(RESERVED, np.bytes_(said), dtype=kind)
+        sink.check()
         return FILE
 
     def _said(self) -> str:
@@ -205,9 +212,11 @@ class Hdf5Writer(Writer):
             step = rows * max(1, PART_BYTES // (rows * (array.nbytes // len(array))))
             for start in range(0, len(array), step):
                 made[start : start + step] = array[start : start + step]
+                self._sink.check()
             return len(array)
         for start, data in self._deflated(array, rows):
             made.id.write_direct_chunk((start, *(0 for _ in shape)), data)
+            self._sink.check()
         return len(array)
 
     def _deflated(self, array: npt.NDArray[Any], rows: int) -> Iterator[tuple[int, bytes]]:
@@ -253,6 +262,7 @@ class Hdf5Writer(Writer):
             # Not made[first:last] = cells: cells of equal length would be taken for a table.
             space.select_hyperslab((first,), (last - first,))
             made.id.write(library.h5s.create_simple((last - first,)), space, cells)
+            self._sink.check()
             first = last
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -139,7 +138,7 @@ class ParquetWriter(Writer):
             file.finish()
             where = target.joinpath(*folders)
             where.mkdir(parents=True, exist_ok=True)
-            os.rename(self.partial.folder / file.name, where / "part-0.parquet")
+            self.partial.put(file.name, where / "part-0.parquet")
         return "table"
 
     def remarks(self) -> list[str]:

@@ -1,0 +1,263 @@
+"""Several renames as one: a dataset with its side-cars, or all of its shards, appears at once or not at all.
+
+What is to move out of a hidden folder, and what has to go, is written into the file ``.batchplant.commit`` of
+the target's folder. When it is complete on the disk, the change is decided: whoever is killed after that
+leaves the rest of it to the next one who opens or writes anything in the folder (:func:`recover`). Before
+that, nothing has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import functools
+import json
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from ..errors import BatchplantError, BusyError, DamagedError, ExistsError
+
+NAME = ".batchplant.commit"
+MOST_BYTES = 256 << 20
+# Seconds to wait for a process that is at it; it only renames.
+WAIT = 60.0
+POLL = 0.01
+
+RENAME_EXCHANGE = 2
+AT_FDCWD = -100
+
+
+def commit(hidden: Path, moves: Iterable[tuple[str, str]], removes: Iterable[str] = ()) -> None:
+    """Move what lies in the hidden folder beside it, ``moves`` (path inside, name), and remove ``removes``.
+
+    A file or folder of the same name is replaced. All of it happens, or nothing, whoever is killed when. What
+    has been replaced or removed and is a folder lies in the hidden folder afterwards.
+    """
+    folder = hidden.parent
+    moves = list(moves)
+    gone = [name for name in removes if os.path.lexists(folder / name)]
+    for inside, name in moves:
+        _check(hidden / inside, folder / name)
+    if len(moves) == 1 and not gone and not _both_folders(hidden / moves[0][0], folder / moves[0][1]):
+        # One rename is a change of its own.
+        os.replace(hidden / moves[0][0], folder / moves[0][1])
+        sync(folder)
+        return
+    plan = {
+        "hidden": hidden.name,
+        "inode": os.lstat(hidden).st_ino,
+        "moves": [[inside, name, os.lstat(hidden / inside).st_ino] for inside, name in moves],
+        "removes": gone,
+    }
+    fd = _begin(folder)
+    try:
+        try:
+            _write(fd, json.dumps(plan).encode() + b"\n")
+            sync(folder)
+        except BaseException:
+            # Not decided: the old stays.
+            try:
+                os.ftruncate(fd, 0)
+            finally:
+                (folder / NAME).unlink(missing_ok=True)
+            raise
+        try:
+            _carry_out(folder, plan)
+        except BaseException as error:
+            # It is decided. Once more, and if that fails too, the next one who comes by will do it.
+            _carry_out(folder, plan)
+            if not isinstance(error, OSError):
+                raise
+    finally:
+        os.close(fd)
+
+
+def is_decided(hidden: Path) -> bool:
+    """Whether a change that takes from this hidden folder is to be finished by whoever comes by."""
+    try:
+        data = (hidden.parent / NAME).read_bytes()
+        return data.endswith(b"\n") and bool(json.loads(data)["hidden"] == hidden.name)
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def recover(folder: str | Path) -> None:
+    """Finish what a process that is no more has decided to do in this folder; mostly there is nothing."""
+    path = os.path.join(os.fspath(folder) or ".", NAME)
+    give_up = None
+    while True:
+        fd = _open(path)
+        if fd is None:
+            return
+        try:
+            if _locked(fd, path):
+                _finish(Path(path).parent, fd)
+                return
+        except OSError as error:
+            raise BatchplantError(
+                f"a write into this folder was interrupted, and cannot be finished now: {error}", path=folder
+            ) from None
+        finally:
+            os.close(fd)
+        give_up = give_up or time.monotonic() + WAIT
+        if time.monotonic() > give_up:
+            raise BusyError("another process is about to finish a write into this folder", path=folder)
+        time.sleep(POLL)
+
+
+def _open(path: str) -> int | None:
+    for mode in (os.O_RDWR, os.O_RDONLY):
+        try:
+            return os.open(path, mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM) or mode == os.O_RDONLY:
+                # Neither a folder that may not be looked into nor a link is a change of ours.
+                return None
+    return None
+
+
+def _locked(fd: int, path: str) -> bool:
+    """Whether nobody else is at it, and it is still there."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def _begin(folder: Path) -> int:
+    """The file of the folder's change, empty, and locked by us."""
+    path = folder / NAME
+    while True:
+        recover(folder)
+        with contextlib.suppress(FileExistsError):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            if _locked(fd, os.fspath(path)):
+                return fd
+            os.close(fd)
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.fsync(fd)
+
+
+def _finish(folder: Path, fd: int) -> None:
+    """Do what the file says; one that was not complete says nothing."""
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+        raise DamagedError("it is no file of ours; remove it", path=folder / NAME)
+    data = os.pread(fd, found.st_size, 0)
+    try:
+        plan = json.loads(data) if data.endswith(b"\n") else None
+    except (ValueError, RecursionError):
+        plan = None
+    if plan is None:
+        (folder / NAME).unlink(missing_ok=True)
+        return
+    if not _is_ours(folder, plan):
+        raise DamagedError(
+            "it is of an interrupted write that happened elsewhere: what lies here may be old and new mixed; "
+            "write it anew and remove this file",
+            path=folder / NAME,
+        )
+    _carry_out(folder, plan)
+    with contextlib.suppress(OSError):
+        shutil.rmtree(folder / plan["hidden"])
+
+
+def _is_ours(folder: Path, plan: Any) -> bool:
+    """Whether this machine wrote it, here: an archive cannot know the number that a folder will get."""
+    try:
+        names = [plan["hidden"], *(name for _, name, _ in plan["moves"]), *plan["removes"]]
+        inside = [part for path, _, _ in plan["moves"] for part in path.split("/")]
+        plain = all(
+            isinstance(one, str) and one not in ("", ".", "..", NAME) and "/" not in one and "\0" not in one
+            for one in [*names, *inside]
+        )
+        if not plain or not all(isinstance(number, int) for _, _, number in plan["moves"]):
+            return False
+        found = os.lstat(folder / plan["hidden"])
+    except (LookupError, TypeError, ValueError, AttributeError, OSError):
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_ino == plan["inode"]
+
+
+def _carry_out(folder: Path, plan: dict[str, Any]) -> None:
+    """All that is still to do, however much was done before."""
+    hidden = folder / plan["hidden"]
+    for number, (inside, name, inode) in enumerate(plan["moves"]):
+        made = hidden / inside
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(made).st_ino == inode:
+                _replace(made, folder / name, hidden / f"replaced-{number}")
+    for number, name in enumerate(plan["removes"]):
+        old = folder / name
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.lstat(old).st_mode):
+                os.rename(old, hidden / f"removed-{number}")
+            else:
+                os.unlink(old)
+    sync(folder)
+    (folder / NAME).unlink(missing_ok=True)
+
+
+def _replace(made: Path, there: Path, aside: Path) -> None:
+    if not _both_folders(made, there):
+        os.replace(made, there)
+    elif not _exchange(made, there):
+        os.rename(there, aside)
+        os.rename(made, there)
+
+
+def _both_folders(made: Path, there: Path) -> bool:
+    return made.is_dir() and there.is_dir() and not there.is_symlink()
+
+
+def _check(made: Path, there: Path) -> None:
+    """A file replaces a file, and a folder a folder."""
+    if not os.path.lexists(there):
+        return
+    if made.is_dir() and not _both_folders(made, there):
+        raise ExistsError("it is no folder; remove it first", path=there)
+    if not made.is_dir() and there.is_dir() and not there.is_symlink():
+        raise ExistsError("it is a folder; remove it first", path=there)
+
+
+@functools.cache
+def _renameat2() -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two folders in one step; False where the system cannot."""
+    rename = _renameat2()
+    if rename is None:
+        return False
+    paths = os.fsencode(one), os.fsencode(other)
+    if rename(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+def sync(path: Path) -> None:
+    """Make a file, or the renames in a folder, last through a power cut."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
