@@ -184,6 +184,49 @@ def test_the_first_version_of_feather():
         assert dict(reader.schema) == {"n": bp.Int(), "t": bp.Text(optional=True)}
         assert list(reader) == [{"n": 1, "t": "a"}, {"n": 2, "t": None}, {"n": 3, "t": "ß"}]
         assert reader.facts()["layout"] == "Feather 1"
+        # Also the column in which nothing is missing, which could lie in place.
+        assert reader[1] == {"n": 2, "t": None}
+        assert reader.read([2, 0])["n"].tolist() == [3, 1]
+
+
+# --- other writers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["arro3.arrow", "polars.arrow"])
+def test_files_whose_schema_stands_elsewhere_or_without_its_length(name):
+    text = {"s": bp.Text(optional=True), "c": bp.Text()}
+    with bp.open(GOLDEN / "arrow" / name) as reader:
+        assert dict(reader.schema) == {"a": bp.Int(), "b": bp.Float(optional=True), **text}
+        assert list(reader) == [
+            {"a": 1, "b": 1.5, "s": "x", "c": "u"},
+            {"a": 2, "b": None, "s": "yy", "c": "v"},
+            {"a": 3, "b": 2.5, "s": None, "c": "u"},
+            {"a": 4, "b": None, "s": "ü", "c": "v"},
+        ]
+        assert reader.read([3, 1])["a"].tolist() == [4, 2]
+
+
+def test_damage_in_a_file_of_polars(tmp_path):
+    copy = shutil.copy(GOLDEN / "arrow" / "polars.arrow", tmp_path)
+    for what, _ in survive(flips(Path(copy)), lambda: Streams().is_sound(str(copy))):
+        assert what
+
+
+@pytest.mark.parametrize("kind", ["string_view", "binary_view", "large_string"])
+@pytest.mark.parametrize("packed", ["dictionary", "dictionary with a null", "runs"])
+def test_packed_text_of_every_layout(kind, packed, tmp_path):
+    values = pa.array(["a", None if "null" in packed else "b"], getattr(pa, kind)())
+    if packed == "runs":
+        column = pa.RunEndEncodedArray.from_arrays(pa.array([2, 4], pa.int32()), values)
+    else:
+        column = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1, 1], pa.int8()), values)
+    path = tmp_path / "x.arrow"
+    with pa.ipc.new_file(path, pa.schema([("t", column.type)])) as file:
+        file.write(pa.record_batch([column], names=["t"]))
+    with bp.open(path) as reader:
+        found = [one["t"] for one in reader]
+    want = ["a", "a", "b", "b"] if kind != "binary_view" else [b"a", b"a", b"b", b"b"]
+    assert found == ([*want[:2], None, None] if "null" in packed else want)
 
 
 # --- in place ---------------------------------------------------------------------------------------------

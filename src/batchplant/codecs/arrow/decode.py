@@ -87,12 +87,21 @@ def _plain(array: Any) -> Any:
             array = array.storage
         elif types.is_dictionary(kind):
             array.validate(full=True)
-            array = array.dictionary_decode()
+            # The library cannot decode views of text, only what they become.
+            array = pa.DictionaryArray.from_arrays(
+                array.indices, _plain(array.dictionary)
+            ).dictionary_decode()
         elif types.is_run_end_encoded(kind):
             import pyarrow.compute as pc
 
             array.validate(full=True)
-            array = pc.run_end_decode(array)
+            ends, values = array.run_ends, _plain(array.values)
+            packed = pa.run_end_encoded(ends.type, values.type)
+            array = pc.run_end_decode(
+                pa.RunEndEncodedArray.from_buffers(
+                    packed, len(array), [None], 0, array.offset, children=[ends, values]
+                )
+            )
         elif types.is_string_view(kind) or types.is_binary_view(kind):
             array.validate(full=True)
             array = array.cast(pa.large_string() if types.is_string_view(kind) else pa.large_binary())
@@ -252,9 +261,13 @@ def _tensor(field: Tensor, array: Any) -> Column:
         array, found = _unlist(array, size)
         if axis == 0:
             sizes = found
+        if array.null_count and is_any_list(array.type):
+            raise DecodeError("a list inside of a list is missing; open it with schema={…: Json()}")
     values, inner = _values(_plain(array), dtype)
     if inner is not None:
-        raise DecodeError("a number inside of a list is missing; open it with schema={…: Json()}")
+        if dtype.kind != "f":
+            raise DecodeError("a number inside of a list is missing; open it with schema={…: Json()}")
+        values = np.where(inner, values, np.array(np.nan, dtype))
     if field.shape[0] is not None:
         known = [size for size in field.shape if size is not None]
         if field.optional:

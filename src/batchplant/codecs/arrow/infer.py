@@ -11,7 +11,7 @@ integers, floats, bool              Int, Float, Bool
 string                              Text
 binary                              Image where the first values are pictures, else Bytes
 struct {bytes, path}                the same, of ``bytes``; Audio, Video where Hugging Face's metadata says so
-lists of numbers                    Tensor, its first size varying
+lists of numbers                    Tensor, its first size varying; Json where whole numbers are missing
 fixed-size lists of numbers         Tensor, all of its shape known
 timestamp, date, time, duration     Tensor without axes of NumPy's datetime64 or timedelta64
 dictionary                          that of its values
@@ -23,7 +23,6 @@ anything else                       Json
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -46,6 +45,7 @@ from ...schema import (
     Video,
     field_from_json,
 )
+from ...storage import NOTE_ERRORS, parse
 from ..infer import infer_image
 from .decode import column_of
 from .types import KEY, is_any_list, is_binary, is_file_struct, is_text, pyarrow, time_dtype
@@ -55,10 +55,13 @@ HUGGING_FACE = b"huggingface"
 DEEPEST = 32
 
 
-def schema_of(found: Any, sample: Any = None, *, nulls: Collection[str] | None = None) -> Schema:
+def schema_of(
+    found: Any, sample: Any = None, *, nulls: Collection[str] | None = None, gaps: Collection[str] = ()
+) -> Schema:
     """The fields of an Arrow schema. ``sample``: a few rows, to see what bytes are.
 
-    ``nulls``: the columns in which values are missing; None: any that may have some counts as one.
+    ``nulls``: the columns in which values are missing; None: any that may have some counts as one. ``gaps``:
+    the lists inside of which whole numbers are missing; no tensor holds those.
     """
     check_names(found)
     features = _features(found.metadata)
@@ -71,6 +74,8 @@ def schema_of(found: Any, sample: Any = None, *, nulls: Collection[str] | None =
             continue
         cells = None if sample is None or one.name not in sample.schema.names else sample.column(one.name)
         field = _hinted(features.get(one.name), one.type, cells) or _field_of(one.type, cells)
+        if one.name in gaps and isinstance(field, Tensor):
+            field = Json()
         missing = one.nullable if nulls is None else one.name in nulls
         fields[one.name] = dataclasses.replace(field, optional=bool(missing)) if missing else field
     return Schema(fields)
@@ -87,8 +92,8 @@ def check_names(found: Any) -> None:
 def _described(one: Any) -> Field | None:
     """The field that its metadata describes."""
     try:
-        return field_from_json(json.loads((one.metadata or {})[KEY]))
-    except (KeyError, ValueError, RecursionError, TypeError, SchemaError):
+        return field_from_json(parse((one.metadata or {})[KEY]))
+    except (*NOTE_ERRORS, SchemaError):
         return None
 
 
@@ -104,9 +109,9 @@ def _holds(kind: Any, field: Field) -> bool:
 def _features(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
     """What Hugging Face's datasets note about columns."""
     try:
-        found = json.loads((metadata or {})[HUGGING_FACE])["info"]["features"]
+        found = parse((metadata or {})[HUGGING_FACE])["info"]["features"]
         return found if isinstance(found, dict) else {}
-    except (KeyError, ValueError, TypeError, RecursionError):
+    except NOTE_ERRORS:
         return {}
 
 
@@ -178,6 +183,24 @@ def _array(kind: Any) -> Tensor | None:
     if not shape or not number or None in shape[1:] or 0 in shape:
         return None
     return Tensor(np.dtype(kind.to_pandas_dtype()).name, tuple(shape))
+
+
+def is_whole_list(kind: Any) -> bool:
+    """Whether it is lists of whole numbers or truth values, in which none can be missing."""
+    found = _array(kind)
+    return found is not None and np.dtype(found.dtype).kind in "biu"
+
+
+def has_gaps(array: Any) -> bool:
+    """Whether a number is missing inside of a list, not the list itself."""
+    if isinstance(array, pyarrow().ChunkedArray):
+        return any(map(has_gaps, array.chunks))
+    array.validate()
+    while is_any_list(array.type):
+        array = array.flatten()
+        if array.null_count:
+            return True
+    return False
 
 
 def _picture(cells: Any) -> Image | None:

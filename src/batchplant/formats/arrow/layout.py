@@ -27,6 +27,7 @@ SCHEMA, DICTIONARY, BATCH = 1, 2, 3
 # No metadata is larger.
 MOST_METADATA = 256 << 20
 BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("pad", "<i4"), ("body", "<i8")])
+NODE = np.dtype([("rows", "<i8"), ("nulls", "<i8")])
 _ERRORS = (struct.error, ValueError, IndexError, OverflowError)
 
 
@@ -135,7 +136,7 @@ class Batch(NamedTuple):
 def read_batch(message: Message) -> Batch:
     try:
         rows = message.header.number(0, "<q")
-        nodes = message.header.vector(1, [("rows", "<i8"), ("nulls", "<i8")])
+        nodes = message.header.vector(1, NODE)
         buffers = message.header.vector(2, [("offset", "<i8"), ("size", "<i8")])
         packed = message.header.table(3) is not None
         offsets, sizes = buffers["offset"], buffers["size"]
@@ -147,19 +148,53 @@ def read_batch(message: Message) -> Batch:
         raise DamagedError(f"not a record batch: {error}", offset=message.offset) from None
 
 
-def footer_blocks(source: Source) -> tuple[list[int], list[int]]:
-    """Where the dictionaries and the record batches of a file begin."""
+def null_in_dictionary(message: Message) -> bool:
+    try:
+        data = message.header.table(1)
+        return data is not None and bool(data.vector(1, NODE)["nulls"].any())
+    except _ERRORS as error:
+        raise DamagedError(f"not a dictionary: {error}", offset=message.offset) from None
+
+
+class Footer(NamedTuple):
+    """What the end of a file says: its schema, and where its dictionaries and record batches begin."""
+
+    schema: bytes
+    dictionaries: list[int]
+    batches: list[int]
+
+
+def read_footer(source: Source) -> Footer:
+    """The schema comes as a message of its own. The one at the beginning of a file is not looked at: some
+    writers leave out its length, or let it begin elsewhere than at byte 8."""
     try:
         if source.size < 24 or source.view(source.size - 6, 6).tobytes() != MAGIC:
             raise ValueError("it does not end with ARROW1; it was cut short")
         [size] = struct.unpack("<i", source.view(source.size - 10, 4).tobytes())
         if not 0 < size <= source.size - 18:
             raise ValueError(f"a footer of {size} bytes")
-        footer = Table.root(source.view(source.size - 10 - size, size).tobytes())
+        data = source.view(source.size - 10 - size, size).tobytes()
+        footer = Table.root(data)
+        schema = footer.table(1)
+        if schema is None:
+            raise ValueError("it has no schema")
         dictionaries, batches = footer.vector(2, BLOCK), footer.vector(3, BLOCK)
-        return dictionaries["offset"].tolist(), batches["offset"].tolist()
+        return Footer(
+            _schema_message(data, schema.at), dictionaries["offset"].tolist(), batches["offset"].tolist()
+        )
     except _ERRORS as error:
         raise DamagedError(f"the footer is damaged: {error}") from None
+
+
+def _schema_message(footer: bytes, at: int) -> bytes:
+    """A message whose header is the schema at this place of a footer, which stands behind it as it is."""
+    # Table at 16: version, kind of the header, the header, size of the body, each at its distance from it.
+    fields = struct.pack("<HHHHHH", 12, 24, 4, 6, 8, 16)
+    table = struct.pack("<ihBxI", 12, 4, SCHEMA, 40 + at - 24) + b"\0\0\0\0" + struct.pack("<q", 0)
+    out = struct.pack("<I", 16) + fields + table
+    assert len(out) == 40
+    out += footer + b"\0" * (-len(footer) % 8)
+    return struct.pack("<II", CONTINUES, len(out)) + out
 
 
 def make_footer(schema: bytes, blocks: Any) -> bytes:

@@ -2,191 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ... import _native
-from ...codecs.arrow import from_arrow, pyarrow, schema_of
-from ...codecs.arrow.infer import check_names
-from ...codecs.arrow.types import is_file_struct
+from ...codecs.arrow import from_arrow, schema_of
 from ...columns import I64, Column, Columns, Ragged, Spans, starts_of
-from ...errors import BatchplantError, DamagedError, Problem, SchemaError, UnsafeError
+from ...errors import BatchplantError, DamagedError, Problem, SchemaError
 from ...format import Probe
 from ...records import GivenSchema, given_schema
 from ...schema import Field, Schema
-from ...storage import MappedSource, Source, open_source
+from ...storage import MappedSource
 from ...tables import TableReader
 from .inplace import Places, places_of, shape_of
-from .layout import (
-    BATCH,
-    DICTIONARY,
-    FEATHER_1,
-    MAGIC,
-    SCHEMA,
-    Batch,
-    Message,
-    footer_blocks,
-    has_dictionary,
-    read_batch,
-    read_message,
-    tree_size,
-)
+from .layout import FEATHER_1, MAGIC, SCHEMA, read_message
+from .part import Part
 from .saved import SPLITS, STATE, saved_files
-
-
-class Part:
-    """One file: its schema, and where its record batches are."""
-
-    def __init__(self, path: str, feather1: bool = False) -> None:
-        self.path = path
-        self._feather1 = feather1
-        self.source: Source = open_source(path)
-        self.ended = True
-        self._table: Any = None
-        self._dictionaries: list[Message] = []
-        self.batches: list[Batch] = []
-        try:
-            self._open()
-        except BatchplantError as error:
-            raise error.at(path=path) from None
-        # The library raises what it likes on nonsense.
-        except Exception as error:
-            message = str(error).strip().split("\n")[0]
-            raise DamagedError(f"it cannot be read: {message}", path=path) from None
-
-    def _open(self) -> None:
-        head = self.source.view(0, min(8, self.source.size)).tobytes()
-        if head.startswith(FEATHER_1):
-            self._open_feather()
-            return
-        self.file = head.startswith(MAGIC)
-        first = read_message(self.source, 8 if self.file else 0)
-        if first is None or first.kind != SCHEMA:
-            raise DamagedError("it does not begin with a schema")
-        self._first = first
-        self.schema = pyarrow().ipc.read_schema(self._buffer(first.offset, first.end))
-        check_names(self.schema)
-        messages = self._listed() if self.file else self._walked(first.end)
-        for message in messages:
-            if message.kind == BATCH:
-                self.batches.append(read_batch(message))
-            elif message.kind == DICTIONARY:
-                self._dictionaries.append(message)
-            else:
-                raise DamagedError(f"a message of kind {message.kind}", offset=message.offset)
-        self.rows = [batch.rows for batch in self.batches]
-        most = max((batch.message.size for batch in self.batches), default=0)
-        # A batch without a byte could promise any number of rows.
-        if (
-            any(batch.rows > max(8 * batch.message.size, 1 << 20) for batch in self.batches)
-            and not self._packed
-        ):
-            raise DamagedError(f"it promises {max(self.rows)} rows in {most} bytes")
-        self._has_dictionaries = any(has_dictionary(one.type) for one in self.schema)
-
-    def _open_feather(self) -> None:
-        """The first version of Feather has a layout of its own; the library reads it whole."""
-        if not self._feather1:
-            raise UnsafeError(
-                "this is Feather's first version, and pyarrow's reader of it crashes the process on damaged"
-                " files; open it with feather1=True (--option feather1=true) only if you trust its source"
-            )
-        import pyarrow.feather
-
-        self.file = False
-        # The library's makers would like to see it go.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._table = pyarrow.feather.read_table(pyarrow.BufferReader(self._buffer(0, self.source.size)))
-        self.schema = self._table.schema
-        self.rows = [self._table.num_rows]
-        self._has_dictionaries = False
-
-    @property
-    def _packed(self) -> bool:
-        return any(batch.packed for batch in self.batches)
-
-    def _listed(self) -> list[Message]:
-        dictionaries, batches = footer_blocks(self.source)
-        found = [read_message(self.source, offset) for offset in (*dictionaries, *batches)]
-        kinds = [None if one is None else one.kind for one in found]
-        if kinds != [DICTIONARY] * len(dictionaries) + [BATCH] * len(batches):
-            raise DamagedError("the footer points at something else than record batches")
-        return [one for one in found if one is not None]
-
-    def _walked(self, at: int) -> Iterator[Message]:
-        while True:
-            message = read_message(self.source, at)
-            if message is None:
-                self.ended = at + 4 <= self.source.size
-                return
-            yield message
-            at = message.end
-
-    def _buffer(self, start: int, end: int) -> Any:
-        return pyarrow().py_buffer(self.source.view(start, end - start))
-
-    def load(self, number: int, names: Sequence[str]) -> Any:
-        """These columns of a record batch."""
-        pa = pyarrow()
-        if self._table is not None:
-            return self._table.select(names)
-        batch = self.batches[number]
-        message = batch.message
-        if not batch.packed and not self._has_dictionaries:
-            one = pa.ipc.read_message(self._buffer(message.offset, message.end))
-            return pa.ipc.read_record_batch(one, self.schema).select(names)
-        wanted = [self.schema.get_field_index(name) for name in names]
-        options = pa.ipc.IpcReadOptions(included_fields=wanted)
-        if self.file and isinstance(self.source, MappedSource):
-            whole = pa.BufferReader(self._buffer(0, self.source.size))
-            return pa.ipc.open_file(whole, options=options).get_batch(number).select(names)
-        before = [one for one in self._dictionaries if self.file or one.offset < message.offset]
-        pieces = [
-            self.source.view(one.offset, one.end - one.offset) for one in (self._first, *before, message)
-        ]
-        stream = pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(np.concatenate(pieces))), options=options)
-        return stream.read_next_batch().select(names)
-
-    def first_rows(self, names: Sequence[str]) -> Any:
-        """A few rows; None where there are none, or they cannot be read."""
-        try:
-            return self.load(0, names).slice(0, 16) if self.rows and names else None
-        except Exception:
-            return None
-
-    def starts(self) -> dict[str, tuple[int, int | None]]:
-        """The numbers of the first node and buffer of every column; None where batches differ in that."""
-        found: dict[str, tuple[int, int | None]] = {}
-        node, buffer = 0, 0
-        known = True
-        for one in self.schema:
-            found[one.name] = (node, buffer if known else None)
-            nodes, buffers = tree_size(one.type)
-            node, buffer = node + nodes, buffer + (buffers or 0)
-            known = known and buffers is not None
-        return found
-
-    def nulls(self) -> set[str]:
-        """The columns with missing values."""
-        if self._table is not None:
-            return {name for name in self.schema.names if self._table.column(name).null_count}
-        found = set()
-        for one in self.schema:
-            nodes = [self.starts()[one.name][0]]
-            if is_file_struct(one.type):
-                # A picture is missing where its bytes are; both parts of the struct are one node.
-                nodes.append(nodes[0] + 1 + [part.name for part in one.type].index("bytes"))
-            if any(batch.nulls[nodes].any() for batch in self.batches if max(nodes) < len(batch.nulls)):
-                found.add(one.name)
-        return found
-
-    def close(self) -> None:
-        self._table = None
-        self.source.close()
 
 
 class ArrowReader(TableReader):
@@ -231,9 +64,9 @@ class ArrowReader(TableReader):
             if not part.schema.equals(first.schema):
                 raise SchemaError(f"its columns differ from those of {first.path}", path=part.path)
         nulls = set().union(*(part.nulls() for part in self._parts))
-        fields: dict[str, Field] = dict(
-            schema_of(first.schema, first.first_rows(first.schema.names), nulls=nulls)
-        )
+        gaps = set().union(*(part.gaps() for part in self._parts))
+        rows = first.first_rows(first.schema.names)
+        fields: dict[str, Field] = dict(schema_of(first.schema, rows, nulls=nulls, gaps=gaps))
         for name, field in given.items():
             Schema(fields).select([name])
             fields[name] = field
@@ -261,7 +94,8 @@ class ArrowReader(TableReader):
         found = []
         for part in self._parts:
             first = part.starts().get(name)
-            if first is None or first[1] is None or not isinstance(part.source, MappedSource):
+            mapped = part.table is None and isinstance(part.source, MappedSource)
+            if first is None or first[1] is None or not mapped:
                 return None
             shape = shape_of(self.schema[name], part.schema.field(name).type, (first[0], first[1]))
             places = None if shape is None else places_of(shape, part.batches)
@@ -358,7 +192,7 @@ class ArrowReader(TableReader):
         in_place = [name for name in self.schema if self._in_place(name) is not None]
         return {
             **found,
-            "layout": "Feather 1" if first._table is not None else "file" if first.file else "stream",
+            "layout": "Feather 1" if first.table is not None else "file" if first.file else "stream",
             **super().facts(),
             "compressed": packed,
             "used in place": ", ".join(in_place) or "none",
