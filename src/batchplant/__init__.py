@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ._version import __version__
-from .codecs.image import limit as max_pixels
 from .codecs.image_rules import ImageOptions
-from .columns import Columns, Ragged, Spans
+from .columns import Columns, Masked, Ragged, Spans
 from .convert import convert
 from .errors import (
+    AccessError,
     BatchplantError,
     BusyError,
     DamagedError,
@@ -27,7 +27,7 @@ from .errors import (
 )
 from .format import Format, Probe
 from .interleave import interleave
-from .limits import max_bytes
+from .limits import max_bytes, max_pixels
 from .loader import Loader
 from .plan import Pipe
 from .reader import Reader
@@ -38,6 +38,7 @@ from .verify import verify
 from .writer import WriteOptions, Writer
 
 __all__ = [
+    "AccessError",
     "Audio",
     "BatchplantError",
     "Bool",
@@ -58,6 +59,7 @@ __all__ = [
     "Int",
     "Json",
     "Loader",
+    "Masked",
     "MissingLibraryError",
     "NotFoundError",
     "OptionError",

@@ -5,6 +5,7 @@
     BatchplantError
     ├── OptionError            an argument, option or name that cannot be used (also a ValueError)
     ├── NotFoundError          no such file (also a FileNotFoundError)
+    ├── AccessError            a file or a server does not give its bytes (also an OSError)
     ├── SampleIndexError       a sample number out of range (also an IndexError)
     ├── SchemaError            a value does not fit its field, or a format cannot hold a field
     │   └── FieldNameError     there is no field of that name (also a KeyError)
@@ -25,8 +26,11 @@ A place is part of every message: ``path``, ``sample``, ``field`` and ``offset``
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
+
+# Names that a message lists.
+NAMES_SHOWN = 30
 
 
 def with_place(
@@ -40,7 +44,34 @@ def with_place(
         parts.append(f"field {field!r}")
     if offset is not None:
         parts.append(f"byte {offset}")
-    return f"{', '.join(parts)}: {message}" if parts else message
+    whole = f"{', '.join(parts)}: {message}" if parts else message
+    # Names of files can hold bytes that are no text, which nobody could print.
+    return whole.encode("utf-8", "backslashreplace").decode()
+
+
+def near(name: object, known: Iterable[str]) -> str:
+    """`` (did you mean x?)``, where some of the known names are like this one; else nothing."""
+    # Needed for nothing else.
+    import difflib
+
+    folded: dict[str, str] = {}
+    for one in known:
+        folded.setdefault(one.casefold(), one)
+    found = [folded[one] for one in difflib.get_close_matches(str(name).casefold(), folded)]
+    return f" (did you mean {' or '.join(found)}?)" if found else ""
+
+
+def listed(known: Iterable[str]) -> str:
+    """The names, or the first of many."""
+    names = list(known)
+    more = f", … and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
+    return (", ".join(names[:NAMES_SHOWN]) or "none") + more
+
+
+def no_such(what: str, name: object, known: Iterable[str]) -> str:
+    """What to say about a name that is not there: those like it, and those there are."""
+    names = list(known)
+    return f"there is no {what} {name!r}{near(name, names)}; the {what}s are: {listed(names)}"
 
 
 class BatchplantError(Exception):
@@ -104,6 +135,14 @@ class OptionError(BatchplantError, ValueError):
 
 class NotFoundError(BatchplantError, FileNotFoundError):
     """No such file or folder."""
+
+
+class AccessError(BatchplantError, OSError):
+    """The bytes cannot be had: no permission, a pipe where a file is needed, a server that fails.
+
+    Nothing is known about the bytes themselves, so that it is no DataError: a Loader with ``on_error="skip"``
+    does not pass over it.
+    """
 
 
 class SampleIndexError(BatchplantError, IndexError):

@@ -20,10 +20,10 @@ import numpy as np
 from .codecs import sample
 from .codecs.image_rules import ANY_ENCODED, ImageTarget
 from .columns import I64, U8, Columns, Ragged, Spans
-from .errors import BatchplantError, DamagedError, NotFoundError, OptionError, Problem, SchemaError
+from .errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from .reader import Reader
 from .schema import Audio, Bytes, Field, Image, Json, Schema, Text, Video, as_field, field_from_json
-from .storage import MappedSource, RemoteSource, Source, open_source
+from .storage import NOTE_ERRORS, MappedSource, RemoteSource, Source, parse_object, read_beside
 from .writer import Writer
 
 SCHEMA_SIDE_CAR = "{name}.schema.json"
@@ -50,25 +50,19 @@ class Note(NamedTuple):
     @classmethod
     def from_bytes(cls, data: bytes) -> Note:
         try:
-            found = json.loads(data)
+            found = parse_object(data)
             samples = found.get("samples")
             return cls(Schema.from_json(found["schema"]), None if samples is None else int(samples))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SchemaError) as error:
+        except (*NOTE_ERRORS, SchemaError) as error:
             raise DamagedError(f"the schema is damaged: {error}") from None
 
     @classmethod
     def beside(cls, path: str) -> Note | None:
         """That in the side-car of a file, where there is one."""
         name = path + SCHEMA_SIDE_CAR.removeprefix("{name}")
+        data = read_beside(name)
         try:
-            source = open_source(name)
-            data = source.view(0, source.size).tobytes()
-            source.close()
-        # A server may refuse to say whether a file is there.
-        except (NotFoundError, OSError):
-            return None
-        try:
-            return cls.from_bytes(data)
+            return None if data is None else cls.from_bytes(data)
         except DamagedError as error:
             raise error.at(path=name) from None
 
@@ -81,12 +75,6 @@ def note_of(schema: Schema, samples: int | None = None) -> bytes:
 def schema_of(note: bytes) -> Schema:
     """The schema that such a note holds."""
     return Note.from_bytes(note).schema
-
-
-def schema_beside(path: str) -> Schema | None:
-    """The schema in the side-car of a file, where there is one."""
-    note = Note.beside(path)
-    return None if note is None else note.schema
 
 
 def given_schema(given: GivenSchema | str) -> Schema:
@@ -169,7 +157,8 @@ class RecordReader(Reader):
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         if self.raw:
-            return Columns(data=self._gather(indices)) if fields else Columns()
+            records = self._gather(indices)
+            return Columns(data=records) if fields else Columns()
         data, at, sizes, starts = self._found(indices, check=True)
         try:
             return sample.unpack(self.schema, fields, data, at, sizes, bare=self.bare, foreign=self.foreign)
@@ -215,6 +204,8 @@ class RecordWriter(Writer):
     side_cars: ClassVar[tuple[str, ...]] = (SCHEMA_SIDE_CAR,)
     # Whether the subclass keeps the schema in the file itself, and none is needed beside it.
     schema_inside: ClassVar[bool] = False
+    # Whether the file itself tells how many samples there should be; else the note beside it does.
+    count_inside: ClassVar[bool] = False
 
     def _write_records(self, records: Ragged) -> None:
         """Take finished records, in order."""
@@ -237,7 +228,7 @@ class RecordWriter(Writer):
         return cells
 
     def _beside(self) -> list[tuple[str, str]]:
-        if self.raw or self.schema_inside:
+        if self.schema_inside or (self.raw and self.count_inside):
             return []
         (self.partial.folder / "schema.json").write_bytes(note_of(self.schema, self.written))
         return [("schema.json", SCHEMA_SIDE_CAR)]

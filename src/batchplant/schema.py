@@ -25,11 +25,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .errors import FieldNameError, OptionError, SchemaError
+from .errors import FieldNameError, OptionError, SchemaError, no_such
 
 KINDS: dict[str, type[Field]] = {}
 # No cell is larger; sizes in bytes never overflow.
 MOST_BYTES = 2**62
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be written: JSON and names of files can hold halves of letters, which are no text."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +103,8 @@ class Int(_Number):
         object.__setattr__(self, "dtype", _check_dtype(self.dtype, "iu", "Int"))
         if self.names is not None:
             object.__setattr__(self, "names", tuple(str(name) for name in self.names))
+            if not all(map(is_text, self.names)):
+                raise OptionError("a class has a name that is no text")
 
     def __str__(self) -> str:
         if self.names is None or len(self.names) <= 4:
@@ -142,7 +152,10 @@ class Tensor(Field):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", _check_dtype(self.dtype, "biufcmM", "Tensor"))
-        shape = tuple(None if size is None else int(size) for size in self.shape)
+        try:
+            shape = tuple(None if size is None else int(size) for size in self.shape)
+        except (TypeError, ValueError, OverflowError):
+            raise OptionError(f"a Tensor cannot have the shape {self.shape!r}") from None
         known = [size for size in shape if size is not None]
         if min(known, default=0) < 0 or math.prod(known) * np.dtype(self.dtype).itemsize > MOST_BYTES:
             raise OptionError(f"a Tensor cannot have the shape {shape}")
@@ -252,7 +265,7 @@ def field_from_json(found: Any) -> Field:
         made: Any = KINDS[str(found["kind"])]
         field: Field = made(**arguments)
         return field
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise SchemaError(f"not a field description: {error}") from None
 
 
@@ -269,7 +282,7 @@ class Schema(Mapping[str, Field]):
     def __init__(self, fields: Mapping[str, Field] | Iterable[tuple[str, Field]] = (), **more: Field) -> None:
         self._fields: dict[str, Field] = dict(fields, **more)
         for name, field in self._fields.items():
-            if not isinstance(name, str) or not name or "\0" in name:
+            if not isinstance(name, str) or not name or "\0" in name or not is_text(name):
                 raise SchemaError(f"a field's name must be text, not {name!r}")
             if isinstance(field, type) and issubclass(field, Field):
                 raise SchemaError(f"write {field.__name__}() with parentheses", field=name)
@@ -303,8 +316,7 @@ class Schema(Mapping[str, Field]):
         return "Schema(" + ", ".join(f"{name}={field}" for name, field in self.items()) + ")"
 
     def _unknown(self, name: object) -> FieldNameError:
-        known = ", ".join(self._fields) or "none"
-        return FieldNameError(f"there is no field {name!r}; the fields are: {known}")
+        return FieldNameError(no_such("field", name, self._fields))
 
     def select(self, names: Iterable[str]) -> Schema:
         """Only these fields, in this order."""

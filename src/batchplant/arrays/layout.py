@@ -24,6 +24,7 @@ import numpy as np
 
 from ..errors import DamagedError, SchemaError
 from ..schema import Field, Image, Schema, Tensor
+from ..storage import NOTE_ERRORS
 from .store import good_name
 
 NOTE = "batchplant"
@@ -99,5 +100,5 @@ class Note(NamedTuple):
             packing = found["packing"]
             how = str(packing["kind"]), int(packing["level"])
             return cls(schema, dict(zip(schema, paths, strict=True)), samples, how)
-        except (ValueError, KeyError, TypeError, AttributeError, SchemaError) as error:
+        except (*NOTE_ERRORS, SchemaError) as error:
             raise DamagedError(f"the note of the schema is damaged: {error}") from None

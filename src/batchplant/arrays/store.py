@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import os
-import struct
-import zipfile
-import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..columns import U8
-from ..errors import BatchplantError, DamagedError, MissingLibraryError, NotFoundError, OptionError
-from ..storage import MappedSource, is_remote, open_source
+from ..errors import AccessError, DamagedError, NotFoundError, Problem
+from ..storage import MappedSource, asking, file_system, is_below, is_remote, open_local, open_source
+from ..zips import CHECKED, ZipMembers
 
-# Deflate cannot shrink more than this; a member that claims so is lying.
-DEFLATE_MOST = 1100
-ZIP_ERRORS = (
-    zipfile.BadZipFile, NotImplementedError, struct.error, zlib.error, ValueError, EOFError, OverflowError,
-    RuntimeError, OSError, IndexError,
-)  # fmt: skip
-MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
+MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class Blob(NamedTuple):
@@ -36,6 +28,9 @@ class Blob(NamedTuple):
 
 class Store:
     """Names to bytes, read only, safe from many threads."""
+
+    # Checksums that the store itself keeps, as `verify` names them.
+    own_checks: tuple[str, ...] = ()
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -60,6 +55,10 @@ class Store:
         """What an error calls it."""
         return f"{self.path.rstrip('/')}/{name}" if name else self.path
 
+    def problems(self) -> Iterator[Problem]:
+        """What does not have the checksum that the store itself keeps."""
+        return iter(())
+
     def close(self) -> None:
         """Let go of files."""
 
@@ -69,7 +68,7 @@ class FolderStore(Store):
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
         try:
-            with open(os.path.join(self.path, name), "rb", buffering=0) as file:
+            with open_local(os.path.join(self.path, name), buffering=0) as file:
                 whole = os.fstat(file.fileno()).st_size
                 start = max(0, whole + start) if start < 0 else min(start, whole)
                 # No memory for a size that lies.
@@ -105,16 +104,12 @@ class ZipStore(Store):
     ``roots`` are the names that the top of a dataset has; it may lie in a folder inside.
     """
 
+    own_checks = (CHECKED,)
+
     def __init__(self, path: str, roots: Iterable[str]) -> None:
         super().__init__(path)
         self._source = open_source(path)
-        try:
-            with zipfile.ZipFile(self._source.file()) as archive:
-                self._members = {one.filename: one for one in archive.infolist() if not one.is_dir()}
-        except BatchplantError:
-            raise
-        except ZIP_ERRORS as error:
-            raise DamagedError(f"not a ZIP file: {error}", path=path) from None
+        self._members = ZipMembers(self._source)
         self._top = zip_top(self._members, roots) or ""
         self._folders: dict[str, set[str]] = {}
         for name in self._members:
@@ -123,35 +118,21 @@ class ZipStore(Store):
                 for depth in range(len(parts) - 1):
                     self._folders.setdefault("/".join(parts[:depth]), set()).add(parts[depth])
 
-    def place(self, name: str) -> Blob | None:
-        member = self._members.get(self._top + name)
-        if member is None:
-            return None
-        head = self._source.view(member.header_offset, 30).tobytes()
-        if head[:4] != b"PK\3\4" or member.flag_bits & 1:
-            message = f"member {member.filename} is damaged or encrypted"
-            raise DamagedError(message, path=self.path, offset=member.header_offset)
-        start = int(member.header_offset + 30 + sum(struct.unpack("<HH", head[26:30])))
-        data = self._source.view(start, member.compress_size)
-        if member.compress_type == zipfile.ZIP_STORED:
-            return Blob(data, None if is_remote(self.path) else self.path, start, self._source)
-        if member.compress_type != zipfile.ZIP_DEFLATED:
-            message = f"member {member.filename} is compressed in an unknown way"
-            raise DamagedError(message, path=self.path, offset=start)
-        return Blob(self._inflated(member, data, start))
+    def problems(self) -> Iterator[Problem]:
+        return self._members.problems(self.path)
 
-    def _inflated(self, member: zipfile.ZipInfo, data: U8, start: int) -> U8:
-        size = member.file_size
+    def place(self, name: str) -> Blob | None:
+        member = self._top + name
+        if member not in self._members:
+            return None
         try:
-            if size > DEFLATE_MOST * len(data) + 1024:
-                raise ValueError(f"it claims {size} bytes")
-            # A bound of 0 would be none.
-            found = zlib.decompressobj(-15).decompress(data.data, max(1, size))
-            if len(found) != size:
-                raise ValueError("it is cut short")
-        except (zlib.error, ValueError) as error:
-            raise DamagedError(f"member {member.filename}: {error}", path=self.path, offset=start) from None
-        return np.frombuffer(found, dtype=np.uint8)
+            data = self._members.view(member)
+            if not self._members.stored(member):
+                return Blob(data)
+            file = None if is_remote(self.path) else self.path
+            return Blob(data, file, self._members.start(member), self._source)
+        except DamagedError as error:
+            raise error.at(path=self.path) from None
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
         found = self.place(name)
@@ -183,14 +164,7 @@ class UrlStore(Store):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        try:
-            import fsspec
-
-            self._fs, self._root = fsspec.core.url_to_fs(path)
-        except (ImportError, ValueError) as error:
-            if isinstance(error, ValueError):
-                raise OptionError(str(error), path=path) from None
-            raise MissingLibraryError('URLs need fsspec: pip install "batchplant[remote]"') from None
+        self._fs, self._root = file_system(path)
         self._root = self._root.rstrip("/")
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
@@ -198,16 +172,18 @@ class UrlStore(Store):
         if start < 0 and (end is None or end >= 0):
             end = None
         try:
-            return np.frombuffer(
-                self._fs.cat_file(f"{self._root}/{name}", start or None, end), dtype=np.uint8
-            )
-        except MISSING:
+            with asking(self.full(name), start, opening=True):
+                data = self._fs.cat_file(f"{self._root}/{name}", start=start or None, end=end)
+        except NotFoundError:
             return None
+        return np.frombuffer(data, dtype=np.uint8)
 
     def children(self, name: str) -> list[str]:
         try:
-            found = self._fs.ls(f"{self._root}/{name}".rstrip("/"), detail=True)
-        except (*MISSING, NotImplementedError):
+            with asking(self.full(name), opening=True):
+                found = self._fs.ls(f"{self._root}/{name}".rstrip("/"), detail=True)
+        # Not every server lists what it has.
+        except (NotFoundError, AccessError):
             return []
         return sorted(
             one["name"].rstrip("/").rsplit("/", 1)[-1] for one in found if one["type"] == "directory"
@@ -227,5 +203,4 @@ def open_store(path: str, roots: Iterable[str]) -> Store:
 
 def good_name(name: str) -> bool:
     """Whether a name out of a file stays inside of its store."""
-    return bool(name) and not any(part in ("", ".", "..") or "\0" in part or "\\" in part
-                                  for part in name.split("/"))  # fmt: skip
+    return is_below(name) and "\\" not in name and not any(part in ("", ".") for part in name.split("/"))

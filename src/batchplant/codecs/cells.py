@@ -16,6 +16,7 @@ from .. import schema as kinds
 from ..columns import U8, Column, Columns, Ragged, as_bytes
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, SchemaError
 from ..schema import Field, Schema
+from ..storage import open_local
 from . import audio, image, npy, video
 
 Shape = tuple[int, ...] | None
@@ -126,15 +127,23 @@ def _encode_text(field: Field, value: Any) -> tuple[Any, Shape]:
     return value.encode(), None
 
 
+def json_text(value: Any) -> bytes:
+    """A value as JSON, in UTF-8. Half of a surrogate pair, which is no character, stays an escape."""
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
+
+
 def _encode_json(field: Field, value: Any) -> tuple[Any, Shape]:
-    return json.dumps(value, ensure_ascii=False).encode(), None
+    return json_text(value), None
 
 
 def _encode_media(field: Field, value: Any) -> tuple[Any, Shape]:
     """Bytes are an encoded file, text is the path of one."""
     if isinstance(value, str | os.PathLike):
         try:
-            with open(value, "rb") as file:
+            with open_local(value) as file:
                 return file.read(), None
         except OSError as error:
             raise EncodeError(f"{os.fspath(value)}: {error.strerror}") from None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 from ..codecs import audio, image, video
 from ..columns import U8, Ragged
+from ..errors import BatchplantError
 from ..schema import Audio, Field, Image, Video
+from ..storage import parse_object, read_beside
 from .metadata import first_names, metadata_of
 
 NOTE = ".batchplant.json"
@@ -79,16 +79,17 @@ def media_in(path: str, names: Sequence[str]) -> list[Media]:
     if not found and len(folders) >= len(names) / 2:
         found = _media_of(_names_below(path, folders[:FOLDERS]))
     # Whoever opens it is told what is wrong with it.
-    told = metadata is not None or os.path.isfile(os.path.join(path, NOTE))
+    told = metadata is not None or os.path.exists(os.path.join(path, NOTE))
     return found or ([PICTURES] if told else [])
 
 
 def _noted(path: str) -> list[Media]:
     try:
-        noted = json.loads(Path(path, NOTE).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        noted = parse_object(read_beside(os.path.join(path, NOTE)) or b"{}")
+    # Whoever opens it is told.
+    except (ValueError, BatchplantError):
         return []
-    return [one for one in MEDIA if isinstance(noted, dict) and one.name in noted]
+    return [one for one in MEDIA if one.name in noted]
 
 
 def _media_of(names: Iterable[str]) -> list[Media]:

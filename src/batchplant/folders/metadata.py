@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from ..errors import DamagedError
+from ..storage import open_local
 
 FILE_NAME = "file_name"
 METADATA = ("metadata.jsonl", "metadata.csv")
@@ -22,24 +23,14 @@ _REAL = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?|-?inf|nan", r
 
 def metadata_of(path: str) -> str | None:
     """The name of the metadata file that a folder has."""
-    return next((name for name in METADATA if os.path.isfile(os.path.join(path, name))), None)
-
-
-def is_inside(name: str) -> bool:
-    """Whether a relative path stays below the folder."""
-    return (
-        not os.path.isabs(name)
-        and ".." not in Path(name).parts
-        and "\0" not in name
-        and name not in ("", ".")
-    )
+    return next((name for name in METADATA if os.path.exists(os.path.join(path, name))), None)
 
 
 def first_names(path: str) -> list[str]:
     """The first files that a metadata file names; fewer, or none, where it is damaged."""
     found: list[str] = []
     try:
-        with open(path, "rb") as file:
+        with open_local(path) as file:
             # The last line may be cut, and the rest of it is not needed.
             lines = file.read(HEAD).decode("utf-8", "replace").splitlines()
         if path.endswith(".jsonl"):
@@ -54,7 +45,7 @@ def first_names(path: str) -> list[str]:
 def rows_of(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, row) of a metadata file; values of a CSV are numbers where the whole column is."""
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with io.TextIOWrapper(open_local(path), "utf-8", newline="") as file:
             if path.endswith(".jsonl"):
                 for line, text in enumerate(file, 1):
                     if text.strip():

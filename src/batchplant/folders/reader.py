@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -19,9 +17,9 @@ from ..columns import I64, U8, Columns, Ragged, Spans, starts_of
 from ..errors import BatchplantError, DamagedError, SchemaError
 from ..reader import Reader
 from ..schema import Field, Int, Schema, Text
-from ..storage import open_source
+from ..storage import NOTE_ERRORS, is_below, open_regular, open_source, parse_object, read_beside
 from .media import MEDIA, NOTE, Media
-from .metadata import FILE_NAME, is_inside, metadata_of, rows_of
+from .metadata import FILE_NAME, metadata_of, rows_of
 
 LABEL = "label"
 # Enough to tell what the files of a folder have in common without opening every one.
@@ -101,13 +99,14 @@ class FolderReader(Reader):
     def _note(self) -> Note | None:
         own = self.media.name
         try:
-            found = json.loads(Path(self.path, NOTE).read_bytes())
+            data = read_beside(os.path.join(self.path, NOTE))
+            if data is None:
+                return None
+            found = parse_object(data)
             other = next((one for one in MEDIA if one.name in found and own not in found), None)
             if other is None:
                 return str(found[own]), Schema.from_json(found["schema"])
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, SchemaError) as error:
+        except (*NOTE_ERRORS, SchemaError) as error:
             raise DamagedError(f"{NOTE} is damaged: {error}", path=self.path) from None
         message = f"this is a folder of {other.many}; open it with format={other.format!r}"
         raise SchemaError(message, path=self.path)
@@ -170,7 +169,7 @@ class FolderReader(Reader):
         files = []
         for line, row in rows:
             file = row.pop(FILE_NAME, None)
-            if not isinstance(file, str) or not is_inside(file):
+            if not is_below(file):
                 raise DamagedError(
                     f"line {line}: {FILE_NAME} is {file!r}, not a path below the folder", path=self.path
                 )
@@ -208,7 +207,7 @@ class FolderReader(Reader):
         left, beyond = data.data, bytearray(1)
         for index, path, size in zip(indices, paths, sizes.tolist(), strict=True):
             try:
-                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                file = open_regular(path)
                 try:
                     count = read = os.readv(file, [left[:size], beyond])
                     # Linux reads no more than 2 GiB at once.

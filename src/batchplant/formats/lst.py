@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from ..errors import DamagedError
 from ..format import Format
 from ..reader import Reader
 from ..schema import Field, Float, Image, Int, Schema, Tensor
-from ..storage import open_source
+from ..storage import is_below, open_local, read_whole
 
 # As many pictures are looked at to tell what they are.
 LOOKED_AT = 48
@@ -31,26 +30,24 @@ class LstReader(Reader):
     def __init__(self, path: str, *, root: str | None = None) -> None:
         self.path = path
         self._root = os.path.dirname(os.path.abspath(path)) if root is None else root
-        source = open_source(path)
         try:
-            text = source.view(0, source.size).tobytes().decode()
+            text = read_whole(path).decode()
         except UnicodeDecodeError as error:
             raise DamagedError(f"not text: {error}", path=path) from None
-        finally:
-            source.close()
         self._files: list[str] = []
         numbers: list[int] = []
         labels: list[list[float]] = []
         for line, row in enumerate(text.split("\n"), 1):
             if not row.strip():
                 continue
-            first, *middle, name = row.rstrip("\r").split("\t")
+            first, *middle = row.rstrip("\r").split("\t")
+            name = middle.pop() if middle else ""
             try:
                 numbers.append(_number(first))
                 labels.append([float(label) for label in middle])
             except (ValueError, OverflowError) as error:
                 raise DamagedError(f"line {line}: {error}", path=path) from None
-            if not middle or not _is_inside(name):
+            if not middle or not is_below(name):
                 reason = "a label is missing" if not middle else f"{name!r} is no path below the root"
                 raise DamagedError(f"line {line}: {reason}", path=path)
             self._files.append(name)
@@ -65,7 +62,7 @@ class LstReader(Reader):
         heads = []
         for name in self._files[:: max(1, self.length // LOOKED_AT)][:LOOKED_AT]:
             try:
-                with open(os.path.join(self._root, name), "rb") as file:
+                with open_local(os.path.join(self._root, name)) as file:
                     heads.append(file.read(HEAD))
             # Whoever reads the sample is told.
             except OSError:
@@ -87,7 +84,7 @@ class LstReader(Reader):
 
     def _file(self, index: int) -> bytes:
         try:
-            with open(self.where(index), "rb", buffering=0) as file:
+            with open_local(self.where(index), buffering=0) as file:
                 return file.read()
         except OSError as error:
             raise self._missing(index, error) from None
@@ -125,11 +122,6 @@ def _label_column(labels: list[list[float]], counts: set[int]) -> tuple[Field, C
         return Tensor("float32", (counts.pop(),)), np.array(labels, dtype=np.float32)
     cells = [np.array(one, dtype="<f4").tobytes() for one in labels]
     return Tensor("float32", (None,)), Ragged.from_cells(cells)
-
-
-def _is_inside(name: str) -> bool:
-    """Whether a relative path stays below the root."""
-    return bool(name) and not os.path.isabs(name) and ".." not in Path(name).parts and "\0" not in name
 
 
 FORMAT = Format(

@@ -44,12 +44,13 @@ from ..arrays import (
 )
 from ..arrays.compression import pack, unpack
 from ..arrays.layout import parts_of
-from ..arrays.store import ZIP_ERRORS
 from ..columns import U8, Column, as_bytes
 from ..errors import BatchplantError, DamagedError, NotFoundError, SchemaError
 from ..format import Format, Probe
 from ..schema import EVERY_KIND, Field, Float, Schema, Tensor
+from ..storage import parse_object, read_beside
 from ..writer import WriteOptions
+from ..zips import ZIP_ERRORS
 
 ATTRIBUTES = "attributes.json"
 VERSION = "2.0.0"
@@ -76,10 +77,8 @@ def _load(store: Store, name: str) -> dict[str, Any] | None:
     if data is None:
         return None
     try:
-        found = json.loads(data.tobytes())
-        if not isinstance(found, dict):
-            raise ValueError("it is no JSON object")
-    except (ValueError, RecursionError) as error:
+        found = parse_object(data.tobytes(), finite=False)
+    except ValueError as error:
         raise DamagedError(f"{ATTRIBUTES} is damaged: {error}", path=store.full(name)) from None
     return found
 
@@ -288,10 +287,7 @@ def sniff(probe: Probe) -> bool:
     try:
         if probe.folder:
             file = os.path.join(probe.path, ATTRIBUTES)
-            if not os.path.isfile(file):
-                return False
-            with open(file, "rb") as stream:
-                data = stream.read()
+            data = read_beside(file) or b""
         elif probe.head[:4] == b"PK\3\4":
             with zipfile.ZipFile(probe.source.file()) as archive:
                 top = zip_top(archive.namelist(), (ATTRIBUTES,))
@@ -300,9 +296,9 @@ def sniff(probe: Probe) -> bool:
                 data = archive.read(top + ATTRIBUTES)
         else:
             return False
-        found = json.loads(data)
-        return isinstance(found, dict) and ("n5" in found or {"dimensions", "blockSize"} <= set(found))
-    except (*ZIP_ERRORS, BatchplantError, RecursionError, KeyError):
+        found = parse_object(data, finite=False)
+        return "n5" in found or {"dimensions", "blockSize"} <= set(found)
+    except (*ZIP_ERRORS, BatchplantError, KeyError):
         return False
 
 

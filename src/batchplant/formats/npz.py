@@ -32,11 +32,11 @@ from ..errors import BatchplantError, DamagedError, OptionError, Problem, Schema
 from ..format import Format, Probe
 from ..reader import Reader
 from ..schema import EVERY_KIND, Field, Image, Schema
-from ..storage import open_source
+from ..storage import NOTE_ERRORS, open_source, parse
 from ..tensors import BITS, Entry, TensorReader, TensorWriter, is_tensors
 from ..tensors.kinds import NUMPY
 from ..writer import WriteOptions
-from ..zips import ZipMembers, ZipSpool
+from ..zips import CHECKED, ZipMembers, ZipSpool
 
 SCHEMA = "batchplant.json"
 # The comment of an archive whose arrays are the tensors of a model.
@@ -80,8 +80,8 @@ class NpzReader(TensorReader):
 
     def _open_noted(self, wanted: Sequence[str] | None) -> None:
         try:
-            self.schema = Schema.from_json(json.loads(self._members.view(SCHEMA).tobytes()))
-        except (ValueError, RecursionError) as error:
+            self.schema = Schema.from_json(parse(self._members.view(SCHEMA).tobytes()))
+        except NOTE_ERRORS as error:
             raise DamagedError(f"the schema is damaged: {error}") from None
         if wanted is not None:
             self.schema = self.schema.select(wanted)
@@ -261,6 +261,9 @@ class NpzReader(TensorReader):
         packed = any(not self._members.stored(name) for name in self._members)
         found = super().facts() if self._is_model else {}
         return found | {"compressed": packed, "arrays": len(self._members)}
+
+    def own_checks(self) -> tuple[str, ...]:
+        return (CHECKED,)
 
     def _verify(self) -> Iterator[Problem]:
         """ZIP keeps a CRC-32 of every member."""

@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from .. import _native
 from ..columns import U8, as_bytes
-from ..storage import Source, is_remote, sync
+from ..storage import NOTE_ERRORS, Source, is_remote, open_regular, parse_object, sync
 from .progress import check_stop
 
 MAGIC = b"BPIDX1\n\0"
@@ -93,9 +93,7 @@ class SideCar:
     def read(self, place: Path) -> Index | None:
         """The index at a place; None unless it is there, whole, of this kind, and fresh."""
         # Whatever the bytes are, they are no reason to fail: the index is made anew.
-        with contextlib.suppress(
-            OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError
-        ):
+        with contextlib.suppress(OSError, *NOTE_ERRORS):
             header, start, data = _open(place)
             if (header["kind"], header["version"]) != (self.kind, self.version):
                 return None
@@ -136,8 +134,7 @@ class SideCar:
 
 def _open(place: Path) -> tuple[dict[str, Any], int, U8]:
     """The header of a side-car, where its arrays begin, and all of its bytes, mapped."""
-    # A pipe of this name would let a plain open wait for ever.
-    fd = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
+    fd = open_regular(place)
     try:
         data = np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_READ), dtype=np.uint8)
     finally:
@@ -149,7 +146,7 @@ def _open(place: Path) -> tuple[dict[str, Any], int, U8]:
     text = data[16 : 16 + size].tobytes()
     if _native.crc32c(text) != crc:
         raise ValueError("its header is damaged")
-    header = json.loads(text)
+    header = parse_object(text)
     return header, -(-(16 + size) // ALIGN) * ALIGN, data
 
 

@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from .. import _native
 from ..columns import I64, Column, Ragged
-from ..errors import DamagedError, DecodeError, NotFoundError, OptionError
+from ..errors import DamagedError, DecodeError, OptionError
 from ..reader import Reader
 from ..schema import Field, Int, Text
+from ..storage import NOTE_ERRORS, parse_object, read_whole
 from .base import CellOp, Draws, Spec
 
 # What is longer is no category, and more of them are none either.
@@ -130,11 +131,8 @@ def _check(field: Field, name: str | None) -> None:
 
 def _load(path: str) -> list[Any]:
     try:
-        with open(path, encoding="utf-8") as file:
-            return list(json.load(file)["vocabulary"])
-    except FileNotFoundError:
-        raise NotFoundError("no such file", path=path) from None
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return list(parse_object(read_whole(path))["vocabulary"])
+    except NOTE_ERRORS as error:
         raise DamagedError(f"not a vocabulary: {error}", path=path) from None
 
 

@@ -1,7 +1,7 @@
-"""Reading: :func:`open_source` gives a :class:`Source`.
+"""One file to read from: :class:`Source`, and :class:`MappedSource` for local ones.
 
 A local file is mapped and its views are free of copies; many runs of a file that is not in memory are read
-together. A URL (``s3://…``, ``https://…``) goes through fsspec, near ranges merged into one request.
+together.
 """
 
 from __future__ import annotations
@@ -16,37 +16,15 @@ import numpy.typing as npt
 
 from .. import _native
 from ..columns import I64, U8, Ragged, starts_of
-from ..errors import DamagedError, MissingLibraryError, NotFoundError, OptionError
+from ..errors import DamagedError, OptionError
+from .files import open_regular
 
-# A gap that costs less to read than another request: about 10 ms at 100 MB/s.
-RANGE_GAP = 1 << 20
-RANGE_MOST = 64 << 20
 # Fewer runs than this are not worth asking where they are.
 FETCH_LEAST = 4
 # Where runs were in memory, this many times later it is looked again.
 LOOK_EVERY = 16
 
 T = TypeVar("T")
-
-
-def is_remote(path: str) -> bool:
-    return "://" in path
-
-
-def plan_ranges(
-    starts: I64, sizes: I64, *, gap: int = RANGE_GAP, most: int = RANGE_MOST
-) -> tuple[list[tuple[int, int]], npt.NDArray[np.int64]]:
-    """Merge runs into few ranges: ([(start, end), …], the range that each run lies in)."""
-    ranges: list[tuple[int, int]] = []
-    where = np.zeros(len(starts), dtype=np.int64)
-    for row in np.lexsort((sizes, starts)):
-        start, end = int(starts[row]), int(starts[row] + sizes[row])
-        if ranges and start <= ranges[-1][1] + gap and max(end, ranges[-1][1]) - ranges[-1][0] <= most:
-            ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
-        else:
-            ranges.append((start, end))
-        where[row] = len(ranges) - 1
-    return ranges, where
 
 
 class Source:
@@ -170,10 +148,13 @@ class MappedSource(Source):
     """
 
     def __init__(self, path: str) -> None:
-        with open(path, "rb") as file:
-            facts = os.fstat(file.fileno())
+        fd = open_regular(path)
+        try:
+            facts = os.fstat(fd)
             super().__init__(path, facts.st_size)
-            self.data: U8 = _native.map_file(file.fileno())
+            self.data: U8 = _native.map_file(fd)
+        finally:
+            os.close(fd)
         self._identity = facts.st_dev, facts.st_ino
         # Whether the last runs were in memory, and how many times it was asked: a guess is good enough, so
         # threads need no lock.
@@ -249,7 +230,7 @@ class MappedSource(Source):
     def _fetch(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> bool:
         """Read runs together; False where the mapping is better, or the path leads to another file by now."""
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_regular(self.path)
         except OSError:
             return False
         try:
@@ -282,60 +263,3 @@ class MappedSource(Source):
         # The mapping itself lives as long as somebody holds a view of it.
         self.data = np.empty(0, dtype=np.uint8)
         super().close()
-
-
-class RemoteSource(Source):
-    """A URL, read by range through fsspec."""
-
-    def __init__(self, path: str) -> None:
-        try:
-            self._fs, self._name = _fsspec().core.url_to_fs(path)
-        # fsspec says which package drives the protocol, or that it knows none.
-        except (ImportError, ValueError) as error:
-            kind = MissingLibraryError if isinstance(error, ImportError) else OptionError
-            raise kind(str(error), path=path) from None
-        try:
-            super().__init__(path, int(self._fs.size(self._name)))
-        except FileNotFoundError:
-            raise NotFoundError("no such file", path=path) from None
-
-    def _view(self, start: int, size: int) -> U8:
-        if size == 0:
-            return np.empty(0, dtype=np.uint8)
-        return self._whole(self._fs.cat_file(self._name, start, start + size), start, size)
-
-    def _whole(self, data: bytes, start: int, size: int) -> U8:
-        if len(data) != size:
-            raise DamagedError(f"{len(data)} of {size} bytes came", path=self.path, offset=start)
-        return np.frombuffer(data, dtype=np.uint8)
-
-    def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
-        # A range of no bytes cannot be asked for over HTTP.
-        some = np.flatnonzero(sizes)
-        ranges, where = plan_ranges(starts[some], sizes[some])
-        firsts, ends = [first for first, _ in ranges], [end for _, end in ranges]
-        parts = self._fs.cat_ranges([self._name] * len(ranges), firsts, ends, on_error="raise")
-        for number, ((first, end), part) in enumerate(zip(ranges, parts, strict=True)):
-            rows = some[where == number]
-            data = self._whole(part, first, end - first)
-            _native.copy_runs(data, starts[rows] - first, sizes[rows], out, out_starts[rows])
-
-
-def _fsspec() -> Any:
-    try:
-        import fsspec
-    except ImportError:
-        raise MissingLibraryError('URLs need fsspec: pip install "batchplant[remote]"') from None
-    return fsspec
-
-
-def open_source(path: str) -> Source:
-    """The bytes of a local file or a URL."""
-    if is_remote(path):
-        return RemoteSource(path)
-    try:
-        return MappedSource(path)
-    except FileNotFoundError:
-        raise NotFoundError("no such file", path=path) from None
-    except IsADirectoryError:
-        raise NotFoundError("this is a folder, a file is needed", path=path) from None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
-import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,10 +15,9 @@ import numpy.typing as npt
 from ..columns import I64, U8, Columns, Ragged, Spans, starts_of
 from ..errors import BatchplantError, DamagedError, SchemaError
 from ..reader import Reader
-from ..storage import Source, mapped, open_source
+from ..schema import is_text
+from ..storage import NOTE_ERRORS, Source, is_plain, mapped, open_source, parse_object, read_whole
 from .kinds import TENSORS, as_array, is_tensors, shape_of, size_of, summary, text_of
-
-INDEX_MOST = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,15 +64,12 @@ class TensorReader(Reader):
             try:
                 if entry.name in seen:
                     raise DamagedError("there are two of that name")
-                if not entry.name.isascii():
-                    # JSON can hold halves of letters, which are no text.
-                    entry.name.encode()
+                if not is_text(entry.name):
+                    raise DamagedError(f"{entry.name!r} is no name")
                 seen.add(entry.name)
                 self._check_bounds(entry)
             except BatchplantError as error:
                 raise _named(error, entry.name).at(path=path, sample=number) from None
-            except UnicodeEncodeError:
-                raise DamagedError(f"{entry.name!r} is no name", path=path, sample=number) from None
         self._sizes = np.array([entry.size for entry in self._entries], dtype=np.int64)
 
     def _check_bounds(self, entry: Entry) -> None:
@@ -229,18 +223,24 @@ class Tensors(Mapping[str, npt.NDArray[Any]]):
 
 def read_index(path: str) -> dict[str, list[str]]:
     """File → names, of a ``…index.json`` that says which tensor of a model lies in which file beside it."""
-    source = open_source(path)
-    if source.size > INDEX_MOST:
-        raise DamagedError(f"an index of {source.size} bytes is not read", path=path)
     found: dict[str, list[str]] = {}
     try:
-        for name, file in json.loads(source.view(0, source.size).tobytes())["weight_map"].items():
-            if not isinstance(file, str) or not file or os.path.basename(file) != file or "\0" in file:
+        for name, file in parse_object(read_whole(path))["weight_map"].items():
+            if not is_plain(file):
                 raise DamagedError(f"{str(file)[:80]!r} is no file beside the index", path=path)
             found.setdefault(file, []).append(name)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except BatchplantError as error:
+        raise error.at(path=path) from None
+    except NOTE_ERRORS as error:
         raise DamagedError(f"not an index of tensors: {type(error).__name__}: {error}", path=path) from None
     folder = path.rpartition("/")[0]
     return {
         f"{folder}/{file}" if folder or path.startswith("/") else file: names for file, names in found.items()
     }
+
+
+def without_indexed(paths: list[str]) -> list[str]:
+    """These files without those that an index among them leads to: their tensors come through it, once."""
+    indexes = [path for path in paths if path.endswith(INDEXES)] if len(paths) > 1 else []
+    named = {os.path.normpath(file) for path in indexes for file in read_index(path)}
+    return [path for path in paths if os.path.normpath(path) not in named]

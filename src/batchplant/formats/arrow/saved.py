@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
 from ...errors import DamagedError, OptionError, SchemaError
-from ...storage import is_remote
+from ...storage import is_plain, is_remote, parse_object, read_whole
 
 # What lies in a folder, and in that of several splits.
 STATE, SPLITS = "state.json", "dataset_dict.json"
@@ -37,17 +36,13 @@ def saved_files(path: str, split: str | None) -> list[str]:
 
 def _json(path: str) -> dict[str, Any]:
     try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:
+        return parse_object(read_whole(path), finite=False)
+    except ValueError as error:
         raise DamagedError(f"it cannot be read: {error}", path=path) from None
-    if not isinstance(found, dict):
-        raise DamagedError("it is no JSON object", path=path)
-    return found
 
 
 def _name(name: str, path: str) -> str:
     """A name that came out of a file is no path."""
-    if not name or name != os.path.basename(name) or name in (".", ".."):
+    if not is_plain(name):
         raise DamagedError(f"{name!r} is no file in this folder", path=path)
     return name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from ...columns import I32, I64, Column, Columns, Ragged, Spans
 from ...errors import DamagedError, Problem, SchemaError
 from ...reader import Reader
 from ...schema import Bytes, Field, Float, Image, Int, Json, Schema, Tensor, as_field
-from ...storage import open_source
+from ...storage import NOTE_ERRORS, open_source, parse
 from .layout import (
     ALLOCATING,
     ALLOCATION,
@@ -106,11 +105,11 @@ class BetonReader(Reader):
         sizes = np.trim_zeros(head["shape"], "b")
         try:
             text = arguments[ARRAY_ARGUMENTS.itemsize :][: int(head["length"])].tobytes()
-            [(_, dtype)] = json.loads(text)
+            [(_, dtype)] = parse(text)
             field = Tensor(dtype, tuple(int(size) for size in sizes))
             if layout(field) != ARRAY or np.prod(sizes, dtype=object) * np.dtype(dtype).itemsize >= PAGE_END:
                 raise ValueError(f"shape {sizes.tolist()}")
-        except (ValueError, TypeError, SyntaxError, RecursionError) as error:
+        except (*NOTE_ERRORS, SyntaxError) as error:
             raise DamagedError(
                 f"not an array's description: {error}", path=self.path, offset=offset
             ) from None
@@ -126,10 +125,10 @@ class BetonReader(Reader):
         try:
             if _native.crc32c(text) != crc:
                 raise ValueError("its checksum is wrong")
-            schema = Schema.from_json(json.loads(text))
+            schema = Schema.from_json(parse(text))
             if [layout(field) for field in schema.values()] != self.types:
                 raise ValueError("it does not agree with FFCV's field types")
-        except (ValueError, SchemaError) as error:
+        except (*NOTE_ERRORS, SchemaError) as error:
             raise DamagedError(
                 f"batchplant's schema is damaged: {error}", path=self.path, offset=at
             ) from None

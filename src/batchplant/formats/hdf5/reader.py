@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,13 @@ import numpy as np
 
 from ...chunks import ChunkCache
 from ...codecs.infer import infer_image
-from ...columns import I64, Columns, Ragged, Spans
+from ...columns import I64, Columns, Ragged, Spans, dense_of
 from ...errors import BatchplantError, DamagedError, MissingLibraryError, SchemaError
 from ...reader import Reader
 from ...records import Note
 from ...schema import Bytes, Field, Schema, Tensor, Text
-from ...storage import Source, is_remote, open_source
-from .cells import Cells, Numbers, Packed, Strings, Varying, dense_of
+from ...storage import Source, is_remote, open_source, parse_object
+from .cells import Cells, Numbers, Packed, Strings, Varying
 from .stored import Chunks, Run, Stored
 
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 8 << 20
 # So many samples say whether bytes are text or pictures.
 PROBED = 16
+# The number of the filter that is a checksum.
+FLETCHER = 3
 
 
 class Hdf5Reader(Reader):
@@ -279,6 +280,11 @@ class Hdf5Reader(Reader):
         each = max(1, self._source.size // max(1, self.length))
         return numbers // max(1, BLOCK_BYTES // each)
 
+    def own_checks(self) -> tuple[str, ...]:
+        stored = [one.stored for one in self._cells.values() if isinstance(one, Numbers | Varying)]
+        sums = any(code == FLETCHER for one in stored if isinstance(one, Chunks) for code, _ in one.filters)
+        return ("Fletcher-32 of every chunk",) if sums else ()
+
     def facts(self) -> dict[str, Any]:
         file = self._file
         found: dict[str, Any] = {"superblock": file.superblock}
@@ -286,7 +292,7 @@ class Hdf5Reader(Reader):
         if layouts:
             found["layout"] = "; ".join(f"{name}: {how}" for name, how in layouts.items())
         if file.note is not None:
-            chosen = json.loads(file.note).get("chunks")
+            chosen = parse_object(file.note).get("chunks")
             if isinstance(chosen, str):
                 found["chunk size"] = chosen
         for name, values in self.attributes.items():

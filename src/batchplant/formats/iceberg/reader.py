@@ -11,6 +11,7 @@ from ...codecs import arrow
 from ...errors import DamagedError, NotFoundError, OptionError, UnknownFormatError
 from ...lake import LakeReader, Part, as_time, first_line, wrapped
 from ...schema import Field
+from ...storage import parse
 from .manifests import files_of
 from .table import FIELDS, library, local, open_catalog
 
@@ -91,7 +92,7 @@ class IcebergReader(LakeReader):
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         try:
-            known = json.loads(self._table.properties.get(FIELDS, "{}"))
+            known = parse(self._table.properties.get(FIELDS, "{}"))
         except ValueError:
             known = {}
         described = schema_to_pyarrow(self._fields)

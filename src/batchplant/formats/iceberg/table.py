@@ -17,6 +17,7 @@ from ...errors import (
     OptionError,
 )
 from ...lake import conflict, first_line, wrapped
+from ...storage import check_regular, open_local
 
 METADATA = "metadata"
 CATALOG = "catalog.db"
@@ -45,11 +46,12 @@ def newest(folder: str) -> str:
     """The file with the current metadata of the table in a folder."""
     inside = os.path.join(folder, METADATA)
     catalog, hint = os.path.join(folder, CATALOG), os.path.join(inside, "version-hint.text")
+    check_regular(catalog)
     if os.path.exists(catalog):
         return os.path.join(inside, os.path.basename(_from_catalog(catalog)))
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        with open(hint) as file:
-            said = file.read(100).strip()
+        with open_local(hint) as file:
+            said = file.read(100).decode().strip()
         named = said if said.endswith(".metadata.json") else f"{'v' * said.isdigit()}{said}.metadata.json"
         if os.path.exists(os.path.join(inside, os.path.basename(named))):
             return os.path.join(inside, os.path.basename(named))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 from typing import Any
@@ -14,9 +13,9 @@ from ...errors import BatchplantError, DamagedError, SchemaError
 from ...format import Probe
 from ...records import GivenSchema, given_schema
 from ...schema import Bool, Field, Int, Schema, Text
-from ...storage import is_remote
+from ...storage import NOTE_ERRORS, is_remote, parse
 from ...tables import ParquetPart, PartsReader, open_parts
-from ...tables.parquet import MAGIC
+from ...tables.footer import ENCRYPTED, MAGIC
 
 # What Hive, and everybody after it, calls a folder of which the value is missing.
 MISSING = "__HIVE_DEFAULT_PARTITION__"
@@ -63,8 +62,8 @@ class ParquetReader(PartsReader):
             return self.schema
         whole: dict[str, Field] = {**self.schema, **known}
         try:
-            noted = Schema.from_json(json.loads((parts[0].schema.metadata or {})[KEY]))
-        except (KeyError, ValueError, TypeError, RecursionError, SchemaError):
+            noted = Schema.from_json(parse((parts[0].schema.metadata or {})[KEY]))
+        except (*NOTE_ERRORS, SchemaError):
             return Schema(whole)
         if set(noted) != set(whole):
             return Schema(whole)
@@ -132,7 +131,7 @@ def _value(field: Field, value: Any) -> Any:
 def sniff(probe: Probe) -> bool:
     """Files begin with PAR1. A folder holds such files, or folders called NAME=VALUE."""
     if not probe.folder:
-        return probe.head.startswith(MAGIC) and probe.size >= 12
+        return probe.head.startswith((MAGIC, ENCRYPTED)) and probe.size >= 12
     if any(name in OTHER_TABLES for name in probe.names):
         return False
     if any(name.lower().endswith(SUFFIXES) for name in probe.names):

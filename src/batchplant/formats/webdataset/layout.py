@@ -24,6 +24,7 @@ from ... import _native
 from ...codecs import image
 from ...errors import DamagedError, SchemaError
 from ...schema import Audio, Bytes, Field, Image, Int, Json, Schema, Tensor, Text, Video
+from ...storage import NOTE_ERRORS, parse_object
 
 KEY = "__key__"
 # The extension of the member that stands for a sample with no cell at all.
@@ -123,7 +124,7 @@ class Note:
         if not comment.startswith(_MARK.encode()):
             return None
         try:
-            said = json.loads(comment)
+            said = parse_object(comment)
             schema, extensions, key = Schema.from_json(said["schema"]), said["extensions"], said["key"]
             lists = isinstance(extensions, dict) and all(
                 isinstance(found, list) and all(isinstance(one, str) for one in found)
@@ -132,7 +133,7 @@ class Note:
             if not lists or set(extensions) != set(schema) - {key} or (key is not None and key not in schema):
                 raise ValueError("it does not say where every field is")
             return cls(schema, extensions, key, int(said["samples"]), int(said["size"]))
-        except (ValueError, KeyError, TypeError, RecursionError, SchemaError, OverflowError) as error:
+        except (*NOTE_ERRORS, SchemaError) as error:
             raise DamagedError(f"its note is damaged: {error}", offset=0) from None
 
     def to_json(self) -> dict[str, Any]:

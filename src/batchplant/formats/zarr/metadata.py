@@ -15,6 +15,7 @@ from ...arrays import NOTE, Grid, Index, Note, Part, Place, Store, Style, good_n
 from ...arrays.compression import pack
 from ...columns import as_bytes
 from ...errors import DamagedError, NotFoundError, OptionError, SchemaError
+from ...storage import NOTE_ERRORS, parse_object
 from .codecs import Shards, chain_v2, chain_v3, pack_shard
 
 V3, GROUP, ARRAY, ATTRIBUTES, TOGETHER = "zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata"
@@ -40,10 +41,9 @@ def load(store: Store, name: str) -> Document | None:
     if data is None:
         return None
     try:
-        found = json.loads(data.tobytes())
-        if not isinstance(found, dict):
-            raise ValueError("it is no JSON object")
-    except (ValueError, RecursionError) as error:
+        # Attributes of others hold NaN, as no JSON does.
+        found = parse_object(data.tobytes(), finite=False)
+    except ValueError as error:
         raise DamagedError(f"the metadata is damaged: {error}", path=store.full(name)) from None
     return found
 
@@ -62,10 +62,10 @@ def find(store: Store) -> Found:
 def _find_v3(store: Store, top: Document) -> Found:
     if top.get("zarr_format") != 3:
         raise DamagedError(f"zarr_format is {top.get('zarr_format')!r} in {V3}")
-    attributes = dict(top.get("attributes") or {})
+    attributes = _document(top.get("attributes") or {})
     if top.get("node_type") == "array":
         return Found(3, {"": _grid_v3(store, "", top)}, attributes, {})
-    inside = (top.get("consolidated_metadata") or {}).get("metadata")
+    inside = _together(top.get("consolidated_metadata"))
     nodes = dict(_walk(store, (V3,))) if inside is None else {name: {V3: one} for name, one in inside.items()}
     _check_names(nodes)
     grids = {
@@ -80,7 +80,7 @@ def _find_v3(store: Store, top: Document) -> Found:
 def _find_v2(store: Store, array: Document | None) -> Found:
     if array is not None:
         return Found(2, {"": _grid_v2(store, "", array)}, load(store, ATTRIBUTES) or {}, {})
-    together = (load(store, TOGETHER) or {}).get("metadata")
+    together = _together(load(store, TOGETHER))
     if together is None:
         nodes = dict(_walk(store, (ARRAY, GROUP)))
         attributes = load(store, ATTRIBUTES) or {}
@@ -93,6 +93,18 @@ def _find_v2(store: Store, array: Document | None) -> Found:
     _check_names(nodes)
     grids = {name: _grid_v2(store, name, one[ARRAY]) for name, one in nodes.items() if ARRAY in one}
     return Found(2, grids, attributes, together or {})
+
+
+def _together(found: Any) -> dict[str, Document] | None:
+    """The documents that the top repeats; None where it repeats none."""
+    inside = _document(found or {}).get("metadata")
+    return None if inside is None else {name: _document(one) for name, one in _document(inside).items()}
+
+
+def _document(found: Any) -> Document:
+    if not isinstance(found, dict):
+        raise DamagedError(f"the metadata is damaged: {str(found)[:40]!r} is no JSON object")
+    return found
 
 
 def _check_names(names: Any) -> None:
@@ -132,7 +144,7 @@ def _grid_v2(store: Store, name: str, document: Document) -> Grid:
         separator = document.get("dimension_separator", ".")
         if separator not in (".", "/"):
             raise DamagedError(f"dimension_separator is {separator!r}")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except NOTE_ERRORS as error:
         raise DamagedError(f"the metadata is damaged: {error!r}", path=store.full(name)) from None
     prefix = f"{name}/" if name else ""
 
@@ -201,23 +213,24 @@ def _grid_v3(store: Store, name: str, document: Document) -> Grid:
         shape, chunks = _sizes(document["shape"]), _sizes(grid["configuration"]["chunk_shape"])
         key = _key_v3(f"{name}/" if name else "", document.get("chunk_key_encoding") or {"name": "default"})
         codecs = document["codecs"]
-        said, per_file = "", 1
+        said, per_file, summed = "", 1, False
         locate: Callable[[Index], Place | None] = lambda index: Place(key(index))  # noqa: E731
         if isinstance(codecs[0], dict) and codecs[0].get("name") == "sharding_indexed":
             if len(codecs) > 1:
                 raise SchemaError("shards that are packed as a whole are not read")
             shards = Shards(store, codecs[0]["configuration"], chunks, key)
-            said = f" in shards of {'×'.join(map(str, chunks))}"
+            said, summed = f" in shards of {'×'.join(map(str, chunks))}", shards.summed
             per_file = chunks[0] // shards.inner[0] if chunks else 1
             locate, chunks, codecs = shards.locate, shards.inner, codecs[0]["configuration"]["codecs"]
         chain = chain_v3(codecs, dtype, chunks)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
+    except NOTE_ERRORS as error:
         raise DamagedError(f"the metadata is damaged: {error!r}", path=store.full(name)) from None
     fill = functools.partial(_fill, dtype, document.get("fill_value"))
     said = chain.said + said
     return Grid(
-        store, name, shape, chunks, dtype, locate, chain.decode, fill, chain.plain, said, per_file=per_file
-    )
+        store, name, shape, chunks, dtype, locate, chain.decode, fill, chain.plain, said,
+        per_file=per_file, summed=summed,
+    )  # fmt: skip
 
 
 def _key_v3(prefix: str, encoding: Any) -> Callable[[Index], str]:

@@ -1,0 +1,85 @@
+"""Local files: opened only where they are files, and named by data only below a folder.
+
+Whatever opens a file to read it comes through here: a named pipe of the right name would let a plain ``open``
+wait for ever, and archives can hold one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import BinaryIO
+
+from ..errors import DamagedError
+from ..schema import is_text
+
+OTHERS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def is_remote(path: str) -> bool:
+    return "://" in path
+
+
+def open_regular(path: str | os.PathLike[str]) -> int:
+    """A descriptor to read a file by; an OSError, without waiting, where there is none or it is no file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    # A NUL, or half a surrogate: what no file can be called.
+    except ValueError:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        # What cannot be opened at all, for nobody is at its other end.
+        raise _no_file(path, stat.S_IFSOCK) from None
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    raise _no_file(path, mode)
+
+
+def _no_file(path: str | os.PathLike[str], mode: int) -> OSError:
+    if stat.S_ISDIR(mode):
+        return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    return OSError(
+        errno.EINVAL, f"this is {OTHERS.get(stat.S_IFMT(mode), 'no file')}, a file is needed", path
+    )
+
+
+def open_local(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
+    """A file object to read a local file by; as :func:`open_regular`."""
+    # The descriptor is the object's, and goes with it.
+    return open(open_regular(path), "rb", buffering=buffering)
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """DamagedError where what lies at a path is neither file nor folder: before a library opens it."""
+    try:
+        mode = os.stat(path).st_mode
+    # Whoever opens it says it better.
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise DamagedError(str(_no_file(path, mode).strerror), path=os.fspath(path))
+
+
+def is_below(name: object) -> bool:
+    """Whether a name that data gave is a path below a folder: relative, without ``..``, one a file can have.
+
+    Links are followed, as all programs do: people make them (a cache of models is nothing else).
+    """
+    if not isinstance(name, str) or name in ("", ".") or name[0] == "/" or "\0" in name:
+        return False
+    return is_text(name) and ".." not in name.split("/")
+
+
+def is_plain(name: object) -> bool:
+    """Whether a name that data gave is one of a file right in a folder."""
+    return is_below(name) and "/" not in str(name)
