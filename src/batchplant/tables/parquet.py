@@ -6,6 +6,7 @@ in every name, the files of a version of a Delta table.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,19 +14,23 @@ from typing import Any
 
 import numpy as np
 
+from .. import limits
 from ..codecs.arrow import KEY, from_arrow, pyarrow, schema_of
-from ..codecs.arrow.infer import check_names
+from ..codecs.arrow.infer import check_names, has_gaps, is_whole_list
+from ..codecs.arrow.sizes import plain_size
 from ..codecs.arrow.types import is_file_struct
 from ..codecs.cells import encode_samples
-from ..columns import I64, Column, Columns
+from ..columns import Column, Columns
 from ..errors import BatchplantError, DamagedError, SchemaError
 from ..schema import Field, Schema
 from ..storage import MappedSource, open_source
+from .footer import Footer
+from .held import Held
+from .pages import Claim, claim_of
 from .reader import TableReader
 
-MAGIC = b"PAR1"
-# No encoding keeps more rows in a byte; a file that says so is lying.
-ROWS_PER_BYTE = 2**20
+# What `verify` calls the checksums of Parquet's pages.
+CHECKED = "CRC of every page that has one"
 
 
 class ParquetPart:
@@ -36,17 +41,19 @@ class ParquetPart:
         self.values = dict(values or {})
         self._source = open_source(path)
         self._idle: list[Any] = []
+        self._claims: dict[tuple[int, int], Claim] = {}
         try:
-            tail = self._source.view(max(0, self._source.size - 4), min(4, self._source.size)).tobytes()
-            if self._source.size < 12 or tail != MAGIC:
-                raise DamagedError("a Parquet file ends with PAR1; this is none, or it was cut short")
+            # Before the library: it may end the process at a damaged one.
+            self.footer = Footer(self._source)
             file = self._open(None)
-            self.metadata = file.metadata
+            self._metadata = file.metadata
             self.schema = file.schema_arrow
             # Names are decoded only when they are asked for.
             check_names(self.schema)
             self._leaves = _leaves_of(self.schema)
-            self.rows = self._rows()
+            if sum(map(len, self._leaves.values())) != len(self.footer.leaves):
+                raise DamagedError("the schema in its metadata has other columns than the file")
+            self.rows = np.array([group.rows for group in self.footer.groups], dtype=np.int64)
             self._idle.append(file)
         except BatchplantError as error:
             raise error.at(path=path) from None
@@ -54,7 +61,7 @@ class ParquetPart:
         except Exception as error:
             raise DamagedError(f"the footer cannot be read: {_first_line(error)}", path=path) from None
 
-    def _open(self, metadata: Any) -> Any:
+    def _open(self, metadata: Any, held: Held | None = None, dictionaries: Sequence[str] = ()) -> Any:
         pa = pyarrow()
         import pyarrow.parquet as pq
 
@@ -62,56 +69,106 @@ class ParquetPart:
         if isinstance(source, MappedSource):
             stream = pa.BufferReader(pa.py_buffer(source.view(0, source.size)))
         else:
-            stream = pa.PythonFile(source.file(), mode="r")
-        return pq.ParquetFile(stream, metadata=metadata)
-
-    def _rows(self) -> I64:
-        """The rows of every row group; numbers that contradict each other are damage."""
-        metadata = self.metadata
-        groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
-        rows = np.array([group.num_rows for group in groups], dtype=np.int64)
-        if sum(rows.tolist()) != metadata.num_rows or (rows < 0).any():
-            raise DamagedError(f"the row groups do not add up to {metadata.num_rows} rows")
-        if metadata.num_rows > self._source.size * ROWS_PER_BYTE:
-            raise DamagedError(f"it promises {metadata.num_rows} rows in {self._source.size} bytes")
-        for number, group in enumerate(groups):
-            column = group.column(0) if group.num_columns else None
-            # A list has at least one value, or a place where it would be.
-            if column is not None and column.num_values < group.num_rows:
-                raise DamagedError(
-                    f"row group {number} has {column.num_values} values in {group.num_rows} rows"
-                )
-        return rows
+            stream = pa.PythonFile(held or source.file(), mode="r")
+        return pq.ParquetFile(
+            stream,
+            metadata=metadata,
+            read_dictionary=dictionaries or None,
+            page_checksum_verification=True,
+        )
 
     def load(self, group: int, names: Sequence[str]) -> Any:
         """These columns of a row group, as a table; no other is read."""
+        leaves = {leaf: name for name in names for leaf in self._leaves[name]}
+        held = None if isinstance(self._source, MappedSource) else Held(self._source)
+        claims = {leaf: self._claim(group, leaf, name, held) for leaf, name in leaves.items()}
+        repeated = {leaves[leaf]: leaf for leaf, claim in claims.items() if claim.by_dictionary}
+        if repeated or held is not None:
+            paths = [".".join(self.footer.leaves[leaf].path) for leaf, one in claims.items() if one[1]]
+            file = self._open(self._metadata, held, paths)
+            table = file.reader.read_row_group(group, column_indices=list(leaves), use_threads=True)
+            return self._plain(group, table, repeated)
         # A ParquetFile is not for several threads at once.
         try:
             file = self._idle.pop()
         except IndexError:
-            file = self._open(self.metadata)
-        indices = [leaf for name in names for leaf in self._leaves[name]]
-        table = file.reader.read_row_group(group, column_indices=indices, use_threads=True)
+            file = self._open(self._metadata)
+        table = file.reader.read_row_group(group, column_indices=list(leaves), use_threads=True)
         self._idle.append(file)
+        return table
+
+    def _claim(self, group: int, leaf: int, name: str, held: Held | None) -> Claim:
+        """What a column unpacks to; DamagedError where that is too much."""
+        known = self._claims.get((group, leaf))
+        if known is not None and held is None:
+            return known
+        chunk = self.footer.groups[group].chunks[leaf]
+        if chunk is None:
+            raise SchemaError("this column is encrypted", field=name)
+        view = self._source.view(chunk.start, chunk.size)
+        if held is not None:
+            held.keep(chunk.start, view)
+        try:
+            found = claim_of(view, chunk, self.footer.leaves[leaf])
+            limits.check("its column", found.size, chunk.size)
+        except DamagedError as error:
+            said = f"row group {group} cannot be read: {error.message}"
+            offset = chunk.start if error.offset is None else error.offset
+            raise DamagedError(said, field=name, offset=offset) from None
+        self._claims[group, leaf] = found
+        return found
+
+    def _plain(self, group: int, table: Any, repeated: Mapping[str, int]) -> Any:
+        """The table with its own types, where columns were read as numbers and a dictionary."""
+        for name, leaf in repeated.items():
+            column, chunk = table.column(name), self.footer.groups[group].chunks[leaf]
+            assert chunk is not None
+            try:
+                limits.check(f"column {name} of row group {group}", plain_size(column), chunk.size)
+            except DamagedError as error:
+                raise error.at(field=name, offset=chunk.start) from None
+            number = table.schema.get_field_index(name)
+            field = self.schema.field(name)
+            table = table.set_column(number, field, column.cast(field.type))
         return table
 
     def nulls(self, names: Sequence[str]) -> set[str]:
         """The columns among these that may have missing values, by the file's own statistics."""
-        groups = [self.metadata.row_group(n) for n in range(self.metadata.num_row_groups)]
-        return {name for name in names if any(self._may_miss(group, name) for group in groups)}
+        return {name for name in names if self._may_miss(name)}
 
-    def _may_miss(self, group: Any, name: str) -> bool:
+    def _may_miss(self, name: str) -> bool:
         if not self.schema.field(name).nullable:
             return False
         leaves = self._leaves[name]
         kind = self.schema.field(name).type
         if is_file_struct(kind):
             leaves = leaves[[one.name for one in kind].index("bytes") :][:1]
-        for leaf in leaves:
-            found = group.column(leaf).statistics
-            if found is None or not found.has_null_count or found.null_count:
-                return True
-        return False
+        chunks = [group.chunks[leaf] for group in self.footer.groups for leaf in leaves]
+        # Nobody counted them where the number is None.
+        return any(chunk is None or chunk.nulls != 0 for chunk in chunks)
+
+    def gaps(self, names: Sequence[str]) -> set[str]:
+        """The lists of whole numbers inside of which some are missing, as the first row group shows in which
+        there may be any."""
+        found = set()
+        for name in names:
+            [leaf, *_] = self._leaves[name]
+            chunks = [group.chunks[leaf] for group in self.footer.groups]
+            first = next(
+                (n for n, chunk in enumerate(chunks) if chunk is not None and chunk.nulls != 0), None
+            )
+            if first is None or not is_whole_list(self.schema.field(name).type):
+                continue
+            # Whoever reads it will meet the same damage, and say where.
+            with contextlib.suppress(Exception):
+                if has_gaps(self.load(first, [name]).column(name)):
+                    found.add(name)
+        return found
+
+    def encrypted(self) -> list[str]:
+        """The columns that nobody can read without a key."""
+        locked = set(self.footer.encrypted)
+        return [name for name, leaves in self._leaves.items() if locked.intersection(leaves)]
 
     @property
     def size(self) -> int:
@@ -188,7 +245,8 @@ class PartsReader(TableReader):
         plain = [one.name for one in arrow if not (one.metadata or {}).get(KEY)]
         nulls = set().union(*(p.nulls([n for n in plain if n in p.schema.names]) for p in self._parts))
         try:
-            found = schema_of(arrow, self._sample(first, plain), nulls=nulls)
+            gaps = set().union(*(p.gaps([n for n in plain if n in p.schema.names]) for p in self._parts))
+            found = schema_of(arrow, self._sample(first, plain), nulls=nulls, gaps=gaps)
         except BatchplantError as error:
             raise error.at(path=first.path) from None
         fields: dict[str, Field] = dict(found)
@@ -231,18 +289,19 @@ class PartsReader(TableReader):
                 columns[name] = _constant(self.schema[name], part.values.get(name), count)
         return Columns((name, columns[name]) for name in fields)
 
+    def own_checks(self) -> tuple[str, ...]:
+        return (CHECKED,)
+
     def facts(self) -> dict[str, Any]:
         used: set[str] = set()
         for part in self._parts[:1]:
-            if part.metadata.num_row_groups:
-                group = part.metadata.row_group(0)
-                used = {group.column(n).compression.lower() for n in range(group.num_columns)}
+            used = set(part.footer.codecs)
         found = {"files": len(self._parts)} if len(self._parts) != 1 else {}
-        written = self._parts[0].metadata.created_by if self._parts else None
+        written = self._parts[0].footer.created_by if self._parts else ""
         return {
             **found,
             **super().facts(),
-            "compression": ", ".join(sorted(used)).replace("uncompressed", "none") or "none",
+            "compression": ", ".join(sorted(used)) or "none",
             **({"written by": written} if written else {}),
         }
 

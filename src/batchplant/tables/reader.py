@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -42,13 +41,9 @@ class TableReader(Reader):
         self.length = total
         self._cache = ChunkCache(cache)
         self._window: _Window | None = None
-        self._failed: dict[tuple[int, tuple[str, ...]], BatchplantError] = {}
 
     def _decoded(self, unit: int, fields: tuple[str, ...]) -> Columns:
-        """A whole unit. One that could not be read is not tried again: every sample of it would ask."""
-        known = self._failed.get((unit, fields))
-        if known is not None:
-            raise copy.copy(known)
+        """A whole unit."""
         try:
             columns = self._load(unit, fields)
             count = int(self._starts[unit + 1] - self._starts[unit])
@@ -56,8 +51,7 @@ class TableReader(Reader):
                 raise DamagedError(f"{columns.rows} rows where {count} were promised")
             return columns
         except Exception as error:
-            made = self._failed[unit, fields] = self._damage(unit, error)
-            raise copy.copy(made) from None
+            raise self._damage(unit, error) from None
 
     def _damage(self, unit: int, error: Exception) -> BatchplantError:
         if isinstance(error, BatchplantError):
@@ -124,12 +118,10 @@ class TableReader(Reader):
             )
         return found
 
-    def scan(self, size: int = 1024, fields: Iterable[str] | None = None) -> Iterator[Columns]:
-        """All samples in order. The arrays may lie in what was decoded: copy them to change them."""
-        names = self._names(fields)
+    def _walk(self, size: int, fields: tuple[str, ...]) -> Iterator[Columns]:
         waiting: list[Columns] = []
         have = 0
-        for columns in self._ahead(names):
+        for columns in self._ahead(fields):
             start = 0
             while columns.rows - start >= size - have:
                 waiting.append(columns.take(slice(start, start + size - have)))

@@ -4,7 +4,7 @@ A writer that was stopped cannot go on in a Parquet file: where row groups lie s
 every part that was written without a stop has a footer of its own, which stays in the file as bytes that
 nobody looks at; :func:`merge` makes the one that counts, with all row groups at their true places.
 
-Footers are Thrift structures in the compact protocol. A structure is a dict here: id → (type, value).
+Footers are Thrift structures in the compact protocol, which ``tables.thrift`` reads.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from ...tables.thrift import BINARY, BYTE, DOUBLE, FALSE, INTS, LISTS, STRUCT, TRUE, Struct, read_struct
+
 MAGIC = b"PAR1"
 
-_TRUE, _FALSE, _BYTE, _INTS, _DOUBLE, _BINARY, _LISTS, _STRUCT = 1, 2, 3, (4, 5, 6), 7, 8, (9, 10), 12
 # FileMetaData
 _ROWS, _ROW_GROUPS = 3, 4
 # RowGroup, ColumnChunk, ColumnMetaData: the fields that are offsets in the file.
@@ -23,15 +24,13 @@ _GROUP_COLUMNS, _GROUP_OFFSET, _GROUP_ORDINAL = 1, 5, 7
 _CHUNK_DATA, _CHUNK_OFFSETS = 3, (2, 4, 6)
 _DATA_OFFSETS = (9, 10, 11, 14)
 
-Struct = dict[int, tuple[int, Any]]
-
 
 def merge(footers: Sequence[tuple[int, bytes]]) -> bytes:
     """The end of the file: one footer of all row groups. Each footer stands with where its part begins."""
     whole: Struct = {}
     for start, data in footers:
-        part = _Reader(data).struct()
-        groups = part.get(_ROW_GROUPS, (9, (_STRUCT, [])))[1][1]
+        part = read_struct(data)[0]
+        groups = part.get(_ROW_GROUPS, (9, (STRUCT, [])))[1][1]
         for group in groups:
             _move(group, start)
         if not whole:
@@ -63,61 +62,6 @@ def _shift(struct: Struct, fields: Sequence[int], by: int) -> None:
             struct[field] = (struct[field][0], struct[field][1] + by)
 
 
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def _take(self, size: int) -> bytes:
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._data[self._at]
-            self._at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    def _zigzag(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
-
-    def struct(self) -> Struct:
-        found: Struct = {}
-        field = 0
-        while True:
-            head = self._take(1)[0]
-            if not head:
-                return found
-            field = field + (head >> 4) if head >> 4 else self._zigzag()
-            found[field] = (head & 15, self._value(head & 15))
-
-    def _value(self, kind: int) -> Any:
-        if kind in (_TRUE, _FALSE):
-            return kind == _TRUE
-        if kind == _BYTE:
-            return self._take(1)
-        if kind in _INTS:
-            return self._zigzag()
-        if kind == _DOUBLE:
-            return self._take(8)
-        if kind == _BINARY:
-            return self._take(self._varint())
-        if kind in _LISTS:
-            head = self._take(1)[0]
-            count = self._varint() if head >> 4 == 15 else head >> 4
-            inner = head & 15
-            # In a list a truth is a byte of its own.
-            return inner, [self._take(1) if inner in (1, 2) else self._value(inner) for _ in range(count)]
-        if kind == _STRUCT:
-            return self.struct()
-        raise ValueError(f"a footer has no values of type {kind}")
-
-
 def _varint(value: int) -> bytes:
     out = bytearray()
     while value > 127:
@@ -135,8 +79,8 @@ def _write_struct(out: io.BytesIO, struct: Struct) -> None:
     last = 0
     for field in sorted(struct):
         kind, value = struct[field]
-        if kind in (_TRUE, _FALSE):
-            kind = _TRUE if value else _FALSE
+        if kind in (TRUE, FALSE):
+            kind = TRUE if value else FALSE
         near = 0 < field - last <= 15
         out.write(bytes([(field - last) << 4 | kind]) if near else bytes([kind]) + _zigzag(field))
         _write_value(out, kind, value)
@@ -145,13 +89,13 @@ def _write_struct(out: io.BytesIO, struct: Struct) -> None:
 
 
 def _write_value(out: io.BytesIO, kind: int, value: Any) -> None:
-    if kind in (_BYTE, _DOUBLE):
+    if kind in (BYTE, DOUBLE):
         out.write(value)
-    elif kind in _INTS:
+    elif kind in INTS:
         out.write(_zigzag(value))
-    elif kind == _BINARY:
+    elif kind == BINARY:
         out.write(_varint(len(value)) + value)
-    elif kind in _LISTS:
+    elif kind in LISTS:
         inner, items = value
         out.write(
             bytes([len(items) << 4 | inner])
@@ -160,5 +104,5 @@ def _write_value(out: io.BytesIO, kind: int, value: Any) -> None:
         )
         for item in items:
             out.write(item) if inner in (1, 2) else _write_value(out, inner, item)
-    elif kind == _STRUCT:
+    elif kind == STRUCT:
         _write_struct(out, value)

@@ -1,0 +1,63 @@
+"""How many bytes an Arrow array has once nothing in it is said by number, run or view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...columns import I64
+from .types import is_binary, is_text, pyarrow
+
+
+def plain_size(array: Any) -> int:
+    """The bytes of an array, or of a chunked one, as plain values. Its indices were checked."""
+    pa = pyarrow()
+    types = pa.types
+    if isinstance(array, pa.ChunkedArray):
+        return sum(plain_size(chunk) for chunk in array.chunks)
+    if isinstance(array, pa.ExtensionArray):
+        return plain_size(array.storage)
+    kind = array.type
+    if types.is_dictionary(kind):
+        indices = array.indices.drop_null().to_numpy(zero_copy_only=False).astype(np.int64)
+        return _taken(array.dictionary, np.bincount(indices, minlength=len(array.dictionary)))
+    if types.is_run_end_encoded(kind):
+        return _taken(array.values, _run_lengths(array))
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        return int(lengths.sum()) * int(_sizes(array.values).max(initial=0))
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return int(_sizes(array).sum())
+    if types.is_map(kind):
+        return plain_size(array.keys) + plain_size(array.items) + 8 * len(array)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return plain_size(array.flatten()) + 8 * len(array)
+    if types.is_struct(kind) or types.is_union(kind):
+        return len(array) + sum(plain_size(array.field(number)) for number in range(kind.num_fields))
+    return max(int(array.nbytes), len(array))
+
+
+def _taken(values: Any, counts: I64) -> int:
+    """The bytes of values that are taken so many times each."""
+    return int((_sizes(values).astype(object) * counts).sum()) if len(values) else 0
+
+
+def _sizes(values: Any) -> I64:
+    """The bytes of each value; of a nested one at most so many."""
+    import pyarrow.compute as pc
+
+    kind = values.type
+    if is_text(kind) or (is_binary(kind) and not pyarrow().types.is_fixed_size_binary(kind)):
+        found: I64 = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        return found + 8
+    try:
+        return np.full(len(values), (kind.bit_width + 7) // 8, dtype=np.int64)
+    # Nested types have no width.
+    except ValueError:
+        return np.full(len(values), plain_size(values), dtype=np.int64)
+
+
+def _run_lengths(array: Any) -> I64:
+    ends = np.clip(array.run_ends.to_numpy().astype(np.int64) - array.offset, 0, len(array))
+    return np.diff(ends, prepend=0)
