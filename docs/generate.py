@@ -19,7 +19,8 @@ from pathlib import Path
 from batchplant import ops
 from batchplant.format import Format
 from batchplant.reader import Reader
-from batchplant.registry import all_formats, own_options
+from batchplant.options import own_options
+from batchplant.registry import all_formats
 from batchplant.writer import Writer
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -31,6 +31,7 @@ import batchplant
 from batchplant import index, registry
 from batchplant.errors import BatchplantError, DamagedError, MissingLibraryError, NotFoundError, OptionError
 from batchplant.index import progress, sidecar
+from batchplant.options import own_options
 from batchplant.storage import Source, open_source
 
 Size = struct.Struct("<I")
@@ -1011,7 +1012,7 @@ def test_the_command_fails_as_the_others_do(data: Path, capsys: pytest.CaptureFi
 INDEXED = [
     (name, one.suffixes[0])
     for name, one in registry.own_formats().items()
-    if "index" in registry.own_options(one.reader) and one.writer is not None
+    if "index" in own_options(one.reader) and one.writer is not None
 ]
 
 

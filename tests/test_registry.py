@@ -131,7 +131,7 @@ def test_the_format_can_be_named(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"hello world")
     with pytest.raises(bp.DamagedError, match="not an NPY header"):
         bp.open(tmp_path / "a.bin", format="npy")
-    with pytest.raises(bp.OptionError, match=r"no format 'nonsense'; there are: .*beton, .*npy, npz"):
+    with pytest.raises(bp.OptionError, match=r"no format 'nonsense'; the formats are: .*beton, .*npy, npz"):
         bp.open(tmp_path / "a.bin", format="nonsense")
 
 
@@ -175,8 +175,8 @@ def test_the_schema_tells_which_folder_to_write(schema, name):
     ("path", "reason"),
     [
         ("a.qqqq", r"no format that we write has the suffix \.qqqq; `batchplant formats` lists all$"),
-        ("a.beto", r"the suffix \.beto; near are \.beton; `batchplant formats` lists all$"),
-        ("a.PARQET", r"suffix \.parqet; near are \.parquet,? "),
+        ("a.beto", r"the suffix \.beto \(did you mean \.beton\?\); `batchplant formats` lists all$"),
+        ("a.PARQET", r"suffix \.parqet \(did you mean \.parquet"),
     ],
 )
 def test_no_format_to_write(path, reason):

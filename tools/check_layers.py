@@ -30,7 +30,7 @@ LAYERS = [
         "tensors",
         "zips",
     ],
-    ["format"],
+    ["format", "options"],
     ["shards", "interleave", "formats", "ops", "order"],
     ["registry", "plan"],
     ["located", "execute", "epoch", "loader", "convert", "verify", "summary"],

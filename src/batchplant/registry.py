@@ -30,6 +30,7 @@ from .reader import Reader
 from .schema import Field, Image, Schema
 from .shards import Concat, ShardWriter
 from .storage import is_remote, recover, side_car
+from .tensors import without_indexed
 from .writer import WriteOptions, Writer
 
 ENTRY_POINTS = "batchplant.formats"
@@ -226,7 +227,7 @@ def files_of(given: Iterable[str | os.PathLike[str]], format: str | None = None)
     for path in (one for each in given for one in expand(os.fspath(each))):
         shards = format is None and os.path.isdir(path) and find_format(path) is None
         found += _folder_shards(path) if shards else [path]
-    return found
+    return without_indexed(found)
 
 
 def in_parallel(function: Callable[[str], T], paths: Sequence[str]) -> list[T]:

@@ -8,24 +8,28 @@ from __future__ import annotations
 import _thread
 import argparse
 import contextlib
+import io
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 from .. import __version__
 from ..errors import BatchplantError, DataError
 from . import bench, convert, formats, head, index, info, verify
-from .terminal import add_commands, print_json
+from .parser import Parser
+from .terminal import add_commands, print_json, printable
 
 COMMANDS = (formats, info, head, convert, verify, index, bench)
+# Set, an error that is not ours is shown as Python shows it.
+DEBUG = "BATCHPLANT_DEBUG"
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def build_parser() -> Parser:
+    parser = Parser(
         prog="batchplant",
         description="Open, check and convert machine-learning data, whatever format it is in.",
         epilog="exit codes: 0 ok, 1 a problem was found in the data, 2 wrong use\n"
@@ -41,6 +45,25 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    with _any_letter():
+        try:
+            try:
+                return _main(argv)
+            finally:
+                # What is raised when Python writes the rest at its own exit nobody can catch.
+                if sys.stdout is not None:
+                    sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader of our output went away (| head).
+            _drop_output()
+            return 0
+        except OSError as error:
+            _drop_output()
+            _say(f"the output cannot be written: {error.strerror or error}")
+            return 2
+
+
+def _main(argv: Sequence[str] | None) -> int:
     args = build_parser().parse_args(argv)
     # A kill is treated like Ctrl-C: the writer stops in order.
     # Outside of the main thread (ValueError) signals are the caller's.
@@ -50,26 +73,63 @@ def main(argv: Sequence[str] | None = None) -> int:
     hook, sys.unraisablehook = sys.unraisablehook, _again
     try:
         return int(args.run(args))
-    except BatchplantError as error:
-        if args.json:
-            print_json({"error": {"kind": type(error).__name__, "message": str(error), **_place(error)}})
-        print(f"batchplant: {error}", file=sys.stderr)
-        return 1 if isinstance(error, DataError) else 2
     except KeyboardInterrupt:
-        print("batchplant: stopped", file=sys.stderr)
+        _say("stopped")
         return 130
     except BrokenPipeError:
-        # The reader of our output went away (| head); Python would complain once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"batchplant: {where}{error.strerror or error}", file=sys.stderr)
-        return 2
+        raise
+    except Exception as error:
+        if os.environ.get(DEBUG) and not isinstance(error, BatchplantError | OSError):
+            raise
+        message = _message(error)
+        if args.json:
+            place = _place(error) if isinstance(error, BatchplantError) else {}
+            print_json({"error": {"kind": type(error).__name__, "message": message, **place}})
+        _say(message)
+        return 1 if isinstance(error, DataError) else 2
     finally:
         sys.unraisablehook = hook
         if before is not None:
             signal.signal(signal.SIGTERM, before)
+
+
+def _message(error: Exception) -> str:
+    """What to say about an error, in one line."""
+    if isinstance(error, BatchplantError):
+        return str(error)
+    if isinstance(error, OSError):
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        return f"{where}{error.strerror or error}"
+    if isinstance(error, MemoryError):
+        return f"out of memory{f': {error}' if str(error) else ''}"
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"{said} (a fault of batchplant; {DEBUG}=1 shows where)"
+
+
+def _say(message: str) -> None:
+    print(f"batchplant: {printable(message)}", file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """Let what could not be written go: Python would try once more at its exit, and complain."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _any_letter() -> Iterator[None]:
+    """A letter that the output's encoding lacks, or half a surrogate in a name, becomes an escape."""
+    before = getattr(sys.stdout, "errors", None)
+    if not isinstance(sys.stdout, io.TextIOWrapper):
+        yield
+        return
+    out = sys.stdout
+    out.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            out.reconfigure(errors=before)
 
 
 def _place(error: BatchplantError) -> dict[str, object]:

@@ -22,6 +22,7 @@ from typing import Any
 from ..codecs.image_rules import IMAGE_FORMATS, WRITE_MODES, ImageOptions
 from ..convert import Conversion, convert
 from ..errors import BatchplantError, OptionError
+from ..registry import create_with
 from ..storage import partial_folder
 from .terminal import add_reading, human_size, parse_options, parse_size, print_json, progress_bar
 
@@ -113,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
                 shard_size=args.shard_size, shard_samples=args.shard_samples,
                 workers=args.workers, overwrite=args.overwrite,
                 on_error=args.on_error, checksums=args.checksums, resume=args.resume, progress=progress,
-                source_options=parse_options(args.option), target_options=parse_options(args.to_option),
+                source_options=parse_options(args.option),
+                target_options=parse_options(args.to_option, create_with),
             )  # fmt: skip
     except (KeyboardInterrupt, BatchplantError):
         if partial_folder(args.target, sharded=bool(args.shard_size or args.shard_samples)).exists():

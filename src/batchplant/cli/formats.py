@@ -16,7 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..format import Format
-from ..registry import all_formats, get_format, own_options
+from ..options import own_options
+from ..registry import all_formats, get_format
 from .terminal import console, print_json
 
 

@@ -20,7 +20,8 @@ import time
 from typing import Any
 
 from .. import index
-from ..registry import files_of, find_format, get_format, in_parallel, own_options
+from ..options import accept, own_options
+from ..registry import files_of, find_format, get_format, in_parallel
 from .terminal import add_source, human_size, parse_options, print_json
 
 HEADER = ("file", "samples", "index", "state", "seconds", "place")
@@ -52,6 +53,7 @@ def _one(path: str, format: str | None, options: dict[str, Any], what: str) -> d
     assert known is not None
     if "index" not in own_options(known.reader):
         return {"file": path, "state": f"{known.name} needs no index"}
+    given = accept(known.name, known.reader, options)
     # A dataset that is a folder has a file in it that is indexed.
     owners = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else [path]
     if what == "remove":
@@ -62,7 +64,7 @@ def _one(path: str, format: str | None, options: dict[str, Any], what: str) -> d
     if what == "where":
         return {"file": path, "state": "not built"} if old is None else _there(path, old, "there")
     start = time.monotonic()
-    with index.watching() as seen, known.reader(path, **{**options, "index": what}) as reader:
+    with index.watching() as seen, known.reader(path, **{**given, "index": what}) as reader:
         row = {"samples": len(reader), "seconds": round(time.monotonic() - start, 3)}
     if not seen:
         return {"file": path, **row, "state": "none is needed"}

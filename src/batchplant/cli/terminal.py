@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
@@ -25,9 +27,12 @@ from rich.progress import (
 from rich.text import Text
 
 from ..errors import OptionError
+from ..options import Typed
 from ..reader import Reader
 from ..registry import open as open_reader
 
+# Columns of an output that is no terminal.
+UNLIMITED = 1 << 20
 UNITS = {
     "": 1,
     "k": 10**3,
@@ -42,7 +47,16 @@ UNITS = {
 
 
 def console() -> Console:
-    return Console(highlight=False, soft_wrap=False)
+    """Lines are wrapped and tables cut where a terminal is too narrow for them, and nowhere else."""
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    return Console(highlight=False, soft_wrap=False, width=None if terminal else UNLIMITED)
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would obey, and ends of lines, as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def add_commands(parser: argparse.ArgumentParser, modules: Iterable[ModuleType]) -> None:
@@ -64,6 +78,7 @@ def add_commands(parser: argparse.ArgumentParser, modules: Iterable[ModuleType])
         one.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for machines"
         )
+        one.set_defaults(parser=one)
         if hasattr(module, "run"):
             one.set_defaults(run=module.run)
 
@@ -91,17 +106,19 @@ def open_source(args: argparse.Namespace) -> Reader:
     return open_reader(args.source, format=args.format, **parse_options(args.option))
 
 
-def parse_options(given: list[str]) -> dict[str, Any]:
-    """NAME=VALUE pairs; a value is JSON where it can be, else text."""
+def parse_options(given: list[str], taker: Callable[..., Any] = open_reader) -> dict[str, Any]:
+    """NAME=VALUE pairs for a function that hands them to a format, which knows what type each has."""
     options = {}
+    own = [
+        one.name for one in inspect.signature(taker).parameters.values() if one.kind is not one.VAR_KEYWORD
+    ]
     for one in given:
         name, equals, value = one.partition("=")
         if not equals or not name:
             raise OptionError(f"{one!r} is not NAME=VALUE")
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
+        if name in own:
+            raise OptionError(f"{name} is no option of a format; `--help` shows what the command takes")
+        options[name] = Typed(value)
     return options
 
 
