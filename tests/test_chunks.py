@@ -83,7 +83,30 @@ def test_other_keys_need_not_wait():
         assert waited.result(10) == b"slow"
 
 
-def test_an_exception_goes_to_all_who_wait_and_is_not_kept():
+def test_damage_is_remembered_and_nothing_else_is():
+    cache = ChunkCache(1000)
+    asked = []
+
+    def fail(error):
+        asked.append(error)
+        raise error
+
+    for _ in range(3):
+        with pytest.raises(bp.DamagedError, match="bad chunk") as caught:
+            cache.get("bad", lambda: fail(bp.DamagedError("bad chunk")), len)
+        # What is written into one error does not stand in the next.
+        assert caught.value.sample is None
+        caught.value.at(sample=7)
+    assert len(asked) == 1
+    for _ in range(3):
+        with pytest.raises(OSError, match="the server"):
+            cache.get("far", lambda: fail(OSError("the server")), len)
+    assert len(asked) == 4
+    cache.clear()
+    assert cache.get("bad", lambda: b"mended", len) == b"mended"
+
+
+def test_an_exception_goes_to_all_who_wait():
     cache = ChunkCache(1000)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -103,7 +126,6 @@ def test_an_exception_goes_to_all_who_wait_and_is_not_kept():
         for one in (first, second):
             with pytest.raises(bp.DamagedError, match="bad chunk"):
                 one.result(10)
-    assert cache.get("key", lambda: b"good", len) == b"good"
 
 
 def test_what_is_made_while_the_cache_is_cleared_is_not_kept():

@@ -1,7 +1,9 @@
 """Verifying: every problem is found and named, and nothing else."""
 
+import json
 import shutil
 import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,9 @@ import pytest
 
 import batchplant as bp
 from batchplant import checksums
+from batchplant.chunks import ChunkCache
+from batchplant.reader import Reader
+from batchplant.tensors import TENSORS
 from batchplant.testing.cases import jpeg, pixels
 from batchplant.testing.damage import flip
 
@@ -186,14 +191,163 @@ def test_progress_reaches_the_end(dataset):
     assert seen == [(256, 600), (512, 600), (600, 600)]
 
 
+# --- how much is looked at ----------------------------------------------------------------------------
+
+
+def test_an_unrelated_dataset_is_compared_no_further_than_needed(tmp_path):
+    first = save(tmp_path / "a.npz", [sample(n) for n in range(300)])
+    second = save(tmp_path / "b.npz", [sample(n + 300, blob=b"other") for n in range(300)])
+    result = bp.verify(first, against=second, differences=6)
+    assert places(result) == [(0, "n"), (0, "blob"), (1, "n"), (1, "blob"), (2, "n"), (2, "blob")]
+    [remark] = result.remarks
+    assert remark == f"it differs from {second} in 6 cells of the first 3 samples; the rest was not compared"
+    assert len(bp.verify(first, against=second).problems) == 100
+    everything = bp.verify(first, against=second, differences=None)
+    assert (len(everything.problems), everything.remarks) == (600, ())
+    with pytest.raises(bp.OptionError, match="differences is at least 1"):
+        bp.verify(first, against=second, differences=0)
+
+
+def test_what_is_compared_with_may_be_damaged(dataset, tmp_path):
+    put_outside(dataset, 5)
+    other = save(tmp_path / "b.npz", [sample(n, **({"blob": b""} if n == 7 else {})) for n in range(600)])
+    assert places(bp.verify(other, against=dataset)) == [(5, "blob"), (7, "blob")]
+
+
+def test_it_stops_after_so_many_problems(dataset):
+    for number in (3, 9, 300, 301):
+        put_outside(dataset, number)
+    result = bp.verify(dataset, most=3)
+    assert places(result) == [(3, "blob"), (9, "blob"), (300, "blob")]
+    assert result.remarks == ("it stopped after 3 problems, near sample 512 of 600",)
+    assert bp.verify(dataset).remarks == bp.verify(dataset, most=None).remarks == ()
+
+
+def count_reads(monkeypatch):
+    """How many samples are read, and how often anything is."""
+    read, counted = Reader.read, []
+    monkeypatch.setattr(
+        Reader, "read", lambda self, rows, *a: counted.append(len(rows)) or read(self, rows, *a)
+    )
+    return counted
+
+
+@pytest.mark.parametrize(("byte", "each"), [(b"\0", 1), (b"\x80", 15)])
+def test_damage_takes_a_few_reads_for_each_problem(byte, each, tmp_path, monkeypatch):
+    """Every byte of it counts as a sample: one that is no map, or has none of its fields."""
+    schema = {f"f{n}": bp.Int() for n in range(15)}
+    path = save(tmp_path / "a.msgpack", [dict.fromkeys(schema, 1)], schema)
+    path.write_bytes(path.read_bytes() + byte * 400)
+    counted = count_reads(monkeypatch)
+    result = bp.verify(path)
+    assert len(result.problems) == 1 + 400 * each
+    assert len(counted) < 3 * len(result.problems) + 50
+
+
+def test_one_damaged_sample_costs_few_reads(dataset, monkeypatch):
+    put_outside(dataset, 200)
+    counted = count_reads(monkeypatch)
+    assert places(bp.verify(dataset)) == [(200, "blob")]
+    assert len(counted) < 50
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.n5", "a.h5", "a.parquet", "a.arrow"])
+def test_a_damaged_chunk_is_unpacked_once(name, tmp_path, monkeypatch):
+    """Not once for each of its samples."""
+    options = {"a.parquet": {"compression": "gzip"}, "a.arrow": {"compression": "zstd"}}
+    path = save(
+        tmp_path / name, [{"n": n * n} for n in range(200)], {"n": bp.Int()},
+        **options.get(name, {"compression": "gzip"}),
+    )  # fmt: skip
+    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+    file = max(files, key=lambda one: one.stat().st_size)
+    data = file.read_bytes()
+    at = data.index(b"\x1f\x8b") if b"\x1f\x8b" in data else None
+    if at is None:
+        pytest.skip("its chunks are packed in another way")
+    file.write_bytes(data[: at + 12] + b"\xff" * 20 + data[at + 32 :])
+    reader = bp.open(path)
+    made = []
+    get = ChunkCache.get
+    monkeypatch.setattr(
+        ChunkCache,
+        "get",
+        lambda self, key, make, size: get(self, key, lambda: made.append(key) or make(), size),
+    )
+    result = bp.verify(reader)
+    assert len(result.problems) == 200
+    assert len(made) == len(set(made))
+
+
+# --- views and shards ---------------------------------------------------------------------------------
+
+
+def test_samples_are_counted_in_what_is_verified(tmp_path):
+    paths = [save(tmp_path / f"{k}.beton", [sample(n) for n in range(5)], checksums=True) for k in "ab"]
+    put_outside(paths[1], 3)
+    flip_cell(paths[1], "n", 1)
+    joined = bp.open(paths)
+    found = sorted((one.path, one.sample, one.field) for one in bp.verify(joined).problems)
+    assert found == [(str(paths[1]), 6, "n"), (str(paths[1]), 8, "blob")]
+    assert sorted(places(bp.verify(joined.subset([8, 0, 6])))) == [(0, "blob"), (2, "n")]
+    assert places(bp.verify(joined.select(["n"]))) == [(6, "n")]
+    assert bp.verify(joined[:5]).ok
+
+
+def test_a_view_shows_what_is_wrong_with_the_whole(tmp_path):
+    path = save(tmp_path / "a.npz", [{"a": n, "b": n} for n in range(9)], {"a": bp.Int(), "b": bp.Int()})
+    with zipfile.ZipFile(path) as archive:
+        start = archive.getinfo("a.npy").header_offset
+    flip(path, start + 200, 0)
+    reader = bp.open(path)
+    assert [one.message for one in bp.verify(reader[3:5]).problems] == ["the checksum of a.npy is wrong"]
+    assert not bp.verify(bp.concat([reader, reader])).ok
+
+
+def test_shards_with_side_cars_of_two_versions(tmp_path):
+    schema = {"t": bp.Text(optional=True)}
+    paths = [save(tmp_path / f"{k}.csv", [{"t": None}, {"t": "x"}], schema, checksums=True) for k in "ab"]
+    with bp.open(paths[0]) as reader:
+        old = checksums.of_columns(["t"], reader.read([0, 1]), version=1)
+    Path(f"{paths[0]}.crc").write_bytes(first_version(["t"], old))
+    result = bp.verify(paths)
+    assert (result.problems, "checksums" in result.checks) == ([], True)
+
+
 # --- side-cars ----------------------------------------------------------------------------------------
 
 
+class Sink(bytearray):
+    """What ``checksums.finish`` needs of a file."""
+
+    size = property(len)
+    write = bytearray.extend
+
+    def read_at(self, size, offset):
+        return bytes(self[offset : offset + size])
+
+
+def finished(data, samples):
+    out = Sink(data)
+    checksums.finish(out, samples)
+    return bytes(out)
+
+
+def first_version(fields, sums):
+    """A side-car as batchplant 0.1 wrote it."""
+    text = json.dumps({"fields": fields}).encode()
+    return b"BPCRC1\n\0" + struct.pack("<I", len(text)) + text + np.ascontiguousarray(sums, "<u4").tobytes()
+
+
 def test_side_cars_are_read_back(dataset):
-    fields, sums = checksums.load(str(dataset))
-    assert fields == ["image", "n", "blob"]
-    assert sums.shape == (600, 3)
+    found = checksums.load(str(dataset))
+    assert (found.fields, found.version) == (["image", "n", "blob"], 2)
+    assert found.schema == bp.open(dataset).schema
+    assert found.sums.shape == (600, 3)
     assert checksums.load(f"{dataset}.crc") is None
+
+
+NAMES = ["image", "n", "blob"]
 
 
 @pytest.mark.parametrize(
@@ -201,17 +355,24 @@ def test_side_cars_are_read_back(dataset):
     [
         (b"", "no side-car"),
         (b"PNG nonsense", "no side-car"),
-        (checksums.MAGIC, "cannot be read"),
-        (checksums.MAGIC + b"\xff\xff\xff\xff{", "cannot be read"),
-        (checksums.MAGIC + b"\2\0\0\0[]", "cannot be read"),
-        (checksums.MAGIC + b"\2\0\0\0{}", "cannot be read"),
-        (checksums.MAGIC + struct.pack("<I", 100_000) + b"[" * 100_000, "cannot be read"),
-        (checksums.header(["image", "n", "blob"]) + bytes(12 * 600 - 1), "cannot be read"),
+        (checksums.MAGIC, "cut short, or changed"),
+        (checksums.MAGIC + b"\xff\xff\xff\xff{", "cut short, or changed"),
+        (finished(checksums.MAGIC + b"\2\0\0\0[]", 600), "cannot be read"),
+        (finished(checksums.MAGIC + b"\2\0\0\0{}", 600), "cannot be read"),
+        (finished(checksums.MAGIC + struct.pack("<I", 100_000) + b"[" * 100_000, 600), "cannot be read"),
+        (checksums.header(NAMES) + bytes(12 * 600), "cut short, or changed"),
+        (finished(checksums.header(NAMES) + bytes(12 * 600 - 1), 600), "cannot be read"),
         (
-            checksums.header(["image", "n", "blob"]) + bytes(12 * 599),
-            "of 599 samples of image, n, blob, not of this",
+            finished(checksums.header(NAMES) + bytes(12 * 600), 599),
+            "it has 600 rows, and not as many as it says",
         ),
-        (checksums.header(["a", "b", "c"]) + bytes(12 * 600), "of 600 samples of a, b, c, not of this"),
+        (finished(checksums.header(NAMES) + bytes(12 * 599), 599), "of 599 samples, and there are 600"),
+        (first_version(NAMES, np.zeros((599, 3))), "of 599 samples, and there are 600"),
+        (first_version(NAMES, np.zeros((600, 3)))[:-1], "cannot be read"),
+        (
+            finished(checksums.header(["a", "b", "c"]) + bytes(12 * 600), 600),
+            "'image' is new, 'n' is new, 'blob' is new, 'a' is gone, 'b' is gone, 'c' is gone",
+        ),
     ],
 )
 def test_a_damaged_side_car_is_a_problem_of_its_own(data, reason, dataset):
@@ -223,11 +384,115 @@ def test_a_damaged_side_car_is_a_problem_of_its_own(data, reason, dataset):
     assert "checksums" not in result.checks
 
 
+def test_no_byte_of_a_side_car_can_change(tmp_path):
+    path = save(tmp_path / "a.csv", [{"t": None}, {"t": "x"}], {"t": bp.Text(optional=True)}, checksums=True)
+    beside = Path(f"{path}.crc")
+    for place in range(beside.stat().st_size):
+        flip(beside, place, place % 8)
+        [problem] = bp.verify(path).problems
+        assert problem.path == str(beside)
+        flip(beside, place, place % 8)
+    assert bp.verify(path).ok
+
+
 def test_the_order_of_fields_in_a_side_car_does_not_matter(dataset):
-    fields, sums = checksums.load(str(dataset))
-    turned = np.ascontiguousarray(sums[:, ::-1])
-    (dataset.parent / "a.beton.crc").write_bytes(checksums.header(fields[::-1]) + turned.tobytes())
+    found = checksums.load(str(dataset))
+    turned = np.ascontiguousarray(found.sums[:, ::-1])
+    data = finished(checksums.header(found.fields[::-1], found.schema) + turned.tobytes(), 600)
+    (dataset.parent / "a.beton.crc").write_bytes(data)
     assert bp.verify(dataset).ok
+
+
+def test_side_cars_of_the_first_version_are_read(tmp_path):
+    schema = {"t": bp.Text(optional=True), "x": bp.Int()}
+    path = save(tmp_path / "a.csv", [{"t": None, "x": 1}, {"t": "", "x": 2}], schema)
+    with bp.open(path) as reader:
+        sums = checksums.of_columns(schema, reader.read([0, 1]), version=1)
+    assert sums[:, 0].tolist() == [0, 0]
+    Path(f"{path}.crc").write_bytes(first_version(["t", "x"], sums))
+    result = bp.verify(path)
+    assert (result.ok, "checksums" in result.checks) == (True, True)
+    Path(f"{path}.crc").write_bytes(first_version(["t", "x"], sums + np.array([[0, 0], [0, 1]])))
+    assert places(bp.verify(path)) == [(1, "x")]
+
+
+# --- what checksums cover besides bytes ---------------------------------------------------------------
+
+
+def test_a_missing_cell_is_not_an_empty_one(tmp_path):
+    schema = {"t": bp.Text(optional=True), "b": bp.Bytes(optional=True), "n": bp.Int(optional=True)}
+    for suffix in ("arrow", "npz", "msgpack"):
+        first = save(tmp_path / f"a.{suffix}", [{"t": None, "b": b"", "n": 1}], schema, checksums=True)
+        save(first, [{"t": "", "b": None, "n": 1}], schema, overwrite=True)
+        save(tmp_path / f"b.{suffix}", [{"t": None, "b": b"", "n": 1}], schema, checksums=True)
+        shutil.copy(f"{tmp_path}/b.{suffix}.crc", f"{first}.crc")
+        assert places(bp.verify(first)) == [(0, "t"), (0, "b")]
+
+
+def test_the_shape_of_raw_pixels_is_covered(tmp_path):
+    for name, shape in (("a", (4, 6, 3)), ("b", (6, 4, 3))):
+        picture = np.arange(72, dtype=np.uint8).reshape(shape)
+        save(tmp_path / f"{name}.npz", [{"image": picture}], {"image": bp.Image()}, write_mode="raw",
+             checksums=True)  # fmt: skip
+    shutil.copy(tmp_path / "b.npz.crc", tmp_path / "a.npz.crc")
+    assert places(bp.verify(tmp_path / "a.npz")) == [(0, "image")]
+
+
+def test_a_changed_schema_is_named(tmp_path):
+    schema = {"t": bp.Text(optional=True), "n": bp.Int(names=("cat", "dog"))}
+    path = save(tmp_path / "a.csv", [{"t": None, "n": 1}, {"t": "x", "n": 0}], schema, checksums=True)
+    note = Path(f"{path}.schema.json")
+    note.write_text(note.read_text().replace("dog", "fox"))
+    [problem] = bp.verify(path).problems
+    assert problem.path == f"{path}.crc"
+    assert "'n' is Int(names=('cat', 'fox')) and was Int(names=('cat', 'dog'))" in problem.message
+    note.unlink()
+    assert "the fields changed" in bp.verify(path).problems[0].message
+
+
+def test_options_that_choose_fields_are_no_change(tmp_path):
+    schema = {"n": bp.Int(), "t": bp.Text()}
+    path = save(tmp_path / "a.csv", [{"n": 1, "t": "x"}], schema, checksums=True)
+    assert bp.verify(path, types={"n": "text"}).problems == []
+    assert bp.verify(path, index="memory").problems == []
+    path = save(tmp_path / "a.zarr", [{"n": 1, "t": "x"}], schema, checksums=True)
+    result = bp.verify(path, fields=["t"])
+    assert (result.problems, "checksums" in result.checks) == ([], True)
+
+
+# A name, options of create, and which sample is the first that goes.
+CUT = [
+    ("a.tfrecord", {}),
+    ("a.tfrecord", {"records": "raw"}),
+    ("a.msgpack", {}),
+    ("a.ffr", {}),
+    ("a.rec", {}),
+    ("a.csv", {}),
+    ("a.jsonl", {}),
+    ("a.tar", {}),
+]
+
+
+@pytest.mark.parametrize("field", [bp.Int(), bp.Bytes()])
+@pytest.mark.parametrize(("name", "options"), CUT)
+def test_a_cut_behind_a_sample_is_noticed(name, options, field, tmp_path):
+    """A file that ends where a sample ends may look whole; only a count tells."""
+    if name.endswith((".csv", ".jsonl")) and field == bp.Bytes():
+        field = bp.Text()
+    values = {"int": range(9), "bytes": [b"%d" % n for n in range(9)], "text": [str(n) for n in range(9)]}
+    samples = [{"data": value} for value in values[field.kind]]
+    for count in (9, 5):
+        (tmp_path / str(count)).mkdir()
+        save(tmp_path / str(count) / name, samples[:count], {"data": field}, **options)
+    path, shorter = tmp_path / "9" / name, tmp_path / "5" / name
+    assert bp.verify(path).ok
+    data, less = path.read_bytes(), shorter.read_bytes()
+    size = len(less) if data.startswith(less) else len(data) * 5 // 9
+    path.write_bytes(data[:size])
+    result = bp.verify(path)
+    assert not result.ok
+    if data.startswith(less):
+        assert result.samples == 5
 
 
 def test_checksums_of_shards_and_parts_of_them(tmp_path):
@@ -246,3 +511,103 @@ def test_checksums_of_shards_and_parts_of_them(tmp_path):
     assert bp.verify(joined.select(["n"])).ok
     Path(f"{result.files[0]}.crc").unlink()
     assert "checksums" not in bp.verify(bp.open(result.files)).checks
+
+
+# --- checksums of the formats' own --------------------------------------------------------------------
+
+
+def weight(name, data):
+    return {"name": name, "dtype": "uint8", "shape": np.array([len(data)]), "data": data}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "check"),
+    [
+        ("a.tfrecord", {}, "CRC of every record"),
+        ("a.tfrecord.gz", {}, "checksum of gzip"),
+        ("a.ffr", {}, "CRC of every sample"),
+        ("a.ffr", {}, "CRC of the header"),
+        ("a.tar", {}, "checksum of every tar header"),
+        ("a.tar.gz", {}, "CRC of gzip"),
+        ("a.csv.gz", {}, "CRC of gzip"),
+        ("a.jsonl.gz", {}, "CRC of gzip"),
+        ("a.msgpack.gz", {}, "CRC of gzip"),
+        ("a.zarr", {"compression": "gzip"}, "CRC of every chunk"),
+        ("a.zarr", {"chunks_per_shard": 2}, "CRC of every shard's table"),
+        ("a.parquet", {}, "CRC of every page that has one"),
+    ],
+)
+def test_checks_name_the_checksums_of_the_format(name, options, check, tmp_path):
+    path = save(tmp_path / name, [{"n": n} for n in range(9)], {"n": bp.Int()}, **options)
+    result = bp.verify(path)
+    assert (result.ok, check in result.checks) == (True, True)
+    with bp.open(path) as reader:
+        assert check in bp.verify(reader[2:]).checks
+        assert check in bp.verify(bp.concat([reader, reader])).checks
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.jsonl.gz", "a.msgpack.gz", "a.tar.gz", "a.tfrecord.gz"])
+def test_the_checksum_of_a_packed_file_is_compared_though_there_is_an_index(name, tmp_path):
+    path = save(tmp_path / name, [{"n": n} for n in range(9)], {"n": bp.Int()})
+    with bp.open(path) as reader:
+        # The last bytes are the CRC and the size of the last member.
+        flip(path, path.stat().st_size - 8, 0)
+        [problem] = bp.verify(reader).problems
+    assert "gzip" in problem.message
+
+
+def test_the_checksums_of_parquet_pages(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    table = pa.table({"n": np.arange(100) + (1 << 40)})
+    pq.write_table(table, path, compression="none", use_dictionary=False, write_page_checksum=True)
+    assert bp.verify(path).ok
+    data = path.read_bytes()
+    flip(path, data.index(np.int64((1 << 40) + 50).tobytes()), 0)
+    assert "checksum" in bp.verify(path).problems[0].message
+
+
+def test_two_tensors_of_one_name(tmp_path):
+    for name, weights in (("a", "xy"), ("b", "yz")):
+        samples = [weight(one, b"12") for one in weights]
+        save(tmp_path / f"{name}.safetensors", samples, TENSORS)
+    [problem] = bp.verify(tmp_path).problems
+    assert problem.message == "two tensors are called 'y'"
+    assert (problem.path, problem.sample) == (str(tmp_path / "b.safetensors"), 2)
+
+
+def test_a_zip_file_with_two_members_of_one_name(tmp_path):
+    path = save(tmp_path / "a.npz", [{"n": 1}], {"n": bp.Int()})
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("n.npy", archive.read("n.npy"))
+    assert [one.message for one in bp.verify(path).problems] == ["two members are called n.npy"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "options"),
+    [
+        ("npz", {}),
+        ("model.npz", {}),
+        ("zarr.zip", {"compression": "none"}),
+        ("zarr.zip", {"compression": "none", "zarr_format": 2}),
+        ("n5.zip", {"compression": "none"}),
+        ("pt", {}),
+    ],
+)
+def test_every_zip_file_keeps_the_checksums_of_its_members(suffix, options, tmp_path):
+    path = tmp_path / f"a.{suffix}"
+    schema = {"blob": bp.Bytes()}
+    if suffix in ("pt", "model.npz"):
+        schema = TENSORS
+    samples = (
+        [{"blob": b"SAMPLE-%d" % n} for n in range(9)] if "blob" in schema else [weight("w", b"SAMPLE-3")]
+    )
+    save(path, samples, schema, **options)
+    result = bp.verify(path)
+    assert (result.ok, "CRC of every ZIP member" in result.checks) == (True, True)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"SAMPLE-3", b"SAMPLE-X"))
+    with zipfile.ZipFile(path) as archive:
+        bad = archive.testzip()
+    [problem] = bp.verify(path).problems
+    assert problem.message == f"the checksum of {bad} is wrong"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections import OrderedDict
@@ -9,20 +10,24 @@ from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
-from .errors import OptionError
+from .errors import DataError, OptionError
 
 T = TypeVar("T")
 
 # For each reader; a quasi-random epoch wants as many chunks as its window has.
 MOST_BYTES = 256 << 20
 VARIABLE = "BATCHPLANT_CHUNK_CACHE"
+# Chunks whose damage is remembered.
+MOST_DAMAGED = 10_000
 
 
 class ChunkCache:
     """Values by key, at most ``most`` bytes of them; those that were not asked for longest go first.
 
     Safe from many threads, and empty again after a fork. Several threads that ask for one key at a time make
-    it once: the first makes it, the others wait. Who waits gets the exception too, and the next try is anew.
+    it once: the first makes it, the others wait. Who waits gets the exception too. That the bytes are damaged
+    is remembered, so that many samples of one chunk do not unpack it once each to hear the same; after any
+    other exception the next try is anew.
     ``most`` None: what the variable BATCHPLANT_CHUNK_CACHE says, else 256 MiB.
     """
 
@@ -35,6 +40,7 @@ class ChunkCache:
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._under_way: dict[Hashable, Future[Any]] = {}
+        self._damaged: dict[Hashable, DataError] = {}
         self.bytes = 0
         # How often a value was there, and how often it had to be made.
         self.found = self.made = 0
@@ -64,6 +70,9 @@ class ChunkCache:
                 self._values.move_to_end(key)
                 self.found += 1
                 return cast(T, self._values[key][0])
+            if key in self._damaged:
+                # Whoever catches it may write a place into it.
+                raise copy.copy(self._damaged[key])
             waited = self._under_way.get(key)
             if waited is None:
                 mine: Future[T] = Future()
@@ -75,7 +84,9 @@ class ChunkCache:
             taken = int(size(value))
         except BaseException as error:
             with self._lock:
-                self._is_awaited(key, mine)
+                same = self._is_awaited(key, mine)
+                if same and isinstance(error, DataError) and len(self._damaged) < MOST_DAMAGED:
+                    self._damaged[key] = copy.copy(error)
             mine.set_exception(error)
             # Else the exception would hold itself, and through its frames whatever make needed.
             del mine
@@ -110,6 +121,7 @@ class ChunkCache:
         with self._lock:
             self._values.clear()
             self._under_way.clear()
+            self._damaged.clear()
             self.bytes = 0
 
     def __len__(self) -> int:

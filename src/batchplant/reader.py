@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, overload
 
@@ -14,7 +16,7 @@ from . import _native
 from .codecs.arrow import table_of
 from .codecs.cells import decode_sample
 from .codecs.infer import infer_mask
-from .columns import I64, Columns, Ragged, Spans, end_within
+from .columns import I64, Columns, Ragged, Spans, end_within, masked
 from .errors import (
     BatchplantError,
     DataError,
@@ -89,6 +91,10 @@ class Reader:
         """What is wrong with the structure, beyond what reading every sample would find."""
         return iter(())
 
+    def own_checks(self) -> tuple[str, ...]:
+        """The checksums of the format's own that ``verify`` compares, in words: ``CRC of every record``."""
+        return ()
+
     def close(self) -> None:
         """Let go of files."""
 
@@ -98,8 +104,11 @@ class Reader:
         return self.length
 
     def read(self, indices: Any, fields: Iterable[str] | None = None) -> Columns:
-        """The encoded cells of samples; negative numbers count from the end."""
-        return self._read(self._check(indices), self._names(fields))
+        """The encoded cells of samples; negative numbers count from the end.
+
+        A column of numbers is an array; where some may be missing it is Masked: ``values`` and ``mask``.
+        """
+        return masked(self.schema, self._read(self._check(indices), self._names(fields)))
 
     def spans(self, field: str, indices: Any = None) -> Spans | None:
         """Where the cells of a field lie in files, or None: then there is only ``read``."""
@@ -107,10 +116,12 @@ class Reader:
         return self._spans(field, np.arange(len(self)) if indices is None else self._check(indices))
 
     def scan(self, size: int = 1024, fields: Iterable[str] | None = None) -> Iterator[Columns]:
-        """All samples in order, ``size`` at a time."""
-        names = self._names(fields)
+        """All samples in order, ``size`` at a time. Arrays may lie in the file: copy them to change them."""
+        return (masked(self.schema, columns) for columns in self._in_order(size, self._names(fields)))
+
+    def _in_order(self, size: int, fields: tuple[str, ...]) -> Iterator[Columns]:
         for start in range(0, len(self), size):
-            yield self._read(np.arange(start, min(start + size, len(self))), names)
+            yield self._read(np.arange(start, min(start + size, len(self))), fields)
 
     @overload
     def __getitem__(self, index: slice) -> Reader: ...
@@ -176,11 +187,42 @@ class Reader:
     def verify_each(self, rows: Iterable[int]) -> Iterator[Problem]:
         """The damaged cells among these samples, read one by one."""
         for row in rows:
-            for name in self.schema:
+            # Asked for no field first: a record may be damaged as a whole.
+            for fields in ([], *([name] for name in self.schema)):
                 try:
-                    self.read([row], [name])
+                    self.read([row], fields)
                 except DataError as error:
-                    yield Problem.of(error.at(path=self.path, sample=int(row), field=name))
+                    error.at(path=self.path, field=fields[0] if fields else None)
+                    yield dataclasses.replace(Problem.of(error), sample=int(row))
+                    if not fields:
+                        break
+
+    def read_sound(self, rows: I64, problems: list[Problem], most: int) -> tuple[I64, Columns | None]:
+        """Those of these samples that can be read, and their cells.
+
+        What is wrong with the others goes to ``problems``; when those are ``most``, the rest is left unread.
+        """
+        parts: list[Columns] = []
+        good: list[I64] = []
+        at, step = 0, len(rows)
+        while at < len(rows) and len(problems) < most:
+            some = rows[at : at + step]
+            try:
+                parts.append(self.read(some))
+                good.append(some)
+            except DataError as error:
+                if len(some) > 1:
+                    # One by one; as long as they are sound, more and more of them.
+                    step = 1
+                    continue
+                here = dataclasses.replace(Problem.of(error.at(path=self.path)), sample=int(some[0]))
+                problems += list(self.verify_each(some)) or [here]
+            else:
+                step *= 2
+            at += len(some)
+        if not parts:
+            return np.empty(0, dtype=np.int64), None
+        return np.concatenate(good), Columns.concat(parts)
 
     def verify(self) -> Iterator[Problem]:
         """Everything that is wrong with structure and bounds, every damaged sample by name."""
@@ -191,11 +233,9 @@ class Reader:
         sizes, end = self.sizes(), 0
         while end < len(self):
             start, end = end, end_within(sizes, end, min(256, len(self) - end), VERIFY_BYTES)
-            rows = range(start, end)
-            try:
-                self.read(rows)
-            except DataError:
-                yield from self.verify_each(rows)
+            problems: list[Problem] = []
+            self.read_sound(np.arange(start, end), problems, sys.maxsize)
+            yield from problems
 
     def __enter__(self) -> Self:
         return self
@@ -294,6 +334,22 @@ class View(Reader):
 
     def facts(self) -> dict[str, Any]:
         return self.base.facts()
+
+    def _verify(self) -> Iterator[Problem]:
+        """What is wrong with the whole, and with those samples and fields that are seen here."""
+        rows: dict[int, list[int]] = {}
+        for row, sample in enumerate(() if self.indices is None else self.indices.tolist()):
+            rows.setdefault(sample, []).append(row)
+        for problem in self.base._verify():
+            if problem.field is not None and problem.field not in self.schema:
+                continue
+            if problem.sample is None or self.indices is None:
+                yield problem
+            else:
+                yield from (dataclasses.replace(problem, sample=row) for row in rows.get(problem.sample, ()))
+
+    def own_checks(self) -> tuple[str, ...]:
+        return self.base.own_checks()
 
     def close(self) -> None:
         self.base.close()

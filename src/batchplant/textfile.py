@@ -1,9 +1,9 @@
 """Files of text whose rows are samples: what CSV and JSON share.
 
 One pass over a file finds where its rows begin, which of them are bad, and what their cells could be; the
-index remembers that. A row that is asked for is parsed where it lies. GZIP files are read from seek points,
-Zstandard files are unpacked once. The schema stands in ``NAME.schema.json`` where we wrote the file; else the
-fields are what the pass over all rows says.
+index remembers that. A row that is asked for is parsed where it lies. GZIP files are read from seek points;
+Zstandard files, and text that is no UTF-8, are unpacked or recoded once. The schema stands in
+``NAME.schema.json`` where we wrote the file; else the fields are what the pass over all rows says.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from . import index
-from .codecs import text
+from . import gzip_source, index
+from .codecs import encodings, text
 from .columns import I64, U8, Columns
 from .errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
-from .gzip_source import CachedSource, GzipSource, inflate, is_zstd, kind_of, unpack, zstd_compress
+from .gzip_source import CachedSource, GzipSource, inflate, is_zstd, kept, kind_of, unpack, zstd_compress
 from .reader import Reader
 from .records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
 from .schema import Field, Schema
@@ -32,7 +32,7 @@ BLOCK_BYTES = 8 << 20
 BOM = b"\xef\xbb\xbf"
 # What native/text.hpp calls a reason.
 REASONS = {
-    1: "the bytes are no UTF-8",
+    1: f"the bytes are no UTF-8; {encodings.HINT}",
     3: "a quote is never closed",
     4: "something stands between a closing quote and the next field",
     5: "this is no JSON",
@@ -61,7 +61,7 @@ class Content:
         # Known after a pass.
         self.size = 0
 
-    def _pieces(self) -> Iterator[U8]:
+    def pieces(self) -> Iterator[U8]:
         if self._packed:
             yield from inflate(self._source, "gzip", self._report)
             return
@@ -73,7 +73,7 @@ class Content:
         if not self._packed:
             return self._source.view(0, min(size, self._source.size))
         found: list[U8] = [np.empty(0, dtype=np.uint8)]
-        for piece in self._pieces():
+        for piece in self.pieces():
             found.append(piece)
             if sum(map(len, found)) >= size:
                 break
@@ -101,7 +101,7 @@ class Content:
 
     def _scan_packed(self, scanner: Scanner, start: int) -> None:
         at, skip, waiting, have = start, start, [np.empty(0, dtype=np.uint8)], 0
-        for piece in self._pieces():
+        for piece in self.pieces():
             self.size += len(piece)
             piece, skip = piece[skip:], max(0, skip - len(piece))
             waiting.append(piece)
@@ -125,6 +125,8 @@ class TextReader(Reader):
 
     source: Source
     note: Note | None
+    # That of the file, where it is not UTF-8.
+    encoding: str | None
     # How the schema was found: given, beside or inferred.
     _origin: str
 
@@ -144,10 +146,13 @@ class TextReader(Reader):
 
     # -- what it gets ----------------------------------------------------------------------------------
 
-    def _load(self, path: str, kind: str, mode: str, bad_rows: str) -> index.Facts:
+    def _load(
+        self, path: str, kind: str, mode: str, bad_rows: str, encoding: str | None, version: int = 1
+    ) -> index.Facts:
         """Open the file and scan it, or take what an earlier scan found."""
         if bad_rows not in BAD_ROWS:
             raise OptionError(f"bad_rows is raise or skip, not {bad_rows!r}")
+        given = encodings.checked(encoding)
         self.path = path
         self.source = packed = open_source(path)
         try:
@@ -156,6 +161,11 @@ class TextReader(Reader):
             self.compression = "gzip" if gzipped else "zstd" if is_zstd(head) else None
             if self.compression == "zstd":
                 self.source = unpack(packed, "zstd")
+            stored = Content(packed if gzipped else self.source, gzipped, lambda done: None)
+            self.encoding = given or encodings.marked(stored.head(4).tobytes())
+            if self.encoding is not None:
+                self.source = kept(path, encodings.to_utf8(stored.pieces(), self.encoding))
+                gzipped = False
 
             def build(source: Source, report: index.Report) -> tuple[index.Arrays, index.Facts]:
                 content = Content(source if gzipped else self.source, gzipped, report)
@@ -166,7 +176,8 @@ class TextReader(Reader):
                     arrays["points"] = GzipSource(source, content.size).points()
                 return arrays, facts
 
-            found = index.load(packed, kind, build, mode=mode)
+            how = kind if given is None else f"{kind} {given}"
+            found = index.load(packed, how, build, mode=mode, version=version)
             size = int(found.facts["size"])
             if gzipped:
                 self.source = CachedSource(GzipSource(packed, size, found.arrays["points"]))
@@ -274,11 +285,18 @@ class TextReader(Reader):
         return [Problem.of(self._bad_row(number)) for number in range(len(self._bad))]
 
     def facts(self) -> dict[str, Any]:
-        found = {"compression": self.compression or "none", "schema": self._origin}
+        found: dict[str, Any] = {"compression": self.compression or "none", "schema": self._origin}
+        if self.encoding is not None:
+            found["encoding"] = self.encoding
         return {**found, "bad rows left out": len(self._bad)} if len(self._bad) else found
+
+    def own_checks(self) -> tuple[str, ...]:
+        return (gzip_source.CHECKED,) if self.compression == "gzip" else ()
 
     def _verify(self) -> Iterator[Problem]:
         """A cut between two rows leaves a sound file; only the side-car knows."""
+        if self.compression == "gzip":
+            gzip_source.check_gzip(self.path)
         if self.note is None:
             return
         if self.note.samples not in (None, self.length):

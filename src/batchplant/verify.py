@@ -4,39 +4,59 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import checksums
 from .codecs.cells import cell_bytes, decode_cell
 from .columns import I64, Column, Columns, Ragged, column_runs, end_within
-from .errors import BatchplantError, DamagedError, DataError, Problem
+from .errors import BatchplantError, DamagedError, DataError, OptionError, Problem
 from .reader import Reader, View
 from .registry import open as open_reader
-from .schema import Audio, Field, Video
+from .schema import Audio, Field, Schema, Video
 from .shards import Concat
+from .tensors.kinds import is_tensors, text_of
 
 STEP = 256
 STEP_BYTES = 64 << 20
+# A file that has more problems is of no use, and each takes as long as many sound samples.
+MOST = 10_000
+# So many cells that differ tell that two datasets are not the same.
+DIFFERENCES = 100
 
 Progress = Callable[[int, int], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """What verify looked at and what it found."""
+    """What verify looked at and what it found. ``remarks``: what it did not look at, one sentence each."""
 
     path: str
     samples: int
     checks: tuple[str, ...]
     problems: list[Problem]
+    remarks: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
         return not self.problems
+
+
+class _Sums(NamedTuple):
+    """The checksums of some fields, and for every sample the version of the side-car that they come from."""
+
+    fields: list[str]
+    sums: checksums.Sums
+    versions: I64
+
+    def chosen(self, names: Iterable[str], rows: I64 | slice = slice(None)) -> _Sums:
+        kept = [name for name in names if name in self.fields]
+        columns = [self.fields.index(name) for name in kept]
+        return _Sums(kept, self.sums[rows][:, columns], self.versions[rows])
 
 
 def verify(
@@ -47,48 +67,67 @@ def verify(
     format: str | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
+    most: int | None = MOST,
+    differences: int | None = DIFFERENCES,
     **options: Any,
 ) -> Verification:
     """Check every sample and name every problem.
 
-    Structure, bounds and checksums (the format's own, or a ``.crc`` side-car) always; ``decode`` also
-    decodes every cell; ``against`` proves cell by cell that another dataset holds the same.
+    Structure, bounds and checksums (the format's own, and a ``.crc`` side-car) always; ``decode`` also
+    decodes every cell; ``against`` proves cell by cell that another dataset holds the same. ``most``: stop
+    after so many problems; ``differences``: compare no further after so many cells that differ; None: never.
+    The ``sample`` of a problem is its number in what is verified, counted through all shards.
     """
+    most, differences = _limit("most", most), _limit("differences", differences)
     path = source.path if isinstance(source, Reader) else str(source)
     try:
         reader = source if isinstance(source, Reader) else open_reader(source, format=format, **options)
     except DamagedError as error:
         return Verification(path, 0, ("structure",), [Problem.of(error)])
-    checks = ["structure", "bounds"]
-    problems = list(_structure(reader))
+    checks = ["structure", "bounds", *reader.own_checks()]
+    problems: list[Problem] = []
+    for problem in _structure(reader):
+        problems.append(problem)
+        if len(problems) >= most:
+            break
     sums = _side_car(reader, problems)
     checks += ["checksums"] if sums is not None else []
     checks += ["decode"] if decode else []
-    other = None
+    comparison = None
     if against is not None:
-        other = against if isinstance(against, Reader) else open_reader(against)
-        checks.append(f"against {other.path}")
-        problems += _shape_differs(reader, other)
+        comparison = _Comparison(reader, against, differences)
+        checks.append(f"against {comparison.other.path}")
+        problems += comparison.shape_differs()
+    end = 0
     with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
-        step = _step(reader)
-        sizes, end = reader.sizes(), 0
-        while end < len(reader):
+        step, sizes = _step(reader), reader.sizes()
+        while end < len(reader) and len(problems) < most:
             start, end = end, end_within(sizes, end, min(step, len(reader) - end), STEP_BYTES)
-            rows, columns = _read(reader, np.arange(start, end), problems)
+            rows, columns = reader.read_sound(np.arange(start, end), problems, most)
             if columns is not None:
                 if sums is not None:
-                    problems += _wrong_sums(reader, columns, rows, *sums)
+                    problems += _wrong_sums(reader, columns, rows, sums)
                 if decode:
                     jobs = [
                         pool.submit(_undecodable, reader, columns, row, int(number))
                         for row, number in enumerate(rows)
                     ]
                     problems += [problem for job in jobs for problem in job.result()]
-                if other is not None:
-                    problems += _differences(reader, other, columns, rows)
+                if comparison is not None:
+                    problems += comparison.differences(columns, rows, most)
             if progress is not None:
                 progress(end, len(reader))
-    return Verification(reader.path, len(reader), tuple(checks), problems)
+    remarks = [] if comparison is None else list(comparison.remarks())
+    if len(problems) >= most:
+        del problems[most:]
+        remarks.append(f"it stopped after {most:,} problems, near sample {end:,} of {len(reader):,}")
+    return Verification(reader.path, len(reader), tuple(checks), problems, tuple(remarks))
+
+
+def _limit(name: str, given: int | None) -> int:
+    if given is not None and given < 1:
+        raise OptionError(f"{name} is at least 1, or None for no limit, not {given}")
+    return sys.maxsize if given is None else given
 
 
 def _step(reader: Reader) -> int:
@@ -96,7 +135,7 @@ def _step(reader: Reader) -> int:
     if reader.sizes() is not None:
         return STEP
     rows = np.arange(min(4, len(reader)))
-    columns = _read(reader, rows, [])[1]
+    columns = reader.read_sound(rows, [], sys.maxsize)[1]
     size = sum(int(column_runs(column)[2].clip(0).sum()) for column in (columns or {}).values())
     return int(np.clip(STEP_BYTES * len(rows) // max(size, 1), 1, STEP))
 
@@ -104,65 +143,105 @@ def _step(reader: Reader) -> int:
 def _structure(reader: Reader) -> Iterator[Problem]:
     try:
         yield from reader._verify()
+        if is_tensors(reader.schema):
+            yield from _same_names(reader)
     except DataError as error:
         yield Problem.of(error.at(path=reader.path))
 
 
-def _side_car(reader: Reader, problems: list[Problem]) -> tuple[list[str], checksums.Sums] | None:
+def _same_names(reader: Reader) -> Iterator[Problem]:
+    """Tensors that have the name of another."""
+    seen: set[str] = set()
+    row = 0
+    for columns in reader.scan(4096, ["name"]):
+        for at in range(columns.rows):
+            name = text_of(columns["name"], at)
+            if name in seen:
+                yield Problem(f"two tensors are called {name[:200]!r}", _place(reader, row), row, "name")
+            seen.add(name)
+            row += 1
+
+
+def _place(reader: Reader, row: int) -> str:
+    """The file of a dataset that a sample is in."""
+    if isinstance(reader, View):
+        return _place(reader.base, int(reader._rows(np.array([row]))[0]))
+    return reader.part_of(row).path if isinstance(reader, Concat) else reader.path
+
+
+def _side_car(reader: Reader, problems: list[Problem]) -> _Sums | None:
     """The checksums beside a dataset; of shards only when every one has its own."""
     if isinstance(reader, View):
         found = _side_car(reader.base, problems)
-        return None if found is None else _chosen(found, list(reader.schema), reader.indices)
+        rows = slice(None) if reader.indices is None else reader.indices
+        return None if found is None else found.chosen(reader.schema, rows)
     if isinstance(reader, Concat):
-        fields, parts = list(reader.schema), [_side_car(one, problems) for one in reader.readers]
-        known = [_chosen(part, fields)[1] for part in parts if part is not None]
-        return (fields, np.concatenate(known)) if len(known) == len(parts) else None
+        parts = [_side_car(one, problems) for one in reader.readers]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        names = [name for name in reader.schema if all(name in part.fields for part in known)]
+        known = [part.chosen(names) for part in known]
+        sums, versions = (
+            np.concatenate(one) for one in zip(*((p.sums, p.versions) for p in known), strict=True)
+        )
+        return _Sums(names, sums, versions)
     try:
-        found = checksums.load(reader.path)
+        found_here = checksums.load(reader.path)
     except DamagedError as error:
         problems.append(Problem.of(error))
         return None
-    if found is not None and (len(found[1]) != len(reader) or set(found[0]) != set(reader.schema)):
-        message = (
-            f"the checksums are of {len(found[1])} samples of {', '.join(found[0])}, not of this dataset"
-        )
-        problems.append(Problem(message, reader.path + checksums.SUFFIX))
+    if found_here is None:
         return None
-    return found
+    fields, sums, schema, version = found_here
+    beside = reader.path.rstrip("/") + checksums.SUFFIX
+    if len(sums) != len(reader):
+        message = f"the checksums are of {len(sums)} samples, and there are {len(reader)}"
+        problems.append(Problem(message, beside))
+        return None
+    given = _without_options(reader)
+    if given is not None and (changed := _changed(given, fields, schema)):
+        problems.append(Problem(f"since the checksums were taken, the fields changed: {changed}", beside))
+    # What an option makes of a field has other bytes.
+    same = [
+        name
+        for name in fields
+        if name in reader.schema and (schema is None or schema[name] == reader.schema[name])
+    ]
+    return _Sums(fields, sums, np.full(len(sums), version)).chosen(same) if same else None
 
 
-def _chosen(
-    found: tuple[list[str], checksums.Sums], names: list[str], rows: I64 | None = None
-) -> tuple[list[str], checksums.Sums]:
-    sums = found[1][:, [found[0].index(name) for name in names]]
-    return names, sums if rows is None else sums[rows]
-
-
-def _read(reader: Reader, rows: I64, problems: list[Problem]) -> tuple[I64, Columns | None]:
-    """The samples among these that can be read, and their cells."""
+def _without_options(reader: Reader) -> Schema | None:
+    """The schema of a dataset when no option says what its fields are; None where that cannot be told."""
+    args, options = reader._made_with
+    if not options:
+        return reader.schema
     try:
-        return rows, reader.read(rows)
-    except DataError:
-        parts, good = [], []
-    for row in rows:
-        try:
-            parts.append(reader.read([row]))
-            good.append(row)
-        except DataError as error:
-            here = Problem.of(error.at(path=reader.path, sample=int(row)))
-            problems += list(reader.verify_each([row])) or [here]
-    return np.array(good, dtype=np.int64), Columns.concat(parts) if parts else None
+        with type(reader)(*args) as plain:
+            return plain.schema
+    except BatchplantError:
+        return None
 
 
-def _wrong_sums(
-    reader: Reader, columns: Columns, rows: I64, fields: list[str], sums: checksums.Sums
-) -> Iterator[Problem]:
-    found = checksums.of_columns(fields, columns)
-    for row, column in np.argwhere(found != sums[rows]):
-        sample, name = int(rows[row]), fields[column]
-        spans = reader.spans(name, [sample])
-        offset = None if spans is None else int(spans.start[0])
-        yield Problem("the checksum is wrong", reader.path, sample, name, offset)
+def _changed(now: Schema, fields: list[str], then: Schema | None) -> str:
+    """How a schema differs from that of which checksums were taken; empty where it does not."""
+    said = [f"{name!r} is new" for name in now if name not in fields]
+    said += [f"{name!r} is gone" for name in fields if name not in now]
+    for name, field in () if then is None else then.items():
+        if name in now and now[name] != field:
+            said.append(f"{name!r} is {now[name]!s:.200} and was {field!s:.200}")
+    return ", ".join(said)
+
+
+def _wrong_sums(reader: Reader, columns: Columns, rows: I64, known: _Sums) -> Iterator[Problem]:
+    for version in np.unique(known.versions[rows]).tolist():
+        here = known.versions[rows] == version
+        found = checksums.of_columns(known.fields, columns, version)
+        for row, column in np.argwhere((found != known.sums[rows]) & here[:, None]):
+            sample, name = int(rows[row]), known.fields[column]
+            spans = reader.spans(name, [sample])
+            offset = None if spans is None else int(spans.start[0])
+            yield Problem("the checksum is wrong", _place(reader, sample), sample, name, offset)
 
 
 def _undecodable(reader: Reader, columns: Columns, row: int, sample: int) -> list[Problem]:
@@ -174,31 +253,54 @@ def _undecodable(reader: Reader, columns: Columns, row: int, sample: int) -> lis
             if isinstance(field, Audio | Video) and hasattr(value, "check"):
                 value.check()
         except BatchplantError as error:
-            found.append(Problem.of(error.at(path=reader.path, sample=sample, field=name)))
+            found.append(Problem.of(error.at(path=_place(reader, sample), sample=sample, field=name)))
     return found
 
 
-def _shape_differs(reader: Reader, other: Reader) -> Iterator[Problem]:
-    if len(reader) != len(other):
-        yield Problem(f"it has {len(reader)} samples, and {other.path} has {len(other)}", reader.path)
-    if set(reader.schema) != set(other.schema):
-        mine, yours = ", ".join(reader.schema), ", ".join(other.schema)
-        yield Problem(f"its fields are {mine}, and those of {other.path} are {yours}", reader.path)
+class _Comparison:
+    """Cell by cell with another dataset, up to a number of cells that differ."""
 
+    def __init__(self, reader: Reader, against: Any, most: int) -> None:
+        self.reader, self._most = reader, most
+        self.other = against if isinstance(against, Reader) else open_reader(against)
+        self._fields = [name for name in reader.schema if name in self.other.schema]
+        self._found = self._compared = 0
 
-def _differences(reader: Reader, other: Reader, columns: Columns, rows: Any) -> Iterator[Problem]:
-    rows = rows[rows < len(other)]
-    fields = [name for name in reader.schema if name in other.schema]
-    try:
-        theirs = other.read(rows, fields)
-    except DataError as error:
-        yield Problem.of(error.at(path=other.path))
-        return
-    for name in fields:
-        pair = (reader.schema[name], columns[name]), (other.schema[name], theirs[name])
-        for row, number in enumerate(rows):
-            if not _same(*pair, row):
-                yield Problem(f"it differs from {other.path}", reader.path, int(number), name)
+    def shape_differs(self) -> Iterator[Problem]:
+        mine, other = self.reader, self.other
+        if len(mine) != len(other):
+            yield Problem(f"it has {len(mine)} samples, and {other.path} has {len(other)}", mine.path)
+        if set(mine.schema) != set(other.schema):
+            these, those = ", ".join(mine.schema), ", ".join(other.schema)
+            yield Problem(f"its fields are {these}, and those of {other.path} are {those}", mine.path)
+
+    def differences(self, columns: Columns, rows: I64, most: int) -> Iterator[Problem]:
+        if self._found >= self._most:
+            return
+        asked = rows[rows < len(self.other)]
+        damaged: list[Problem] = []
+        numbers, theirs = self.other.read_sound(asked, damaged, most)
+        yield from damaged
+        if theirs is None:
+            return
+        mine = columns.take(np.searchsorted(rows, numbers))
+        for row, number in enumerate(numbers.tolist()):
+            self._compared = number + 1
+            for name in self._fields:
+                pair = (self.reader.schema[name], mine[name]), (self.other.schema[name], theirs[name])
+                if not _same(*pair, row):
+                    self._found += 1
+                    where = _place(self.reader, number)
+                    yield Problem(f"it differs from {self.other.path}", where, number, name)
+            if self._found >= self._most:
+                return
+
+    def remarks(self) -> Iterator[str]:
+        """That it was given up, where it was."""
+        if self._found >= self._most and self._compared < min(len(self.reader), len(self.other)):
+            samples = f"the first {self._compared:,} samples" if self._compared > 1 else "the first sample"
+            where = f"{self.other.path} in {self._found:,} cells of {samples}"
+            yield f"it differs from {where}; the rest was not compared"
 
 
 def _same(mine: tuple[Field, Column], theirs: tuple[Field, Column], row: int) -> bool:

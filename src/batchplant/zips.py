@@ -30,6 +30,8 @@ DOS_DATE = 0x21
 # Sizes and offsets from here on need the 64-bit fields.
 LARGE = 0xFFFFFFFF
 UTF8 = 0x800
+# What `verify` calls the checksums of an archive.
+CHECKED = "CRC of every ZIP member"
 
 
 class ZipMembers:
@@ -39,12 +41,14 @@ class ZipMembers:
         self._source = source
         try:
             with zipfile.ZipFile(source.file()) as archive:
-                self.infos = {one.filename: one for one in archive.infolist()}
+                every = archive.infolist()
+                self.infos = {one.filename: one for one in every}
                 self.comment = archive.comment
         except BatchplantError:
             raise
         except ZIP_ERRORS as error:
             raise DamagedError(f"not a ZIP file: {error}", path=source.path) from None
+        self._repeated = [one for one in every if one is not self.infos[one.filename]]
         # zipfile takes what is there of a comment.
         end = source.size - 22 - len(self.comment)
         tail = source.view(end, 22).tobytes() if end >= 0 else b""
@@ -115,7 +119,9 @@ class ZipMembers:
         return np.frombuffer(unpacked, dtype=np.uint8)
 
     def problems(self, path: str) -> Iterator[Problem]:
-        """ZIP keeps a CRC-32 of every member; those that are wrong."""
+        """ZIP keeps a CRC-32 of every member; those that are wrong, and names that stand there twice."""
+        for one in self._repeated:
+            yield Problem(f"two members are called {one.filename}", path, offset=one.header_offset)
         for name, member in self.infos.items():
             try:
                 if zlib.crc32(self.view(name).data) != member.CRC:

@@ -164,6 +164,8 @@ def test_a_model_in_several_files(tmp_path):
     with bp.open(index) as reader:
         assert [one["name"] for one in reader] == ["b", "a"]
         assert reader.facts()["files"] == 2
+    with bp.open(tmp_path) as reader:
+        assert [one["name"] for one in reader] == ["b", "a"]
     assert bp.verify(index).problems == []
     index.write_text(json.dumps({"weight_map": {"z": "pytorch_model-1.pt"}}))
     with pytest.raises(bp.DamagedError, match="no tensor 'z'"):

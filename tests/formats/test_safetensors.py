@@ -128,6 +128,10 @@ def test_a_model_in_several_files(tmp_path):
         assert reader.facts()["files"] == 2
         assert len(reader.spans("data").files) == 2
     assert bp.verify(index).problems == []
+    # A folder, a glob or a list of all of them: every tensor comes once, through the index.
+    for every in (tmp_path, f"{tmp_path}/*", sorted(tmp_path.iterdir())):
+        with bp.open(every) as reader:
+            assert [one["name"] for one in reader] == ["a", "b", "c"]
     bp.convert(index, tmp_path / "whole.safetensors")
     assert bp.verify(tmp_path / "whole.safetensors", against=str(index)).problems == []
     os.rename(tmp_path / "model-00002-of-00002.safetensors", tmp_path / "elsewhere")

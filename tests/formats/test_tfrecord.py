@@ -33,8 +33,6 @@ class Records(FormatSuite):
     format = "tfrecord"
     suffix = ".tfrecord"
     golden = GOLDEN
-    # There is no count of the records anywhere: a file that ends behind one is a whole file.
-    notices_cuts = False
 
     def test_checksums_find_a_flipped_bit(self, tmp_path):
         """The format's own checksum is of the record, and does not tell which field it was."""
@@ -58,7 +56,6 @@ class TestSuite(Records):
 class TestGzip(Records):
     suffix = ".tfrecord.gz"
     in_place = False
-    notices_cuts = True
 
 
 class TestZlib(Records):

@@ -27,6 +27,11 @@ MAPPING_COST = 64 << 10
 CHUNK_MOST = 1 << 40
 # Files of an array that are kept mapped.
 FILES_MOST = 4096
+# Packings that keep a checksum.
+SUMS = {
+    "crc32c": "CRC", "crc32": "CRC", "gzip": "CRC", "bzip2": "CRC", "bz2": "CRC", "zlib": "Adler-32",
+    "adler32": "Adler-32", "fletcher32": "Fletcher-32", "jenkins_lookup3": "checksum",
+}  # fmt: skip
 
 
 class Place(NamedTuple):
@@ -61,6 +66,8 @@ class Grid:
     cropped: bool = False
     # Chunks of samples in one file.
     per_file: int = 1
+    # Whether the table of a file of several chunks has a checksum.
+    summed: bool = False
     # Whether a missing chunk is one of fill values, or damage.
     may_miss: bool = True
 
@@ -301,6 +308,12 @@ class Grid:
                 begin[members] += blob.start
         begin[counts <= 0] = 0
         return list(files), file, begin, counts * self.width
+
+    def own_checks(self) -> list[str]:
+        """The checksums that its chunks have, as `verify` names them."""
+        words = self.packing.replace("numcodecs.", "").split()
+        found = [f"{said} of every chunk" for word, said in SUMS.items() if word in words]
+        return [*found, "CRC of every shard's table"] if self.summed else found
 
     def said(self) -> str:
         """For `info`."""

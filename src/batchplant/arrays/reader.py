@@ -217,7 +217,12 @@ class GridReader(Reader):
             if part in ("", VALUES)
         }
 
+    def own_checks(self) -> tuple[str, ...]:
+        kept = [one for grid in self.parts.values() for one in grid.own_checks()]
+        return tuple(dict.fromkeys([*self.store.own_checks, *kept]))
+
     def _verify(self) -> Iterator[Problem]:
+        yield from self.store.problems()
         yield from self._differing()
         for (name, part), grid in self.parts.items():
             if part == OFFSETS:

@@ -34,6 +34,8 @@ PACKED_BYTES = 1 << 20
 # Nothing has to be unpacked: few files.
 PLAIN_BYTES = 64 << 20
 IN_MEMORY = 256 << 20
+# The table of a shard has 16 bytes for each.
+MOST_CHUNKS = 1 << 20
 
 
 @dataclasses.dataclass
@@ -149,6 +151,10 @@ class GridWriter(Writer):
         for name, given in (("chunk_samples", chunk_samples), ("chunks_per_shard", chunks_per_file)):
             if given is not None and (type(given) is not int or given < 1):
                 raise OptionError(f"{name} is a number from 1 on, not {given!r}", path=path)
+        if chunks_per_file > MOST_CHUNKS:
+            raise OptionError(
+                f"chunks_per_shard is at most {MOST_CHUNKS:,}, not {chunks_per_file:,}", path=path
+            )
         self.style = style
         auto = compression == "auto"
         kind = "zstd" if auto else compression

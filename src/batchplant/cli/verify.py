@@ -5,14 +5,14 @@ examples:
   batchplant verify train.beton --decode           (also decode every cell)
   batchplant verify train.beton --against photos/  (prove that both hold the same)
 
-Structure, bounds and checksums (the format's own, or a .crc side-car) are always checked.
+Structure, bounds and checksums (the format's own, and a .crc side-car) are always checked.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from ..verify import verify
+from ..verify import MOST, verify
 from .terminal import add_source, parse_options, print_json, progress_bar
 
 SHOWN = 50
@@ -22,6 +22,14 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     parser.add_argument("--decode", action="store_true", help="also decode every cell")
     parser.add_argument("--against", metavar="OTHER", help="compare cell by cell with another dataset")
+    parser.add_argument(
+        "--differences", type=int, metavar="N", default=20,
+        help="compare no further after N cells that differ (default: 20; 0: compare all)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--most", type=int, metavar="N", default=MOST,
+        help=f"stop after N problems (default: {MOST:,}; 0: never)",
+    )  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N", help="decoding threads (default: all cores)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
@@ -31,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     with progress_bar("verifying", quiet=args.quiet or args.json) as progress:
         found = verify(
             source, decode=args.decode, against=args.against, format=args.format, workers=args.workers,
-            progress=progress, **parse_options(args.option),
+            progress=progress, most=args.most or None, differences=args.differences or None,
+            **parse_options(args.option),
         )  # fmt: skip
     if args.json:
         problems = [vars(one) for one in found.problems]
@@ -42,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
                 "samples": found.samples,
                 "checks": found.checks,
                 "problems": problems,
+                "remarks": found.remarks,
             }
         )
         return 0 if found.ok else 1
@@ -52,4 +62,6 @@ def run(args: argparse.Namespace) -> int:
     count = len(found.problems)
     verdict = "ok" if found.ok else f"{count} problem{'s' if count > 1 else ''}"
     print(f"{found.path}: {verdict} ({found.samples:,} samples; checked {', '.join(found.checks)})")
+    for remark in found.remarks:
+        print(f"  note: {remark}")
     return 0 if found.ok else 1

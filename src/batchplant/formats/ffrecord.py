@@ -14,8 +14,8 @@ as MessagePack, with its schema in ``NAME.ffr.schema.json`` beside it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -139,15 +139,9 @@ class FFRecordReader(RecordReader):
             offset=int(self.offsets[sample]),
         )
 
-    def verify_each(self, rows: Iterable[int]) -> Iterator[Problem]:
-        """A checksum is one of the whole sample: it is named once, and not once for each field."""
-        for row in rows:
-            try:
-                self._found(np.array([row]), check=True)
-            except DamagedError as error:
-                yield Problem.of(error.at(path=self.path, sample=int(row)))
-            else:
-                yield from super().verify_each([row])
+    def own_checks(self) -> tuple[str, ...]:
+        samples = ("CRC of every sample",) if self._check_sums else ()
+        return (*samples, "CRC of the header") if self.header_sum else samples
 
     def facts(self) -> dict[str, Any]:
         return {"header_checksum": bool(self.header_sum), "checked": self._check_sums}
@@ -163,6 +157,8 @@ def _warn_once(path: str) -> None:
 
 class FFRecordWriter(RecordWriter):
     """Writes .ffr files."""
+
+    count_inside: ClassVar[bool] = True
 
     def __init__(self, path: str, schema: Schema, options: WriteOptions) -> None:
         # Where the number of samples is known, the header's room is left free, and no byte moves again.

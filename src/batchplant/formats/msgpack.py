@@ -27,9 +27,9 @@ from ..codecs.infer import infer_image
 from ..codecs.msgpack import BOOLEAN, as_array, extension_of
 from ..codecs.sample import key_of, pack
 from ..columns import I64, U8, Columns, Ragged
-from ..errors import BatchplantError, DamagedError, DecodeError, OptionError, SchemaError
+from ..errors import BatchplantError, DamagedError, DecodeError, OptionError, Problem, SchemaError
 from ..format import Format
-from ..gzip_source import GzipSource, inflate, kind_of
+from ..gzip_source import CHECKED, GzipSource, check_gzip, inflate, kind_of
 from ..records import GivenSchema, Note, RecordReader, RecordWriter, given_schema
 from ..schema import EVERY_KIND, Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
 from ..storage import Source, open_source
@@ -130,6 +130,14 @@ class MsgpackReader(RecordReader):
                 f" (the fields were inferred from {self._looked_at} records; say what they are with schema)"
             )
         return super()._placed(error, indices, at, starts)
+
+    def own_checks(self) -> tuple[str, ...]:
+        return (CHECKED,) if self._gzip else ()
+
+    def _verify(self) -> Iterator[Problem]:
+        if self._gzip:
+            check_gzip(self.path)
+        yield from super()._verify()
 
     def facts(self) -> dict[str, Any]:
         return {

@@ -7,6 +7,7 @@ for each of its names. The file is mapped; rows in C order and native byte order
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -115,6 +116,12 @@ class NpyWriter(Writer):
             for name, field in self.schema.items()
             if isinstance(field, Int) and field.names
         ]
+
+    def kept_schema(self) -> Schema:
+        return Schema(
+            (name, dataclasses.replace(field, names=None) if isinstance(field, Int) else field)
+            for name, field in self.schema.items()
+        )
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         cells = {name: field.cell for name, field in self.schema.items() if field.cell is not None}

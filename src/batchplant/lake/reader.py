@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from ..codecs import arrow
+from ..codecs.arrow.infer import is_whole_list
 from ..codecs.arrow.types import is_binary, is_file_struct
 from ..columns import I64, Columns, starts_of
 from ..errors import BatchplantError, DamagedError, NotFoundError, OptionError
 from ..schema import Field, Schema
 from ..tables import ParquetPart, TableReader
+from ..tables.parquet import CHECKED
 
 # What is looked at to see what bytes are.
 SAMPLE_FILES, SAMPLE_ROWS = 4, 8
@@ -53,7 +55,7 @@ class LakeReader(TableReader):
             self._files = list(pool.map(self._open_file, self._parts))
         rows = [self._rows_of(number) for number in range(len(parts))]
         self._firsts = np.cumsum([0, *map(len, rows)])
-        found = dict(arrow.schema_of(described, self._sample(described)))
+        found = dict(arrow.schema_of(described, self._sample(described), gaps=self._gaps(described)))
         self.schema = Schema({**found, **(given or {})}).select([*found])
         self._set_units(np.concatenate([np.zeros(0, np.int64), *rows]))
 
@@ -73,7 +75,7 @@ class LakeReader(TableReader):
             if part.rows is None or part.rows > MOST_LOST:
                 raise
             return error
-        have = found.metadata.num_rows
+        have = found.footer.rows
         if part.rows not in (None, have):
             raise DamagedError(f"it has {have} rows, and the table says {part.rows}", path=part.path)
         return found
@@ -102,6 +104,19 @@ class LakeReader(TableReader):
         # Columns of a table are equally long.
         rows = min((len(column) for column in found.values()), default=0)
         return arrow.pyarrow().table({name: column[:rows] for name, column in found.items()})
+
+    def _gaps(self, described: Any) -> set[str]:
+        """The lists of whole numbers inside of which some are missing, as the first files show."""
+        found = set()
+        for one in described:
+            looked = is_whole_list(one.type) and arrow.KEY not in (one.metadata or {})
+            for number in range(min(len(self._parts), SAMPLE_FILES) if looked else 0):
+                file = self._files[number]
+                if isinstance(file, ParquetPart):
+                    column = self._column_in(file.schema, self._parts[number], one.name)
+                    if column is not None and file.gaps([column]):
+                        found.add(one.name)
+        return found
 
     def _column_in(self, file: Any, part: Part, name: str) -> str | None:
         """What a field is called in a file of this Arrow schema; None where the file lacks it."""
@@ -156,6 +171,9 @@ class LakeReader(TableReader):
 
     def _path_of(self, unit: int) -> str:
         return self._parts[int(np.searchsorted(self._firsts, unit, side="right")) - 1].path
+
+    def own_checks(self) -> tuple[str, ...]:
+        return (CHECKED,)
 
     def facts(self) -> dict[str, Any]:
         return {"files": len(self._parts), **super().facts()}

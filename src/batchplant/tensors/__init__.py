@@ -22,7 +22,7 @@ from .kinds import (
     size_of,
     summary,
 )
-from .reader import Entry, TensorReader, Tensors, read_index
+from .reader import Entry, TensorReader, Tensors, read_index, without_indexed
 from .stats import statistics
 from .writer import Placed, TensorWriter
 
@@ -43,4 +43,5 @@ __all__ = [
     "size_of",
     "statistics",
     "summary",
+    "without_indexed",
 ]

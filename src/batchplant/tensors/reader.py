@@ -20,6 +20,9 @@ from ..schema import is_text
 from ..storage import NOTE_ERRORS, Source, is_plain, mapped, open_source, parse_object, read_whole
 from .kinds import TENSORS, as_array, is_tensors, shape_of, size_of, summary, text_of
 
+# Files that say in which others the tensors of a model lie.
+INDEXES = (".safetensors.index.json", ".bin.index.json")
+
 
 @dataclasses.dataclass(frozen=True)
 class Entry:

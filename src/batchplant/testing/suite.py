@@ -85,7 +85,8 @@ class FormatSuite(Bench):
     def test_round_trip(self, case: str, tmp_path: Path) -> None:
         schema, samples = self.around("value", *self.cases()[case])
         path = self.path(tmp_path)
-        self.write(path, schema, samples)
+        self.write(path, schema, samples, checksums=True)
+        assert verify(path, format=self.format, **self.open_options).problems == []
         with self.open(path) as reader:
             check_samples(reader, schema, samples)
             if self.keeps_schema:

@@ -117,6 +117,9 @@ class OnnxReader(TensorReader):
             found["external data"] = [os.path.basename(file) for file in self._outside]
         return found
 
+    def own_checks(self) -> tuple[str, ...]:
+        return ("SHA-1 of external data",) if any(self._outside.values()) else ()
+
     def _verify(self) -> Iterator[Problem]:
         """The checksums of external data, and what ONNX's own checker says."""
         for file, wanted in self._outside.items():

@@ -13,7 +13,7 @@ from ...columns import U8
 from ...errors import BatchplantError, DamagedError, Problem, SchemaError
 from ...storage import open_source
 from ...tensors import BITS, Entry, TensorReader, read_index, size_of
-from ...zips import ZipMembers
+from ...zips import CHECKED, ZipMembers
 from .objects import OtherTensor, Record, Storage, TensorView
 from .unpickle import Unpickler
 
@@ -251,6 +251,9 @@ class PytorchReader(TensorReader):
             if first.values:
                 found["values"] = first.values | ({"…": f"and {first.more:,} more"} if first.more else {})
         return found
+
+    def own_checks(self) -> tuple[str, ...]:
+        return (CHECKED,) if any(one.members is not None for one in self._files) else ()
 
     def _verify(self) -> Iterator[Problem]:
         """The archives keep a CRC-32 of every member."""

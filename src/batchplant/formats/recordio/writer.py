@@ -28,6 +28,8 @@ class RecordIOWriter(RecordWriter):
     ``auto``: image records where a picture, a label, id and id2 are all there is."""
 
     side_cars: ClassVar[tuple[str, ...]] = (SCHEMA_SIDE_CAR, KEYS)
+    # There is a key for each.
+    count_inside: ClassVar[bool] = True
 
     def __init__(self, path: str, schema: Schema, options: WriteOptions, *, records: str = "auto") -> None:
         if records not in KINDS:

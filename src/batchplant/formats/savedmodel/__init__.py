@@ -171,6 +171,9 @@ class SavedModelReader(TensorReader):
                 source.close()
         return found
 
+    def own_checks(self) -> tuple[str, ...]:
+        return ("CRC of every tensor",) if self._bundle is not None else ()
+
     def _verify(self) -> Iterator[Problem]:
         """The graph, and the checksum of every tensor."""
         try:

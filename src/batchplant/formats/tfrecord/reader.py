@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from ...columns import I64, U8, Columns, Ragged, Spans
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...gzip_source import open_gzip
 from ...reader import Reader
-from ...records import GivenSchema, RecordReader, given_schema, schema_beside
+from ...records import RAW, GivenSchema, Note, RecordReader, given_schema
 from ...schema import Json, Schema
 from ...storage import MappedSource, open_source
 from .scan import FAULTS, HEAD, TAIL, Findings, build, compression_of, makes_sense
@@ -82,6 +82,7 @@ class TfRecordReader(RecordReader):
             "tfrecord",
             lambda source, report: build(source, self._kind, report),
             mode=mode,
+            version=2,
             check=functools.partial(makes_sense, compression=self._kind),
         )
         return Findings(found)
@@ -95,11 +96,16 @@ class TfRecordReader(RecordReader):
         seen, noted = self._found_out.seen, None
         if features is not None and schema is not None:
             raise OptionError("give features or schema, not both")
+        note = Note.beside(self.path)
+        self.noted = None if note is None else note.samples
         if features is None and schema is None:
-            noted = schema_beside(self.path)
+            noted = None if note is None else note.schema
+        keys = {one.key for one in seen or ()}
+        if noted == RAW and not keys <= set(RAW):
+            # Somebody wrote finished Examples as bytes.
+            noted = None
         if records == "auto":
             if noted is not None:
-                keys = {one.key for one in seen or ()}
                 looks = self.length > 0 and seen is not None and keys <= set(noted)
             else:
                 looks = bool(seen) or features is not None
@@ -242,6 +248,7 @@ class TfRecordReader(RecordReader):
 
     def _verify(self) -> Iterator[Problem]:
         """The places of the records, found anew; and the checksums, where reading leaves them alone."""
+        yield from super()._verify()
         arrays, _ = build(self._packed, self._kind, lambda done: None)
         found = self._found_out
         same = np.array_equal(arrays["starts"], found.starts) and np.array_equal(arrays["sizes"], found.sizes)
@@ -258,11 +265,8 @@ class TfRecordReader(RecordReader):
             except DamagedError as error:
                 yield Problem.of(error)
 
-    def verify_each(self, rows: Iterable[int]) -> Iterator[Problem]:
-        """A checksum is of a record, not of a field."""
-        for row in rows:
-            wrong = list(self._wrong_sums(np.array([row])))
-            yield from wrong or super().verify_each([row])
+    def own_checks(self) -> tuple[str, ...]:
+        return ("CRC of every record", *([] if self._kind == "none" else [f"checksum of {self._kind}"]))
 
     def close(self) -> None:
         self._packed.close()

@@ -13,7 +13,7 @@ from ... import _native, index
 from ...columns import I64, Column, Columns, Ragged, Spans
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...format import Probe
-from ...gzip_source import GzipSource, open_gzip
+from ...gzip_source import CHECKED, GzipSource, check_gzip, open_gzip
 from ...index import Report
 from ...reader import Reader
 from ...records import given_schema
@@ -207,8 +207,13 @@ class WebDatasetReader(Reader):
             "compressed": self._packed,
         }
 
+    def own_checks(self) -> tuple[str, ...]:
+        return ("checksum of every tar header", *([CHECKED] if self._packed else []))
+
     def _verify(self) -> Iterator[Problem]:
         """The headers' checksums, which an index of earlier has not seen since."""
+        if self._packed:
+            check_gzip(self.path)
         scan.verify(self._source, self._arrays if self._scanned else None)
         return iter(())
 

@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 from ...arrays import Grid, GridReader, GridWriter, Store, regions, zip_top
-from ...arrays.store import ZIP_ERRORS
 from ...columns import Column
 from ...errors import BatchplantError, OptionError, Problem
 from ...format import Format, Probe
 from ...schema import EVERY_KIND, Field, Float, Schema, Tensor
 from ...writer import WriteOptions
+from ...zips import ZIP_ERRORS
 from .metadata import ROOTS, ZarrStyle, find, load
 
 

@@ -188,21 +188,21 @@ class Shards:
         if [kind for kind, _ in kinds] not in (["bytes"], ["bytes", "crc32c"]):
             raise SchemaError("a table of shards that is packed is not read")
         self._order = ">u8" if kinds[0][1].get("endian") == "big" else "<u8"
-        self._summed = len(kinds) == 2
+        self.summed = len(kinds) == 2
         self._at_end = config.get("index_location", "end") == "end"
         self._store, self._key = store, key
         self._table = functools.lru_cache(SHARDS_KNOWN)(self._load)
 
     def _load(self, shard: Index) -> Any:
         name = self._key(shard)
-        size = 16 * math.prod(self._per) + 4 * self._summed
+        size = 16 * math.prod(self._per) + 4 * self.summed
         data = self._store.read(name, -size if self._at_end else 0, size)
         if data is None:
             return None
         try:
             if len(data) != size:
                 raise DamagedError(f"the shard has {len(data)} bytes, and its table alone has {size}")
-            data = _without_crc(data) if self._summed else data
+            data = _without_crc(data) if self.summed else data
         except DamagedError as error:
             raise error.at(path=self._store.full(name)) from None
         return data.view(self._order).reshape(*self._per, 2)
