@@ -5,6 +5,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "probe.hpp"
 
@@ -52,6 +53,12 @@ public:
         return bytes_.get();
     }
     uint8_t* data() { return bytes_.get(); }
+
+    // The memory itself; the next room() is of new memory.
+    std::unique_ptr<uint8_t[]> take() {
+        size_ = 0;
+        return std::move(bytes_);
+    }
 
 private:
     std::unique_ptr<uint8_t[]> bytes_;

@@ -91,6 +91,7 @@ struct PngDecoder::State {
     size_t width = 0, height = 0, bits = 0, stored = 0;  // stored: values of a pixel
     Colour colour = Colour::gray;
     bool interlaced = false, transparent = false;
+    bool converted = false;  // the pixels are not the samples
     std::array<uint8_t, 1024> palette{};  // red, green, blue, alpha
     std::vector<Chunk> parts;             // of the packed pixels
 
@@ -315,7 +316,8 @@ void PngDecoder::State::unfilter_passes() {
 // The samples as pixels of the mode that is asked for.
 const uint8_t* PngDecoder::State::convert(PixelMode wanted, size_t rows) {
     const size_t channels = channels_of(wanted), count = rows * width;
-    if (channels == stored) return samples.data();
+    converted = channels != stored;
+    if (!converted) return samples.data();
     uint8_t* to = pixels.room(count * channels + overrun);
     if (stored > 1) {
         add_alpha(samples.data(), stored, to, count);
@@ -371,6 +373,10 @@ bool PngDecoder::can(PixelMode wanted) const {
 
 PixelView PngDecoder::decode(PixelMode wanted, const Region& need) { return state_->decode(wanted, need); }
 
+std::unique_ptr<uint8_t[]> PngDecoder::take() {
+    return state_->converted ? state_->pixels.take() : state_->samples.take();
+}
+
 std::string png_library() { return "libdeflate " LIBDEFLATE_VERSION_STRING; }
 
 #else
@@ -383,6 +389,7 @@ ImageShape PngDecoder::open(const uint8_t*, size_t, uint64_t) { throw NotNative(
 PixelMode PngDecoder::mode() const { return PixelMode::unknown; }
 bool PngDecoder::can(PixelMode) const { return false; }
 PixelView PngDecoder::decode(PixelMode, const Region&) { throw NotNative(); }
+std::unique_ptr<uint8_t[]> PngDecoder::take() { return nullptr; }
 std::string png_library() { return "none"; }
 
 #endif

@@ -36,6 +36,9 @@ public:
     // may be read. Also the rows below are unpacked, so that damage there is noticed. Once for each open().
     PixelView decode(PixelMode mode, const Region& need);
 
+    // The memory that the pixels of the last decode() lie in, from its first byte on.
+    std::unique_ptr<uint8_t[]> take();
+
 private:
     struct State;
     std::unique_ptr<State> state_;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "decoder.hpp"
@@ -24,6 +25,9 @@ public:
     // The region and a little around it, valid until the next call: the same pixels that a decode of the whole gives,
     // if perhaps not at its very edges. `overrun` bytes after them may be read. Damage below is not always noticed.
     PixelView decode(PixelMode mode, const Region& need);
+
+    // The memory that the pixels of the last decode() lie in, from its first byte on.
+    std::unique_ptr<uint8_t[]> take() { return pixels_.take(); }
 
 private:
     const uint8_t* data_ = nullptr;

@@ -181,7 +181,7 @@ def test_pictures_of_too_many_pixels_are_refused_as_anywhere(tmp_path, device, m
     with bp.create(path, {"image": bp.Image()}) as out:
         for side in (64, 65, 66):
             out.append({"image": picture(rng, side, side)})
-    monkeypatch.setattr("batchplant.codecs.image._limit", 65 * 65)
+    monkeypatch.setattr("batchplant.limits._most_pixels", 65 * 65)
     how = {"pipelines": {"image": [ops.Resize(16)]}, "device": device, "decode": "gpu"}
     loader = Loader(path, 3, on_error="skip", ids=True, **how)
     [batch] = loader

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import struct
+import subprocess
 import sys
 import threading
 import tracemalloc
@@ -15,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
+from batchplant import limits
 from batchplant.cli import main
 from batchplant.cli.head import picture
-from batchplant.codecs import exif, ifd, image, tiff
+from batchplant.codecs import exif, ifd, image, pillow, tiff
 from batchplant.codecs.infer import infer_image
 from batchplant.testing.cases import cells, pixels
 
@@ -280,9 +282,9 @@ def test_more_pages_than_anybody_has_and_pages_in_a_circle(monkeypatch):
 
 @pytest.fixture
 def pixel_limit():
-    before = image.limit()
-    yield image.limit
-    image.limit(before)
+    before = bp.max_pixels()
+    yield bp.max_pixels
+    bp.max_pixels(before)
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "png", "webp", "gif", "bmp", "tiff"])
@@ -311,14 +313,14 @@ def test_the_limit_comes_from_the_environment(pixel_limit, monkeypatch):
     for wrong in (0, -1, 2.5, True, "9"):
         with pytest.raises(bp.OptionError, match="from 1 on"):
             bp.max_pixels(wrong)
-    monkeypatch.setattr(image, "_limit", None)
-    monkeypatch.setenv(image.LIMIT, "1234")
+    monkeypatch.setattr(limits, "_most_pixels", None)
+    monkeypatch.setenv(limits.PIXELS_VARIABLE, "1234")
     assert bp.max_pixels() == 1234
-    monkeypatch.setattr(image, "_limit", None)
-    monkeypatch.setenv(image.LIMIT, "many")
+    monkeypatch.setattr(limits, "_most_pixels", None)
+    monkeypatch.setenv(limits.PIXELS_VARIABLE, "many")
     with pytest.raises(bp.OptionError, match="BATCHPLANT_MAX_PIXELS is a number of pixels, not 'many'"):
         bp.max_pixels()
-    monkeypatch.delenv(image.LIMIT)
+    monkeypatch.delenv(limits.PIXELS_VARIABLE)
     assert bp.max_pixels() == 2**28
 
 
@@ -654,3 +656,146 @@ def test_pixels_shrink_by_their_mean_and_masks_by_picking(dtype):
     odd = image.fit(array, 17, nearest=True)
     assert odd.shape == (17, 12, 5)
     assert {tuple(one) for one in odd.reshape(-1, 5)} <= {tuple(one) for one in array.reshape(-1, 5)}
+
+
+# -- memory ----------------------------------------------------------------------------------------------
+
+# The beginning of a process that may take only so much more memory than it has.
+BOUNDED = """
+import resource, sys
+import numpy as np, PIL.Image, tifffile, imagecodecs
+import batchplant as bp
+from batchplant.codecs import image
+image.decode(open(sys.argv[1], "rb").read())
+files = [open(path, "rb").read() for path in sys.argv[1:]]
+def allow(more):
+    lines = open("/proc/self/status").read().splitlines()
+    size = int(next(line for line in lines if line.startswith("VmSize")).split()[1]) << 10
+    resource.setrlimit(resource.RLIMIT_AS, (size + more,) * 2)
+"""
+
+
+def bounded(script, paths):
+    command = [sys.executable, "-c", BOUNDED + script, *map(str, paths)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+def lossless_webp(width, height):
+    bits = struct.pack("<BI", 0x2F, (width - 1) | (height - 1) << 14) + bytes(15)
+    body = b"WEBPVP8L" + struct.pack("<I", len(bits)) + bits
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def bombs():
+    """Pictures of a few bytes that claim to be large, below the limit of pixels."""
+    jpeg = bytearray(saved(Pillow.new("CMYK", (48, 40)), "jpeg"))
+    at = jpeg.find(b"\xff\xc0") + 5
+    jpeg[at : at + 4] = struct.pack(">HH", 16000, 16000)
+    animated = b"VP8X" + struct.pack("<IBBHB", 10, 2, 0, 0, 0)[:8] + b"\0\0" + b"\x7f\x3e\0" * 2 + b"ANIM"
+    animated = (
+        b"WEBP" + animated[:8] + b"\2\0\0\0" + b"\x7f\x3e\0" * 2 + b"ANIM" + struct.pack("<IIH", 6, 0, 0)
+    )
+    plain = {"width": 16000, "height": 16000, "bits": 8, "samples": 3, "photometric": 2, "rows": 16000}
+    gif = [b"GIF89a" + struct.pack("<HHBBB", side, side, 0, 0, 0) + b"\x2c" for side in (16000, 9)]
+    bmp = struct.pack("<IHHIIiiHHIIiiII", 54, 0, 0, 54, 40, 16000, 16000, 1, 24, 0, 0, 0, 0, 0, 0)
+    runs = struct.pack("<IHHIIiiHHIIiiII", 54, 0, 0, 54, 40, 16000, 16000, 1, 8, 1, 0, 0, 0, 0, 0)
+    return {
+        "cmyk.jpeg": bytes(jpeg),
+        "deflated.png": png_of(16000, 16000, np.random.default_rng(0).bytes(800_000)),
+        "deep.png": png_of(16000, 16000, bytes(1 << 20), bits=16),
+        "still.webp": lossless_webp(16000, 16000),
+        "animated.webp": b"RIFF" + struct.pack("<I", len(animated)) + animated,
+        "plain.tiff": tiff_of(**plain, offsets=8, counts=768000000),
+        "packed.tiff": tiff_of(**plain, offsets=8, counts=90, compression=5),
+        "floats.tiff": tiff_of(**FLOATS | {"width": 15000, "height": 15000}, counts=9, compression=34925),
+        "screen.gif": gif[0] + bytes(8) + b"\0\2\0\x3b",
+        "frame.gif": gif[1] + struct.pack("<HHHH", 0, 0, 60000, 60000) + b"\0\2\0\x3b",
+        "plain.bmp": b"BM" + bmp,
+        "runs.bmp": b"BM" + runs,
+    }  # fmt: skip
+
+
+def test_pictures_that_claim_much_take_no_memory(tmp_path):
+    """Twelve small files of 0.75 GB and more of pixels, with 200 MB to take: each is our error."""
+    (tmp_path / "small.png").write_bytes(png_of(2, 2, bytes(14)))
+    made = bombs()
+    for name, data in made.items():
+        (tmp_path / name).write_bytes(data)
+    names = ["small.png", *made]
+    script = """
+allow(200 << 20)
+for path, data in zip(sys.argv[2:], files[1:]):
+    for ask in (image.decode, image.to_rgb, image.pages, image.frames):
+        try:
+            print(path, ask.__name__, ask(data).shape)
+        except bp.DecodeError as error:
+            if "MemoryError" in str(error):
+                print(path, ask.__name__, error)
+    try:
+        image.page_count(data)
+    except bp.DecodeError as error:
+        if "MemoryError" in str(error):
+            print(path, "page_count", error)
+"""
+    done = bounded(script, [tmp_path / name for name in names])
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr
+
+
+def test_a_picture_of_many_bytes_may_be_large(monkeypatch):
+    data = saved(Pillow.fromarray(np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)), "png")
+    monkeypatch.setattr(limits, "_most", 1000)
+    assert image.decode(data).shape == (300, 300, 3)
+    flat = saved(Pillow.new("RGB", (300, 300)), "png")
+    with pytest.raises(bp.DecodeError, match=r"the picture of 300×300 pixels unpacks to 270,000 bytes from"):
+        image.decode(flat)
+    monkeypatch.setattr(limits, "_most", 90_000)
+    mask = saved(Pillow.new("P", (300, 300)), "png")
+    assert image.decode(mask, mask=True).shape == (300, 300)
+    with pytest.raises(bp.DecodeError, match="the limit is 90,000; raise it with BATCHPLANT_MAX_BYTES"):
+        image.decode(mask)
+
+
+def test_pages_and_animations_are_bounded_by_their_bytes(monkeypatch):
+    monkeypatch.setattr(limits, "_most", 20 * 64 * 64 * 4)
+    assert image.pages(many_pages(20)).shape == (20, 64, 64)
+    with pytest.raises(bp.DecodeError, match="a TIFF of 29 pages or more unpacks to"):
+        image.pages(many_pages(100))
+    frames = [Pillow.fromarray(pixels(16, 16, 3)).rotate(90 * n) for n in range(4)]
+    data = saved(frames[0], "gif", save_all=True, append_images=frames[1:])
+    monkeypatch.setattr(limits, "_most", 16 * 16 * 3 * 3)
+    monkeypatch.setattr(limits, "PLAUSIBLE", 0)
+    with pytest.raises(bp.DecodeError, match="first 4 pictures are 16×16 unpacks to 3,072 bytes"):
+        image.frames(data)
+
+
+def test_a_large_picture_takes_about_twice_its_pixels(tmp_path):
+    """Each in a process of its own, that may take so much; Pillow keeps four bytes for three."""
+    times = {"a.png": 2.3, "a.jpeg": 1.3, "a.webp": 2.3, "a.bmp": 2.7, "a.tiff": 2.7}
+    for name in times:
+        options = {"lossless": True, "method": 0} if name == "a.webp" else {}
+        Pillow.new("RGB", (2500, 2500), (9, 8, 7)).save(tmp_path / name, **options)
+    script = f"""
+import io, os
+for path, data, times in zip(sys.argv[2:], files[1:], {list(times.values())}):
+    small = io.BytesIO()
+    PIL.Image.new("RGB", (8, 8)).save(small, path.rpartition(".")[2])
+    image.decode(small.getvalue())
+    if not os.fork():
+        allow((6 << 20) + int(times * 2500 * 2500 * 3))
+        made = image.decode(data)
+        os._exit(made.shape != (2500, 2500, 3))
+    assert os.wait()[1] == 0, path
+"""
+    done = bounded(script, [tmp_path / "a.png", *(tmp_path / name for name in times)])
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "LA", "CMYK", "I;16"])
+def test_pictures_taken_in_parts_are_the_same(mode, monkeypatch):
+    encoding = "png" if mode in ("P", "LA", "I;16") else "tiff"
+    data = saved(PICTURES[mode], encoding)
+    view = np.frombuffer(data, np.uint8)
+    whole = pillow.pixels_of(pillow.load(view, encoding))
+    monkeypatch.setattr(pillow, "STRIP", 64)
+    assert np.array_equal(pillow.pixels_of(pillow.load(view, encoding)), whole)
+    assert pillow.pixels_of(pillow.load(view, encoding)).dtype == whole.dtype

@@ -2,14 +2,18 @@
 
 import io
 import json
+import struct
+import subprocess
+import sys
 import threading
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import batchplant as bp
-from batchplant import _native, ops
+from batchplant import _native, limits, ops
 from batchplant.codecs import image as pictures
 
 WITHOUT = "none" in (_native.features()["png"], _native.features()["webp"])
@@ -110,9 +114,9 @@ def test_a_gray_or_transparent_picture_among_others(tmp_path):
 @pytest.mark.parametrize("encoding", ["PNG", "WEBP", "JPEG", "BMP"])
 def test_the_limit_of_pixels_holds_for_every_encoding(tmp_path, monkeypatch, encoding):
     path = dataset(tmp_path / "a.msgpack", [saved(photo(20, 10), encoding)], bp.Image(None, "RGB"))
-    monkeypatch.setattr(pictures, "_limit", 200)
+    monkeypatch.setattr(limits, "_most_pixels", 200)
     assert first(path, [ops.Resize(4)]).shape == (1, 4, 4, 3)
-    monkeypatch.setattr(pictures, "_limit", 199)
+    monkeypatch.setattr(limits, "_most_pixels", 199)
     with pytest.raises(bp.DecodeError, match="the limit is 199"):
         first(path, [ops.Resize(4)])
 
@@ -205,3 +209,101 @@ def test_the_plan_tells(tmp_path):
     loader = bp.Loader(path, 1, pipelines={"image": [ops.Resize(8, orient=True)]})
     assert "Resize(size=(8, 8), filter=None, orient=True)" in str(loader.plan)
     assert json.dumps(loader.plan.outputs[0].spec.shape) == "[8, 8, 1]"
+
+
+# -- headers that lie --------------------------------------------------------------------------------------
+
+
+def lying(encoding, width, height) -> bytes:
+    """A small picture whose header says that it is a large one."""
+    data = bytearray(saved(photo(48, 40), encoding))
+    if encoding == "JPEG":
+        at = data.find(b"\xff\xc0") + 5
+        data[at : at + 4] = struct.pack(">HH", height, width)
+    elif encoding == "PNG":
+        data[16:24] = struct.pack(">II", width, height)
+        data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    elif encoding == "WEBP":
+        # Lossy: behind three bytes of a frame and its mark.
+        data[26:30] = struct.pack("<HH", width, height)
+    elif encoding == "BMP":
+        data[18:26] = struct.pack("<ii", width, height)
+    else:
+        data[6:10] = struct.pack("<HH", width, height)
+    return bytes(data)
+
+
+LIES = [
+    ("JPEG", 28621, 10326), ("JPEG", 4000, 4000), ("PNG", 9764904, 50), ("PNG", 65537, 50),
+    ("PNG", 3000, 3000), ("WEBP", 16383, 16383), ("BMP", 20000, 9000), ("BMP", 500000, 50),
+    ("GIF", 65535, 65535),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("encoding", "width", "height"), LIES)
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_header_that_lies_is_left_out(tmp_path, encoding, width, height, place):
+    cells = [saved(photo(48, 40, n), "JPEG") for n in range(7)]
+    cells.insert(place, lying(encoding, width, height))
+    path = dataset(tmp_path / "a.msgpack", cells, bp.Image(None, "RGB"))
+    for steps, shape in (([], (40, 48)), ([ops.Resize(8)], (8, 8))):
+        loader = bp.Loader(path, 8, pipelines={"image": steps}, on_error="skip", workers=2)
+        made = [batch["image"].shape for batch in loader]
+        assert made == [(7, *shape, 3)]
+        assert [problem.sample for problem in loader.skipped] == [place]
+    with pytest.raises(bp.DataError) as caught:
+        bp.open(path)[place]
+    with pytest.raises(bp.DataError) as met:
+        first(path, [])
+    assert (met.value.sample, met.value.field) == (place, "image")
+    if place == 0:
+        assert met.value.message == caught.value.message
+
+
+def test_no_memory_is_taken_because_a_header_says_so(tmp_path):
+    """In a process that may take one gigabyte more: eight times the claimed size would be seven."""
+    cells = [lying("JPEG", 28621, 10326)] + [saved(photo(48, 40), "JPEG")] * 7
+    path = dataset(tmp_path / "a.msgpack", cells, bp.Image(None, "RGB"))
+    script = """
+import resource, sys
+import batchplant as bp
+size = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 30),) * 2)
+loader = bp.Loader(sys.argv[1], 8, on_error="skip", workers=1)
+print([batch["image"].shape for batch in loader], len(loader.skipped))
+"""
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, timeout=100)
+    assert done.stdout.strip() == "[(7, 40, 48, 3)] 1", done.stderr
+
+
+def test_when_no_picture_can_be_read_the_cause_is_said(tmp_path):
+    cells = [saved(photo(48, 40), "PNG")[:-30], lying("JPEG", 4000, 4000)]
+    path = dataset(tmp_path / "a.msgpack", cells, bp.Image(None, "RGB"))
+    with pytest.raises(bp.DecodeError, match="cut short") as caught:
+        first(path, [])
+    assert caught.value.sample == 0
+    loader = bp.Loader(path, 2, on_error="skip", workers=1)
+    assert [len(batch["image"]) for batch in loader] in ([], [0])
+    assert [problem.sample for problem in loader.skipped] == [0, 1]
+
+
+def test_a_side_longer_than_the_engine_makes(tmp_path):
+    cells = [saved(np.zeros((1, 65536, 3), np.uint8), "PNG"), saved(photo(48, 40), "PNG")]
+    path = dataset(tmp_path / "a.msgpack", cells, bp.Image(None, "RGB"))
+    with pytest.raises(bp.DecodeError, match="a side of 65536 pixels is more than a batch can have"):
+        first(path, [])
+    loader = bp.Loader(path, 2, on_error="skip", workers=1)
+    assert [batch["image"].shape for batch in loader] == [(1, 40, 48, 3)]
+    assert first(path, [ops.Resize(8)]).shape == (2, 8, 8, 3)
+
+
+def test_errors_of_a_batch_come_in_the_order_of_its_samples(tmp_path):
+    cells = [saved(photo(48, 40, n), "JPEG") for n in range(6)]
+    cells[2], cells[4] = cells[2][:-200], lying("PNG", 9764904, 50)
+    path = dataset(tmp_path / "a.msgpack", cells, bp.Image(None, "RGB"))
+    with pytest.raises(bp.DecodeError) as caught:
+        first(path, [])
+    assert caught.value.sample == 2
+    loader = bp.Loader(path, 6, on_error="skip", workers=1)
+    assert [batch["number"].tolist() for batch in loader] == [[0, 1, 3, 5]]
+    assert [problem.sample for problem in loader.skipped] == [2, 4]

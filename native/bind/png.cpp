@@ -3,7 +3,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include <cstring>
 #include <optional>
 
 #include "../webp.hpp"
@@ -36,9 +35,10 @@ Decoded decode_unlocked(const Bytes& data, const std::optional<PixelMode>& asked
     if (!decoder.can(mode)) throw NotNative();
     shape.channels = channels_of(mode);
     const PixelView view = decoder.decode(mode, {0, 0, shape.width, shape.height});
-    Decoded decoded{shape, std::make_unique_for_overwrite<uint8_t[]>(shape.bytes())};
-    std::memcpy(decoded.pixels.get(), view.pixels, shape.bytes());
-    return decoded;
+    // Not copied: large pictures would take as much again.
+    auto pixels = decoder.take();
+    if (pixels.get() != view.pixels) throw std::logic_error("the pixels are not where they should be");
+    return {shape, std::move(pixels)};
 }
 
 template <typename Decoder>

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from . import _native
+from . import _native, limits
 from .buffers import Buffers
-from .codecs import image as pictures
 from .codecs.cells import decode_cell
-from .columns import I32, I64, U8, Column, Ragged
+from .columns import I32, I64, U8, Column, Masked, Ragged
 from .errors import BatchplantError, DataError, DecodeError, Problem
-from .located import Located, Pictures, known, pixels_of, raw_cell, turns_of
+from .located import Located, Pictures, check_claims, check_size, known, pixels_of, raw_cell, turns_of
 from .ops.base import CellErrors, CellOp, Draws, Op
 from .ops.each import Threads
 from .ops.values import ragged_values
@@ -86,7 +85,7 @@ class Executor:
         self.device = device
         self.reader, self.plan, self.engine, self.buffers = reader, plan, engine, buffers
         self.seed, self.skip, self.dct, self.fast_scale = seed, skip, dct, fast_scale
-        self._last_of = {output.field: output.name for output in plan.outputs}
+        self._last_of = {one.field: one.name for one in plan.outputs if not one.is_mask}
         self.timer = Timer()
         self.warnings = 0
         # For pictures that the engine cannot decode.
@@ -201,16 +200,24 @@ class Executor:
             turns = turns_of(cells)
             sizes[turns >= 5] = sizes[turns >= 5, ::-1]
         began = self.timer.add("storage", began)
+        batch = Pictures(output, stage, cells, sizes, turns, None, None, None)
+        check_claims(batch, failed)
+        check_size(batch, failed)
+        if failed:
+            # They go before memory is taken for any; the others are looked at without them.
+            rest = np.delete(np.arange(len(ids)), list(failed))
+            found: dict[int, DataError] = {}
+            if len(rest):
+                self._pictures(output, stage, ids[rest], epoch, found, prepared)
+            failed.update({int(rest[row]): one for row, one in found.items()})
+            return None
         boxes = self._boxes(stage, sizes, ids, epoch)
-        self._check_whole(stage, sizes, output, failed)
         flip = None
         if stage.flip is not None:
             flip = stage.flip.op.flips(Draws(self.seed, epoch, ids, stage.flip.key))  # type: ignore[attr-defined]
         if self.device is not None and self.device.takes(output):
-            batch = Pictures(output, stage, cells, sizes, turns, boxes, flip, None)
-            value = None
-            if not failed:
-                value = self.device.make(self, batch, ids, epoch, failed, prepared)
+            batch = batch._replace(boxes=boxes, flip=flip)
+            value = self.device.make(self, batch, ids, epoch, failed, prepared)
             self.timer.add("decode", began)
             return value
         # Memory only when its turn has come: a batch that waits for the engine needs none. Raw pixels are
@@ -219,8 +226,8 @@ class Executor:
             self.engine.wait_turn()
         out = self.buffers.take((len(ids), *known(stage.spec.shape)), stage.spec.dtype or np.dtype(np.uint8))
         prepared()
-        if len(failed) < len(ids):
-            self.decode(Pictures(output, stage, cells, sizes, turns, boxes, flip, out), ids, epoch, failed)
+        if len(ids):
+            self.decode(batch._replace(boxes=boxes, flip=flip, out=out), ids, epoch, failed)
         self.timer.add("decode", began)
         return out
 
@@ -228,26 +235,6 @@ class Executor:
         # A picture of no known size is refused by whoever decodes it; until then it has one.
         draws = Draws(self.seed, epoch, ids, stage.decoder.key)
         return stage.decoder.op.boxes(np.maximum(sizes, 1), draws)  # type: ignore[attr-defined]
-
-    def _check_whole(
-        self, stage: ImageStage, sizes: I32, output: Output, failed: dict[int, DataError]
-    ) -> None:
-        if stage.decoder.op.size is not None:  # type: ignore[attr-defined]
-            return
-        shape = known(stage.spec.shape)
-        want = shape[1:] if stage.channels_first else shape[:2]
-        if 0 in want:
-            # Not one picture told its size.
-            for unknown in range(len(sizes)):
-                failed[unknown] = DecodeError("its size cannot be told", field=output.field)
-            return
-        for row in np.flatnonzero((sizes != np.array(want)).any(axis=1) & (sizes > 0).all(axis=1)):
-            height, width = sizes[row]
-            failed[int(row)] = DecodeError(
-                f"the picture is {width}×{height} and the first is {want[1]}×{want[0]}; "
-                "give the pipeline a decoder with a size, such as RandomResizedCrop(224) or CenterCrop(224)",
-                field=output.field,
-            )
 
     def decode(self, batch: Pictures, ids: I64, epoch: int, failed: dict[int, DataError]) -> None:
         """Fill ``batch.out``; what cannot be decoded is left in ``failed`` by row."""
@@ -273,7 +260,7 @@ class Executor:
             None if batch.flip is None else batch.flip[rows], batch.out[rows],
             layout="nchw" if stage.channels_first else "nhwc",
             filter=stage.filter, dct=self.dct, fast_scale=self.fast_scale, strict=True,
-            scale=scale, offset=offset, orient=turns, mode=stage.mode, most_pixels=pictures.limit(),
+            scale=scale, offset=offset, orient=turns, mode=stage.mode, most_pixels=limits.max_pixels(),
         )  # fmt: skip
         return status, errors, warned
 
@@ -286,7 +273,7 @@ class Executor:
             one = slice(row, row + 1)
             batch.sizes[row] = pixels.shape[:2]
             batch.boxes[row] = self._boxes(batch.stage, batch.sizes[one], ids[one], epoch)[0]
-            self._check_whole(batch.stage, batch.sizes[one], batch.output, wrong)
+            check_size(batch._replace(sizes=batch.sizes[one]), wrong)
             if wrong:
                 raise wrong[0]
         done, errors, _ = self._run_engine(batch, raw_cell(pixels), slice(row, row + 1), None)
@@ -345,6 +332,12 @@ def _as_values(field: Field, name: str, column: Column, failed: dict[int, DataEr
 
     Arrays belong to the batch and can be written to.
     """
+    if isinstance(column, Masked):
+        try:
+            column = column.values
+        except DecodeError as error:
+            failed[error.sample or 0] = error.at(field=name)
+            return None
     if not isinstance(column, Ragged):
         return column.copy() if copy or not column.flags.writeable else column
     spec = spec_of(field)

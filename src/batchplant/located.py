@@ -7,9 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import limits
 from .codecs import image
 from .columns import I32, I64, U8, as_bytes
-from .plan import ImageStage, Output
+from .errors import DataError, DecodeError
+from .plan import LONGEST_SIDE, LOOKED_AT, ImageStage, Output
+
+# Hardly any picture becomes so many times its size; of one that says so, the header is looked at.
+DOUBTFUL = 1000
 
 
 class Located(NamedTuple):
@@ -82,3 +87,52 @@ def raw_cell(pixels: Any) -> Located:
     zero = np.zeros(1, dtype=np.int64)
     shape = np.array([pixels.shape], dtype=np.int32)
     return Located([raw], zero.astype(np.int32), zero, np.array([raw.size], dtype=np.int64), shape)
+
+
+def check_claims(batch: Pictures, failed: dict[int, DataError]) -> None:
+    """Before memory is taken: pictures that claim more than they may are left in ``failed`` by row."""
+    cells, sizes = batch.cells, batch.sizes.astype(np.float64)
+    pixels = sizes.prod(axis=1)
+    values = pixels * channels_of(batch.stage)
+    allowed = np.maximum(limits.max_bytes(), limits.PLAUSIBLE * cells.size)
+    doubtful = (values > np.minimum(allowed, DOUBTFUL * cells.size)) | (pixels > limits.max_pixels())
+    if cells.shape is not None:
+        doubtful &= ~cells.shape.any(axis=1)
+    for row in np.flatnonzero(doubtful).tolist():
+        cell = cell_of(cells, row)
+        try:
+            image.check(image.header(cell), cell, indices=batch.stage.mode == "P")
+        except DataError as error:
+            failed[row] = error.at(field=batch.output.field)
+
+
+def check_size(batch: Pictures, failed: dict[int, DataError]) -> None:
+    """Where the size of the first picture is that of all: those of another are left in ``failed`` by row."""
+    if batch.stage.decoder.op.size is not None:  # type: ignore[attr-defined]
+        return
+    shape = known(batch.stage.spec.shape)
+    want = shape[1:] if batch.stage.channels_first else shape[:2]
+    hint = "give the pipeline a decoder with a size, such as RandomResizedCrop(224) or CenterCrop(224)"
+    for row in np.flatnonzero((batch.sizes > LONGEST_SIDE).any(axis=1)).tolist():
+        said = (
+            f"a side of {batch.sizes[row].max()} pixels is more than a batch can have, {LONGEST_SIDE}; {hint}"
+        )
+        failed.setdefault(row, DecodeError(said, field=batch.output.field))
+    if 0 in want:
+        for row in range(len(batch.sizes)):
+            error: DataError = DecodeError(f"none of the first {LOOKED_AT} pictures can be decoded; {hint}")
+            try:
+                pixels_of(batch, row)
+            except DataError as why:
+                error = why
+            failed.setdefault(row, error.at(field=batch.output.field))
+        return
+    sizes = batch.sizes
+    for row in np.flatnonzero((sizes != np.array(want)).any(axis=1) & (sizes > 0).all(axis=1)).tolist():
+        height, width = sizes[row]
+        said = f"the picture is {width}×{height} and the first is {want[1]}×{want[0]}; {hint}"
+        failed.setdefault(row, DecodeError(said, field=batch.output.field))
+
+
+def channels_of(stage: ImageStage) -> int:
+    return known(stage.spec.shape)[0 if stage.channels_first else 2]

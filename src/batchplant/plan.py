@@ -16,17 +16,20 @@ from typing import Any
 import numpy as np
 
 from .codecs import image as pictures
-from .columns import Ragged
+from .codecs.cells import decode_cell
+from .columns import Ragged, dense_of
 from .errors import DataError, OptionError
 from .ops.base import CellOp, Op, Spec
 from .ops.decode import ChannelsFirst, Decode, ImageDecoder, Normalize, RandomHorizontalFlip
-from .ops.values import Function
+from .ops.values import Function, Present
 from .reader import Reader
 from .schema import Field, Image, Tensor
 
 CHANNELS = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
 # How many samples may be damaged before the size of pictures cannot be told.
 LOOKED_AT = 64
+# Of a picture in a batch; the engine makes none that is longer.
+LONGEST_SIDE = 65535
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +77,11 @@ class Output:
     steps: tuple[Step, ...]
     spec: Spec
 
+    @property
+    def is_mask(self) -> bool:
+        """Whether it says which values of its field are there."""
+        return bool(self.steps) and isinstance(self.steps[0].op, Present)
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -105,6 +113,8 @@ def make_plan(reader: Reader, pipelines: Pipelines | None = None) -> Plan:
         if asked is None and name in reader.schema:
             continue
         pipe = asked if isinstance(asked, Pipe) else Pipe(name, asked or ())
+        if _masked_by(name, reader, given) is not None and not isinstance(asked, Pipe):
+            continue
         if pipe.field not in reader.schema:
             if isinstance(asked, Pipe):
                 raise OptionError(
@@ -115,9 +125,49 @@ def make_plan(reader: Reader, pipelines: Pipelines | None = None) -> Plan:
                 path=reader.path,
             )
         outputs.append(_output(reader, name, pipe))
+        if _has_mask(outputs[-1], reader):
+            outputs += _mask(outputs[-1], reader, given)
     if not outputs:
         raise OptionError("every field is left out; a batch would be empty")
     return Plan(tuple(outputs))
+
+
+MASK = "_mask"
+
+
+def _has_mask(output: Output, reader: Reader) -> bool:
+    """Whether it is an array of which values may be missing: then another one says which."""
+    first = output.steps[0].op if output.steps else None
+    return _may_miss(reader.schema[output.field]) and not isinstance(first, CellOp)
+
+
+def _may_miss(field: Field) -> bool:
+    return field.optional and dense_of(field) is not None
+
+
+def _masked_by(name: str, reader: Reader, given: Pipelines) -> str | None:
+    """The output of which this is the mask, where no field has the name."""
+    if name in reader.schema or not name.endswith(MASK):
+        return None
+    of = name.removesuffix(MASK)
+    asked = given.get(of, ())
+    field = asked.field if isinstance(asked, Pipe) else of
+    there = asked is not None and field in reader.schema and _may_miss(reader.schema[field])
+    return of if there else None
+
+
+def _mask(output: Output, reader: Reader, given: Pipelines) -> list[Output]:
+    name = output.name + MASK
+    asked = given.get(name, ())
+    if asked is None:
+        return []
+    if name in reader.schema or isinstance(asked, Pipe):
+        raise OptionError(
+            f"values of {output.name!r} may be missing, and what says which would be called {name!r}, as is "
+            f'another output; call it otherwise: {{"{output.name}": None, "value": Pipe("{output.field}")}}',
+            path=reader.path,
+        )
+    return [_output(reader, name, Pipe(output.field, [Present(), *asked]))]
 
 
 def _output(reader: Reader, name: str, pipe: Pipe) -> Output:
@@ -177,7 +227,7 @@ def _fuse(reader: Reader, name: str, field: Image, steps: list[Step]) -> tuple[I
             f"{decoder.filter} would blend the values of a mask: give filter='nearest', or none"
         )
     filter = decoder.filter or ("nearest" if field.mask else "area")
-    size = decoder.size if decoder.size is not None else _first_size(reader, name, decoder.orient)
+    size = decoder.size if decoder.size is not None else _first_size(reader, name, mode, decoder.orient)
     spec = Spec(np.dtype(np.uint8), (*size, channels))
     rest = steps[1:]
     flip: Step | None = None
@@ -198,25 +248,31 @@ def _fuse(reader: Reader, name: str, field: Image, steps: list[Step]) -> tuple[I
     return ImageStage(steps[0], mode, filter, flip, normalize, channels_first, spec), rest
 
 
-def _first_size(reader: Reader, name: str, orient: bool) -> tuple[int, int]:
-    """The size that all pictures have to have when none is asked for: that of the first that tells it."""
+def _first_size(reader: Reader, name: str, mode: str, orient: bool) -> tuple[int, int]:
+    """The size that all pictures have to have when none is asked for: that of the first that can be decoded.
+
+    A header alone is not believed: batches take memory for it.
+    """
     for sample in range(min(len(reader), LOOKED_AT)):
         # What is wrong with a sample is said when it is read.
         with contextlib.suppress(DataError):
             column = reader.read([sample], [name])[name]
             assert isinstance(column, Ragged)
-            header = pictures.probe(column)[0]
-            if header[1] and header[2]:
-                turned = orient and header[0] and pictures.orientation(column[0]) >= 5
-                return (int(header[1]), int(header[2])) if turned else (int(header[2]), int(header[1]))
+            pixels = decode_cell(Image(mode=mode), column, 0)
+            if pixels is None or max(pixels.shape) > LONGEST_SIDE:
+                continue
+            raw = column.shape is not None and column.shape[0].any()
+            height, width = pixels.shape[:2]
+            turned = orient and not raw and pictures.orientation(column[0]) >= 5
+            return (width, height) if turned else (height, width)
     return (0, 0)
 
 
 def spec_of(field: Field) -> Spec:
     """What a field gives without any op."""
-    if field.cell is not None:
-        dtype, shape = field.cell
-        return Spec(dtype, shape)
+    dense = dense_of(field)
+    if dense is not None:
+        return Spec(*dense)
     if isinstance(field, Tensor) and field.flat and not field.optional:
         return Spec(np.dtype(field.dtype), field.shape, ragged=True)
     if field.kind in ("bytes", "audio", "video") and not field.optional:

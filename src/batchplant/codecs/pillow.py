@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .. import limits
 from ..columns import U8
 from ..errors import DecodeError, EncodeError, MissingLibraryError
 from . import exif
@@ -17,6 +18,8 @@ from . import exif
 PLUGINS = {"jpeg": "Jpeg", "png": "Png", "webp": "WebP", "gif": "Gif", "bmp": "Bmp", "tiff": "Tiff"}
 # (from, to) of conversions that keep every value.
 EXACT = {("L", "RGB"), ("RGB", "RGBA"), ("L", "RGBA"), ("L", "LA"), ("LA", "RGBA")}
+# Larger pictures are taken in parts of so many bytes: Pillow would make two more copies of the whole.
+STRIP = 1 << 21
 
 Pixels = npt.NDArray[Any]
 
@@ -26,6 +29,29 @@ class Palette(NamedTuple):
 
     colours: bytes
     transparency: int | bytes | None
+
+
+class _Memory(io.RawIOBase):
+    """Bytes as a file. Other than io.BytesIO it needs no copy of them."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data, self._at = data, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(found)] = found
+        self._at += len(found)
+        return len(found)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = max(0, (0, self._at, len(self._data))[whence] + offset)
+        return self._at
 
 
 def library() -> ModuleType:
@@ -42,34 +68,36 @@ def own_limit() -> float:
     return float("inf") if found is None else float(found)
 
 
-def open_image(view: U8, encoding: str, most: int) -> Any:
-    """A PIL image, nothing of it decoded yet, of at most so many pixels.
+def open_image(view: U8, encoding: str) -> Any:
+    """A PIL image, nothing of it decoded yet; a DecodeError where it is larger than allowed.
 
     Pillow's own ``open`` would try other formats too, and warns or raises by a limit of its own.
     """
     opened = library()
-    data = view.tobytes()
-    if encoding == "tiff" and exif.orientation(data) != 1:
+    if encoding == "tiff" and exif.orientation(view) != 1:
         # Pillow would turn the pixels of a TIFF, and of nothing else.
-        data = exif.upright(exif.Metadata(data)).exif
+        view = np.frombuffer(exif.upright(exif.Metadata(view.tobytes())).exif, np.uint8)
+    file = io.BufferedReader(_Memory(view.data)) if view.size > STRIP else io.BytesIO(view.tobytes())
     try:
         importlib.import_module(f"PIL.{PLUGINS[encoding]}ImagePlugin")
-        image = opened.OPEN[encoding.upper()][0](io.BytesIO(data), "")
-        size = image.size
+        image = opened.OPEN[encoding.upper()][0](file, "")
+        width, height = image.size
     # Pillow's decoders raise many kinds on damaged bytes (OSError, SyntaxError, struct.error, …).
     except Exception as error:
         raise DecodeError(f"{type(error).__name__}: {error}") from None
-    if size[0] * size[1] > most:
-        raise DecodeError(f"the picture has {size[0]}×{size[1]} pixels, and the limit is {most}")
+    # A header may not tell all: a picture of an animation can be larger than the whole.
+    if width * height > limits.max_pixels():
+        raise DecodeError(f"the picture has {width}×{height} pixels, and the limit is {limits.max_pixels()}")
+    size = width * height * len(image.getbands())
+    if size > limits.allowed(view.size):
+        raise DecodeError(limits.too_large(f"the picture of {width}×{height} pixels", size, view.size))
     return image
 
 
-def load(view: U8, encoding: str, most: int, frame: int = 0) -> Any:
+def load(view: U8, encoding: str) -> Any:
     """A decoded PIL image."""
-    image = open_image(view, encoding, most)
+    image = open_image(view, encoding)
     try:
-        if frame:
-            image.seek(frame)
         image.load()
     # As above.
     except Exception as error:
@@ -83,18 +111,33 @@ def pixels_of(image: Any, mode: str | None = None, *, indices: bool = False) -> 
     Palettes are looked up; with ``indices`` the numbers of the colours are what is wanted.
     """
     transparent = "transparency" in image.info
-    if image.mode == "P":
-        if indices:
-            return np.asarray(image)
-        image = image.convert("RGBA" if transparent else "RGB")
-    elif image.mode == "1":
-        image = image.convert("L")
-    if mode not in (None, image.mode):
-        if (image.mode, mode) not in EXACT or transparent:
-            raise DecodeError(f"the picture is {image.mode}; making it {mode} would change its pixels")
-        image = image.convert(mode)
-    found = np.asarray(image)
-    return found.astype(found.dtype.newbyteorder("="), copy=False)
+    if image.mode == "P" and indices:
+        return array_of(image)
+    looked_up = "RGBA" if transparent else "RGB"
+    has = {"P": looked_up, "1": "L"}.get(image.mode, image.mode)
+    if mode not in (None, has) and ((has, mode) not in EXACT or transparent):
+        raise DecodeError(f"the picture is {has}; making it {mode} would change its pixels")
+    return array_of(image, has, mode or has)
+
+
+def array_of(image: Any, *conversions: str) -> Pixels:
+    """The pixels of a PIL image, converted to one mode after the other."""
+    width, height = image.size
+    rows = max(1, STRIP // (4 * max(1, width)))
+    found: Pixels | None = None
+    for top in range(0, max(1, height), rows):
+        part = image if height <= rows else image.crop((0, top, width, min(top + rows, height)))
+        for mode in conversions:
+            part = part.convert(mode) if part.mode != mode else part
+        pixels = np.asarray(part)
+        pixels = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
+        if height <= rows:
+            return pixels
+        if found is None:
+            found = np.empty((height, *pixels.shape[1:]), pixels.dtype)
+        found[top : top + rows] = pixels
+    assert found is not None
+    return found
 
 
 def palette_of(image: Any) -> Palette | None:

@@ -53,11 +53,15 @@ class Page(NamedTuple):
         return None if room is None or not self.kind else np.dtype(f"{self.kind}{room}")
 
     @property
+    def size(self) -> int:
+        """In bytes, once it is unpacked."""
+        itemsize = 1 if self.dtype is None else self.dtype.itemsize
+        return max(self.width * self.height * self.channels, self.piece) * itemsize
+
+    @property
     def cost(self) -> int:
         """In pixels: four bytes count as one at least."""
-        itemsize = 1 if self.dtype is None else self.dtype.itemsize
-        values = max(self.width * self.height * self.channels, self.piece)
-        return max(self.width * self.height, math.ceil(values * itemsize / 4))
+        return max(self.width * self.height, math.ceil(self.size / 4))
 
     @property
     def plain(self) -> bool:

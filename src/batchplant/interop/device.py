@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import _native
-from ..codecs import image as pictures
+from .. import _native, limits
 from ..columns import I64, starts_of
 from ..errors import DataError, OptionError
 from ..execute import Executor
@@ -160,7 +159,8 @@ class DevicePictures:
         """Those of these rows that the device can decode; all others are the engine's, damaged ones too."""
         cells, sizes = batch.cells, batch.sizes[rows].astype(np.int64)
         # So are those that have too many pixels.
-        good = ((sizes > 0) & (sizes <= LONGEST_SIDE)).all(axis=1) & (sizes.prod(axis=1) <= pictures.limit())
+        good = ((sizes > 0) & (sizes <= LONGEST_SIDE)).all(axis=1)
+        good &= sizes.prod(axis=1) <= limits.max_pixels()
         if cells.shape is not None:
             good &= ~cells.shape[rows].any(axis=1)
         rows, sizes = rows[good], sizes[good]

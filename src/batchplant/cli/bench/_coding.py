@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import _native
+from ... import _native, limits
 from ...codecs import image
 from ...codecs.cells import decode_cell
 from ...columns import Ragged, as_bytes
@@ -125,7 +125,7 @@ def decoder(engine: _native.Engine, cell: Any, shape: tuple[int, ...] | None) ->
         told = image.header(cell)
         shape = told.height, told.width, {"L": 1, "RGB": 3}.get(told.mode, 0) if told.bits == 8 else 0
     # Absurd sizes are refused by who decodes; until then nothing is allocated for them.
-    if 0 in shape or math.prod(shape) > image.limit():
+    if 0 in shape or math.prod(shape) > limits.allowed(len(cell)):
         return lambda: image.decode(cell)
     out = np.empty((1, *shape), dtype=np.uint8)
 
