@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchplant import Bytes, Columns, Image, Int, Ragged, Schema, SchemaError, Spans, Tensor
-from batchplant.columns import as_bytes, column_runs, concat_columns
+from batchplant import Bytes, Columns, DecodeError, Image, Int, Ragged, Schema, SchemaError, Spans, Tensor
+from batchplant.columns import Masked, as_bytes, column_runs, concat_columns
 
 CELLS = st.lists(st.none() | st.binary(max_size=6), max_size=12)
 
@@ -157,3 +157,17 @@ def test_spans_lie_in_one_file_unless_told():
 def test_a_schema_of_pictures_needs_ragged_columns():
     with pytest.raises(SchemaError, match="needs a Ragged"):
         Columns(image=np.zeros((2, 4, 4, 3), np.uint8)).check(Schema(image=Image()))
+
+
+def test_masked_numbers_stay_masked():
+    cells = Ragged.from_cells([b"\1\0", None, b"\2\0", b"\3\0"])
+    found = Masked(cells, np.dtype("int16"))
+    parts = concat_columns([found.take(slice(0, 2)), found.take(np.array([3, 1]))])
+    assert isinstance(parts, Masked)
+    assert parts.values.tolist() == [1, 0, 3, 0]
+    assert parts.mask.tolist() == [True, False, True, False]
+    assert np.asarray(found, dtype="float32").tolist() == [1, 0, 2, 3]
+    assert as_list(parts) == [b"\1\0", None, b"\3\0", None]
+    assert Masked(cells.take(slice(2, 4)), np.dtype("int16")).mask.tolist() == [True, True]
+    with pytest.raises(DecodeError, match="2 bytes are no int32"):
+        _ = Masked(cells, np.dtype("int32")).values

@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -137,14 +138,69 @@ def test_every_kind_of_field(tmp_path):
         for name in ("number", "real", "flag", "fixed"):
             want = np.array([row[name] for row in rows], dtype=getattr(schema[name], "dtype", "bool"))
             assert equal(batch[name], want)
-        for name in ("text", "meta", "perhaps"):
+        for name in ("text", "meta"):
             assert batch[name] == [row[name] for row in rows]
+        assert batch["perhaps"].tolist() == [row["perhaps"] or 0 for row in rows]
+        assert batch["perhaps_mask"].tolist() == [row["perhaps"] is not None for row in rows]
         for name in ("blob", "varied"):
             values, offsets = batch[name]
             for row, sample in enumerate(rows):
                 part = values[offsets[row] : offsets[row + 1]]
                 assert equal(part.tobytes() if name == "blob" else part, sample[name])
     assert start == 12
+
+
+def optional_numbers(path):
+    schema = {"x": bp.Float("float32", optional=True), "n": bp.Int(optional=True), "when": TIME, "box": BOX}
+    present = {"x": 1.5, "n": 3, "when": np.datetime64(7, "s"), "box": [1, 2]}
+    return write(path, schema, [present, dict.fromkeys(schema), present])
+
+
+TIME = bp.Tensor("datetime64[s]", (), optional=True)
+BOX = bp.Tensor("float64", (2,), optional=True)
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.parquet", "a.msgpack", "a.h5", "a.zarr", "a.beton"])
+def test_missing_numbers_have_a_mask_beside_them(name, tmp_path):
+    path = optional_numbers(tmp_path / name)
+    [batch] = Loader(path, 3)
+    nan, nat = np.float32(np.nan), np.datetime64("NaT", "s")
+    want = {
+        "x": np.array([1.5, nan, 1.5], np.float32), "n": np.array([3, 0, 3]),
+        "when": np.array([7, nat, 7], "datetime64[s]"), "box": np.array([[1.0, 2], [nan] * 2, [1, 2]]),
+    }  # fmt: skip
+    for field, values in want.items():
+        np.testing.assert_array_equal(batch[field], values)
+        assert batch[field].dtype == values.dtype
+        assert batch[f"{field}_mask"].tolist() == [True, False, True]
+        assert batch[field].flags.writeable
+    with bp.open(path) as reader:
+        for found in (reader.read([0, 1, 2]), next(iter(reader.scan()))):
+            for field, values in want.items():
+                np.testing.assert_array_equal(found[field], values)
+                assert found[field].mask.tolist() == [True, False, True]
+
+
+def test_masks_are_outputs_like_others(tmp_path):
+    path = optional_numbers(tmp_path / "a.npz")
+    steps = {"x": [lambda batch: np.nan_to_num(batch, nan=9)], "x_mask": [ops.Convert("uint8")]}
+    [batch] = Loader(path, 3, pipelines={**steps, "n_mask": None, "when": None, "again": Pipe("box")})
+    assert list(batch) == ["x", "x_mask", "n", "box", "box_mask", "again", "again_mask"]
+    assert batch["x"].tolist() == [1.5, 9, 1.5]
+    assert batch["x_mask"].tolist() == [1, 0, 1]
+    assert not np.shares_memory(batch["box"], batch["again"])
+    with pytest.raises(bp.OptionError, match="'when_mask' has no field"):
+        Loader(path, 3, pipelines={"when": None, "when_mask": []})
+    schema = {"x": bp.Int(optional=True), "x_mask": bp.Int()}
+    clash = write(tmp_path / "b.npz", schema, [{"x": None, "x_mask": 1}])
+    with pytest.raises(bp.OptionError, match=r"would be called 'x_mask', as is another output.*Pipe"):
+        Loader(clash, 1)
+    [batch] = Loader(clash, 1, pipelines={"x": None, "y": Pipe("x")})
+    assert {name: value.tolist() for name, value in batch.items()} == {
+        "x_mask": [1],
+        "y": [0],
+        "y_mask": [False],
+    }
 
 
 def test_ragged_fields_can_be_padded(tmp_path):
@@ -401,6 +457,17 @@ def test_filter(plain, raw):
         loader.filter("vlaue", bool)
 
 
+def test_filter_by_several_fields(raw):
+    loader = Loader(raw, 4, ids=True)
+    few = loader.filter(["label", "image"], lambda label, image: label > 2 and image[0, 0, 1] % 5 == 0)
+    assert ids_of(few) == [5, 10, 15]
+    assert ids_of(few.filter(("label",), lambda label: label > 9)) == [10, 15]
+    with pytest.raises(bp.FieldNameError, match="there is no field 'colour'"):
+        loader.filter(["label", "colour"], lambda label, colour: True)
+    with pytest.raises(OptionError, match="at least one field"):
+        loader.filter([], lambda: True)
+
+
 def test_filter_says_which_sample_it_cannot_decode(tmp_path):
     loader = Loader(write_jpeg(tmp_path / "data.beton", 6, damaged=[4]), 2)
     with pytest.raises(DecodeError) as caught:
@@ -616,6 +683,27 @@ def test_more_ranks_than_samples(plain):
     assert sorted(batch["value"].tolist() for [batch] in found) == [[], [], [4]]
 
 
+# What launchers set, none of which may come from the machine that the tests run on.
+PLACES = [
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
+    "NNODES", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID",
+    "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID",
+]  # fmt: skip
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Sets the variables of a launcher, and those alone."""
+
+    def launch(environment: dict[str, str]) -> None:
+        for name in PLACES:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+
+    return launch
+
+
 @pytest.mark.parametrize(
     ("environment", "given", "want"),
     [
@@ -626,13 +714,30 @@ def test_more_ranks_than_samples(plain):
         ({"RANK": "2", "WORLD_SIZE": "4"}, {"rank": 0, "world": 1}, (0, 1)),
         ({"RANK": "3"}, {}, (0, 1)),
         ({"RANK": "", "WORLD_SIZE": ""}, {}, (0, 1)),
+        # Lightning starts the other processes of a node with these alone.
+        ({"WORLD_SIZE": "2", "LOCAL_RANK": "1", "NODE_RANK": "0"}, {}, (1, 2)),
+        ({"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, {}, (1, 2)),
+        ({"WORLD_SIZE": "4", "LOCAL_RANK": "1", "NODE_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, {}, (3, 4)),
+        ({"WORLD_SIZE": "6", "LOCAL_RANK": "1", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}, {}, (4, 6)),
+        ({"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "0", "GROUP_RANK": "1"}, {}, (2, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}, {}, (2, 3)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "3"}, {}, (1, 3)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, {}, (1, 2)),
+        ({"WORLD_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, {}, (1, 2)),
+        ({"WORLD_SIZE": "4", "RANK": "3", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, {}, (3, 4)),
+        # A step of srun, a step of one task, a batch script, and a shell with an allocation.
+        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, {}, (1, 2)),
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "4"},
+            {},
+            (0, 1),
+        ),
+        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, {}, (0, 1)),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, {}, (0, 1)),
     ],
 )
-def test_the_place_among_ranks(plain, monkeypatch, environment, given, want):
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+def test_the_place_among_ranks(plain, launched, environment, given, want):
+    launched(environment)
     loader = Loader(plain, 2, ids=True, **given)
     assert (loader.rank, loader.world) == want
     explicit = Loader(plain, 2, ids=True, rank=want[0], world=want[1])
@@ -644,17 +749,55 @@ def test_the_place_among_ranks(plain, monkeypatch, environment, given, want):
     [
         ({"WORLD_SIZE": "two"}, {}, "WORLD_SIZE is 'two', not a number"),
         ({"WORLD_SIZE": "2", "RANK": "x"}, {}, "RANK is 'x', not a number"),
-        ({}, {"rank": 2, "world": 2}, "rank must be from 0 to 1, not 2"),
-        ({}, {"rank": -1, "world": 2}, "rank must be from 0 to 1, not -1"),
+        ({"WORLD_SIZE": "2"}, {}, "2 processes, and nothing says which of them this is: set RANK"),
+        ({"WORLD_SIZE": "4", "LOCAL_RANK": "1", "NODE_RANK": "1"}, {}, "nothing says which of them this is"),
+        ({"WORLD_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "4"}, {}, "nothing says which of them"),
+        ({"WORLD_SIZE": "2", "LOCAL_RANK": "2"}, {}, "rank must be from 0 to 1, not 2"),
+        ({}, {"world": 2}, "2 processes, and nothing says which of them this is"),
+        ({}, {"rank": 1}, "rank must be from 0 to 0, not 1"),
+        ({}, {"world": 0}, "world is at least 1, not 0"),
     ],
 )
-def test_a_wrong_place_among_ranks(plain, monkeypatch, environment, given, message):
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(OptionError, match=message):
-        Loader(plain, 2, **given)
+def test_a_wrong_place_among_ranks(plain, launched, environment, given, message):
+    launched(environment)
+    loader = Loader(plain, 2, **given)
+    for ask in (lambda: next(iter(loader)), lambda: len(loader), lambda: loader.rank):
+        with pytest.raises(OptionError, match=message):
+            ask()
+    launched({"WORLD_SIZE": "2", "RANK": "0"})
+    if not given:
+        assert len(ids_of(loader, "value")) == 10
+
+
+@pytest.mark.parametrize("rank", [2, -1])
+def test_a_place_that_cannot_be_is_refused_at_once(plain, rank):
+    with pytest.raises(OptionError, match=f"rank must be from 0 to 1, not {rank}"):
+        Loader(plain, 2, rank=rank, world=2)
+
+
+def test_a_loader_made_before_its_processes_were_started(plain, launched):
+    """A trainer may start them, or say which is which, when the loader has long been there."""
+    launched({})
+    loaders = [Loader(plain, 3, order="random", ids=True) for _ in range(2)]
+    alone = ids_of(loaders[0])
+    assert [ids_of(one) for one in loaders[1:]] == [alone]
+    assert len(loaders[0]) == 7
+    found = []
+    for rank, loader in enumerate(loaders):
+        launched({"WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "NODE_RANK": "0"})
+        assert len(loader) == 4
+        found.append(ids_of(loader))
+    assert sorted(found[0] + found[1]) == list(range(20))
+
+
+def test_an_epoch_keeps_the_place_that_it_began_with(plain, launched):
+    launched({"WORLD_SIZE": "2", "RANK": "1"})
+    loader = Loader(plain, 5, ids=True)
+    epoch = iter(loader)
+    first = next(epoch)["ids"].tolist()
+    launched({})
+    assert first + ids_of(epoch) == ids_of(Loader(plain, 5, ids=True, rank=1, world=2))
+    assert ids_of(loader) == list(range(20))
 
 
 # -- state --------------------------------------------------------------------------------------------------
@@ -763,6 +906,136 @@ def test_wrong_states(plain, state, message):
     assert loader.state_dict() == before
     loader.load_state_dict(GOOD)
     assert len(iter(loader)) == 4
+
+
+def backwards(n: int, rng: Any) -> Any:
+    return np.arange(n)[::-1]
+
+
+def shuffled(n: int, rng: Any) -> Any:
+    return rng.permutation(n)
+
+
+SMALL = np.arange(20) % 2
+# Two ways to order samples, and what the refusal names.
+OTHER_ORDERS = [
+    ({"order": "random"}, {}, "made with order random, and this loader has sequential"),
+    ({}, {"order": "windowed"}, "made with order sequential, and this loader has windowed"),
+    ({"order": backwards}, {"order": "random"}, "made with order a function, and this loader has random"),
+    ({"order": backwards}, {"order": shuffled}, "the order of epoch 0 is not the one .* another function"),
+    ({"order": [3, 1, 2, 0]}, {"order": [3, 1, 0, 2]}, "order of 4 values with checksum .* has of 4 values"),
+    ({"indices": range(10)}, {"indices": range(10, 20)}, "made with indices of 10 values .* of 10 values"),
+    ({"indices": range(1, 20)}, {}, "the state is of a dataset of 19 samples, this has 20"),
+    ({"indices": range(19, -1, -1)}, {}, "made with indices of 20 values .*, and this loader has None"),
+    (
+        {"order": "windowed", "order_options": {"window": 4}},
+        {"order": "windowed", "order_options": {"window": 5}},
+        "made with window 4, and this loader has 5",
+    ),
+    (
+        {"order": "windowed", "order_options": {"window": 4}},
+        {"order": "windowed"},
+        "made with window 4, and this loader has its default",
+    ),
+    (
+        {"order": "class_balanced", "order_options": {"labels": SMALL}},
+        {"order": "class_balanced", "order_options": {"labels": 1 - SMALL}},
+        "made with labels of 20 values",
+    ),
+    ({"seed": 3}, {}, "made with seed 3, and this loader has 0"),
+]
+
+
+@pytest.mark.parametrize(("was", "now", "message"), OTHER_ORDERS)
+def test_a_state_is_not_taken_up_with_another_order(plain, was, now, message):
+    loader = Loader(plain, 2, **was)
+    next(iter(loader))
+    state = json.loads(json.dumps(loader.state_dict()))
+    other = Loader(plain, 2, **now)
+    before = other.state_dict()
+    with pytest.raises(OptionError, match=message):
+        other.load_state_dict(state)
+    assert other.state_dict() == before
+    Loader(plain, 2, **was).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ({"order": shuffled}, {"order": lambda n, rng: rng.permutation(n)}),
+        ({"order": "windowed"}, {"order": "windowed", "order_options": {"window": 1000}}),
+        ({"indices": None}, {"indices": range(20)}),
+        ({"order": [3, 1, 2]}, {"order": np.array([3, 1, 2], np.uint8)}),
+        ({}, {"batch_size": 5, "world": 2, "rank": 1, "workers": 1, "drop_last": True, "ahead": 1}),
+        ({}, {"pipelines": {"value": [np.negative]}, "ids": True}),
+    ],
+)
+def test_what_may_change_when_a_state_is_taken_up(plain, was, now):
+    loader = Loader(plain, 2, **was)
+    next(iter(loader))
+    other = Loader(plain, **{"batch_size": 2, **now})
+    other.load_state_dict(loader.state_dict())
+    assert other.state_dict()["position"] == 2
+
+
+def test_a_state_of_before_orders_were_told_is_taken_up(plain):
+    loader = Loader(plain, 4, order="random")
+    loader.load_state_dict(GOOD)
+    assert loader.state_dict()["position"] == 4
+
+
+def test_the_length_after_a_resume_is_what_is_left_of_that_epoch(plain):
+    loader = Loader(plain, 3, order="random", ids=True)
+    assert len(loader) == 7
+    loader.load_state_dict({**loader.state_dict(), "position": 9})
+    assert len(loader) == 4
+    lengths = [len(loader) for _ in loader]
+    assert lengths == [4, 4, 4, 4]
+    assert len(loader) == 7
+    assert [len(loader) for _ in loader] == [7] * 7
+    # Left in the middle, the next loop is a whole epoch.
+    loader.load_state_dict({**loader.state_dict(), "epoch": 0, "position": 9})
+    for _ in loader:
+        break
+    assert len(loader) == 7 == sum(1 for _ in loader)
+
+
+def test_the_length_after_a_resume_on_other_ranks(plain):
+    loader = Loader(plain, 3, order="random")
+    next(iter(loader))
+    for rank in range(2):
+        other = Loader(plain, 3, order="random", rank=rank, world=2)
+        assert len(other) == 4
+        other.load_state_dict(loader.state_dict())
+        assert len(other) == 3 == sum(1 for _ in other)
+
+
+# -- pickling -----------------------------------------------------------------------------------------------
+
+
+def negative(batch: Any) -> Any:
+    return -batch
+
+
+def test_a_pickled_loader_goes_on_where_it_was(jpeg):
+    how: dict[str, Any] = {
+        "order": "random", "seed": 5, "ids": True, "indices": range(1, 22),
+        "pipelines": {"image": AUGMENTED["pipelines"]["image"], "label": [negative]},
+    }  # fmt: skip
+    whole = list(Loader(jpeg, 4, **how))
+    loader = Loader(jpeg, 4, **how)
+    first = next(iter(loader))
+    again = pickle.loads(pickle.dumps(loader))
+    assert again.reader is not loader.reader
+    assert again.state_dict() == loader.state_dict()
+    assert checksum([first, *again]) == checksum(whole)
+    assert ids_of(again) == ids_of(loader)
+
+
+def test_a_loader_that_cannot_be_pickled_says_why(plain):
+    loader = Loader(plain, 4, pipelines={"value": [lambda batch: batch]})
+    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+        pickle.dumps(loader)
 
 
 # -- in the background --------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_fields_come_as_they_are_without_pipelines(ordinary):
 @pytest.mark.parametrize(
     ("field", "spec"),
     [
-        (bp.Int(optional=True), Spec(None)),
+        (bp.Int(optional=True), Spec(np.dtype("int64"))),
         (bp.Bytes(optional=True), Spec(None)),
         (bp.Tensor("int8", (None, None)), Spec(None)),
         (bp.Tensor("int8", (None, 2), optional=True), Spec(None)),

@@ -11,6 +11,8 @@ things beside the bytes:
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from .errors import SchemaError
-from .schema import Schema
+from .errors import DecodeError, SchemaError
+from .schema import Field, Schema, Tensor
 
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
@@ -148,6 +150,76 @@ class Ragged:
         return cls(np.concatenate(packed), starts_of(sizes), shape, valid)
 
 
+class Masked(Ragged):
+    """Numbers, or arrays of one shape, some of which may be missing: ``values``, and ``mask`` beside them.
+
+    The cells are ragged (a missing one has no bytes); the array is made when it is asked for.
+    """
+
+    __slots__ = ("_values", "dtype", "row")
+
+    def __init__(self, cells: Ragged, dtype: np.dtype[Any], row: tuple[int, ...] = ()) -> None:
+        super().__init__(cells.data, cells.offsets, cells.shape, cells.valid)
+        self.dtype, self.row = dtype, row
+        self._values: npt.NDArray[Any] | None = None
+
+    @property
+    def mask(self) -> Flags:
+        """True where the value is there."""
+        return np.ones(len(self), dtype=np.bool_) if self.valid is None else self.valid
+
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        """One array. A missing value is NaN or NaT where the dtype has them, else 0."""
+        if self._values is None:
+            mask, width = self.mask, self.dtype.itemsize * math.prod(self.row)
+            wrong = self.sizes != np.where(mask, width, 0)
+            if wrong.any():
+                at = int(np.argmax(wrong))
+                raise DecodeError(f"{self.sizes[at]} bytes are no {self.dtype} {self.row}", sample=at)
+            packed = self.data[self.offsets[0] : self.offsets[-1]]
+            if not mask.all():
+                found = np.full((len(self), *self.row), missing_value(self.dtype), dtype=self.dtype)
+                found[mask] = np.ascontiguousarray(packed).view(self.dtype).reshape(-1, *self.row)
+            elif width:
+                found = np.ascontiguousarray(packed).view(self.dtype).reshape(-1, *self.row)
+            else:
+                found = np.empty((len(self), *self.row), dtype=self.dtype)
+            self._values = found
+        return self._values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self.values, dtype=dtype) if copy else np.asarray(self.values, dtype=dtype)
+
+    def __repr__(self) -> str:
+        return f"<Masked: {len(self)} of {self.dtype} {self.row}, {int((~self.mask).sum())} missing>"
+
+    def take(self, rows: Any) -> Masked:
+        return Masked(super().take(rows), self.dtype, self.row)
+
+
+def missing_value(dtype: np.dtype[Any]) -> Any:
+    """What stands for a missing value in an array."""
+    return np.array("NaT" if dtype.kind in "mM" else np.nan if dtype.kind in "fc" else 0, dtype=dtype)
+
+
+def dense_of(field: Field) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+    """Dtype and shape in which all cells of a field are alike, also where some may be missing."""
+    if isinstance(field, Tensor) and field.optional and not field.flat:
+        # Its cells say their shape.
+        return None
+    return dataclasses.replace(field, optional=False).cell
+
+
+def masked(schema: Schema, columns: Columns) -> Columns:
+    """These columns, those of optional numbers and arrays of one shape as :class:`Masked`."""
+    for name, column in columns.items():
+        dense = dense_of(schema[name]) if schema[name].optional else None
+        if dense is not None and isinstance(column, Ragged):
+            columns[name] = Masked(column, *dense)
+    return columns
+
+
 class Spans:
     """Where cells lie: cell i is ``size[i]`` bytes at ``start[i]`` of ``files[file[i]]`` (-1: missing)."""
 
@@ -220,7 +292,8 @@ def concat_columns(parts: Iterable[Column]) -> Column:
     parts = list(parts)
     ragged = [part for part in parts if isinstance(part, Ragged)]
     if ragged:
-        return Ragged.concat(ragged)
+        whole, first = Ragged.concat(ragged), ragged[0]
+        return Masked(whole, first.dtype, first.row) if isinstance(first, Masked) else whole
     return np.concatenate([part for part in parts if not isinstance(part, Ragged)])
 
 

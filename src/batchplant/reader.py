@@ -117,9 +117,9 @@ class Reader:
 
     def scan(self, size: int = 1024, fields: Iterable[str] | None = None) -> Iterator[Columns]:
         """All samples in order, ``size`` at a time. Arrays may lie in the file: copy them to change them."""
-        return (masked(self.schema, columns) for columns in self._in_order(size, self._names(fields)))
+        return (masked(self.schema, columns) for columns in self._consecutive(size, self._names(fields)))
 
-    def _in_order(self, size: int, fields: tuple[str, ...]) -> Iterator[Columns]:
+    def _consecutive(self, size: int, fields: tuple[str, ...]) -> Iterator[Columns]:
         for start in range(0, len(self), size):
             yield self._read(np.arange(start, min(start + size, len(self))), fields)
 

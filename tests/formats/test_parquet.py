@@ -11,6 +11,7 @@ import pytest
 import batchplant as bp
 from batchplant.columns import Columns, Ragged
 from batchplant.formats.parquet import footer
+from batchplant.tables.thrift import read_struct
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, equal, jpeg
 
@@ -68,9 +69,48 @@ def test_missing_values_by_the_files_own_statistics(tmp_path):
         assert [sample["a"] for sample in reader] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.delta"])
+def test_numbers_that_are_missing_inside_of_lists(name, tmp_path):
+    lists = {
+        "whole": pa.array([[1, 2], [3, None], None, []]),
+        "real": pa.array([[1, None], [2.5], None, []], pa.list_(pa.float32())),
+        "fixed": pa.array([[1, 2], [3, 4], None, [5, 6]], pa.list_(pa.int8(), 2)),
+        "sound": pa.array([[1, 2], [3], None, []]),
+    }
+    table, path = pa.table(lists), str(tmp_path / name)
+    if name == "a.parquet":
+        pq.write_table(table, path)
+    elif name == "a.arrow":
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write(table)
+    else:
+        pytest.importorskip("deltalake").write_deltalake(path, table)
+    with bp.open(path) as reader:
+        assert [field.kind for field in reader.schema.values()][:2] == ["json", "tensor"]
+        assert reader.schema["sound"].kind == "tensor"
+        found = list(reader)
+    assert [one["whole"] for one in found] == [[1, 2], [3, None], None, []]
+    np.testing.assert_array_equal(found[0]["real"], np.array([1, np.nan], np.float32))
+    assert found[2]["real"] is None
+    assert found[1]["sound"].tolist() == [3]
+    assert [None if one["fixed"] is None else one["fixed"].tolist() for one in found] == [
+        [1, 2], [3, 4], None, [5, 6],
+    ]  # fmt: skip
+
+
+def test_lists_that_are_missing_inside_of_lists(tmp_path):
+    kind = pa.list_(pa.list_(pa.float32(), 2))
+    pq.write_table(pa.table({"x": pa.array([[[1, 2], None], [[3, 4]]], kind)}), tmp_path / "a.parquet")
+    with bp.open(tmp_path / "a.parquet") as reader, pytest.raises(bp.DecodeError, match="inside of a list"):
+        list(reader)
+    with bp.open(tmp_path / "a.parquet", schema={"x": bp.Json()}) as reader:
+        assert reader[0] == {"x": [[1.0, 2.0], None]}
+
+
 def test_kinds_that_the_caller_knows_better(tmp_path):
     pq.write_table(pa.table({"x": [[1, None], [2]], "n": [1, 2]}), tmp_path / "a.parquet")
-    with bp.open(tmp_path / "a.parquet") as reader, pytest.raises(bp.DecodeError, match="inside of a list"):
+    reader = bp.open(tmp_path / "a.parquet", schema={"x": bp.Tensor("int64", (None,))})
+    with reader, pytest.raises(bp.DecodeError, match="inside of a list"):
         list(reader)
     with bp.open(tmp_path / "a.parquet", schema={"x": bp.Json(), "n": bp.Float()}) as reader:
         assert list(reader) == [{"x": [1, None], "n": 1.0}, {"x": [2], "n": 2.0}]
@@ -411,7 +451,7 @@ def rewritten(path, change):
     """The file with another footer."""
     whole = path.read_bytes()
     size = int.from_bytes(whole[-8:-4], "little")
-    tree = footer._Reader(whole[-8 - size : -8]).struct()
+    tree = read_struct(whole[-8 - size : -8])[0]
     change(tree)
     out = footer.io.BytesIO()
     footer._write_struct(out, tree)

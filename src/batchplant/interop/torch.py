@@ -7,6 +7,7 @@ stream of their own, and the stream that the training step runs on waits for the
 from __future__ import annotations
 
 import importlib
+import sys
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -14,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from ..codecs.cells import decode_sample
-from ..columns import I64, U8, Columns
+from ..columns import I64, U8, Columns, Masked
 from ..errors import BatchplantError, MissingLibraryError, OptionError
 from ..loader import Loader
 from ..ops.base import Draws, Op, Spec
 from ..ops.values import viewed
+from ..order.place import of_group
 from ..reader import Reader
 from ..schema import Bool, Float, Int, Tensor
 from .split import Split
@@ -28,6 +30,9 @@ try:
     import torch.utils.data
 except ImportError:
     raise MissingLibraryError("this needs PyTorch: pip install torch") from None
+
+# Worker processes of one machine that can be told apart.
+SEATS = 4096
 
 
 def as_tensor(value: Any) -> Any:
@@ -57,6 +62,7 @@ class Delivery:
         except (RuntimeError, TypeError):
             raise OptionError(f"torch knows no device {device!r}; write cpu, cuda or cuda:0") from None
         self._cuda = self.device.type == "cuda"
+        self.elsewhere = self.device.type != "cpu"
         if self._cuda and not torch.cuda.is_available():
             raise OptionError(f"there is no {self.device} here: torch finds no CUDA device")
         self.stream = torch.cuda.Stream(self.device) if self._cuda else None
@@ -237,21 +243,70 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
 
 
 class _Batches(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    """Whole batches, of this rank alone; worker processes make them in turn."""
+
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
+        # Worker processes come and go with every epoch, so how many they began is kept where all see it.
+        # Each has a row: the state that the count is from, and the count.
+        self._begun = torch.zeros((SEATS, 2), dtype=torch.int64).share_memory_()
+        self._place: tuple[int, int] | None = None
+        self._own: Loader | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._refuse_to_be_split()
+        # A worker process knows no process group; one that is spawned to join a group will ask that.
+        place = None if of_group() is None else (self.loader.rank, self.loader.world)
+        return {"loader": self.loader, "_begun": self._begun, "_place": place, "_own": None}
 
     def __iter__(self) -> Iterator[Any]:
-        if torch.utils.data.get_worker_info() is not None:
-            raise OptionError("the Loader has threads of its own: use DataLoader(num_workers=0)")
-        return iter(self.loader)
+        self._refuse_to_be_split()
+        worker = torch.utils.data.get_worker_info()
+        return iter(self.loader) if worker is None else self._in_worker(worker.id, worker.num_workers)
 
     def __len__(self) -> int:
         return len(self.loader)
+
+    def _in_worker(self, number: int, workers: int) -> Iterator[Any]:
+        rank, world = self._place or (self.loader.rank, self.loader.world)
+        if self._own is None:
+            self._own = self.loader.part(number, workers, rank, world)
+        state = self.loader.state_dict()
+        seat = self._begun[(rank * workers + number) % SEATS]
+        if int(seat[0]) != self.loader.loaded:
+            seat[0], seat[1] = self.loader.loaded, 0
+        begun = int(seat[1])
+        seat[1] += 1
+        self._own.go_to(state["epoch"] + begun, 0 if begun else state["position"])
+        return iter(self._own)
+
+    def _refuse_to_be_split(self) -> None:
+        """Accelerate deals out what it is given, and these are the batches of one rank already."""
+        state = sys.modules.get("accelerate.state")
+        active = state.GradientState().active_dataloader if state is not None else None
+        if active is None or self.loader.world == 1:
+            return
+        dataset = getattr(active, "dataset", None)
+        if self in (dataset, getattr(dataset, "dataset", None)):
+            raise OptionError(
+                "the loader gives each process its own batches, and Accelerate would deal these out once "
+                "more: pass prepare() the Loader itself, or loader.as_data_loader()"
+            )
 
 
 def as_iterable_dataset(loader: Loader) -> Any:
     """Whole batches as a torch dataset: ``DataLoader(dataset, batch_size=None)``."""
     return _Batches(loader)
+
+
+class _Feed(torch.utils.data.DataLoader):  # type: ignore[misc]
+    # Accelerate leaves a DataLoader with this mark as it is.
+    _is_accelerate_prepared = True
+
+
+def as_data_loader(loader: Loader, **options: Any) -> Any:
+    """Our batches as a DataLoader; ``options`` are its own, such as ``num_workers``."""
+    return _Feed(_Batches(loader), batch_size=None, **options)
 
 
 class Samples(torch.utils.data.Dataset):  # type: ignore[misc]
@@ -277,6 +332,10 @@ class Samples(torch.utils.data.Dataset):  # type: ignore[misc]
         except BatchplantError as error:
             raise error.at(path=self.reader.path, sample=index) from None
         for name, field in self.reader.schema.items():
+            column = columns[name]
+            if isinstance(column, Masked) and f"{name}_mask" not in self.reader.schema:
+                # None has no place in a batch of torch's.
+                sample[name], sample[f"{name}_mask"] = column.values[row], np.asarray(column.mask[row])
             # A Python number would forget how wide it was.
             if isinstance(field, Int | Float | Bool | Tensor) and sample[name] is not None:
                 sample[name] = np.asarray(sample[name], dtype=getattr(field, "dtype", "bool"))

@@ -30,7 +30,7 @@ from .decode import (
     RandomResizedCrop,
     Resize,
 )
-from .values import Convert, Function, LabelMixup, MixupToOneHot, Pad, ReplaceLabel, Squeeze, View
+from .values import Convert, Function, LabelMixup, MixupToOneHot, Pad, Present, ReplaceLabel, Squeeze, View
 from .video import DecodeVideo
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "Op",
     "Pad",
     "Poison",
+    "Present",
     "RandomBrightness",
     "RandomContrast",
     "RandomCrop",

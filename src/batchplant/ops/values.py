@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64, Ragged, as_bytes
+from ..columns import I64, Column, Ragged, as_bytes
 from ..errors import OptionError
+from ..schema import Field
 from .augment import check_alpha, mixup_parts
-from .base import Draws, Op, Spec, per_sample
+from .base import CellOp, Draws, Op, Spec, per_sample
 
 
 class ReplaceLabel(Op):
@@ -68,6 +69,17 @@ class MixupToOneHot(Op):
         np.add.at(out, (rows, batch[:, 0].astype(np.int64)), batch[:, 2])
         np.add.at(out, (rows, batch[:, 1].astype(np.int64)), 1 - batch[:, 2])
         return out
+
+
+class Present(CellOp):
+    """Whether the value is there: what ``NAME_mask`` of an optional field of numbers begins with."""
+
+    def infer_field(self, field: Field) -> Spec:
+        return Spec(np.dtype(np.bool_))
+
+    def run(self, batch: Column, ids: I64, draws: Draws) -> Any:
+        valid = batch.valid if isinstance(batch, Ragged) else None
+        return np.ones(len(batch), dtype=np.bool_) if valid is None else valid.copy()
 
 
 class Convert(Op):

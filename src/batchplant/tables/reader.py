@@ -118,7 +118,7 @@ class TableReader(Reader):
             )
         return found
 
-    def _in_order(self, size: int, fields: tuple[str, ...]) -> Iterator[Columns]:
+    def _consecutive(self, size: int, fields: tuple[str, ...]) -> Iterator[Columns]:
         waiting: list[Columns] = []
         have = 0
         for columns in self._ahead(fields):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,9 +9,9 @@ import numpy.typing as npt
 
 from ... import _native
 from ...chunks import ChunkCache
-from ...columns import I64, U8, Column, Ragged, Spans, starts_of
+from ...columns import I64, U8, Column, Ragged, Spans, dense_of, starts_of
 from ...errors import DamagedError
-from ...schema import Field, Tensor
+from ...schema import Field
 from ...storage import Source
 from . import heap
 from .stored import Stored
@@ -21,14 +20,6 @@ if TYPE_CHECKING:
     from .types import Part
 
 NULL_TERMINATED, NULL_PADDED, SPACE_PADDED = 0, 1, 2
-
-
-def dense_of(field: Field) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-    """Dtype and shape in which all cells of a field are alike, also where some may be missing."""
-    if isinstance(field, Tensor) and field.optional and not field.flat:
-        # Its cells say their shape.
-        return None
-    return dataclasses.replace(field, optional=False).cell
 
 
 class Cells:
