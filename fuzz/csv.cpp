@@ -9,8 +9,8 @@ using namespace batchplant;
 
 namespace {
 
-csv::Scanner scan(const uint8_t* data, size_t size, size_t columns, bool blank, size_t piece) {
-    csv::Scanner scanner{{',', blank, {"", "NA"}}, columns, 1, {}, {}, {}};
+csv::Scanner scan(const uint8_t* data, size_t size, size_t columns, bool blank, size_t piece, uint8_t escape = 0) {
+    csv::Scanner scanner{{',', blank, {"", "NA"}, escape}, columns, 1, {}, {}, {}};
     size_t at = 0;
     size_t end = 0;
     do {
@@ -33,10 +33,10 @@ void check_cells(const uint8_t* data, size_t size, const csv::Scanner& found) {
     for (size_t i = 0; i < found.columns; ++i) wanted.push_back(static_cast<int64_t>(found.columns - 1 - i));
     const size_t entries = n * found.columns;
     std::vector<int64_t> start(entries), length(entries, -1);
-    std::vector<uint8_t> doubled(entries), number(8);
+    std::vector<uint8_t> special(entries), number(8);
     const std::vector<bool> empty(found.columns, false);
     const text::Failure failure = csv::find(data, size, found.starts.data(), sizes.data(), n, found.dialect, found.columns,
-                                            wanted, empty, start.data(), length.data(), doubled.data());
+                                            wanted, empty, start.data(), length.data(), special.data());
     // Every row that the scanner took has its cells.
     if (failure.row >= 0) std::abort();
     for (size_t i = 0; i < entries; ++i) {
@@ -44,7 +44,11 @@ void check_cells(const uint8_t* data, size_t size, const csv::Scanner& found) {
         if (start[i] < 0 || start[i] + length[i] > static_cast<int64_t>(size)) std::abort();
         const std::vector<uint8_t> cell(data + start[i], data + start[i] + length[i]);
         std::vector<uint8_t> plain(cell.size());
-        if (csv::unquote(cell.data(), cell.size(), plain.data()) > plain.data() + plain.size()) std::abort();
+        const uint8_t* const behind =
+            csv::unquote(cell.data(), cell.size(), special[i], found.dialect.escape, plain.data());
+        if (behind > plain.data() + plain.size()) std::abort();
+        // What holds nothing special is what it is.
+        if (special[i] == 0 && static_cast<size_t>(behind - plain.data()) != cell.size()) std::abort();
         const uint32_t classes = text::classify(cell.data(), cell.data() + cell.size());
         // What is classed as a number is read as one.
         const auto reads = [&](text::Dtype dtype) {
@@ -81,10 +85,12 @@ void check_writing(const uint8_t* data, size_t size) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-    for (const bool blank : {false, true}) {
+    for (const int way : {0, 1, 2, 3}) {
+        const bool blank = way % 2 == 1;
+        const uint8_t escape = way < 2 ? 0 : '\\';
         const size_t columns = blank ? 1 : 3;
-        const csv::Scanner whole = scan(data, size, columns, blank, std::max<size_t>(size, 1));
-        const csv::Scanner pieces = scan(data, size, columns, blank, 7);
+        const csv::Scanner whole = scan(data, size, columns, blank, std::max<size_t>(size, 1), escape);
+        const csv::Scanner pieces = scan(data, size, columns, blank, 7, escape);
         if (whole.starts != pieces.starts || whole.bad.size() != pieces.bad.size() || whole.line != pieces.line) std::abort();
         if (whole.classes != pieces.classes) std::abort();
         check_cells(data, size, whole);

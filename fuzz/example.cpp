@@ -20,6 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     ExampleSurvey survey;
     const int64_t bad = survey.add(data, starts.data(), sizes.data(), 2);
     expect(bad >= -1 && bad < 2);
+    expect(survey.foreign >= 0 && survey.foreign <= survey.records && survey.foreign <= survey.unknown);
     std::vector<ExampleWish> wishes;
     for (const ExampleFeature& one : survey.features()) {
         expect(one.present > 0 && one.present <= 2 && one.fewest >= 0 && one.most >= one.fewest);

@@ -13,8 +13,21 @@ using text::Reason;
 struct Stops {
     std::array<bool, 256> at{};
 
-    explicit Stops(uint8_t delimiter) { at[delimiter] = at['\n'] = at['\r'] = true; }
+    explicit Stops(const Dialect& dialect) {
+        at[dialect.delimiter] = at['\n'] = at['\r'] = true;
+        if (dialect.escape != 0) at[dialect.escape] = true;
+    }
 };
+
+// The next quote or escape from `at` on; `size` where there is none.
+size_t find_quote(const uint8_t* data, size_t size, size_t at, uint8_t escape) {
+    if (escape == 0) {
+        const void* const found = at < size ? std::memchr(data + at, '"', size - at) : nullptr;
+        return found == nullptr ? size : static_cast<size_t>(static_cast<const uint8_t*>(found) - data);
+    }
+    while (at < size && data[at] != '"' && data[at] != escape) ++at;
+    return at;
+}
 
 bool is_missing(const uint8_t* at, const Field& field, const Dialect& dialect) {
     if (field.quoted) return false;
@@ -26,7 +39,9 @@ bool is_missing(const uint8_t* at, const Field& field, const Dialect& dialect) {
 
 // Calls take(number, field) for every field of the row at `at`.
 template <typename Take>
-Row walk(const uint8_t* data, size_t size, size_t at, uint8_t delimiter, const Stops& stops, bool final, Take&& take) {
+Row walk(const uint8_t* data, size_t size, size_t at, const Dialect& dialect, const Stops& stops, bool final, Take&& take) {
+    const uint8_t delimiter = dialect.delimiter;
+    const uint8_t escape = dialect.escape;
     Row row;
     const auto faulty = [&](Reason reason, size_t place) {
         row.fault = reason;
@@ -46,13 +61,13 @@ Row walk(const uint8_t* data, size_t size, size_t at, uint8_t delimiter, const S
             field.quoted = true;
             field.start = ++i;
             while (true) {
-                const void* const found = i < size ? std::memchr(data + i, '"', size - i) : nullptr;
-                if (found == nullptr) return final ? faulty(Reason::open_quote, quote) : row;
-                i = static_cast<size_t>(static_cast<const uint8_t*>(found) - data) + 1;
+                i = find_quote(data, size, i, escape);
+                if (i == size) return final ? faulty(Reason::open_quote, quote) : row;
+                const bool quotes = data[i++] == '"';
                 if (i == size && !final) return row;
-                if (i == size || data[i] != '"') break;
-                field.doubled = true;
-                ++i;
+                if (quotes && (i == size || data[i] != '"')) break;
+                field.special |= quotes ? doubled : escaped;
+                i += i < size;
             }
             field.size = i - 1 - field.start;
             if (i < size && data[i] != delimiter && data[i] != '\n' && data[i] != '\r') {
@@ -60,7 +75,13 @@ Row walk(const uint8_t* data, size_t size, size_t at, uint8_t delimiter, const S
             }
         } else {
             field.start = i;
-            while (i < size && !stops.at[data[i]]) ++i;
+            while (i < size && (!stops.at[data[i]] || (escape != 0 && data[i] == escape))) {
+                if (escape != 0 && data[i] == escape) {
+                    field.special = escaped;
+                    i += i + 1 < size;
+                }
+                ++i;
+            }
             field.size = i - field.start;
         }
         if (i == size && !final) return row;
@@ -101,14 +122,14 @@ int64_t lines_in(const uint8_t* data, size_t at, size_t end) {
 
 Row first_row(const uint8_t* data, size_t size, size_t at, const Dialect& dialect, bool final,
               std::vector<Field>& fields) {
-    return walk(data, size, at, dialect.delimiter, Stops(dialect.delimiter), final,
+    return walk(data, size, at, dialect, Stops(dialect), final,
                 [&](size_t, const Field& field) { fields.push_back(field); });
 }
 
 size_t Scanner::feed(const uint8_t* piece, size_t size, int64_t base, bool final) {
     classes.resize(columns, 0);
     std::vector<uint32_t> found(columns);
-    const Stops stops(dialect.delimiter);
+    const Stops stops(dialect);
     size_t at = 0;
     while (at < size) {
         if (const size_t blank = blank_line(piece, size, at); blank > 0 && !dialect.blank_rows) {
@@ -118,8 +139,8 @@ size_t Scanner::feed(const uint8_t* piece, size_t size, int64_t base, bool final
             continue;
         }
         bool several = false;
-        Row row = walk(piece, size, at, dialect.delimiter, stops, final, [&](size_t number, const Field& field) {
-            several = several || field.quoted;
+        Row row = walk(piece, size, at, dialect, stops, final, [&](size_t number, const Field& field) {
+            several = several || field.quoted || field.special != 0;
             if (number >= columns) return;
             // Where a column is text already, nothing more is to be learned but that cells are missing.
             if (is_missing(piece, field, dialect)) {
@@ -158,7 +179,7 @@ size_t Scanner::feed(const uint8_t* piece, size_t size, int64_t base, bool final
 
 text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, const int64_t* sizes, size_t n,
                    const Dialect& dialect, size_t columns, const std::vector<int64_t>& wanted,
-                   const std::vector<bool>& empty, int64_t* start, int64_t* size, uint8_t* doubled) {
+                   const std::vector<bool>& empty, int64_t* start, int64_t* size, uint8_t* special) {
     // Which entry a column goes to, -1 for none.
     std::vector<int64_t> place(columns, -1);
     for (size_t i = 0; i < wanted.size(); ++i) {
@@ -166,7 +187,7 @@ text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, con
             place[static_cast<size_t>(wanted[i])] = static_cast<int64_t>(i);
         }
     }
-    const Stops stops(dialect.delimiter);
+    const Stops stops(dialect);
     for (size_t row = 0; row < n; ++row) {
         if (starts[row] < 0 || sizes[row] < 0 || static_cast<size_t>(starts[row]) > total ||
             static_cast<size_t>(sizes[row]) > total - static_cast<size_t>(starts[row])) {
@@ -174,7 +195,7 @@ text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, con
         }
         const auto at = static_cast<size_t>(starts[row]);
         const Row found = walk(
-            data, at + static_cast<size_t>(sizes[row]), at, dialect.delimiter, stops, true,
+            data, at + static_cast<size_t>(sizes[row]), at, dialect, stops, true,
             [&](size_t number, const Field& field) {
                 if (number >= columns || place[number] < 0) return;
                 const auto entry = static_cast<size_t>(place[number]);
@@ -182,7 +203,7 @@ text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, con
                 const bool missing = is_missing(data, field, dialect) && !empty[entry];
                 start[to] = static_cast<int64_t>(field.start);
                 size[to] = missing ? -1 : static_cast<int64_t>(field.size);
-                doubled[to] = field.doubled;
+                special[to] = field.special;
             });
         if (found.fault != Reason::none || found.fields != columns) {
             return {static_cast<int64_t>(row), starts[row], "the row is not the one that was indexed"};
@@ -191,10 +212,30 @@ text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, con
     return {};
 }
 
-uint8_t* unquote(const uint8_t* at, size_t size, uint8_t* out) {
+namespace {
+
+uint8_t meaning_of(uint8_t letter) {
+    switch (letter) {
+        case '0': return 0;
+        case 'b': return '\b';
+        case 'n': return '\n';
+        case 'r': return '\r';
+        case 't': return '\t';
+        case 'Z': return 26;
+        default: return letter;
+    }
+}
+
+}  // namespace
+
+uint8_t* unquote(const uint8_t* at, size_t size, uint8_t special, uint8_t escape, uint8_t* out) {
     for (size_t i = 0; i < size; ++i) {
+        if ((special & escaped) != 0 && at[i] == escape && i + 1 < size) {
+            *out++ = meaning_of(at[++i]);
+            continue;
+        }
         *out++ = at[i];
-        if (at[i] == '"' && i + 1 < size && at[i + 1] == '"') ++i;
+        if ((special & doubled) != 0 && at[i] == '"' && i + 1 < size && at[i + 1] == '"') ++i;
     }
     return out;
 }

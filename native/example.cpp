@@ -522,11 +522,13 @@ int64_t ExampleSurvey::add(const uint8_t* data, const int64_t* starts, const int
             known.now = state.seen[s];
         }
         if (!good) return static_cast<int64_t>(i);
+        bool any = false;
         for (const size_t which : state.touched) {
             ExampleFeature& feature = state.known[which].feature;
             const Seen& now = state.known[which].now;
             // A feature of no kind is as good as none.
             if (now.kind == ExampleKind::none && !now.list) continue;
+            any = true;
             ++feature.present;
             feature.kinds |= 1u << static_cast<unsigned>(now.kind);
             if (feature.first == ExampleKind::none) feature.first = now.kind;
@@ -536,6 +538,7 @@ int64_t ExampleSurvey::add(const uint8_t* data, const int64_t* starts, const int
             widen(feature.step_fewest, feature.step_most, now.step_fewest, now.step_most);
         }
         unknown += state.walker.unknown;
+        foreign += state.walker.unknown > 0 && !any;
         ++records;
     }
     return -1;

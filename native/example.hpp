@@ -75,6 +75,7 @@ public:
     std::vector<ExampleFeature> features() const;  // sorted by name, lists last
     int64_t records = 0;
     int64_t unknown = 0;  // fields that are not part of these messages
+    int64_t foreign = 0;  // records that have such fields, and no feature
 
 private:
     struct State;

@@ -50,16 +50,8 @@ End skip_string(const uint8_t* at, const uint8_t* end, bool& escaped) {
             continue;
         }
         if (end - at < 6) return {end, Reason::ends};
-        const int unit = hex4(at + 2);
-        if (unit < 0 || (unit >= 0xdc00 && unit < 0xe000)) return {at, Reason::escape};
-        if (unit >= 0xd800 && unit < 0xdc00) {
-            // The other half has to follow.
-            if ((end - at > 6 && at[6] != '\\') || (end - at > 7 && at[7] != 'u')) return {at, Reason::escape};
-            if (end - at < 12) return {end, Reason::ends};
-            const int low = hex4(at + 8);
-            if (low < 0xdc00 || low >= 0xe000) return {at, Reason::escape};
-            at += 6;
-        }
+        // Half of a pair without the other is no character, but JSON has it.
+        if (hex4(at + 2) < 0) return {at, Reason::escape};
         at += 6;
     }
 }
@@ -518,9 +510,14 @@ uint8_t* unescape(const uint8_t* at, size_t size, uint8_t* out) {
         }
         auto unit = static_cast<uint32_t>(hex4(at + 2));
         at += 6;
-        if (unit >= 0xd800 && unit < 0xdc00 && end - at >= 6) {
-            unit = 0x10000 + ((unit - 0xd800) << 10) + ((static_cast<uint32_t>(hex4(at + 2)) - 0xdc00) & 0x3ff);
-            at += 6;
+        if (unit >= 0xd800 && unit < 0xe000) {
+            const int low = unit < 0xdc00 && end - at >= 6 && at[0] == '\\' && at[1] == 'u' ? hex4(at + 2) : -1;
+            if (low >= 0xdc00 && low < 0xe000) {
+                unit = 0x10000 + ((unit - 0xd800) << 10) + static_cast<uint32_t>(low - 0xdc00);
+                at += 6;
+            } else {
+                unit = 0xfffd;
+            }
         }
         if (unit < 0x80) {
             *out++ = static_cast<uint8_t>(unit);

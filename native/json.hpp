@@ -86,7 +86,7 @@ struct Places {
 text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, const int64_t* sizes, size_t n,
                    const std::vector<std::string>& keys, bool bare, Places places);
 
-// The text that a string with escapes means; gives the place behind it in `out`, which needs `size` bytes.
+// The text that a string with escapes means, with U+FFFD for half of a pair that stands alone; gives the place behind it in `out`, which needs `size` bytes.
 uint8_t* unescape(const uint8_t* at, size_t size, uint8_t* out);
 
 // The numbers of nested lists of these sizes (the first may be -1: any), one cell after another.

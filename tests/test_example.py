@@ -87,6 +87,11 @@ def test_unknown_fields_are_passed_over_everywhere(unknown):
     survey = _native.ExampleSurvey()
     assert survey.add(*runs_of([record])) == -1
     assert survey.unknown > 0
+    assert survey.foreign == 0
+    assert [(one.key, one.kinds, one.most) for one in seen_by(survey)] == [("a", 1 << INT64, 2)]
+    # A record of nothing that is known belongs to somebody else.
+    assert survey.add(*runs_of([unknown])) == -1
+    assert survey.foreign == 1
     assert seen_by(survey) is None
 
 
@@ -125,6 +130,30 @@ def test_unknown_fields_are_passed_over_everywhere(unknown):
 )  # fmt: skip
 def test_what_protobuf_allows(record, kind, expected):
     assert values(record, "a", kind) == expected
+
+
+def test_files_of_others(tmp_path):
+    """Unknown fields, and values before their keys, are Examples all the same."""
+    records = [
+        message(
+            field(1, field(2, ints(7)) + field(1, b"a")),
+            field(1, field(2, bytes_list(b"x")) + field(1, b"b")),
+        ),
+        UNKNOWN[3]
+        + message(UNKNOWN[0] + entry("a", UNKNOWN[1] + ints(8)), entry("b", bytes_list(b"yz")))
+        + UNKNOWN[4],
+        message(entry("a", field(3, b"\x08\x09"))) + message(entry("b", bytes_list(b""))),
+    ]
+    data, starts, sizes = runs_of(records)
+    (tmp_path / "a.tfrecord").write_bytes(_native.tfrecord_frame(data, starts, sizes).tobytes())
+    with bp.open(tmp_path / "a.tfrecord") as reader:
+        assert dict(reader.schema) == {"a": bp.Int(), "b": bp.Bytes()}
+        assert list(reader) == [{"a": 7, "b": b"x"}, {"a": 8, "b": b"yz"}, {"a": 9, "b": b""}]
+        spans = reader.spans("b", [1, 0])
+        assert spans.size.tolist() == [2, 1]
+    data, starts, sizes = runs_of([*records, UNKNOWN[0]])
+    (tmp_path / "b.tfrecord").write_bytes(_native.tfrecord_frame(data, starts, sizes).tobytes())
+    assert dict(bp.open(tmp_path / "b.tfrecord").schema) == {"data": bp.Bytes()}
 
 
 def test_the_empty_name():

@@ -131,7 +131,8 @@ void bind_example(nb::module_& module) {
         .def("skip", &ExampleSurvey::skip, "Count a record without looking at it.")
         .def("features", features, "Name, list, kinds, present, fewest, most, step_fewest, step_most, other.")
         .def_ro("records", &ExampleSurvey::records)
-        .def_ro("unknown", &ExampleSurvey::unknown);
+        .def_ro("unknown", &ExampleSurvey::unknown)
+        .def_ro("foreign", &ExampleSurvey::foreign);
 }
 
 }  // namespace batchplant

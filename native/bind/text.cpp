@@ -77,14 +77,21 @@ size_t feed(Scanner& scanner, const Bytes& piece, int64_t base, bool final) {
     return scanner.feed(piece.data(), piece.size(), base, final);
 }
 
-csv::Dialect dialect_of(const std::string& delimiter, bool blank_rows, std::vector<std::string> missing) {
-    if (delimiter.size() != 1) throw std::invalid_argument("a delimiter is one byte");
-    return {static_cast<uint8_t>(delimiter[0]), blank_rows, std::move(missing)};
+uint8_t escape_of(const std::string& escape) {
+    if (escape.size() > 1) throw std::invalid_argument("an escape is one byte");
+    return escape.empty() ? uint8_t{0} : static_cast<uint8_t>(escape[0]);
 }
 
-nb::object csv_first(const Bytes& data, const std::string& delimiter, bool final) {
+csv::Dialect dialect_of(const std::string& delimiter, bool blank_rows, std::vector<std::string> missing,
+                        const std::string& escape) {
+    if (delimiter.size() != 1) throw std::invalid_argument("a delimiter is one byte");
+    return {static_cast<uint8_t>(delimiter[0]), blank_rows, std::move(missing), escape_of(escape)};
+}
+
+nb::object csv_first(const Bytes& data, const std::string& delimiter, bool final, const std::string& escape) {
     std::vector<csv::Field> fields;
-    const csv::Row row = csv::first_row(data.data(), data.size(), 0, dialect_of(delimiter, false, {}), final, fields);
+    const csv::Dialect dialect = dialect_of(delimiter, false, {}, escape);
+    const csv::Row row = csv::first_row(data.data(), data.size(), 0, dialect, final, fields);
     if (!row.complete) return nb::none();
     nb::list texts;
     for (const csv::Field& field : fields) {
@@ -92,8 +99,8 @@ nb::object csv_first(const Bytes& data, const std::string& delimiter, bool final
         auto* const to = reinterpret_cast<uint8_t*>(copy.data());
         const uint8_t* const from = data.data() + field.start;
         size_t size = field.size;
-        if (field.doubled) {
-            size = static_cast<size_t>(csv::unquote(from, size, to) - to);
+        if (field.special != 0) {
+            size = static_cast<size_t>(csv::unquote(from, size, field.special, dialect.escape, to) - to);
         } else if (size > 0) {
             std::memcpy(to, from, size);
         }
@@ -104,24 +111,24 @@ nb::object csv_first(const Bytes& data, const std::string& delimiter, bool final
 
 nb::tuple csv_find(const Bytes& data, const Int64s& starts, const Int64s& sizes, const std::string& delimiter,
                    const std::vector<std::string>& missing, size_t columns, const std::vector<int64_t>& wanted,
-                   const std::vector<bool>& empty) {
+                   const std::vector<bool>& empty, const std::string& escape) {
     check_same_length(starts, "starts", sizes, "sizes");
     if (wanted.size() != empty.size()) throw std::invalid_argument("wanted and empty differ in length");
     const size_t n = starts.size();
     const size_t entries = n * wanted.size();
     auto start = std::make_unique<int64_t[]>(entries);
     auto size = std::make_unique<int64_t[]>(entries);
-    auto doubled = std::make_unique<uint8_t[]>(entries);
+    auto special = std::make_unique<uint8_t[]>(entries);
     std::fill_n(size.get(), entries, int64_t{-1});
-    const csv::Dialect dialect = dialect_of(delimiter, false, missing);
+    const csv::Dialect dialect = dialect_of(delimiter, false, missing, escape);
     text::Failure failure;
     {
         nb::gil_scoped_release unlocked;
         failure = csv::find(data.data(), data.size(), starts.data(), sizes.data(), n, dialect, columns, wanted, empty,
-                            start.get(), size.get(), doubled.get());
+                            start.get(), size.get(), special.get());
     }
     return nb::make_tuple(array_of(start, {wanted.size(), n}), array_of(size, {wanted.size(), n}),
-                          array_of(doubled, {wanted.size(), n}), failure_of(failure));
+                          array_of(special, {wanted.size(), n}), failure_of(failure));
 }
 
 std::string string_of(nb::handle bytes) {
@@ -171,7 +178,7 @@ nb::tuple plain_cells(const Bytes& data, const Int64s& starts, const Int64s& siz
             const uint8_t* const from = data.data() + starts.data()[i];
             const auto size = static_cast<size_t>(std::max<int64_t>(sizes.data()[i], 0));
             if (special.data()[i] != 0) {
-                to = change(from, size, to);
+                to = change(from, size, special.data()[i], to);
             } else if (size > 0) {
                 std::memcpy(to, from, size);
                 to += size;
@@ -313,10 +320,11 @@ void bind_text(nb::module_& module) {
     nb::class_<csv::Scanner>(module, "CsvScanner", "Finds the rows of a CSV file that comes in pieces.")
         .def("__init__",
              [](csv::Scanner* self, const std::string& delimiter, size_t columns, bool blank_rows,
-                const std::vector<std::string>& missing, int64_t line) {
-                 new (self) csv::Scanner{dialect_of(delimiter, blank_rows, missing), columns, line, {}, {}, {}};
+                const std::vector<std::string>& missing, int64_t line, const std::string& escape) {
+                 new (self) csv::Scanner{dialect_of(delimiter, blank_rows, missing, escape), columns, line, {}, {}, {}};
              },
-             nb::arg("delimiter"), nb::arg("columns"), nb::arg("blank_rows"), nb::arg("missing"), nb::arg("line"))
+             nb::arg("delimiter"), nb::arg("columns"), nb::arg("blank_rows"), nb::arg("missing"), nb::arg("line"),
+             nb::arg("escape") = "")
         .def("feed", feed<csv::Scanner>, nb::arg("piece").noconvert(), nb::arg("base"), nb::arg("final"))
         .def_prop_ro("starts", [](const csv::Scanner& self) { return copy_of(self.starts); }, nb::rv_policy::automatic)
         .def_prop_ro("bad", [](const csv::Scanner& self) { return bad_of(self.bad); }, nb::rv_policy::automatic)
@@ -341,23 +349,30 @@ void bind_text(nb::module_& module) {
             return found;
         });
     module.def("csv_first", csv_first, nb::arg("data").noconvert(), nb::arg("delimiter"), nb::arg("final"),
+               nb::arg("escape") = "",
                "The fields of the first row, where it ends, the fault and its place; None where the data end before.");
     module.def("csv_find", csv_find, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
                nb::arg("sizes").noconvert(), nb::arg("delimiter"), nb::arg("missing"), nb::arg("columns"),
-               nb::arg("wanted"), nb::arg("empty"), "Where the cells of these columns lie in rows.");
+               nb::arg("wanted"), nb::arg("empty"), nb::arg("escape") = "", "Where the cells of these columns lie in rows.");
     module.def("json_find", json_find, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
                nb::arg("sizes").noconvert(), nb::arg("keys").none(), "Where the values of these keys lie in records.");
     module.def(
         "csv_unquote",
-        [](const Bytes& data, const Int64s& starts, const Int64s& sizes, const Bytes& doubled) {
-            return plain_cells(data, starts, sizes, doubled, csv::unquote);
+        [](const Bytes& data, const Int64s& starts, const Int64s& sizes, const Bytes& special, const std::string& escape) {
+            const uint8_t sign = escape_of(escape);
+            return plain_cells(data, starts, sizes, special, [sign](const uint8_t* at, size_t size, uint8_t mark, uint8_t* out) {
+                return csv::unquote(at, size, mark, sign, out);
+            });
         },
         nb::arg("data").noconvert(), nb::arg("starts").noconvert(), nb::arg("sizes").noconvert(),
-        nb::arg("doubled").noconvert(), "Cells one after another; in those that are marked two quotes become one.");
+        nb::arg("special").noconvert(), nb::arg("escape") = "",
+        "Cells one after another; in those that are marked two quotes become one (1), escapes what they mean (2).");
     module.def(
         "json_unescape",
         [](const Bytes& data, const Int64s& starts, const Int64s& sizes, const Bytes& escaped) {
-            return plain_cells(data, starts, sizes, escaped, json::unescape);
+            return plain_cells(data, starts, sizes, escaped, [](const uint8_t* at, size_t size, uint8_t, uint8_t* out) {
+                return json::unescape(at, size, out);
+            });
         },
         nb::arg("data").noconvert(), nb::arg("starts").noconvert(), nb::arg("sizes").noconvert(),
         nb::arg("escaped").noconvert(), "Cells one after another; in those that are marked escapes are resolved.");

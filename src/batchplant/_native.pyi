@@ -663,13 +663,23 @@ class ExampleSurvey:
     def unknown(self) -> int:
         """How many parts were not of these messages."""
 
+    @property
+    def foreign(self) -> int:
+        """How many records have such parts, and no feature."""
+
 _Failure = tuple[int, int, str] | None
 
 class CsvScanner:
     """Finds the rows of a CSV file that comes in pieces."""
 
     def __init__(
-        self, delimiter: str, columns: int, blank_rows: bool, missing: Sequence[str], line: int
+        self,
+        delimiter: str,
+        columns: int,
+        blank_rows: bool,
+        missing: Sequence[str],
+        line: int,
+        escape: str = "",
     ) -> None: ...
     def feed(self, piece: npt.NDArray[np.uint8], base: int, final: bool) -> int: ...
     @property
@@ -702,7 +712,7 @@ class JsonScanner:
     def keys(self) -> list[_KeyFacts]: ...
 
 def csv_first(
-    data: npt.NDArray[np.uint8], delimiter: str, final: bool
+    data: npt.NDArray[np.uint8], delimiter: str, final: bool, escape: str = ""
 ) -> tuple[list[bytes], int, int, int] | None:
     """The fields of the first row, where it ends, the fault and its place; None where the data end before."""
 
@@ -715,6 +725,7 @@ def csv_find(
     columns: int,
     wanted: Sequence[int],
     empty: Sequence[bool],
+    escape: str = "",
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8], _Failure]:
     """Where the cells of these columns lie in rows."""
 
@@ -730,9 +741,10 @@ def csv_unquote(
     data: npt.NDArray[np.uint8],
     starts: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
-    doubled: npt.NDArray[np.uint8],
+    special: npt.NDArray[np.uint8],
+    escape: str = "",
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Cells one after another; in those that are marked two quotes become one."""
+    """Cells one after another; in those that are marked (1) two quotes become one, (2) escapes what they mean."""
 
 def json_unescape(
     data: npt.NDArray[np.uint8],

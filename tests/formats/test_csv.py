@@ -278,7 +278,8 @@ def test_text_beside_data_of_another_format(tmp_path):
     assert values(bp.open(tmp_path), "n") == [0, 1]
 
 
-cells_of = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=12))
+texts_of = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+cells_of = st.one_of(st.none(), texts_of)
 
 
 @settings(max_examples=30, deadline=None)
@@ -327,3 +328,203 @@ def test_pyarrow_and_pandas_read_what_we_write(tmp_path):
     with bp.open(tmp_path / "b.csv") as reader:
         assert [tuple(sample.values()) for sample in reader] == rows
         assert reader.schema == bp.Schema(schema)
+
+
+# --- encodings, escapes, and Excel's own line -------------------------------------------------------------
+
+PEOPLE = 'näme;größe;stadt\nMüller;1;Köln\n"Ž;ižek\nS.";2;Ljubljana\nÉmile;;\n'
+PACKERS = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": lambda data: textfile.zstd_compress()(np.frombuffer(data, np.uint8)),
+}
+
+
+@pytest.mark.parametrize("packed", PACKERS)
+@pytest.mark.parametrize(
+    ("encoding", "given"),
+    [
+        ("cp1250", "cp1250"),
+        ("utf-8-sig", None),
+        ("utf-8-sig", "utf-8-sig"),
+        ("utf-16", None),
+        ("utf-16", "utf-16"),
+        ("utf-16-be", "utf-16-be"),
+        ("utf-32", None),
+        ("utf-7", "utf-7"),
+    ],
+)
+def test_other_encodings(encoding, given, packed, tmp_path):
+    data = PACKERS[packed](PEOPLE.encode(encoding))
+    with opened(tmp_path, data, f"a.csv{packed}", encoding=given) as reader:
+        assert dict(reader.schema) == {
+            "näme": bp.Text(),
+            "größe": bp.Int(optional=True),
+            "stadt": bp.Text(optional=True),
+        }
+        assert values(reader, "näme") == ["Müller", "Ž;ižek\nS.", "Émile"]
+        assert reader[2] == {"näme": "Émile", "größe": None, "stadt": None}
+        assert reader.facts().get("encoding") == (None if "utf-8" in encoding else encoding)
+    with bp.open(tmp_path / f"a.csv{packed}", encoding=given, index="write") as reader:
+        assert reader[1]["stadt"] == "Ljubljana"
+    # The index of one encoding is not that of another.
+    with bp.open(tmp_path / f"a.csv{packed}", encoding=given) as reader:
+        assert reader[0]["stadt"] == "Köln"
+
+
+def test_an_encoding_is_told_by_who_knows_it(tmp_path):
+    latin = PEOPLE.replace("Ž", "Z").replace("ž", "z").encode("latin-1")
+    with pytest.raises(bp.DamagedError, match=r"line 1: the header is no UTF-8.*encoding='cp1252'"):
+        opened(tmp_path, latin)
+    with opened(tmp_path, latin, encoding="latin-1", index="write") as reader:
+        assert reader[0]["näme"] == "Müller"
+    with opened(tmp_path, latin, encoding="cp437") as reader:
+        assert reader[0]["n\u03a3me"] == "M\u207fller"
+    with pytest.raises(bp.DamagedError, match=r"line 2, column 2: the bytes are no UTF-8.*encoding="):
+        opened(tmp_path, b"a,b\nM\xfcller,1\n")
+    with pytest.raises(bp.DamagedError, match="the bytes are no utf-16") as caught:
+        opened(tmp_path, "a,b\n1,2\n".encode("utf-16") + b"\x00\xd8\x00\x00")
+    assert caught.value.offset == 18
+    with pytest.raises(bp.DamagedError, match="encoding='utf-16-le' reads that"):
+        opened(tmp_path, "a,b\n1,2\n".encode("utf-16-le"))
+    for wrong in ("klingon", "rot13", "zlib", "idna", "a\0b"):
+        with pytest.raises(bp.OptionError, match="encoding is one such as"):
+            opened(tmp_path, b"a\n1\n", encoding=wrong)
+
+
+def test_a_large_file_in_another_encoding(tmp_path, monkeypatch):
+    """In pieces that cut characters, and into a temporary file."""
+    monkeypatch.setattr(textfile, "PIECE", 1001)
+    monkeypatch.setattr("batchplant.gzip_source.IN_MEMORY", 5000)
+    rows = [(number, "ä€\U0001f600"[number % 3] * (number % 50)) for number in range(1000)]
+    body = "id,text\n" + "".join(f'{number},"{text}"\n' for number, text in rows)
+    with opened(tmp_path, body.encode("utf-16-le"), encoding="utf-16-le") as reader:
+        assert [reader[row]["text"] for row in (999, 0, 500)] == [rows[row][1] for row in (999, 0, 500)]
+        assert values(reader, "id") == list(range(1000))
+
+
+def test_an_encoding_on_the_command_line(tmp_path):
+    from batchplant.cli import main
+
+    (tmp_path / "a.csv").write_bytes("name\nMüller\n".encode("latin-1"))
+    assert (
+        main(["convert", str(tmp_path / "a.csv"), str(tmp_path / "a.jsonl"), "--option", "encoding=latin-1"])
+        == 0
+    )
+    assert (tmp_path / "a.jsonl").read_text("utf-8") == '{"name":"Müller"}\n'
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_the_line_of_excel(ends, encoding, tmp_path):
+    text = ends.join(["sep=;", "", "a;b,c", "1;x,y", "bad;x;y", ""])
+    with pytest.raises(bp.DamagedError, match="line 5, column 1: the row has 3 fields"):
+        opened(tmp_path, text.encode(encoding))
+    with opened(tmp_path, text.encode(encoding), bad_rows="skip") as reader:
+        assert reader.facts()["delimiter"] == ";"
+        assert [dict(sample) for sample in reader] == [{"a": 1, "b,c": "x,y"}]
+    with opened(tmp_path, "SEP=,\n1;2,3\n", header=False) as reader:
+        assert reader[0] == {"column_1": "1;2", "column_2": 3}
+    # What was given counts, and a column may have such a name.
+    with opened(tmp_path, "sep=;\na,b;c\n1,2\n", delimiter=",") as reader:
+        assert reader[0] == {"a": 1, "b;c": 2}
+    with opened(tmp_path, "sep=x\n1\n") as reader:
+        assert reader[0] == {"sep=x": 1}
+    with pytest.raises(bp.DamagedError, match="the file is empty"):
+        opened(tmp_path, "sep=;")
+
+
+def test_cells_that_look_like_the_line_of_excel(tmp_path):
+    """What we write reads back, with the side-car and without it."""
+    for header in (True, False):
+        path = tmp_path / f"{header}.csv"
+        with bp.create(path, {"sep=;": bp.Text()}, header=header) as writer:
+            writer.append({"sep=;": "sep=,"})
+        with bp.open(path, header=header, schema=None if header else {"sep=;": "text"}) as reader:
+            assert reader[0] == {"sep=;": "sep=,"}
+    (tmp_path / "True.csv.schema.json").unlink()
+    assert bp.open(tmp_path / "True.csv")[0] == {"sep=;": "sep=,"}
+
+
+def escaped_csv(rows, **dialect):
+    out = io.StringIO()
+    csv.writer(out, escapechar="\\", lineterminator="\r\n", **dialect).writerows(rows)
+    return out.getvalue()
+
+
+TEXTS = [
+    'he said "no"',
+    "a,b",
+    "back\\slash",
+    "two\nlines",
+    "\\",
+    '"',
+    "",
+    "C:\\new\\table",
+    "x\r\ny",
+    "\\N",
+    "ü\\ü",
+]
+
+
+@pytest.mark.parametrize("packed", PACKERS)
+@pytest.mark.parametrize(
+    "dialect",
+    [
+        {"doublequote": False},
+        {"doublequote": False, "quoting": csv.QUOTE_ALL},
+        {"quoting": csv.QUOTE_NONE},
+        {"doublequote": True, "quoting": csv.QUOTE_ALL},
+    ],
+)
+def test_escapes_as_python_and_pandas_write_them(dialect, packed, tmp_path, monkeypatch):
+    monkeypatch.setattr(textfile, "PIECE", 7)
+    rows = [[str(number), text, text[::-1]] for number, text in enumerate(TEXTS * 3)]
+    data = escaped_csv([["id", "te,xt", "more"], *rows], **dialect)
+    with opened(
+        tmp_path,
+        PACKERS[packed](data.encode()),
+        f"a.csv{packed}",
+        escape="\\",
+        types={"te,xt": "text", "more": "text"},
+    ) as reader:
+        assert [[str(one["id"]), one["te,xt"] or "", one["more"] or ""] for one in reader] == rows
+        assert reader[len(rows) - 1]["more"] == rows[-1][2]
+
+
+def test_escapes_as_mysql_writes_them(tmp_path):
+    data = '1\ttab\\\there\t\\N\n2\tline\\\nend\t5\n3\t\\\\N\\0\\n\\Z\t\\N\n4\t"open\t7\n'
+    with opened(tmp_path, data, "a.tsv", header=False, escape="\\", bad_rows="skip") as reader:
+        # The last is no row: MySQL quotes nothing unless it is told to, and then quotes all.
+        assert [tuple(one.values()) for one in reader] == [
+            (1, "tab\there", None),
+            (2, "line\nend", 5),
+            (3, "\\N\0\n\x1a", None),
+        ]
+        assert [(problem.message.split(":")[0], problem.offset) for problem in reader.skipped] == [
+            ("line 5, column 3", data.index('"'))
+        ]
+    quoted = '"1","say \\"hi\\"",\\N\n"2","back\\\\","x""y"\n'
+    with opened(tmp_path, quoted, header=False, escape="\\") as reader:
+        assert [tuple(one.values()) for one in reader] == [(1, 'say "hi"', None), (2, "back\\", 'x"y')]
+
+
+def test_which_escapes_there_are(tmp_path):
+    for wrong in ("ab", "a", " ", "\n", "ä", ","):
+        with pytest.raises(bp.OptionError, match="an escape is one sign"):
+            opened(tmp_path, "a,b\n1,2\n", escape=wrong, delimiter=",")
+    with opened(tmp_path, 'a,b\n"x""y",2\\\n', escape='"') as reader:
+        assert reader[0] == {"a": 'x"y', "b": "2\\"}
+    # One at the very end stands for itself.
+    with opened(tmp_path, "a,b\n1^,2,x^", escape="^") as reader:
+        assert reader[0] == {"a": "1,2", "b": "x^"}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(texts_of, texts_of), min_size=1, max_size=6), st.booleans(), st.booleans())
+def test_any_text_that_python_escapes(tmp_path_factory, rows, doublequote, bare):
+    quoting = csv.QUOTE_NONE if bare else csv.QUOTE_MINIMAL
+    data = escaped_csv([("a", "b"), *rows], doublequote=doublequote, quoting=quoting)
+    folder = tmp_path_factory.mktemp("escaped")
+    with opened(folder, data, escape="\\", missing=[], schema={"a": "text", "b": "text"}) as reader:
+        assert [tuple(one.values()) for one in reader] == rows

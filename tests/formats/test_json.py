@@ -140,7 +140,7 @@ def test_layouts(text, layout, count, tmp_path, monkeypatch):
         ("{'a': 1}", 2, "no JSON"),
         ('{"a": 1,}', 9, "no JSON"),
         ('{"a": "é\t"}', 9, "control character"),
-        ('{"a": "\\ud800"}', 8, "stands for no character"),
+        ('{"a": "\\ud80x"}', 8, "stands for no character"),
         ('{"a": "\\x"}', 8, "stands for no character"),
         (b'{"a": "\xff"}', 8, "no UTF-8"),
         ("[" * 2000, 961, "nested too deep"),
@@ -154,6 +154,51 @@ def test_bad_records(bad, column, reason, tmp_path):
     with opened(tmp_path, text, bad_rows="skip") as reader:
         assert list(reader) == [{"a": 1}, {"a": 2}]
         assert [problem.message.split(":")[0] for problem in reader.skipped] == [f"line 2, column {column}"]
+
+
+HALVES = [
+    {"t": "a\ud800b", "j": {"k\udc00": ["\udfff", 1]}},
+    {"t": "\U0001f600\ud83d", "j": []},
+    {"t": "\ude00\ud83d\ud83d\ude00"[:2] + "\\u", "j": "\ud800"},
+]
+
+
+@pytest.mark.parametrize("layout", ["lines", "array", "stream"])
+def test_half_of_a_surrogate_pair(layout, tmp_path, monkeypatch):
+    """Its escape is legal JSON: in Text it reads as U+FFFD, in Json it stays."""
+    monkeypatch.setattr(textfile, "PIECE", 5)
+    text = json.dumps(HALVES) if layout == "array" else lines(HALVES)
+    with opened(tmp_path, text, "a.json", layout=layout) as reader:
+        assert dict(reader.schema) == {"t": bp.Text(), "j": bp.Json()}
+        assert [one["t"] for one in reader] == ["a\ufffdb", "\U0001f600\ufffd", "\ufffd\ufffd\\u"]
+        assert [one["j"] for one in reader] == [one["j"] for one in HALVES]
+    for name in ("b.jsonl", "b.csv", "b.msgpack"):
+        bp.convert(tmp_path / "a.json", tmp_path / name, source_options={"layout": layout})
+        assert bp.verify(tmp_path / name, decode=True, against=tmp_path / "a.json").ok
+    with bp.create(tmp_path / "c.jsonl", {"j": bp.Json()}) as writer:
+        writer.append({"j": HALVES})
+    assert bp.open(tmp_path / "c.jsonl")[0]["j"] == HALVES
+
+
+def test_halves_in_names_and_in_what_is_appended(tmp_path):
+    with opened(tmp_path, '{"\\ud800": 1}\n{"\\ufffd": 2}\n') as reader:
+        assert [one["\ufffd"] for one in reader] == [1, 2]
+    append(tmp_path / "b.jsonl", [{"a": "\ud800"}])
+    assert (tmp_path / "b.jsonl").read_text() == '{"a": "\\ud800"}\n'
+
+
+@pytest.mark.parametrize(("encoding", "given"), [("utf-16", None), ("utf-8-sig", None), ("cp1252", "cp1252")])
+def test_other_encodings(encoding, given, tmp_path):
+    records = [{"a": "é", "ü": number} for number in range(20)]
+    for name, text in (
+        ("a.json", json.dumps(records, ensure_ascii=False)),
+        ("a.jsonl", "\n".join(json.dumps(one, ensure_ascii=False) for one in records)),
+    ):
+        with opened(tmp_path, text.encode(encoding), name, encoding=given) as reader:
+            assert list(reader) == records
+            assert reader[19]["ü"] == 19
+    with pytest.raises(bp.DamagedError, match="no UTF-8; where it is text of another encoding, name it"):
+        opened(tmp_path, '{"a": "é"}'.encode("cp1252"))
 
 
 def test_damaged_arrays_and_empty_files(tmp_path):

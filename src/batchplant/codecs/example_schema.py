@@ -57,12 +57,12 @@ class Seen:
 
 
 def seen_by(survey: _native.ExampleSurvey) -> list[Seen] | None:
-    """The features; None where the records are hardly Examples: unknown parts, or odd names."""
+    """The features; None where the records are hardly Examples: only unknown parts in one, or odd names."""
     try:
         found = [Seen(one[0].decode(), *one[1:]) for one in survey.features()]
     except UnicodeDecodeError:
         return None
-    good = all(one.key and "\0" not in one.key for one in found) and not survey.unknown
+    good = all(one.key and "\0" not in one.key for one in found) and not survey.foreign
     return found if good else None
 
 

@@ -2,6 +2,7 @@
 
 A field may be quoted, and then hold delimiters and line ends; two quotes in it stand for one. A field that is
 empty and not quoted is a missing value; ``""`` is empty text. codecs/text.py says how each kind is written.
+What other programs write besides is read: an escape, a first line that names the delimiter, other encodings.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import _native, index
-from ..codecs import text
+from ..codecs import encodings, text
 from ..columns import I64, U8, Columns
 from ..errors import BatchplantError, DamagedError, OptionError, SchemaError
 from ..format import Format
@@ -29,6 +31,10 @@ SPEC = "https://www.rfc-editor.org/rfc/rfc4180"
 HEADER_MOST = 16 << 20
 OTHERS = ";\t|"
 NO_DELIMITER = "\"'\r\n\0.+-"
+# The line that tells Excel the delimiter of the file.
+SEPARATOR = re.compile(rb"sep=([\t !#$%&()*,/:;<=>?@\[\\\]^_`{|}~])\r?(?:\n|\Z)", re.IGNORECASE)
+# What stands for a missing value behind an escape, as MySQL and PostgreSQL write it.
+NULL = "N"
 
 
 class CsvReader(TextReader):
@@ -36,9 +42,11 @@ class CsvReader(TextReader):
 
     ``schema``: the fields to read; ``types``: those of some columns, in place of what the cells look like.
     ``header``: whether the first row has the names. ``delimiter``: one character, where the suffix and the
-    first row do not tell. ``missing``: what stands, unquoted, for a missing value. ``duplicates``: raise, or
-    rename columns of one name. ``bad_rows``: raise, or skip rows that cannot be read. ``index``: auto, write,
-    memory or rebuild; where the index of the file is kept.
+    first row do not tell. ``escape``: the character, mostly a backslash, behind which a delimiter, quote or
+    line end is plain text. ``encoding``: that of the text, where it is not UTF-8 and has no byte order mark.
+    ``missing``: what stands, unquoted, for a missing value. ``duplicates``: raise, or rename columns of one
+    name. ``bad_rows``: raise, or skip rows that cannot be read. ``index``: auto, write, memory or rebuild;
+    where the index of the file is kept.
     """
 
     def __init__(
@@ -49,6 +57,8 @@ class CsvReader(TextReader):
         types: GivenSchema | str | None = None,
         header: bool = True,
         delimiter: str | None = None,
+        escape: str | None = None,
+        encoding: str | None = None,
         missing: str | Sequence[str] = ("",),
         duplicates: str = "raise",
         bad_rows: str = "raise",
@@ -58,15 +68,18 @@ class CsvReader(TextReader):
             raise OptionError(f"duplicates is raise or rename, not {duplicates!r}")
         self._given = None if delimiter is None else checked_delimiter(delimiter)
         self._missing = [missing] if isinstance(missing, str) else [str(one) for one in missing]
+        self._escape = checked_escape(escape, self._given)
+        if self._escape:
+            self._missing.append(self._escape + NULL)
         self._header = bool(header)
         self.path = path
         self.note = Note.beside(path)
         # How it was scanned: a scan with other options is another one.
         blank = self.note is not None and len(self.note.schema) == 1
-        how = f"csv {self._given!r} {self._missing!r} {self._header} {blank}"
+        how = f"csv {self._given!r} {self._missing!r} {self._header} {blank} {self._escape!r}"
         self._blank = blank
         self._duplicates = duplicates
-        facts = self._load(path, how, index, bad_rows)
+        facts = self._load(path, how, index, bad_rows, encoding, version=2)
         try:
             self._delimiter = str(facts["delimiter"])
             self._titles = self._named([str(name) for name in facts["names"]])
@@ -84,21 +97,27 @@ class CsvReader(TextReader):
         start = len(BOM) if content.head(len(BOM))[:3].tobytes() == BOM else 0
         names, delimiter, begin, line = self._first(content, start)
         self._width = len(names)
-        scanner = _native.CsvScanner(delimiter, len(names), self._blank, self._missing, line)
+        scanner = _native.CsvScanner(delimiter, len(names), self._blank, self._missing, line, self._escape)
         content.scan(scanner, begin)
         facts = {"delimiter": delimiter, "names": names, "classes": scanner.classes or [0] * len(names)}
         return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, facts
 
     def _first(self, content: Content, start: int) -> tuple[list[str], str, int, int]:
         """The names of the columns, the delimiter, and where the rows begin."""
-        size = 64 << 10
+        size, above, usual = 64 << 10, 0, self._given
         while True:
             head = content.head(start + size)[start:]
+            final = len(head) < size
+            # In what we wrote there is no such line, but maybe a cell that looks like one.
+            told = SEPARATOR.match(head[:8].tobytes()) if self.note is None and not above else None
+            if told is not None:
+                start, above = start + told.end(), 1
+                head = head[told.end() :]
+                usual = usual or told[1].decode()
             # Blank lines before it are no header.
             blank = len(head) - len(head.tobytes().lstrip(b"\r\n"))
-            final = len(head) < size
-            delimiter = self._given or self._likely(head[blank:])
-            found = _native.csv_first(np.ascontiguousarray(head[blank:]), delimiter, final)
+            delimiter = usual or self._likely(head[blank:])
+            found = _native.csv_first(np.ascontiguousarray(head[blank:]), delimiter, final, self._escape)
             if found is not None or final:
                 break
             if size > HEADER_MOST:
@@ -107,7 +126,7 @@ class CsvReader(TextReader):
         if found is None or len(head) == blank:
             raise DamagedError("the file is empty; a header is needed", offset=start)
         cells, end, fault, place = found
-        line = 1 + head[:blank].tobytes().count(b"\n")
+        line = 1 + above + head[:blank].tobytes().count(b"\n")
         if fault:
             raise DamagedError(f"line {line}: {REASONS[fault]}", offset=start + blank + place)
         if not self._header:
@@ -115,7 +134,11 @@ class CsvReader(TextReader):
         try:
             names = [cell.decode() or f"column_{number + 1}" for number, cell in enumerate(cells)]
         except UnicodeDecodeError:
-            raise DamagedError(f"line {line}: the header is no UTF-8", offset=start + blank) from None
+            said = f"line {line}: the header is no UTF-8; {encodings.HINT}"
+            raise DamagedError(said, offset=start + blank) from None
+        if any("\0" in name for name in names):
+            said = f"line {line}: the header holds zero bytes, as UTF-16 without a byte order mark does"
+            raise DamagedError(f"{said}; encoding='utf-16-le' reads that", offset=start + blank)
         line += head[blank : blank + end].tobytes().count(b"\n")
         return names, delimiter, start + blank + end, line
 
@@ -171,16 +194,24 @@ class CsvReader(TextReader):
         wanted = [places.get(name, -1) for name in fields]
         # Where nothing may be missing, an empty field is empty text.
         empty = [isinstance(self.schema[name], Text) and not self.schema[name].optional for name in fields]
-        start, size, doubled, failure = _native.csv_find(
-            data, starts, sizes, self._delimiter, self._missing, len(self._titles), wanted, empty
+        start, size, special, failure = _native.csv_find(
+            data,
+            starts,
+            sizes,
+            self._delimiter,
+            self._missing,
+            len(self._titles),
+            wanted,
+            empty,
+            self._escape,
         )
         if failure is not None:
             raise DamagedError(failure[2], sample=failure[0], offset=failure[1])
         found = Columns()
         for number, name in enumerate(fields):
             cells = text.Texts(data, start[number], size[number])
-            if doubled[number].any():
-                plain, offsets = _native.csv_unquote(*cells, doubled[number])
+            if special[number].any():
+                plain, offsets = _native.csv_unquote(*cells, special[number], self._escape)
                 cells = text.Texts(plain, offsets[:-1], np.where(size[number] < 0, -1, np.diff(offsets)))
             try:
                 found[name] = text.column(self.schema[name], cells)
@@ -199,6 +230,22 @@ def checked_delimiter(given: str) -> str:
     if len(known) != 1 or known in NO_DELIMITER or known.isalnum() or not known.isascii():
         raise OptionError(f"a delimiter is one sign such as ',' or ';' or 'tab', not {given!r}")
     return known
+
+
+def checked_escape(given: str | None, delimiter: str | None) -> str:
+    """The escape, empty where there is none. Two quotes for one are read anyway."""
+    if given in (None, "", '"'):
+        return ""
+    assert given is not None
+    if (
+        len(given) != 1
+        or given in "\r\n\0 \t"
+        or given.isalnum()
+        or not given.isascii()
+        or given == delimiter
+    ):
+        raise OptionError(f"an escape is one sign such as '\\\\', and not the delimiter, not {given!r}")
+    return given
 
 
 class CsvWriter(TextWriter):
@@ -227,14 +274,15 @@ class CsvWriter(TextWriter):
         if not self._header:
             return b""
         out = io.StringIO()
-        # A lone name is quoted where it could be taken for a blank line, or a byte order mark.
+        # A name is quoted where it could be taken for a blank line, a byte order mark, or Excel's own line.
         csv.writer(out, delimiter=self._delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL).writerow(
             self.schema
         )
         plain = io.StringIO()
         csv.writer(plain, delimiter=self._delimiter, lineterminator="\n").writerow(self.schema)
         said = plain.getvalue()
-        return (out.getvalue() if said[:1] in ("\ufeff", " ") or not said.strip() else said).encode()
+        odd = said[:1] in ("\ufeff", " ") or not said.strip() or SEPARATOR.match(said.encode())
+        return (out.getvalue() if odd else said).encode()
 
     def _rows(self, columns: Columns) -> U8:
         return text.pack(self.schema, columns, delimiter=self._delimiter)

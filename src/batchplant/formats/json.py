@@ -1,14 +1,14 @@
 """JSON Lines, and JSON files that are an array, or a stream of values.
 
 A record is an object whose keys are the fields; records that are no objects have one field, ``data``. Besides
-what RFC 8259 has, the numbers NaN, Infinity and -Infinity are read and written, as Python does. How each kind
-is written stands in codecs/text.py.
+what RFC 8259 has, the numbers NaN, Infinity and -Infinity are read and written, as Python does. Half of a
+surrogate pair (``\\ud800``) is U+FFFD in names and Text; in Json it stays what it is. How each kind is
+written stands in codecs/text.py.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,13 +18,13 @@ import numpy as np
 
 from .. import _native, index
 from ..codecs import text
-from ..codecs.cells import encode_samples
+from ..codecs.cells import encode_samples, json_text
 from ..columns import I64, U8, Columns
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, OptionError
 from ..format import Format
 from ..records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
 from ..schema import EVERY_KIND, Bool, Field, Float, Int, Json, Schema, Tensor, Text
-from ..storage import side_car
+from ..storage import check_regular, side_car
 from ..textfile import BOM, Content, TextReader, TextWriter
 from ..writer import WriteOptions
 
@@ -45,8 +45,9 @@ class JsonReader(TextReader):
 
     ``schema``: the fields to read; ``types``: those of some keys, in place of what the values look like.
     ``layout``: lines, array (one, of all records) or stream (values one after another), where the content
-    does not tell. ``bad_rows``: raise, or skip records that cannot be read. ``index``: auto, write, memory or
-    rebuild; where the index of the file is kept.
+    does not tell. ``encoding``: that of the text, where it is not UTF-8 and has no byte order mark.
+    ``bad_rows``: raise, or skip records that cannot be read. ``index``: auto, write, memory or rebuild; where
+    the index of the file is kept.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class JsonReader(TextReader):
         schema: GivenSchema | str | None = None,
         types: GivenSchema | str | None = None,
         layout: str | None = None,
+        encoding: str | None = None,
         bad_rows: str = "raise",
         index: str = "auto",
     ) -> None:
@@ -64,7 +66,7 @@ class JsonReader(TextReader):
         self._given = layout
         self.path = path
         self.note = Note.beside(path)
-        facts = self._load(path, f"json {layout}", index, bad_rows)
+        facts = self._load(path, f"json {layout}", index, bad_rows, encoding, version=2)
         try:
             self._layout = LAYOUTS[int(facts["layout"])]
             self._left_out = [name for name in facts["names"] if not _is_name(name)]
@@ -274,6 +276,7 @@ def append(
         raise OptionError(f"the file has other fields: {note.schema}", path=name)
     rows = list(samples)
     lines = _lines(rows, fields)
+    check_regular(name)
     fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -294,7 +297,7 @@ def append(
 def _lines(rows: list[Mapping[str, Any]], fields: Schema | None) -> bytes:
     if fields is None:
         try:
-            return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+            return b"".join(json_text(row) + b"\n" for row in rows)
         except (TypeError, ValueError, RecursionError) as error:
             raise EncodeError(f"{error}; give a schema") from None
     FORMAT.check(fields)
