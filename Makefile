@@ -2,6 +2,8 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 1
+# So many damaged files over all formats, in place of so many seconds for each.
+FUZZ_COUNT ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -32,7 +34,7 @@ help:
 	@echo 'make test-gpu  run the tests that need a CUDA device'
 	@echo 'make check   lint, types and layers'
 	@echo 'make asan    run the native and format tests under the address sanitizer'
-	@echo 'make fuzz    feed damaged data to the parsers  (FUZZ_SECONDS=60 for each)'
+	@echo 'make fuzz    feed damaged data to the parsers  (FUZZ_SECONDS=60 for each, FUZZ_COUNT=100000 files)'
 	@echo 'make bench   run the benchmarks'
 	@echo 'make docs    write the generated pages of docs/'
 	@echo 'make clean   remove what the targets above made'
@@ -67,7 +69,7 @@ fuzz: setup $(FUZZ_TARGETS)
 	@$(PY) fuzz/seeds.py build/fuzz/seeds
 	@cd build/fuzz && for target in $(notdir $(FUZZ_TARGETS)); do \
 	  ./$$target --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED) seeds || exit 1; done
-	@if [ -e fuzz/formats.py ]; then $(PY) fuzz/formats.py --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED); fi
+	@$(PY) fuzz/formats.py $(if $(FUZZ_COUNT),--count $(FUZZ_COUNT),--seconds $(FUZZ_SECONDS)) --seed $(FUZZ_SEED)
 
 bench: setup
 	@for script in benchmarks/[!_]*.py; do echo "== $$script"; $(PY) $$script || exit 1; done

@@ -1,177 +1,276 @@
-"""Feed damaged files to every format's reader: only exceptions of our tree may come out.
+"""Feed damaged files to every format: only exceptions of our tree may come out, in time and within memory.
 
-Small files are written by our own writers, mutated (bits, bytes, numbers, cuts, splices), opened, read,
-decoded and verified. Memory is limited; an input that breaks the rule is kept and named.
+Small datasets (see cases.py) are damaged (mutations.py), one file at a time: data, side-cars, notes. Each is
+opened, read, decoded, verified and, where it has pictures, loaded with on_error="skip". All in a child
+process with a limit on its memory and on the time of every file, so that a signal, a hang and a MemoryError
+are findings like any other exception. A finding is a folder with the damaged dataset and what happened.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import faulthandler
+import functools
+import importlib
+import mmap
+import os
+import pkgutil
 import random
 import resource
 import shutil
+import signal
+import struct
 import sys
 import tempfile
 import time
 import traceback
+import warnings
 from pathlib import Path
 
-import numpy as np
+import cases
+from mutations import mutate
 
 import batchplant as bp
+from batchplant import ops
 from batchplant.registry import all_formats
-from batchplant.tensors import TENSORS, from_array
 
-MEMORY = 4 << 30
-GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
-NUMBERS = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
-
-
-def sample(number: int) -> dict[str, object]:
-    rng = np.random.default_rng(number)
-    return {
-        "image": rng.integers(0, 256, (6, 5 + number, 3), dtype=np.uint8),
-        "number": number,
-        "score": number / 3,
-        "flag": number % 2 == 0,
-        "text": "größe" * number,
-        "meta": {"a": [number, None]},
-        "blob": bytes(range(number)),
-        "array": rng.random((2, 3)),
-        "ragged": np.arange(number, dtype=np.int32),
-        "table": np.ones((number, number), dtype=np.int16),
-        "maybe": None if number % 2 else number,
-        "sound": (GOLDEN / "audio" / "ulaw.wav").read_bytes(),
-        "clip": (GOLDEN / "video" / "vp9.webm").read_bytes(),
-    }
+# What a cell may unpack to while we fuzz, and what the process may take beyond what its libraries need.
+CELL, ROOM = 32 << 20, 1 << 30
+# Seconds of CPU, and of waiting, that one file may take.
+BUSY, WAITING = 10.0, 120.0
+# Findings that look alike are kept so many times; a case with so many is left.
+ALIKE, MOST = 2, 12
+COUNTS = struct.Struct("<qqq")
 
 
-KINDS = {
-    "image": bp.Image(), "number": bp.Int(), "score": bp.Float(), "flag": bp.Bool(), "text": bp.Text(),
-    "meta": bp.Json(), "blob": bp.Bytes(), "array": bp.Tensor("float64", (2, 3)),
-    "ragged": bp.Tensor("int32", (None,)), "table": bp.Tensor("int16", (None, None)),
-    "maybe": bp.Int(optional=True), "sound": bp.Audio(), "clip": bp.Video(),
-}  # fmt: skip
-
-
-# What we do not write.
-READ_ONLY = {"pmml": GOLDEN / "models" / "forest.pmml", "savedmodel": GOLDEN / "models" / "saved_model"}
-
-
-def make_seed(name: str, folder: Path) -> Path:
-    """A small dataset with every kind that the format holds; a model has tensors of several dtypes."""
-    found = all_formats()[name]
-    if name in READ_ONLY:
-        copied = folder / READ_ONLY[name].name
-        whole = READ_ONLY[name].is_dir()
-        return Path(
-            shutil.copytree(READ_ONLY[name], copied) if whole else shutil.copy(READ_ONLY[name], copied)
-        )
-    if found.tensors:
-        path = folder / f"seed{found.suffixes[0]}"
-        with bp.create(path, TENSORS, format=name) as out:
-            for dtype in ("float32", "int64", "bool", "uint8"):
-                out.append(from_array(f"layer.{dtype}", np.arange(6).reshape(2, 3).astype(dtype)))
-        return path
-    fields = {key: field for key, field in KINDS.items() if found.refuses(field) is None}
-    path = folder / f"seed{(found.suffixes or ('',))[0]}"
-    with bp.create(path, fields, format=name) as out:
-        for number in range(4):
-            out.append({key: value for key, value in sample(number).items() if key in fields})
-    return path
-
-
-def mutate(data: bytes, rng: random.Random) -> bytes:
-    """Most damage near the start and the end, where the structure is."""
-    out = bytearray(data)
-    for _ in range(rng.choice((1, 1, 2, 4, 16))):
-        if not out:
-            break
-        near = rng.choice((64, 4096, len(out)))
-        at = rng.randrange(min(near, len(out)))
-        at = at if rng.random() < 0.6 else len(out) - 1 - at
-        kind = rng.randrange(5)
-        if kind == 0:
-            out[at] ^= 1 << rng.randrange(8)
-        elif kind == 1:
-            out[at] = rng.randrange(256)
-        elif kind == 2:
-            width = rng.choice((2, 4, 8))
-            number = (rng.choice(NUMBERS) + rng.choice((-1, 0, 1))) % (1 << 8 * width)
-            out[at : at + width] = number.to_bytes(width, rng.choice(("little", "big")))
-        elif kind == 3:
-            del out[at:]
-        else:
-            source = rng.randrange(len(out))
-            out[at:at] = out[source : source + rng.randrange(1, 64)]
-    return bytes(out)
-
-
-def check(name: str, path: Path) -> None:
-    """Everything a user does with a file."""
-    for found in all_formats().values():
-        found.matches(bp.Probe(str(path)))
-    try:
-        with bp.open(path, format=name) as dataset:
-            for number in range(min(len(dataset), 8)):
-                try:
-                    dataset[number]
-                except bp.BatchplantError:
-                    continue
-            dataset.read(range(min(len(dataset), 8)))
-            for field in dataset.schema:
-                dataset.spans(field, range(min(len(dataset), 8)))
-            if len(dataset) <= 1000:
-                dataset.blocks()
-                list(dataset.verify())
-    except bp.BatchplantError:
-        return
-
-
-def fuzz(name: str, seconds: float, seed: int, keep: Path) -> int:
-    """Mutations until the time is up; the number that broke the rule."""
-    rng = random.Random(f"{name} {seed}")
-    bad = tried = 0
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        origin = make_seed(name, folder)
-        files = sorted(path for path in origin.rglob("*") if path.is_file()) if origin.is_dir() else [origin]
-        whole = {path: path.read_bytes() for path in files}
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            path = rng.choice(files)
-            damaged = mutate(whole[path], rng)
-            path.write_bytes(damaged)
-            tried += 1
+def check(name: str | None, path: Path, rng: random.Random | None = None) -> bool:
+    """Everything a user does with a file; whether nothing was found wrong. ``rng``: some of it."""
+    if rng is None or rng.random() < 0.25:
+        probe = bp.Probe(str(path))
+        for found in all_formats().values():
             try:
-                check(name, origin)
+                found.matches(probe)
+            except bp.BatchplantError:
+                break
+    try:
+        with bp.open(path, format=None if rng is not None and rng.random() < 0.25 else name) as dataset:
+            return use(dataset, rng)
+    except bp.BatchplantError:
+        return False
+
+
+def use(dataset: bp.Reader, rng: random.Random | None) -> bool:
+    """Read it in several ways; with ``rng`` in one or two of them, so that there is time for more files."""
+    few = range(min(len(dataset), 8))
+    ways = [lambda: dataset.facts(), lambda: [dataset.spans(field, few) for field in dataset.schema]]
+    ways += [lambda: dataset.read(few), *(functools.partial(dataset.__getitem__, number) for number in few)]
+    if len(dataset) <= 1000:
+        ways += [dataset.blocks, lambda: check_all(dataset)]
+        if any(isinstance(field, bp.Image) for field in dataset.schema.values()):
+            ways += [lambda: load(dataset, True), lambda: load(dataset, False)]
+    if rng is not None:
+        # Verifying finds most, and reads everything itself.
+        ways = [*rng.sample(ways, 2), *([lambda: check_all(dataset)] * (len(dataset) <= 1000))]
+    fine = True
+    for way in ways:
+        try:
+            way()
+        except bp.BatchplantError as error:
+            str(error).encode()
+            fine = False
+    return fine
+
+
+def check_all(dataset: bp.Reader) -> None:
+    found = bp.verify(dataset, decode=True)
+    if not found.ok:
+        raise bp.DamagedError(str(found.problems[0]))
+
+
+def load(dataset: bp.Reader, resize: bool) -> None:
+    pictures = [name for name, field in dataset.schema.items() if isinstance(field, bp.Image)]
+    shapes = {name: [ops.Resize(8)] for name in pictures} if resize else None
+    with contextlib.closing(bp.Loader(dataset, 2, pipelines=shapes, on_error="skip", workers=1)) as loader:
+        for batch in loader:
+            del batch
+
+
+class Run:
+    """One case: its datasets, and how far it is. The counts are shared with the child."""
+
+    def __init__(self, name: str, folder: Path, seed: int, keep: Path) -> None:
+        self.name, self.seed, self.keep = name, seed, keep
+        self.folder = folder / name
+        self.log = folder / f"{name}.log"
+        self.sets = cases.make(name, self.folder)
+        self.whole = {path: path.read_bytes() for one in self.sets for path in one.files()}
+        self._shared = mmap.mmap(-1, COUNTS.size)
+        self.at, self.findings = 0, 0
+        self.alike: dict[str, int] = {}
+        self.seconds = 0.0
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """The number that is next, those in which something was wrong, and findings, of the child."""
+        return COUNTS.unpack(self._shared[:])
+
+    def damage(self, number: int) -> tuple[cases.Case, Path, random.Random]:
+        """Damage one file; the same number damages the same file in the same way."""
+        rng = random.Random(f"{self.name} {self.seed} {number}")
+        one = rng.choice(self.sets)
+        path = rng.choice(one.files())
+        if rng.random() < 0.5 and one.path in self.whole:
+            path = one.path
+        path.write_bytes(mutate(self.whole[path], rng, path.name))
+        return one, path, rng
+
+    def restore(self) -> None:
+        for path, data in self.whole.items():
+            if not path.exists() or path.read_bytes() != data:
+                path.write_bytes(data)
+
+    # -- in the child ----------------------------------------------------------------------------------
+
+    def work(self, count: int, until: float) -> None:
+        """Damage and look, from ``self.at`` on."""
+        warnings.simplefilter("ignore")
+        with open(self.log, "wb") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        faulthandler.enable(2)
+        for number in (signal.SIGPROF, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+            faulthandler.register(number, 2, chain=True)
+        bp.max_bytes(CELL)
+        # Libraries are loaded before memory is limited.
+        for one in self.sets:
+            check(one.format, one.path)
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        wrong = found = 0
+        for number in range(self.at, self.at + count):
+            self._shared[:] = COUNTS.pack(number, wrong, found)
+            one, path, rng = self.damage(number)
+            for timer, seconds in ((signal.ITIMER_PROF, BUSY), (signal.ITIMER_REAL, WAITING)):
+                signal.setitimer(timer, seconds)
+            try:
+                wrong += not check(one.format, one.path, rng)
             # Whatever it is, it is the finding.
             except BaseException as error:
-                bad += 1
-                keep.mkdir(parents=True, exist_ok=True)
-                kept = keep / f"{name}-{bad}{path.suffix}"
-                kept.write_bytes(damaged)
-                print(f"{name}: {type(error).__name__} on {kept}", file=sys.stderr)
-                traceback.print_exc()
-                if bad == 5:
-                    break
-            path.write_bytes(whole[path])
-        shutil.rmtree(folder, ignore_errors=True)
-    print(f"{name}: {tried} damaged files, {bad} broke the rule", flush=True)
-    return bad
+                found += self.found(number, type(error).__name__, _place(error), traceback.format_exc())
+            for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+                signal.setitimer(timer, 0)
+            path.write_bytes(self.whole[path])
+            for extra in set(one.files()) - self.whole.keys():
+                extra.unlink()
+            if time.monotonic() > until or found >= MOST:
+                break
+        self._shared[:] = COUNTS.pack(number + 1, wrong, found)
+
+    def found(self, number: int, kind: str, place: str, story: str) -> int:
+        """Keep the damaged dataset, unless there are enough like it."""
+        self.alike[kind + place] = self.alike.get(kind + place, 0) + 1
+        if self.alike[kind + place] > ALIKE:
+            return 1
+        kept = self.keep / f"{self.name}-{self.seed}-{number}"
+        shutil.rmtree(kept, ignore_errors=True)
+        one, path, _ = self.damage(number)
+        shutil.copytree(one.folder, kept / "dataset")
+        told = (
+            f"{kind} at {place}\nof {path.relative_to(one.folder)}, in {one.path.relative_to(one.folder)}\n\n"
+        )
+        (kept / "finding.txt").write_text(told + story, errors="backslashreplace")
+        with open(self.keep / "findings.txt", "a") as out:
+            out.write(f"{kept.name}: {kind} at {place}\n")
+        return 1
+
+    # -- in the parent ---------------------------------------------------------------------------------
+
+    def go(self, count: int, seconds: float) -> int:
+        """So many files, or as many as there is time for; how many it were."""
+        if not self.sets:
+            return 0
+        first, began, left = self.at, time.monotonic(), count
+        while left > 0 and time.monotonic() - began < seconds and self.findings < MOST:
+            self._shared[:] = COUNTS.pack(self.at, 0, 0)
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    self.work(left, began + seconds)
+                    code = 0
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(code)
+            status = os.waitpid(child, 0)[1]
+            at, _, found = self.counts
+            self.findings += found
+            if os.WIFSIGNALED(status):
+                self.findings += 1
+                self.restore()
+                self.found(at, signal.Signals(os.WTERMSIG(status)).name, _last(self.log), _tail(self.log))
+                at += 1
+            elif status:
+                raise RuntimeError(f"{self.name}: the fuzzer itself fails:\n{_tail(self.log)}")
+            self.restore()
+            left -= at - self.at
+            self.at = at
+        self.seconds += time.monotonic() - began
+        return self.at - first
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [one for one in frames if "batchplant" in one.filename] or list(frames)
+    return f"{'/'.join(Path(ours[-1].filename).parts[-2:])}:{ours[-1].lineno}"
+
+
+def _tail(log: Path) -> str:
+    return log.read_bytes()[-6000:].decode("utf-8", "replace")
+
+
+def _last(log: Path) -> str:
+    lines = [line.strip() for line in _tail(log).splitlines() if "batchplant" in line and "File" in line]
+    return lines[0] if lines else "an unknown place"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60, help="for each format (default 60)")
+    parser.add_argument("--seconds", type=float, help="for each case (default 60, without --count)")
+    parser.add_argument("--count", type=int, help="so many damaged files in all, shared by the cases")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--format", action="append", help="only this one; may be given several times")
+    parser.add_argument("--format", action="append", help="only this case; may be given several times")
     parser.add_argument("--keep", type=Path, default=Path("build/fuzz/found"), help="where findings go")
     args = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    written = [name for name, one in all_formats().items() if one.writer is not None]
-    names = args.format or sorted([*written, *READ_ONLY])
-    return 1 if sum(fuzz(name, args.seconds, args.seed, args.keep) for name in names) else 0
+    # What changes on the disk meanwhile does not matter.
+    for module in pkgutil.walk_packages(bp.__path__, "batchplant."):
+        if "interop" not in module.name and not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError, bp.MissingLibraryError):
+                importlib.import_module(module.name)
+    names = args.format or cases.names()
+    seconds = args.seconds or (60.0 if args.count is None else 1e9)
+    args.keep.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="batchplant-fuzz-") as folder:
+        runs = []
+        for number, name in enumerate(names):
+            try:
+                run = Run(name, Path(folder), args.seed, args.keep)
+            except Exception as error:
+                raise RuntimeError(f"{name}: there is nothing to damage") from error
+            # What a slow case cannot do in its time, the quick ones after it do in its place.
+            done = sum(one.at for one in runs)
+            share = 10**12 if args.count is None else -(-(args.count - done) // (len(names) - number))
+            run.go(share, seconds)
+            runs.append(run)
+            rate = run.at / max(run.seconds, 1e-9)
+            print(f"{name}: {run.at} damaged files, {rate:.0f}/s, {run.findings} broke the rule", flush=True)
+        done, broke = sum(one.at for one in runs), sum(one.findings for one in runs)
+        print(f"in all: {done} damaged files, {broke} broke the rule")
+        return 1 if broke else 0
 
 
 if __name__ == "__main__":

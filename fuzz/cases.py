@@ -1,0 +1,164 @@
+"""What is damaged: small datasets of every format and variant, and files of other libraries."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import batchplant as bp
+from batchplant.registry import all_formats, find_format
+from batchplant.tensors import TENSORS, from_array
+
+GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
+# Larger files would mostly be data.
+MOST = 256 << 10
+
+
+def sample(number: int) -> dict[str, object]:
+    rng = np.random.default_rng(number)
+    return {
+        "image": rng.integers(0, 256, (6, 5 + number, 3), dtype=np.uint8),
+        "number": number,
+        "score": number / 3,
+        "flag": number % 2 == 0,
+        "text": "größe" * number,
+        "meta": {"a": [number, None]},
+        "blob": bytes(range(number)),
+        "array": rng.random((2, 3)),
+        "ragged": np.arange(number, dtype=np.int32),
+        "table": np.ones((number, number), dtype=np.int16),
+        "maybe": None if number % 2 else number,
+        "sound": (GOLDEN / "audio" / "ulaw.wav").read_bytes(),
+        "clip": (GOLDEN / "video" / "vp9.webm").read_bytes(),
+    }
+
+
+KINDS = {
+    "image": bp.Image(), "number": bp.Int(), "score": bp.Float(), "flag": bp.Bool(), "text": bp.Text(),
+    "meta": bp.Json(), "blob": bp.Bytes(), "array": bp.Tensor("float64", (2, 3)),
+    "ragged": bp.Tensor("int32", (None,)), "table": bp.Tensor("int16", (None, None)),
+    "maybe": bp.Int(optional=True), "sound": bp.Audio(), "clip": bp.Video(),
+}  # fmt: skip
+
+# Sounds and films take long to decode, and are bytes to most formats.
+MEDIA, MEDIA_IN = {"sound", "clip"}, ("audiofolder", "videofolder", "webdataset")
+
+# What we do not write.
+READ_ONLY = {"pmml": GOLDEN / "models" / "forest.pmml", "savedmodel": GOLDEN / "models" / "saved_model"}
+
+# Other ways to write a format: the suffix, and options.
+VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "csv.gz": ("csv", ".csv.gz", {}),
+    "csv.zst": ("csv", ".csv.zst", {}),
+    "json.array": ("json", ".json", {}),
+    "json.gz": ("json", ".jsonl.gz", {}),
+    "json.zst": ("json", ".jsonl.zst", {}),
+    "tfrecord.gz": ("tfrecord", ".tfrecord.gz", {}),
+    "webdataset.gz": ("webdataset", ".tar.gz", {}),
+    "zarr.zip": ("zarr", ".zarr.zip", {}),
+    "zarr2": ("zarr", ".zarr", {"zarr_format": 2, "compression": "blosc"}),
+    "zarr.shards": ("zarr", ".zarr", {"chunks_per_shard": 2, "chunk_samples": 2, "compression": "gzip"}),
+    "n5.zip": ("n5", ".n5.zip", {}),
+    "arrow.stream": ("arrow", ".arrows", {}),
+    "beton.many": ("beton", ".beton", {"shard_samples": 2}),
+    "tfrecord.many": ("tfrecord", ".tfrecord", {"shard_samples": 2}),
+}
+
+
+@dataclasses.dataclass
+class Case:
+    """A dataset to damage: what is opened (and as what), and the folder in which it and its side-cars lie."""
+
+    name: str
+    format: str | None
+    path: Path
+    folder: Path
+
+    def files(self) -> list[Path]:
+        return sorted(
+            path for path in self.folder.rglob("*") if path.is_file() and path.stat().st_size <= MOST
+        )
+
+
+def names() -> list[str]:
+    """All cases."""
+    written = [name for name, one in all_formats().items() if one.writer is not None]
+    golden = sorted(f"golden-{path.name}" for path in GOLDEN.iterdir() if path.is_dir())
+    return [*sorted([*written, *READ_ONLY, "lst"]), *VARIANTS, *golden]
+
+
+def make(name: str, folder: Path) -> list[Case]:
+    """The datasets of a case; empty where a library is missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(bp.MissingLibraryError):
+        if name.startswith("golden-"):
+            return golden(name.removeprefix("golden-"), folder)
+        format, suffix, options = VARIANTS.get(name, (name, None, {}))
+        path = make_seed(format, folder, suffix, **options)
+        return [Case(name, None if "shard_samples" in options else format, path, folder)]
+    return []
+
+
+def make_seed(name: str, folder: Path, suffix: str | None = None, **options: Any) -> Path:
+    """A small dataset with every kind that the format holds; a model has tensors of several dtypes."""
+    found = all_formats()[name]
+    if name == "lst":
+        return _list(folder)
+    if name in READ_ONLY:
+        whole, copied = READ_ONLY[name].is_dir(), folder / READ_ONLY[name].name
+        copy = shutil.copytree if whole else shutil.copy
+        return Path(copy(READ_ONLY[name], copied))
+    path = folder / f"seed{suffix or (found.suffixes or ('',))[0]}"
+    if found.tensors:
+        with bp.create(path, TENSORS, format=name) as out:
+            for dtype in ("float32", "int64", "bool", "uint8"):
+                out.append(from_array(f"layer.{dtype}", np.arange(6).reshape(2, 3).astype(dtype)))
+        return path
+    fields = {key: field for key, field in KINDS.items() if found.refuses(field) is None}
+    if name not in MEDIA_IN:
+        fields = {key: field for key, field in fields.items() if key not in MEDIA}
+    with bp.create(path, fields, format=name, checksums=True, **options) as out:
+        for number in range(3):
+            out.append({key: value for key, value in sample(number).items() if key in fields})
+    return folder if "shard_samples" in options else path
+
+
+def _list(folder: Path) -> Path:
+    with bp.create(folder / "pictures", {"image": bp.Image()}, format="imagefolder") as out:
+        for number in range(3):
+            out.append({"image": sample(number)["image"]})
+    names = sorted(path.name for path in (folder / "pictures").glob("*.png"))
+    lines = [f"{number}\t{number}.5\tpictures/{name}\n" for number, name in enumerate(names)]
+    (folder / "seed.lst").write_text("".join(lines))
+    return folder / "seed.lst"
+
+
+def golden(name: str, folder: Path) -> list[Case]:
+    """Every file and folder there that we open, in a folder of its own with what lies beside it."""
+    found = []
+    for number, path in enumerate(sorted((GOLDEN / name).iterdir())):
+        with contextlib.suppress(bp.BatchplantError):
+            known = find_format(os.fspath(path))
+            if known is None or (path.is_file() and path.stat().st_size > MOST):
+                continue
+            bp.open(path, format=known.name).close()
+            here = folder / str(number)
+            shutil.copytree(
+                GOLDEN / name, here, ignore=lambda _, names: [n for n in names if n == "README.md"]
+            )
+            # What belongs to it may be called like it; the rest only costs time.
+            for other in sorted(here.iterdir()):
+                if other.is_file() and other.name.split(".")[0] != path.name.split(".")[0]:
+                    other.unlink()
+                elif other.is_dir() and other.name != path.name:
+                    shutil.rmtree(other)
+            with contextlib.suppress(bp.BatchplantError):
+                bp.open(here / path.name, format=known.name).close()
+                found.append(Case(f"golden-{name}/{path.name}", known.name, here / path.name, here))
+    return found

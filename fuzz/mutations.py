@@ -1,0 +1,120 @@
+"""Damage: to bits, numbers and lengths, to values of JSON, and to what is packed, which is packed again."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import random
+import zipfile
+from typing import Any
+
+NUMBERS = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
+ODD: tuple[Any, ...] = (
+    None, True, -1, 0, 1, 2**31, 2**62, 2**63, 2**64, 10**30, 0.5, float("inf"), float("nan"), "", "x",
+    "\ud800", "\0", "../x", "/etc/passwd", "int64", "O", [], [[]], [None], [2**40, 2**40], {},
+    {"": {}}, "a" * 300,
+)  # fmt: skip
+
+
+def mutate(data: bytes, rng: random.Random, name: str = "") -> bytes:
+    """Other bytes in place of these; what is JSON or packed is also damaged inside."""
+    if rng.random() < 0.5:
+        inside = _inside(data, rng, name)
+        if inside is not None:
+            return inside
+    return mutate_bytes(data, rng)
+
+
+def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
+    """Most damage near the start and the end, where the structure is."""
+    out = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 4, 16))):
+        if not out:
+            break
+        near = rng.choice((64, 4096, len(out)))
+        at = rng.randrange(min(near, len(out)))
+        at = at if rng.random() < 0.6 else len(out) - 1 - at
+        kind = rng.randrange(6)
+        if kind == 0:
+            out[at] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            out[at] = rng.randrange(256)
+        elif kind == 2:
+            width = rng.choice((2, 4, 8))
+            number = (rng.choice(NUMBERS) + rng.choice((-1, 0, 1))) % (1 << 8 * width)
+            out[at : at + width] = number.to_bytes(width, rng.choice(("little", "big")))
+        elif kind == 3 and rng.random() < 0.5:
+            del out[at:]
+        elif kind == 4:
+            del out[at : at + rng.randrange(1, 16)]
+        else:
+            source = rng.randrange(len(out))
+            out[at:at] = out[source : source + rng.randrange(1, 64)]
+    return bytes(out)
+
+
+def _inside(data: bytes, rng: random.Random, name: str) -> bytes | None:
+    """The same thing with damage inside of it; None where it is nothing that has an inside."""
+    try:
+        if data[:2] == b"\x1f\x8b":
+            return gzip.compress(mutate(gzip.decompress(data), rng, name.removesuffix(".gz")), 1)
+        if data[:4] == b"\x28\xb5\x2f\xfd":
+            import zstandard
+
+            whole = zstandard.ZstdDecompressor().decompressobj().decompress(data)
+            return zstandard.ZstdCompressor(1).compress(mutate(whole, rng, name.removesuffix(".zst")))
+        if data[:4] == b"PK\3\4":
+            return _zip(data, rng)
+        if data.lstrip()[:1] in (b"{", b"["):
+            return _json(data, rng)
+    # It does not hold what its first bytes promise.
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, RecursionError, NotImplementedError):
+        pass
+    return None
+
+
+def _zip(data: bytes, rng: random.Random) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w") as new:
+        members = old.infolist()
+        chosen = rng.choice(members)
+        for member in members:
+            inside = old.read(member)
+            if member is chosen:
+                inside = mutate(inside, rng, member.filename)
+            new.writestr(member.filename, inside, member.compress_type)
+    return out.getvalue()
+
+
+def _json(data: bytes, rng: random.Random) -> bytes:
+    """Some values are others, are missing, or there twice."""
+    lines = data.splitlines(keepends=True) if data.count(b"\n") > 1 else [data]
+    at = rng.randrange(len(lines))
+    try:
+        found = json.loads(lines[at])
+    except ValueError:
+        lines, at = [data], 0
+        found = json.loads(data)
+    for _ in range(rng.choice((1, 1, 2))):
+        found = _other(found, rng)
+    lines[at] = json.dumps(found).encode() + b"\n" * lines[at].endswith(b"\n")
+    return b"".join(lines)
+
+
+def _other(found: Any, rng: random.Random) -> Any:
+    if isinstance(found, dict | list) and found and rng.random() < 0.9:
+        key = rng.choice(list(found) if isinstance(found, dict) else range(len(found)))
+        if rng.random() < 0.15:
+            del found[key]
+        elif rng.random() < 0.1 and isinstance(found, list):
+            found.append(found[key])
+        elif rng.random() < 0.1 and isinstance(found, dict):
+            found[rng.choice(("", "\ud800", "../x", "a/b", "\0", str(key) + "x"))] = found[key]
+        else:
+            found[key] = _other(found[key], rng)
+        return found
+    # Text that is JSON itself, as in notes inside of other documents.
+    if isinstance(found, str) and found[:1] in ("{", "[") and rng.random() < 0.7:
+        return json.dumps(_other(json.loads(found), rng))
+    return rng.choice(ODD)

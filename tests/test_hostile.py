@@ -1,0 +1,467 @@
+"""Files that are none, notes that lie, names that lead elsewhere, servers that fail: our exceptions."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import shutil
+import socket
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import batchplant as bp
+from batchplant import storage
+from batchplant.registry import all_formats
+
+HALF = "\ud800"
+NOTED = ("csv", "jsonl", "msgpack", "tfrecord", "ffr", "rec")
+
+
+@contextlib.contextmanager
+def unblocking(path):
+    """Whoever waits for the other end of the pipe gets it after a while, and the test fails."""
+    waited = []
+
+    def come():
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            waited.append(path)
+
+    timer = threading.Timer(20, come)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+    assert not waited, "it waited for somebody to write into the pipe"
+
+
+def use(path, **options):
+    """Everything that looks at the bytes; only our exceptions may come out."""
+    try:
+        with bp.open(path, **options) as reader:
+            reader.facts()
+            for number in range(len(reader)):
+                with contextlib.suppress(bp.BatchplantError):
+                    reader[number]
+            bp.verify(reader, decode=True)
+    except bp.BatchplantError as error:
+        str(error).encode()
+        return error
+    return None
+
+
+def small(folder, name):
+    """A dataset of one number, or as a model of one tensor; None where nobody writes the format."""
+    one = all_formats()[name]
+    if one.writer is None:
+        return None
+    path = folder / f"a{(one.suffixes or ('',))[0]}"
+    kinds = {"image": bp.Image(), "sound": bp.Audio(), "clip": bp.Video(), "x": bp.Int()}
+    golden = Path(__file__).parent / "golden"
+    values = {
+        "image": np.zeros((2, 2, 3), np.uint8),
+        "sound": (golden / "audio" / "ulaw.wav").read_bytes(),
+        "clip": (golden / "video" / "vp9.webm").read_bytes(),
+        "x": 1,
+    }
+    if one.tensors:
+        from batchplant.tensors import TENSORS, from_array
+
+        kinds, values = dict(TENSORS), from_array("a", np.zeros(3, np.float32))
+    elif name.endswith("folder"):
+        own = {"imagefolder": "image", "audiofolder": "sound", "videofolder": "clip"}[name]
+        kinds = {own: kinds[own], "x": kinds["x"]}
+    else:
+        kinds = {"x": kinds["x"]}
+    with bp.create(path, kinds, format=name, checksums=True) as out:
+        out.append({key: values[key] for key in kinds})
+    return path
+
+
+# --- files that are none ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(all_formats()))
+def test_a_pipe_in_place_of_any_file_is_an_error_at_once(name, tmp_path):
+    (tmp_path / "whole").mkdir()
+    try:
+        path = small(tmp_path / "whole", name)
+    except bp.MissingLibraryError as error:
+        pytest.skip(str(error))
+    if path is None:
+        return
+    files = [
+        one.relative_to(tmp_path / "whole")
+        for one in sorted((tmp_path / "whole").rglob("*"))
+        if one.is_file()
+    ]
+    for number, file in enumerate(files):
+        here = tmp_path / str(number)
+        shutil.copytree(tmp_path / "whole", here)
+        (here / file).unlink()
+        os.mkfifo(here / file)
+        with unblocking(here / file):
+            use(here / path.name, format=name)
+            use(here / path.name)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_what_is_no_file_is_named(kind, tmp_path):
+    path = tmp_path / "a.npy"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path))
+    else:
+        path.symlink_to("/dev/null")
+    with pytest.raises(bp.AccessError, match=f"a.npy: this is a (named )?{kind}, a file is needed"):
+        bp.open(path)
+    with pytest.raises(bp.AccessError):
+        bp.open(path, format="npy")
+
+
+def test_a_folder_where_a_file_is_needed(tmp_path):
+    (tmp_path / "a.npy").mkdir()
+    with pytest.raises(bp.NotFoundError, match="this is a folder"):
+        bp.open(tmp_path / "a.npy", format="npy")
+    with bp.create(tmp_path / "a.csv", {"x": bp.Int()}) as out:
+        out.append({"x": 1})
+    (tmp_path / "a.csv.schema.json").unlink()
+    (tmp_path / "a.csv.schema.json").mkdir()
+    with pytest.raises(bp.NotFoundError, match=r"schema\.json: this is a folder"):
+        bp.open(tmp_path / "a.csv")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(tmp_path):
+    (tmp_path / "a.npy").write_bytes(b"x")
+    (tmp_path / "a.npy").chmod(0)
+    with pytest.raises(bp.AccessError, match="Permission denied"):
+        bp.open(tmp_path / "a.npy")
+
+
+def test_pictures_and_vocabularies_out_of_pipes(tmp_path):
+    os.mkfifo(tmp_path / "a.jpg")
+    with unblocking(tmp_path / "a.jpg"):
+        with bp.create(tmp_path / "a.beton", {"image": bp.Image()}, on_error="skip") as out:
+            out.append({"image": str(tmp_path / "a.jpg")})
+        assert out.skipped
+        with pytest.raises(bp.AccessError, match="named pipe"):
+            bp.ops.Categories(str(tmp_path / "a.jpg"))
+
+
+def test_no_descriptor_stays_open(tmp_path):
+    os.mkfifo(tmp_path / "a")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(OSError, match="named pipe"):
+            storage.open_regular(tmp_path / "a")
+        with pytest.raises(IsADirectoryError):
+            storage.open_regular(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# --- notes that lie -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", NOTED)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"shape": [2]', '"shape": [Infinity]'),
+        ('"shape": [2]', '"shape": [1e999]'),
+        ('"shape": [2]', '"shape": [NaN]'),
+        ('"samples": 1', '"samples": Infinity'),
+        ('"samples": 1', '"samples": 1e999'),
+        ('"name": "v"', '"name": "\\ud800"'),
+        ('"kind": "tensor"', '"kind": {}'),
+        ('"schema": [', '"schema": 5, "x": ['),
+    ],
+)
+def test_notes_that_lie(suffix, old, new, tmp_path):
+    path = tmp_path / f"a.{suffix}"
+    with bp.create(path, {"v": bp.Tensor("int32", (2,))}) as out:
+        out.append({"v": np.arange(2, dtype=np.int32)})
+    note = tmp_path / f"a.{suffix}.schema.json"
+    text = note.read_text()
+    assert old in text
+    note.write_text(text.replace(old, new))
+    assert isinstance(use(path), bp.DamagedError)
+
+
+def test_json_is_read_in_one_place():
+    assert storage.parse(b'\xef\xbb\xbf{"a": [1, 2.5, "\\ud83c\\udf31"]}') == {"a": [1, 2.5, "🌱"]}
+    assert np.isnan(storage.parse("[NaN]", finite=False)[0])
+    for text in (
+        "[NaN]",
+        "[-Infinity]",
+        "[1e999]",
+        '["\\ud800"]',
+        '{"\\udfff": 1}',
+        "[" * 10**5,
+        "{",
+        b"\xff",
+    ):
+        with pytest.raises(ValueError, match=r"number|surrogate|nested|property|decode"):
+            storage.parse(text)
+    with pytest.raises(ValueError, match="no JSON object"):
+        storage.parse_object("[]")
+
+
+def test_a_note_of_many_bytes_is_not_read(tmp_path, monkeypatch):
+    with bp.create(tmp_path / "a.csv", {"x": bp.Int()}) as out:
+        out.append({"x": 1})
+    with open(tmp_path / "a.csv.schema.json", "r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(bp.DamagedError, match=r"schema\.json.*the limit"):
+        bp.open(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda top: top["metadata"].update({"extra.zattrs": 5}),
+        lambda top: top.update(metadata=[1]),
+        lambda top: top.update(metadata={"x/.zarray": []}),
+        lambda top: top["metadata"].update({".zattrs": "x"}),
+        lambda top: top["metadata"]["x/.zarray"].update(chunks=[float("inf")]),
+        lambda top: top["metadata"]["x/.zarray"].update(shape=[1e999]),
+    ],
+)
+def test_odd_consolidated_metadata(change, tmp_path):
+    path = tmp_path / "a.zarr"
+    with bp.create(path, {"x": bp.Int()}, zarr_format=2) as out:
+        out.append({"x": 1})
+    top = json.loads((path / ".zmetadata").read_text())
+    change(top)
+    (path / ".zmetadata").write_text(json.dumps(top))
+    assert isinstance(use(path), bp.DamagedError)
+
+
+def test_not_a_number_in_the_attributes_of_others(tmp_path):
+    path = tmp_path / "a.zarr"
+    with bp.create(path, {"x": bp.Float()}, zarr_format=2) as out:
+        out.append({"x": 1.0})
+    (path / ".zmetadata").unlink()
+    (path / ".zattrs").write_text('{"valid_max": NaN, "valid_min": -Infinity}')
+    with bp.open(path) as reader:
+        assert reader[0]["x"] == 1.0
+
+
+def test_a_list_line_without_a_tab(tmp_path):
+    (tmp_path / "a.lst").write_text("0\t1.0\ta.jpg\nno tab here\n")
+    with pytest.raises(bp.DamagedError, match="line 2"):
+        bp.open(tmp_path / "a.lst")
+
+
+# --- names that lead elsewhere ------------------------------------------------------------------------
+
+ODD_NAMES = ["", ".", "..", "../a", "a/../../b", "/etc/passwd", "a\0b", HALF, f"{HALF}.jpg", 5, None]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_names_that_are_not_below_a_folder(name):
+    assert not storage.is_below(name)
+    assert not storage.is_plain(name)
+
+
+def test_names_that_are():
+    for name in ("a", "größe.jpg", "a/b", "..a", "a..b", "a b"):
+        assert storage.is_below(name)
+    assert storage.is_plain("a")
+    assert not storage.is_plain("a/b")
+
+
+@pytest.mark.parametrize("name", [one for one in ODD_NAMES if one not in (".", "")])
+def test_every_index_refuses_them(name, tmp_path):
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    Image.new("RGB", (4, 4)).save(pictures / "a.jpg")
+    (pictures / "metadata.jsonl").write_text(json.dumps({"file_name": name, "x": 1}) + "\n")
+    assert isinstance(use(pictures), bp.DamagedError)
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+    assert isinstance(use(saved, format="arrow"), bp.BatchplantError)
+    for index in ("m.safetensors.index.json", "pytorch_model.bin.index.json"):
+        (tmp_path / index).write_text(json.dumps({"weight_map": {"a": name}}))
+        assert isinstance(use(tmp_path / index), bp.DamagedError)
+
+
+def test_names_of_files_that_are_no_text(tmp_path):
+    folder = tmp_path / "pictures"
+    (folder / os.fsdecode(b"b\xff")).mkdir(parents=True)
+    Image.new("RGB", (4, 4)).save(os.path.join(folder, os.fsdecode(b"b\xff"), "a.png"))
+    assert isinstance(use(folder), bp.BatchplantError)
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    Image.new("RGB", (4, 4)).save(os.path.join(flat, os.fsdecode(b"\xff.png")))
+    with bp.open(flat) as reader:
+        assert reader[0]["image"].shape == (4, 4, 3)
+    assert isinstance(use(flat, file_names=True), bp.BatchplantError)
+    bad = os.path.join(tmp_path, os.fsdecode(b"\xff.npy"))
+    Path(bad).write_bytes(b"x")
+    with pytest.raises(bp.BatchplantError) as caught:
+        bp.open(bad)
+    assert str(caught.value).encode()
+
+
+# --- servers that fail --------------------------------------------------------------------------------
+
+
+class Server:
+    """Gives the files of a folder by range; ``fails``: what it does in place of that."""
+
+    def __init__(self, folder):
+        outer = self
+        self.fails: str | int | None = None
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_):
+                pass
+
+            def do_HEAD(self):
+                self.answer(None if outer.fails in ("cut", "whole") else outer.fails, False)
+
+            def do_GET(self):
+                self.answer(outer.fails, True)
+
+            def answer(self, fails, body):
+                file = Path(folder, self.path.lstrip("/"))
+                if fails == "drop":
+                    self.close_connection = True
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    return
+                if isinstance(fails, int) or not file.is_file():
+                    self.send_response(fails or 404)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                data = file.read_bytes()
+                wanted = self.headers.get("Range") if fails not in ("no size", "whole") else None
+                first, last = 0, len(data) - 1
+                if wanted:
+                    one, _, two = wanted.removeprefix("bytes=").partition("-")
+                    first, last = int(one), min(int(two or last), last)
+                part = data[first : last + 1]
+                self.send_response(206 if wanted else 200)
+                if fails == "no size":
+                    self.send_header("Connection", "close")
+                    self.close_connection = True
+                else:
+                    self.send_header("Content-Length", str(len(part)))
+                    self.send_header("Accept-Ranges", "bytes")
+                if wanted:
+                    self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+                self.end_headers()
+                if fails == "cut":
+                    part = part[: len(part) // 2]
+                    self.close_connection = True
+                if body:
+                    with contextlib.suppress(OSError):
+                        self.wfile.write(part)
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self):
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+FAILURES = [500, 503, 404, 403, "cut", "drop", "whole"]
+
+
+@pytest.fixture
+def server(tmp_path):
+    pytest.importorskip("aiohttp")
+    for suffix in ("beton", "tfrecord", "npz", "csv"):
+        with bp.create(tmp_path / f"a.{suffix}", {"x": bp.Int(), "t": bp.Text()}) as out:
+            for number in range(50):
+                out.append({"x": number, "t": "y" * 1000})
+    made = Server(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("fails", FAILURES)
+def test_a_server_that_fails_later(fails, server):
+    url = f"{server.url}/a.beton"
+    with bp.open(url) as reader:
+        assert reader[30]["x"] == 30
+        server.fails = fails
+        with pytest.raises(bp.AccessError) as caught:
+            reader[31]
+        assert (caught.value.path, caught.value.sample) == (url, 31)
+        assert caught.value.offset is not None
+        with pytest.raises(bp.AccessError):
+            bp.verify(reader)
+        # It says nothing about the samples, so that they are not passed over.
+        with pytest.raises(bp.AccessError):
+            list(bp.Loader(reader, 25, on_error="skip"))
+
+
+@pytest.mark.parametrize("fails", [500, 403, "drop", "no size"])
+def test_a_server_that_fails_at_once(fails, server):
+    server.fails = fails
+    with pytest.raises(bp.AccessError) as caught:
+        bp.open(f"{server.url}/a.beton")
+    assert caught.value.path == f"{server.url}/a.beton"
+    if fails == "no size":
+        assert "how large" in str(caught.value)
+
+
+def test_a_file_that_a_server_does_not_have(server):
+    with pytest.raises(bp.NotFoundError):
+        bp.open(f"{server.url}/b.beton")
+
+
+@pytest.mark.parametrize("suffix", ["tfrecord", "npz", "csv"])
+def test_other_formats_behind_a_server_that_fails(suffix, server):
+    with bp.open(f"{server.url}/a.{suffix}") as reader:
+        assert reader[3]["x"] == 3
+        server.fails = 500
+        with contextlib.suppress(bp.AccessError):
+            reader[40]
+        with contextlib.suppress(bp.AccessError):
+            bp.verify(reader)
+
+
+def test_a_side_car_that_a_server_does_not_speak_of(server, tmp_path):
+    """Stores without a right to list say 403 of what is not there; a server that fails says nothing."""
+    url = f"{server.url}/a.tfrecord.schema.json"
+    assert storage.read_beside(f"{server.url}/nothing") is None
+    assert storage.read_beside(url) is not None
+    server.fails = 403
+    assert storage.read_beside(url) is None
+    server.fails = 500
+    with pytest.raises(bp.AccessError):
+        storage.read_beside(url)
+
+
+def test_ranges_are_asked_for_by_name(monkeypatch):
+    import fsspec
+
+    fsspec.filesystem("memory").pipe("/named/a.npy", b"0123456789")
+    source = storage.open_source("memory://named/a.npy")
+    asked = {}
+    monkeypatch.setattr(
+        type(source._fs), "cat_file", lambda self, path, **given: asked.update(given) or b"0123456789"[2:5]
+    )
+    assert source.view(2, 3).tobytes() == b"234"
+    assert asked == {"start": 2, "end": 5}
