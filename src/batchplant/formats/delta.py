@@ -41,7 +41,7 @@ from ..lake import (
     wrapped,
 )
 from ..schema import EVERY_KIND, Field, Schema
-from ..storage import is_remote
+from ..storage import check_regular, is_remote
 
 LOG = "_delta_log"
 # What a reader has to understand about a table, and this one does.
@@ -65,6 +65,7 @@ def _library() -> Any:
 
 def _open(path: str, version: int | None = None, storage: Mapping[str, str] | None = None) -> Any:
     library = _library()
+    _check_log(path)
     with wrapped(path):
         try:
             return library.DeltaTable(path, version=version, storage_options=dict(storage or {}) or None)
@@ -102,7 +103,6 @@ class DeltaReader(LakeReader):
                 table.load_as_version(as_time(at))
             described = arrow.pyarrow().schema(table.schema())
             _check_features(table, path)
-            _check_log(path)
             self._facts = _facts(table)
             parts = sorted(_parts(table, path, described, outside), key=lambda one: (one[0], one[1].path))
         # Workers that unpickle this reader must see the same rows, whatever was committed meanwhile.
@@ -124,12 +124,15 @@ def _check_features(table: Any, path: str) -> None:
 
 
 def _check_log(path: str) -> None:
-    """The library takes an entry of no bytes for one that changed nothing."""
-    if not is_remote(path):
-        with os.scandir(os.path.join(path, LOG)) as entries:
-            for entry in entries:
-                if entry.name.endswith(".json") and not entry.stat().st_size:
-                    raise DamagedError("this entry of the log is empty", path=entry.path)
+    """The library takes an entry of no bytes for one that changed nothing, and waits for pipes."""
+    log = os.path.join(path, LOG)
+    if is_remote(path) or not os.path.isdir(log):
+        return
+    with os.scandir(log) as entries:
+        for entry in entries:
+            check_regular(entry.path)
+            if entry.name.endswith(".json") and entry.is_file() and not entry.stat().st_size:
+                raise DamagedError("this entry of the log is empty", path=entry.path)
 
 
 def _facts(table: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pyiceberg.table import Table
 
 from ...errors import OptionError, UnsafeError
 from ...lake import wrapped
+from ...storage import check_regular
 from .table import CATALOG, CATALOG_NAME, NAME, local, newest
 
 # Properties that name code to be run.
@@ -45,6 +46,7 @@ class FolderIO(PyArrowFileIO):  # type: ignore[misc]
         )
 
     def new_input(self, location: str) -> Any:
+        check_regular(self.place(location))
         return PyArrowFile(location, self.place(location), LocalFileSystem())
 
     def new_output(self, location: str) -> Any:
