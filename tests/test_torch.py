@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
+import os
+import pickle
+import signal
+import socket
 import subprocess
 import sys
+import types
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +49,8 @@ AUGMENT = [
 ]
 nothing_left_behind = pytest.fixture(autouse=True)(leaves_nothing)
 HAS_CUDA = torch.cuda.is_available()
+# Processes that each import a framework, on a machine with other things to do.
+LAUNCH_PATIENCE = 4 * PATIENCE
 # Each device is tried by the same tests.
 DEVICES = [
     "cpu",
@@ -409,25 +420,107 @@ def test_as_an_iterable_dataset(raw):
 
 
 WORKERS = """
-import sys, warnings
-warnings.simplefilter("ignore")
+import json, sys
 import torch
-from batchplant.errors import OptionError
 from batchplant.loader import Loader
 if __name__ == "__main__":
-    dataset = Loader(sys.argv[1], 4).as_iterable_dataset()
-    how = {"batch_size": None, "num_workers": 1, "multiprocessing_context": "fork"}
-    feed = torch.utils.data.DataLoader(dataset, **how)
-    try:
-        list(feed)
-    except OptionError as error:
-        print("use DataLoader(num_workers=0)" in str(error))
+    path, start, persistent = sys.argv[1:]
+    loader = Loader(path, 3, order="random", ids=True, workers=1, indices=range(19))
+    dataset = loader.as_iterable_dataset()
+    how = {"num_workers": 2, "multiprocessing_context": start, "persistent_workers": persistent == "True"}
+    feed = torch.utils.data.DataLoader(dataset, batch_size=None, **how)
+    found = [[batch["ids"].tolist() for batch in feed] for _ in range(2)]
+    if persistent == "False":
+        loader.load_state_dict({**loader.state_dict(), "epoch": 1, "position": 9})
+        found += [[batch["ids"].tolist() for batch in feed] for _ in range(2)]
+    print(json.dumps(found))
 """
 
 
-def test_worker_processes_are_refused(raw):
-    done = run_script(WORKERS, raw)
-    assert (done.stdout, done.stderr) == ("True\n", "")
+@pytest.mark.parametrize(("start", "persistent"), [("fork", False), ("spawn", True)])
+def test_worker_processes_make_the_batches_in_turn(plain, tmp_path, start, persistent):
+    """In the order of one process, epoch after epoch, and after a resume."""
+    # What is spawned imports the script.
+    script = tmp_path / "workers.py"
+    script.write_text(WORKERS)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script), plain, start, str(persistent)],
+        capture_output=True,
+        text=True,
+        timeout=LAUNCH_PATIENCE,
+        check=False,
+    )
+    assert done.stderr == ""
+    alone = Loader(plain, 3, order="random", ids=True, indices=range(19))
+    want = [[batch["ids"].tolist() for batch in alone] for _ in range(3)]
+    want = [*want[:2], *([] if persistent else [want[1][3:], want[2]])]
+    assert json.loads(done.stdout) == want
+
+
+def test_the_parts_of_workers_on_every_rank(plain):
+    for workers, world in ((1, 1), (2, 2), (9, 1)):
+        found = []
+        for rank in range(world):
+            loader = Loader(plain, 3, order="random", ids=True)
+            alone = [
+                batch["ids"].tolist()
+                for batch in Loader(plain, 3, order="random", ids=True, rank=rank, world=world)
+            ]
+            parts = [list(loader.part(number, workers, rank, world)) for number in range(workers)]
+            turns = [
+                part[turn]["ids"].tolist() for turn in range(len(alone)) for part in parts if turn < len(part)
+            ]
+            assert turns == alone
+            found += itertools.chain(*alone)
+        assert sorted(found) == list(range(20))
+
+
+def test_batches_for_a_device_are_not_made_in_workers(plain):
+    loader = Loader(plain, 4, device="cpu")
+    assert len(list(loader.part(0, 2, 0, 1))) == 3
+    loader._delivery.elsewhere = True
+    with pytest.raises(OptionError, match="use num_workers=0"):
+        loader.part(0, 2, 0, 1)
+
+
+def test_as_a_data_loader(raw):
+    loader = Loader(raw, 6, order="random", ids=True)
+    feed = loader.as_data_loader(pin_memory=False)
+    assert isinstance(feed, torch.utils.data.DataLoader)
+    assert len(feed) == 4
+    batches = list(feed)
+    assert ids_of(batches) == ids_of(Loader(raw, 6, order="random", ids=True))
+    assert isinstance(batches[0]["image"], torch.Tensor)
+
+
+class _Accelerated:
+    """What Accelerate has that we look at."""
+
+    active_dataloader: Any = None
+
+    def __call__(self) -> Any:
+        return self
+
+
+def test_batches_that_somebody_would_split_again_are_refused(plain, monkeypatch):
+    """Accelerate takes what a DataLoader gives on one process for the whole, and deals it out."""
+    state = types.ModuleType("accelerate.state")
+    state.GradientState = gradient = _Accelerated()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "accelerate.state", state)
+    loader = Loader(plain, 4, rank=0, world=2)
+    dataset = loader.as_iterable_dataset()
+    wrapped = types.SimpleNamespace(dataset=dataset)
+    for held in (dataset, wrapped):
+        gradient.active_dataloader = types.SimpleNamespace(dataset=held)
+        for use in (lambda: iter(dataset), lambda: pickle.dumps(dataset)):
+            with pytest.raises(OptionError, match="pass prepare\\(\\) the Loader itself"):
+                use()
+        assert len(list(loader)) == 3
+        # Of one process there is nothing to split.
+        other = Loader(plain, 4).as_iterable_dataset()
+        gradient.active_dataloader = types.SimpleNamespace(dataset=other)
+        assert len(list(other)) == 5
+        assert len(list(dataset)) == 3
 
 
 # -- other people's loops; skipped where they are not installed ---------------------------------------------
@@ -453,6 +546,142 @@ def test_accelerate_prepares_it(raw):
         assert np.array_equal(
             torch.cat([batch["image"] for batch in batches]), [pixels(n) for n in range(20)]
         )
+
+
+def launch(tmp_path: Path, script: str, *arguments: str, **environment: str) -> list[Any]:
+    """Run a script, which starts a second process or is started twice, and what each has written.
+
+    It stands in a file, for what is spawned imports it. Nothing but the loopback is used.
+    """
+    path, out = tmp_path / "launched.py", tmp_path / "out"
+    path.write_text(script)
+    out.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    usual = {
+        name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    }
+    usual |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+    each: list[dict[str, str]] = [{}]
+    if environment:
+        each = [{name: value.format(rank=rank) for name, value in environment.items()} for rank in range(2)]
+    command = [sys.executable, "-W", "ignore", str(path), str(out), *arguments]
+    started = [
+        subprocess.Popen(
+            command,
+            env={**usual, **one},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        for one in each
+    ]
+    try:
+        said = [process.communicate(timeout=LAUNCH_PATIENCE)[0] for process in started]
+    finally:
+        for process in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert [process.returncode for process in started] == [0] * len(started), said
+    return [json.loads(one.read_text()) for one in sorted(out.iterdir())]
+
+
+def assert_dealt_out(found: list[Any], samples: int, epochs: int = 2) -> None:
+    """Each process wrote its batches of every epoch: every sample is there once."""
+    assert len(found) == 2
+    for epoch in range(epochs):
+        batches = [one[epoch] for one in found]
+        assert len({len(one) for one in batches}) == 1
+        assert sorted(itertools.chain(*itertools.chain(*batches))) == list(range(samples))
+    assert found[0][0] != found[0][1]
+
+
+LIGHTNING = """
+import json, sys
+import torch
+import pytorch_lightning as lightning
+from batchplant.loader import Loader
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen = torch.nn.Linear(1, 1), [[], []]
+
+    def training_step(self, batch, index):
+        self.seen[self.current_epoch].append(batch["ids"].tolist())
+        return self.layer(batch["value"].float()[:, None]).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def on_train_end(self):
+        assert self.trainer.num_training_batches == len(self.seen[0])
+        with open(f"{sys.argv[1]}/{self.global_rank}", "w") as file:
+            json.dump(self.seen, file)
+
+if __name__ == "__main__":
+    out, path, strategy = sys.argv[1:]
+    loader = Loader(path, 4, order="random", ids=True, device="cpu", workers=1)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", devices=2, strategy=strategy, **quiet)
+    trainer.fit(Model(), loader)
+"""
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+def test_lightning_starts_its_processes(tmp_path, strategy):
+    """With ddp it runs the script once more for the second; with ddp_spawn it pickles the loader."""
+    pytest.importorskip("pytorch_lightning")
+    path = numbers(tmp_path / "data.npz", 21)
+    assert_dealt_out(launch(tmp_path, LIGHTNING, path, strategy), 21)
+
+
+ACCELERATE = """
+import json, sys
+import torch
+from accelerate import Accelerator
+from batchplant.errors import OptionError
+from batchplant.loader import Loader
+
+out, path = sys.argv[1:]
+accelerator = Accelerator(cpu=True)
+loader = Loader(path, 4, order="random", ids=True, device=accelerator.device, workers=1)
+model = accelerator.prepare(torch.nn.Linear(1, 1))
+found = []
+for feed in (loader, Loader(path, 4, order="random", ids=True, workers=1).as_data_loader()):
+    prepared = accelerator.prepare(feed)
+    assert prepared is feed
+    epochs = []
+    for _ in range(2):
+        epochs.append([])
+        for batch in prepared:
+            accelerator.backward(model(batch["value"].float()[:, None]).mean())
+            epochs[-1].append(batch["ids"].tolist())
+    found.append(epochs)
+assert found[0] == found[1]
+split = accelerator.prepare(torch.utils.data.DataLoader(loader.as_iterable_dataset(), batch_size=None))
+try:
+    next(iter(split))
+except OptionError as error:
+    assert "once more" in str(error)
+    with open(f"{out}/{accelerator.process_index}", "w") as file:
+        json.dump(found[0], file)
+"""
+
+
+def test_accelerate_on_two_processes(tmp_path):
+    pytest.importorskip("accelerate")
+    path = numbers(tmp_path / "data.npz", 101)
+    ranks = {"RANK": "{rank}", "LOCAL_RANK": "{rank}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    assert_dealt_out(launch(tmp_path, ACCELERATE, path, **ranks), 101)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -518,6 +747,66 @@ def test_the_environment_counts_without_a_process_group(plain, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     loader = Loader(plain, 4)
     assert (loader.rank, loader.world) == (3, 4)
+
+
+GROUP = """
+import json, os, sys
+import torch
+from batchplant.loader import Loader
+
+out, path = sys.argv[1:]
+# As a trainer does: the loader is there before the group, and the environment names no rank.
+loader = Loader(path, 4, order="random", ids=True, workers=1)
+rank = int(os.environ.pop("OUR_RANK"))
+os.environ["WORLD_SIZE"] = "2"
+torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+found = []
+for feed in (loader, loader.as_data_loader(num_workers=2, multiprocessing_context="fork")):
+    for _ in range(2):
+        found.append([batch["ids"].tolist() for batch in feed])
+        assert len(found[-1]) == len(feed) == len(loader)
+# The workers went on from where the loader was.
+gathered = [None, None]
+torch.distributed.all_gather_object(gathered, [len(epoch) for epoch in found])
+assert gathered[0] == gathered[1]
+with open(f"{out}/{rank}", "w") as file:
+    json.dump(found, file)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_two_processes_of_a_group_that_came_after_the_loader(tmp_path):
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("this torch has no gloo")
+    path = numbers(tmp_path / "data.npz", 21)
+    assert_dealt_out(launch(tmp_path, GROUP, path, OUR_RANK="{rank}"), 21, epochs=4)
+
+
+SPAWN = """
+import json, os, sys
+import torch
+from batchplant.loader import Loader
+
+def work(rank, out, loader):
+    os.environ["LOCAL_RANK"] = str(rank)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    found = [[batch["ids"].tolist() for batch in loader] for _ in range(2)]
+    with open(f"{out}/{rank}", "w") as file:
+        json.dump(found, file)
+    torch.distributed.destroy_process_group()
+
+if __name__ == "__main__":
+    out, path = sys.argv[1:]
+    loader = Loader(path, 4, order="random", ids=True, device="cpu", workers=1)
+    torch.multiprocessing.start_processes(work, (out, loader), nprocs=2, start_method="spawn")
+"""
+
+
+def test_a_loader_is_pickled_to_processes_that_are_spawned(tmp_path):
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("this torch has no gloo")
+    path = numbers(tmp_path / "data.npz", 21)
+    assert_dealt_out(launch(tmp_path, SPAWN, path), 21)
 
 
 # -- only on a GPU ------------------------------------------------------------------------------------------

@@ -24,6 +24,9 @@ PRODUCERS = 2
 class Delivery(Protocol):
     """What hands batches to a framework; see interop."""
 
+    # Whether batches go to memory that is not the CPU's.
+    elsewhere: bool
+
     def allocate(self, size: int) -> Any: ...
     def pictures(self, engine: Any, decode: str | None, share: float | None, ahead: int) -> Device | None: ...
     def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]: ...
@@ -52,7 +55,7 @@ class Progress:
     """How far an epoch has come; it outlives the epoch, so that a state can be taken after a break."""
 
     epoch: int
-    shard: orders.Shard
+    shard: orders.Shard | orders.Turns
     given: int = 0
 
     @property
@@ -68,7 +71,7 @@ class Progress:
 class _Shared:
     """What an epoch and its threads share; the threads never hold the epoch, so that it can be let go."""
 
-    shard: orders.Shard
+    shard: orders.Shard | orders.Turns
     epoch: int
 
     def __init__(
@@ -188,7 +191,7 @@ class Epoch:
         self._delivery, self._tally, self._ids = delivery, tally, ids
         self._shared = _Shared(executor, delivery, indices, ahead)
         self._begin: Callable[..., Progress] | None = begin
-        self._progress: Progress | None = None
+        self.progress: Progress | None = None
         self._left = 0.0
         self._threads: list[threading.Thread] = []
 
@@ -197,8 +200,8 @@ class Epoch:
         with self._shared.changed:
             if self._begin is None or self._shared.stopped:
                 return
-            self._progress = self._begin()
-            self._shared.shard, self._shared.epoch = self._progress.shard, self._progress.epoch
+            self.progress = self._begin()
+            self._shared.shard, self._shared.epoch = self.progress.shard, self.progress.epoch
             # It holds the loader, which we need no longer.
             self._begin = None
             executor = self._shared.executor
@@ -216,9 +219,14 @@ class Epoch:
     def __iter__(self) -> Epoch:
         return self
 
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing more to come."""
+        return self._shared.stopped
+
     def __len__(self) -> int:
         """Batches that are left."""
-        progress = self._progress or (self._begin(False) if self._begin else None)
+        progress = self.progress or (self._begin(False) if self._begin else None)
         return len(progress.shard) - progress.given if progress else 0
 
     def __next__(self) -> Any:
@@ -257,8 +265,8 @@ class Epoch:
         with self._tally.lock:
             self._tally.batches += 1
             self._tally.skipped += batch.skipped
-            if self._progress is not None:
-                self._progress.given += 1
+            if self.progress is not None:
+                self.progress.given += 1
         values = dict(batch.values)
         if self._ids:
             values["ids"] = batch.ids

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
+import pickle
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,8 @@ class Loader:
     source: a Reader or what :func:`batchplant.open` takes. order: ``sequential``, ``random``, ``shards``,
     ``quasi_random``, ``windowed``, an array of sample numbers, or a function; see :mod:`batchplant.order`.
     pipelines: ops for each field, None to leave one out; see :mod:`batchplant.plan`. indices: only these
-    samples. rank, world: this process among many (default: from torch.distributed or the environment).
+    samples. rank, world: this process among many (default: what torch.distributed or the environment says
+    when an epoch begins).
     workers: decoding threads (default: all cores); cpus: the cores they stay on. ahead: batches made in
     advance. device: a torch device, for tensors there; None for NumPy. decode: how pictures get there:
     None, made on the CPU and copied; or finished on the device, with JPEGs decoded by the ``cpu``, the
@@ -82,7 +83,8 @@ class Loader:
         self.indices: I64 | None = None if indices is None else self.reader._check(indices)
         self.samples = len(self.reader) if self.indices is None else len(self.indices)
         self.batch_size, self.drop_last, self.ahead, self.seed = batch_size, drop_last, ahead, seed
-        self.rank, self.world = _place(rank, world)
+        if rank is not None and world is not None:
+            orders.place(rank, world)
         self.plan = make_plan(self.reader, pipelines)
         if ids and any(output.name == "ids" for output in self.plan.outputs):
             raise OptionError("ids=True adds the sample numbers as ids, and a field has that name already")
@@ -93,12 +95,17 @@ class Loader:
         elif decode is not None or gpu_share is not None:
             raise OptionError('decode says how pictures get to a device: name one, as in device="cuda"')
         self._blocks: Any = None
+        self._marked: dict[str, Any] | None = None
         self._epoch, self._position = 0, 0
+        # How many states were loaded.
+        self.loaded = 0
+        # Of so many processes that share the batches of this rank, the one that we are.
+        self._turn = (0, 1)
         self._progress: Progress | None = None
         self._live: weakref.WeakSet[Epoch] = weakref.WeakSet()
         self._closed, self._process = False, os.getpid()
-        threads = workers or (len(cpus) if cpus else len(os.sched_getaffinity(0)))
-        engine = _native.Engine(threads, cpus, nice=0 if decode is None else BESIDE_A_DEVICE)
+        self._threads = workers or (len(cpus) if cpus else len(os.sched_getaffinity(0)))
+        engine = _native.Engine(self._threads, cpus, nice=0 if decode is None else BESIDE_A_DEVICE)
         self._device: Device | None = None
         if self._delivery is not None:
             self._device = self._delivery.pictures(engine, decode, gpu_share, ahead)
@@ -114,11 +121,27 @@ class Loader:
         """What was left out so far, with on_error="skip"."""
         return self._tally.skipped
 
+    @property
+    def rank(self) -> int:
+        """Which process this is among many, as far as is known now; an epoch asks when it begins."""
+        return self._place()[0]
+
+    @property
+    def world(self) -> int:
+        """How many processes share the samples."""
+        return self._place()[1]
+
+    def _place(self) -> tuple[int, int]:
+        return orders.place(self._options["rank"], self._options["world"])
+
     # -- epochs ----------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Batches of a whole epoch on this rank."""
-        return len(self._shard(0, 0))
+        """Batches on this rank of the epoch under way, else of the next; of a resumed one, what was left."""
+        for live in list(self._live):
+            if live.progress is not None and live.progress is self._progress and not live.over:
+                return len(live.progress.shard)
+        return len(self._shard(self._epoch, self._position))
 
     def __iter__(self) -> Iterator[Any]:
         """The next epoch, or the rest of the one that a loaded state was in.
@@ -144,11 +167,13 @@ class Loader:
                 self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
         return progress
 
-    def _shard(self, epoch: int, start: int) -> orders.Shard:
-        return orders.shard(
-            self._make_order(epoch), rank=self.rank, world=self.world, batch_size=self.batch_size,
+    def _shard(self, epoch: int, start: int) -> orders.Shard | orders.Turns:
+        rank, world = self._place()
+        whole = orders.shard(
+            self._make_order(epoch), rank=rank, world=world, batch_size=self.batch_size,
             drop_last=self.drop_last, start=start,
         )  # fmt: skip
+        return whole if self._turn == (0, 1) else orders.Turns(whole, *self._turn)
 
     def _make_order(self, epoch: int) -> orders.Order:
         asked = self._options["order"]
@@ -177,16 +202,31 @@ class Loader:
 
         Of several epochs under way, it is the one begun last.
         """
-        epoch, position = self._epoch, self._position
+        epoch, position, order = self._epoch, self._position, None
         if self._progress is not None and not self._progress.finished:
             epoch, position = self._progress.epoch, self._progress.position
+            order = self._progress.shard.order
+        elif position:
+            order = self._make_order(epoch)
         return {
             "version": STATE_VERSION, "epoch": epoch, "position": position, "seed": self.seed,
-            "samples": self.samples,
+            "samples": self.samples, **self._marks(), "drawn": self._drawn(order) if position else None,
         }  # fmt: skip
 
+    def _marks(self) -> dict[str, Any]:
+        """What the row of samples depends on, besides the seed."""
+        if self._marked is None:
+            whole = self.indices is None or np.array_equal(self.indices, np.arange(len(self.reader)))
+            options = self._options["order_options"] or {}
+            self._marked = orders.marks(self._options["order"], options, None if whole else self.indices)
+        return self._marked
+
+    def _drawn(self, order: orders.Order | None) -> int | None:
+        """A checksum of an epoch that was begun; None where it need not be the same everywhere."""
+        return None if order is None else orders.drawn(order)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, exactly, with any number of workers and ranks."""
+        """Go on from a state, exactly, with any number of workers and ranks, and any batch size."""
         try:
             version, samples, seed = state["version"], state["samples"], state["seed"]
             epoch, position = int(state["epoch"]), int(state["position"])
@@ -196,36 +236,82 @@ class Loader:
             raise OptionError(f"the state is of version {version}, and this reads version {STATE_VERSION}")
         if samples != self.samples:
             raise OptionError(f"the state is of a dataset of {samples} samples, this has {self.samples}")
-        if seed != self.seed:
-            raise OptionError(f"the state was made with seed {seed}, and this loader has {self.seed}")
+        other = orders.difference({**state, "seed": seed}, {"seed": self.seed, **self._marks()})
+        if other is not None:
+            raise OptionError(other)
         # Says so where there is no such place.
-        self._shard(epoch, position)
-        self._epoch, self._position, self._progress = epoch, position, None
+        own = self._drawn(self._shard(epoch, position).order) if position else None
+        if own is not None and state.get("drawn") not in (None, own):
+            raise OptionError(
+                f"the order of epoch {epoch} is not the one that the state was made with: another function, "
+                "or a file with other blocks"
+            )
+        self.go_to(epoch, position)
+        self.loaded += 1
 
     # -- what else it can do ---------------------------------------------------------------------------
 
-    def filter(self, field: str, predicate: Callable[[Any], bool]) -> Loader:
-        """A loader of the samples whose value in ``field`` fulfils ``predicate``."""
-        schema = self.reader.schema.select([field])
+    def filter(self, field: str | Sequence[str], predicate: Callable[..., bool]) -> Loader:
+        """A loader of the samples whose value in ``field`` fulfils ``predicate``.
+
+        Of several fields, ``predicate`` gets their values one after another:
+        ``loader.filter(["width", "height"], lambda width, height: width > height)``.
+        """
+        names = [field] if isinstance(field, str) else list(field)
+        if not names:
+            raise OptionError("filter needs at least one field")
+        schema = self.reader.schema.select(names)
         numbers = np.arange(len(self.reader)) if self.indices is None else self.indices
         chosen = []
         for start in range(0, len(numbers), 1024):
             part = numbers[start : start + 1024]
-            column = self.reader.read(part, [field])[field]
+            columns = self.reader.read(part, names)
             kept = np.zeros(len(part), dtype=np.bool_)
             for row, sample in enumerate(part):
-                try:
-                    value = decode_cell(schema[field], column, row)
-                except BatchplantError as error:
-                    raise error.at(path=self.reader.where(int(sample)), sample=sample, field=field) from None
-                kept[row] = bool(predicate(value))
+                values = []
+                for name in names:
+                    try:
+                        values.append(decode_cell(schema[name], columns[name], row))
+                    except BatchplantError as error:
+                        where = self.reader.where(int(sample))
+                        raise error.at(path=where, sample=int(sample), field=name) from None
+                kept[row] = bool(predicate(*values))
             chosen.append(part[kept])
         found = np.concatenate(chosen) if chosen else numbers
         return type(self)(self.reader, self.batch_size, indices=found, **self._options)
 
+    def part(self, number: int, parts: int, rank: int, world: int) -> Loader:
+        """What one of several worker processes makes for a rank: every ``parts``-th batch from ``number`` on.
+
+        Taken in turn, their batches are those of the rank, in order.
+        """
+        if self._device is not None or (self._delivery is not None and self._delivery.elsewhere):
+            raise OptionError("batches for a device are not made in worker processes: use num_workers=0")
+        # What is open before a fork shares its place in the file with the other process.
+        reader = self.reader if os.getpid() == self._process else pickle.loads(pickle.dumps(self.reader))
+        threads = max(1, self._threads // parts)
+        options = {**self._options, "rank": rank, "world": world, "workers": threads, "indices": self.indices}
+        made = type(self)(reader, self.batch_size, **options)
+        made._turn = (number, parts)
+        return made
+
+    def go_to(self, epoch: int, position: int = 0) -> None:
+        """Go on at a place of an epoch."""
+        self._epoch, self._position, self._progress = epoch, position, None
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """By its arguments and its state: a copy opens the source again and goes on from here."""
+        state = self.state_dict()
+        options = {**self._options, "indices": self.indices}
+        return _remake, (type(self), self.reader, self.batch_size, options, state["epoch"], state["position"])
+
     def as_iterable_dataset(self) -> Any:
         """A torch IterableDataset of whole batches, for code that wants to make its own DataLoader."""
         return importlib.import_module("batchplant.interop.torch").as_iterable_dataset(self)
+
+    def as_data_loader(self, **options: Any) -> Any:
+        """A torch DataLoader of our batches, dealt out to ranks already; options: the DataLoader's own."""
+        return importlib.import_module("batchplant.interop.torch").as_data_loader(self, **options)
 
     def stats(self) -> dict[str, Any]:
         """What the epochs so far waited for, in seconds, and what to do about it."""
@@ -250,27 +336,12 @@ class Loader:
         self._executor.engine.close()
 
 
-def _place(rank: int | None, world: int | None) -> tuple[int, int]:
-    """This process among many: as given, from torch.distributed, or from the usual variables."""
-    if rank is None and world is None and "torch.distributed" in sys.modules:
-        distributed = sys.modules["torch.distributed"]
-        if distributed.is_available() and distributed.is_initialized():
-            return distributed.get_rank(), distributed.get_world_size()
-    if world is None:
-        world = _number("WORLD_SIZE", 1)
-    if rank is None:
-        rank = _number("RANK", 0) if world > 1 else 0
-    if not 0 <= rank < world:
-        raise OptionError(f"rank must be from 0 to {world - 1}, not {rank}")
-    return rank, world
-
-
-def _number(variable: str, default: int) -> int:
-    said = os.environ.get(variable, "")
-    try:
-        return int(said) if said else default
-    except ValueError:
-        raise OptionError(f"the environment variable {variable} is {said!r}, not a number") from None
+def _remake(
+    kind: type[Loader], reader: Reader, batch_size: int, options: dict[str, Any], epoch: int, position: int
+) -> Loader:
+    made = kind(reader, batch_size, **options)
+    made.go_to(epoch, position)
+    return made
 
 
 ADVICE = {

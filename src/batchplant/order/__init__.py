@@ -5,6 +5,7 @@ position can be asked for directly, by any rank, after any resume. :func:`make` 
 name; :func:`shard` deals positions out to ranks and batches.
 """
 
+from .marks import difference, drawn, marks
 from .orders import (
     BY_BLOCKS,
     NAMED,
@@ -23,7 +24,8 @@ from .orders import (
     weighted,
     windowed,
 )
-from .ranks import Shard, shard
+from .place import place
+from .ranks import Shard, Turns, shard
 
 __all__ = [
     "BY_BLOCKS",
@@ -32,10 +34,15 @@ __all__ = [
     "Order",
     "QuasiRandom",
     "Shard",
+    "Turns",
     "class_balanced",
+    "difference",
+    "drawn",
     "from_array",
     "from_function",
     "make",
+    "marks",
+    "place",
     "quasi_random",
     "random",
     "sequential",

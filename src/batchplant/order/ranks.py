@@ -72,6 +72,29 @@ class Shard:
         return max(self.world - (last - first), 0)
 
 
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    """Every ``step``-th batch of a shard from ``first`` on: what one of several worker processes makes."""
+
+    shard: Shard
+    first: int
+    step: int
+
+    @property
+    def order(self) -> Order:
+        return self.shard.order
+
+    def __len__(self) -> int:
+        return len(range(self.first, len(self.shard), self.step))
+
+    def batch(self, number: int) -> I64:
+        return self.shard.batch(range(self.first, len(self.shard), self.step)[number])
+
+    def position_after(self, count: int) -> int:
+        """Where the epoch stands after so many batches of every worker."""
+        return self.shard.position_after(min(count * self.step, len(self.shard)))
+
+
 def shard(
     order: Order,
     *,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ... import order as orders
 from ...buffers import Buffers
 from ...columns import I64
+from ...errors import OptionError
 from ...execute import Executor
 from ...loader import Loader
 from ...plan import Pipelines, make_plan
@@ -36,6 +37,13 @@ class CoreLoader(Loader):
         if self.own_order is None:
             return super()._make_order(epoch)
         return orders.from_array(self.own_order.sample_order(epoch), samples=len(self.reader))
+
+    def _drawn(self, order: orders.Order | None) -> int | None:
+        # An order of the user's own may be another on each rank.
+        return super()._drawn(order) if self.own_order is None else None
+
+    def __reduce__(self) -> NoReturn:
+        raise OptionError("a loader with FFCV's face is not pickled: make it in the process that uses it")
 
     @property
     def next_epoch(self) -> int:
