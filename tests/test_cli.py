@@ -109,8 +109,14 @@ def test_head(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, shown = run_json(capsys, "head", dataset, "-n", "1", "--start", "-1", "--fields", "label,vector")
     assert code == 0
     assert shown == [
-        {"sample": 11, "label": 2, "vector": {"dtype": "float32", "shape": [3], "values": [11, 11, 11]}}
-    ]
+        {
+            "sample": 11,
+            "label": 2,
+            "vector": {
+                "dtype": "float32", "shape": [3], "values": [11, 11, 11], "min": 11, "mean": 11, "max": 11,
+            },
+        }
+    ]  # fmt: skip
 
 
 def test_head_draws_pictures_in_a_terminal(dataset: Path) -> None:

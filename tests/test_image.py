@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 import batchplant as bp
 from batchplant import limits
 from batchplant.cli import main
-from batchplant.cli.head import picture
+from batchplant.cli.draw import picture
 from batchplant.codecs import exif, ifd, image, pillow, tiff
 from batchplant.codecs.infer import infer_image
 from batchplant.testing.cases import cells, pixels
@@ -643,7 +644,8 @@ def test_info_and_head_know_them(mode, tmp_path, capsys):
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_a_picture_of_any_kind_can_be_drawn(value):
-    assert picture(value).plain.count("▀") > 8
+    out = Console(force_terminal=True, color_system="truecolor")
+    assert picture(out, value, bp.Image(mode=None)).plain.count("▀") > 8
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])

@@ -322,7 +322,7 @@ def test_head_and_info_of_a_model(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["name", "dtype", "shape", "mean", "min", "max"]
     assert lines[1].split() == ["a", "float32", "1×2", "1.5", "1", "2"]
-    assert lines[2].split() == ["'b\\x1b[31m'", "int64", "3", "1", "0", "2"]
+    assert lines[2].split() == ["b\\x1b[31m", "int64", "3", "1", "0", "2"]
     assert lines[3].split() == ["c", "float64", "()", "–", "–", "–", "1", "NaN"]
     assert main(["head", str(path), "-n", "1", "--start", "1"]) == 0
     assert "… and 1 more (-n 2)" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -10,11 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .codecs import image
+from .codecs import audio, image
+from .codecs.video import header as video
 from .columns import Column, Columns, Ragged, column_runs, concat_columns
-from .errors import DataError
+from .errors import BatchplantError, DataError
 from .reader import Reader
-from .schema import Bool, Field, Float, Image, Int
+from .schema import Audio, Bool, Field, Float, Image, Int, Tensor, Video
 from .storage import is_remote
 from .tensors import is_tensors
 from .tensors import summary as tensor_facts
@@ -22,6 +24,9 @@ from .tensors.kinds import shape_of, text_of
 
 # Enough for a good picture of the spread; a dataset of millions is not read for it.
 LOOK_AT = 2000
+# Sounds and videos that are asked what they are.
+RECORDINGS = 500
+NUMBERS = (Int, Float, Bool, Tensor)
 
 
 def summarize(reader: Reader, samples: int = LOOK_AT) -> dict[str, Any]:
@@ -122,17 +127,73 @@ def _describe(field: Field, column: Column | None) -> dict[str, Any]:
     if (sizes < 0).any():
         found["missing"] = int((sizes < 0).sum())
         sizes = sizes[sizes >= 0]
-    if isinstance(column, Ragged) and len(sizes):
+    values = _values(field, column)
+    if isinstance(column, Ragged) and len(sizes) and values is None:
         found["bytes"] = _spread(sizes)
-    if isinstance(field, Image) and isinstance(column, Ragged):
-        found.update(_pictures(column))
-    elif isinstance(field, Int | Float | Bool) and not isinstance(column, Ragged):
-        found["values"] = _spread(column.astype(np.float64)) if not isinstance(field, Bool) else None
-        if isinstance(field, Int) and field.names:
-            found["classes"] = len(field.names)
-        if isinstance(field, Bool):
-            found["values"] = {"true": int(column.sum()), "false": int((~column).sum())}
+    if isinstance(field, Int) and field.names:
+        found["classes"] = len(field.names)
+    if isinstance(column, Ragged) and isinstance(field, Image | Audio | Video):
+        found.update(_pictures(column) if isinstance(field, Image) else _recordings(field, column))
+    elif values is not None and values.size:
+        found["values"] = _numbers(values)
     return found
+
+
+def _values(field: Field, column: Column) -> npt.NDArray[Any] | None:
+    """The numbers of a field that all have one shape, those that are there; None for other fields."""
+    if not isinstance(column, Ragged):
+        return column
+    cell = dataclasses.replace(field, optional=False).cell if isinstance(field, NUMBERS) else None
+    if cell is None:
+        return None
+    packed = column.data[int(column.offsets[0]) : int(column.offsets[-1])]
+    return np.ascontiguousarray(packed).view(cell[0]) if len(packed) % cell[0].itemsize == 0 else None
+
+
+def _numbers(values: npt.NDArray[Any]) -> dict[str, Any]:
+    """Least, median, mean and largest; of dates the first and the last; how often true."""
+    if values.dtype.kind == "b":
+        return {"true": int(values.sum()), "false": int((~values).sum())}
+    if values.dtype.kind in "mM":
+        there = values[~np.isnat(values)]
+        ends = {"first": str(there.min()), "last": str(there.max())} if there.size else {}
+        return ends | ({"missing": int(values.size - there.size)} if there.size < values.size else {})
+    if values.dtype.kind == "c":
+        return {}
+    found: dict[str, Any] = _spread(values.reshape(-1).astype(np.float64))
+    wrong = int(np.isnan(values).sum()) if values.dtype.kind == "f" else 0
+    return found | ({"nan": wrong} if wrong else {})
+
+
+def _recordings(field: Audio | Video, column: Ragged) -> dict[str, Any]:
+    """What sounds or videos say about themselves: encodings, rates, channels, sizes, how long they are."""
+    counts: dict[str, Counter[Any]] = {}
+    seconds, unknown = [], 0
+    for row in range(min(len(column), RECORDINGS)):
+        cell = column[row]
+        if cell is None:
+            continue
+        try:
+            if isinstance(field, Audio):
+                sound = audio.header(cell)
+                facts = {"encodings": sound.encoding, "rates": sound.rate, "channels": sound.channels}
+                seconds.append(sound.frames / sound.rate)
+            else:
+                clip = video.header(cell)
+                size = f"{clip.width}×{clip.height}"
+                facts = {"encodings": clip.encoding, "sizes": size, "frame rates": clip.fps}
+        except BatchplantError:
+            unknown += 1
+            continue
+        for name, value in facts.items():
+            counts.setdefault(name, Counter())[value] += 1
+    found: dict[str, Any] = {
+        name: {str(value): count for value, count in counter.most_common(5)}
+        for name, counter in counts.items()
+    }
+    if seconds:
+        found["seconds"] = _spread(np.array(seconds))
+    return found | ({"unknown": unknown} if unknown else {})
 
 
 def _pictures(column: Ragged) -> dict[str, Any]:

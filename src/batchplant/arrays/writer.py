@@ -152,9 +152,7 @@ class GridWriter(Writer):
             if given is not None and (type(given) is not int or given < 1):
                 raise OptionError(f"{name} is a number from 1 on, not {given!r}", path=path)
         if chunks_per_file > MOST_CHUNKS:
-            raise OptionError(
-                f"chunks_per_shard is at most {MOST_CHUNKS:,}, not {chunks_per_file:,}", path=path
-            )
+            raise OptionError(f"chunks_per_shard is at most {MOST_CHUNKS}, not {chunks_per_file}", path=path)
         self.style = style
         auto = compression == "auto"
         kind = "zstd" if auto else compression

@@ -41,7 +41,10 @@ def run(args: argparse.Namespace) -> int:
         table.add_row(
             one.name, suffixes, "yes", "yes" if one.writer else "no", one.holds, escape(_install(one))
         )
-    console().print(table)
+    out = console()
+    with out.capture() as shown:
+        out.print(table)
+    print("\n".join(line.rstrip() for line in shown.get().splitlines()))
     return 0
 
 

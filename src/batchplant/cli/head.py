@@ -1,88 +1,153 @@
-"""Show the first samples; pictures are drawn where the output is a terminal. Of a model, its tensors.
+"""Show the first samples, or the last; a terminal shows pictures. Of a model, its tensors.
 
 examples:
   batchplant head train.beton
   batchplant head train.beton -n 3 --start 1000
+  batchplant head train.beton -n -3                (the last three)
+  batchplant head table.csv --no-table             (sample by sample)
   batchplant head photos/ --fields label
   batchplant head model.safetensors -n 1000
+
+Numbers, texts and dates stand in a table. What is too wide for a terminal is cut; a pipe gets all of it.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
-import math
-import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len
 from rich.console import Console
-from rich.style import Style
 from rich.text import Text
 
-from ..codecs.image import expand, fit, mode_of
-from ..codecs.video import Clip
-from ..errors import BatchplantError
+from ..errors import BatchplantError, OptionError, SampleIndexError
 from ..reader import Reader
 from ..schema import Field, Image
 from ..tensors import Tensors, is_tensors, statistics
-from .terminal import add_source, console, human_size, open_source, print_json
+from .draw import picture
+from .show import as_cell, as_json, as_text, fit_widths, is_number, is_tabular, row_text
+from .terminal import add_source, console, names_of, open_source, print_json, printable
 
 SAMPLES, TENSORS_SHOWN = 5, 50
-TEXT_SHOWN = 300
-PICTURE_WIDTH = 32
+# Rows of a table that are laid out together.
+TABLE_ROWS = 1000
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     parser.add_argument(
-        "-n", type=int, metavar="N", help=f"how many samples (default {SAMPLES}) or tensors ({TENSORS_SHOWN})"
-    )
-    parser.add_argument(
-        "--start", type=int, default=0, metavar="I", help="the first (default 0; -5: from the end)"
-    )
+        "-n", type=int, metavar="N",
+        help=f"how many samples (default {SAMPLES}) or tensors ({TENSORS_SHOWN}); -3: the last three",
+    )  # fmt: skip
+    parser.add_argument("--start", type=int, metavar="I", help="the first (default 0; -5: from the end)")
     parser.add_argument("--fields", metavar="A,B", help="only these fields")
     parser.add_argument("--no-pictures", action="store_true", help="do not draw pictures")
+    parser.add_argument("--no-table", action="store_true", help="sample by sample, also what fits a table")
 
 
 def run(args: argparse.Namespace) -> int:
-    out = console()
-    reader = open_source(args)
-    if args.fields:
-        reader = reader.select(args.fields.split(","))
-    if is_tensors(reader.schema):
-        return _run_model(args, reader)
-    damaged = 0
-    shown = []
-    start = max(0, args.start + len(reader)) if args.start < 0 else args.start
-    for number in range(start, min(start + (SAMPLES if args.n is None else args.n), len(reader))):
-        try:
-            sample = reader[number]
-        except BatchplantError as error:
-            damaged += 1
-            sample = {}
-            if args.json:
-                shown.append({"sample": number, "error": str(error)})
-            else:
-                print(f"sample {number}: {error}")
-            continue
+    with open_source(args) as opened:
+        reader = opened.select(names_of(args.fields)) if args.fields else opened
+        if is_tensors(reader.schema):
+            return _run_model(args, reader)
+        numbers = _chosen(args, len(reader), SAMPLES, reader.path)
         if args.json:
-            values = {name: as_json(value) for name, value in sample.items()}
-            shown.append({"sample": number, **values})
+            return _run_json(reader, numbers)
+        if not len(reader):
+            print("no samples")
+        if is_tabular(reader.schema) and not args.no_table:
+            return _run_table(reader, numbers)
+        return _run_each(args, reader, numbers)
+
+
+def _chosen(args: argparse.Namespace, length: int, usual: int, path: str) -> range:
+    """The numbers of what is to be shown."""
+    count = usual if args.n is None else args.n
+    if count < 0:
+        if args.start is not None:
+            raise OptionError(f"-n {count} shows the last {-count}; that does not go with --start")
+        return range(max(0, length + count), length)
+    start = args.start or 0
+    if start and start >= length:
+        raise SampleIndexError(f"there is no sample {start}; there are {length}", path=path)
+    start = max(0, start + length) if start < 0 else start
+    return range(start, min(start + count, length))
+
+
+def _samples(reader: Reader, numbers: range) -> Iterator[tuple[int, dict[str, Any] | BatchplantError]]:
+    for number in numbers:
+        try:
+            yield number, reader[number]
+        except BatchplantError as error:
+            yield number, error
+
+
+def _run_json(reader: Reader, numbers: range) -> int:
+    shown: list[dict[str, Any]] = []
+    damaged = 0
+    for number, sample in _samples(reader, numbers):
+        if isinstance(sample, BatchplantError):
+            damaged += 1
+            shown.append({"sample": number, "error": str(sample)})
         else:
-            _print(out, number, sample, dict(reader.schema), draw=out.is_terminal and not args.no_pictures)
-    if args.json:
-        print_json(shown)
+            shown.append({"sample": number} | {name: as_json(value) for name, value in sample.items()})
+    print_json(shown)
+    return 1 if damaged else 0
+
+
+def _run_each(args: argparse.Namespace, reader: Reader, numbers: range) -> int:
+    out = console()
+    draw = out.is_terminal and not args.no_pictures
+    damaged = 0
+    for number, sample in _samples(reader, numbers):
+        if isinstance(sample, BatchplantError):
+            damaged += 1
+            print(f"sample {number}: {printable(str(sample))}")
+        else:
+            _print(out, number, sample, dict(reader.schema), draw=draw)
+    return 1 if damaged else 0
+
+
+def _run_table(reader: Reader, numbers: range) -> int:
+    """Rows below each other; where a terminal is too narrow even for cut columns, sample by sample."""
+    out = console()
+    schema = dict(reader.schema)
+    right = [True, *map(is_number, schema.values())]
+    header = ["sample", *map(printable, schema)]
+    widths = list(map(cell_len, header))
+    damaged = 0
+    for start in range(0, len(numbers), TABLE_ROWS):
+        rows: list[tuple[list[str], dict[str, Any] | BatchplantError]] = []
+        for number, sample in _samples(reader, numbers[start : start + TABLE_ROWS]):
+            cells = [str(number)]
+            if isinstance(sample, BatchplantError):
+                damaged += 1
+            else:
+                cells += [as_cell(sample[name], schema[name]) for name in schema]
+            rows.append((cells, sample))
+            widths[: len(cells)] = map(max, widths, map(cell_len, cells))
+        fitting = fit_widths(widths, out.width)
+        if start == 0 and fitting is not None:
+            out.print(Text(row_text(header, fitting, right)), style="bold", soft_wrap=True)
+        for cells, sample in rows:
+            if isinstance(sample, BatchplantError):
+                print(f"sample {cells[0]}: {printable(str(sample))}")
+            elif fitting is None:
+                _print(out, int(cells[0]), sample, schema, draw=False)
+            else:
+                print(row_text(cells, fitting, right))
     return 1 if damaged else 0
 
 
 def _run_model(args: argparse.Namespace, reader: Reader) -> int:
     """A table of tensors: shape, dtype, mean, least and largest value."""
     tensors = Tensors(reader)
-    start = max(0, args.start + len(tensors)) if args.start < 0 else args.start
-    end = start + (TENSORS_SHOWN if args.n is None else max(0, args.n))
+    chosen = _chosen(args, len(tensors), TENSORS_SHOWN, reader.path)
+    names = list(tensors)[chosen.start : chosen.stop]
     rows: list[dict[str, Any]] = []
-    for name in list(tensors)[start:end]:
+    for name in names:
         row: dict[str, Any] = {"name": name}
         rows.append(row)
         try:
@@ -91,11 +156,11 @@ def _run_model(args: argparse.Namespace, reader: Reader) -> int:
         except BatchplantError as error:
             row["error"] = str(error)
     if args.json:
-        print_json([{key: _finite(value) for key, value in row.items()} for row in rows])
+        print_json(rows)
     else:
         _print_tensors(rows)
-        if len(tensors) > end:
-            print(f"… and {len(tensors) - end:,} more (-n {len(tensors) - start})")
+        if len(tensors) > chosen.stop:
+            print(f"… and {len(tensors) - chosen.stop:,} more (-n {len(tensors) - chosen.start})")
     return 1 if any("error" in row for row in rows) else 0
 
 
@@ -106,8 +171,7 @@ def _print_tensors(rows: list[dict[str, Any]]) -> None:
         shape = "×".join(map(str, row["shape"])) or "()" if "shape" in row else ""
         numbers = [f"{row[key]:.6g}" if key in row else "–" for key in names[3:]]
         # A name could hold what a terminal obeys.
-        name = row["name"] if row["name"].isprintable() else repr(row["name"])
-        lines.append([name, row.get("dtype", ""), shape, *numbers])
+        lines.append([printable(row["name"]), row.get("dtype", ""), shape, *numbers])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for number, line in enumerate(lines):
         cells = [cell.ljust(width) for cell, width in zip(line[:3], widths[:3], strict=True)]
@@ -119,75 +183,13 @@ def _print_tensors(rows: list[dict[str, Any]]) -> None:
         print(f"{'  '.join(cells)}{said}".rstrip())
 
 
-def _finite(value: Any) -> Any:
-    """JSON knows neither infinity nor complex numbers: as text."""
-    odd = isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value))
-    return str(value) if odd else value
-
-
 def _print(
     out: Console, number: int, sample: dict[str, Any], schema: dict[str, Field], *, draw: bool
 ) -> None:
     out.print(f"sample {number}", style="bold")
-    width = max(map(len, sample), default=0)
+    width = max((len(printable(name)) for name in sample), default=0)
     for name, value in sample.items():
-        out.print(Text(f"  {name:<{width}}  {as_text(value, schema[name])}"))
-        if draw and isinstance(schema[name], Image) and isinstance(value, np.ndarray):
-            out.print(picture(value))
-
-
-def as_text(value: Any, field: Field) -> str:
-    """One line about a value."""
-    names = getattr(field, "names", None)
-    if isinstance(value, np.ndarray):
-        if isinstance(field, Image):
-            height, width = value.shape[:2]
-            what = f"mask {len(np.unique(value))} classes" if field.mask else f"mean {value.mean():.4g}"
-            return f"{width}×{height} {field.mode or mode_of(value)} {what}"
-        inside = np.array2string(value.reshape(-1)[:8], separator=", ", threshold=8)
-        return f"{value.dtype} {value.shape} {inside[:-1]}{', …]' if value.size > 8 else ']'}"
-    if isinstance(value, Clip):
-        return f"{human_size(len(value))} {value.described()}"
-    if isinstance(value, bytes):
-        return f"{human_size(len(value))} {value[:16].hex(' ')}{' …' if len(value) > 16 else ''}"
-    if names and isinstance(value, int) and 0 <= value < len(names):
-        return f"{value} ({names[value]})"
-    text = repr(value)
-    return text if len(text) <= TEXT_SHOWN else text[:TEXT_SHOWN] + " …"
-
-
-def as_json(value: Any) -> Any:
-    """Whole values where they are small, a description where they are arrays."""
-    if isinstance(value, np.ndarray):
-        described: dict[str, Any] = {"dtype": str(value.dtype), "shape": list(value.shape)}
-        if value.size <= 64 and value.dtype.kind in "biuf":
-            described["values"] = value.tolist()
-        return described
-    if isinstance(value, bytes):
-        return {"bytes": len(value), "base64": base64.b64encode(value[:64]).decode()}
-    return value
-
-
-def picture(pixels: np.ndarray[Any, Any]) -> Text:
-    """The picture in half blocks, two pixels to a character."""
-    columns = shutil.get_terminal_size().columns - 4
-    small = expand(fit(pixels, max(8, min(PICTURE_WIDTH, columns))))
-    if small.dtype != np.uint8:
-        # What is white is not known: the brightest is.
-        small = np.nan_to_num(small.astype(np.float64), posinf=0, neginf=0)
-        span = max(float(small.max() - small.min()), 1e-12)
-        small = ((small - small.min()) / span * 255).astype(np.uint8)
-    small = small[:, :, :3] if small.shape[2] >= 3 else np.repeat(small[:, :, :1], 3, axis=2)
-    if small.shape[0] % 2:
-        small = np.concatenate([small, small[-1:]])
-    text = Text()
-    for top, bottom in zip(small[::2], small[1::2], strict=True):
-        text.append("  ")
-        for upper, lower in zip(top.tolist(), bottom.tolist(), strict=True):
-            style = Style(
-                color="#{:02x}{:02x}{:02x}".format(*upper), bgcolor="#{:02x}{:02x}{:02x}".format(*lower)
-            )
-            text.append("▀", style)
-        text.append("\n")
-    text.rstrip()
-    return text
+        out.print(Text(f"  {printable(name):<{width}}  {as_text(value, schema[name])}"))
+        field = schema[name]
+        if draw and isinstance(field, Image) and isinstance(value, np.ndarray):
+            out.print(picture(out, value, field))

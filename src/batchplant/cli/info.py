@@ -15,6 +15,7 @@ from typing import Any
 
 from ..summary import LOOK_AT, summarize
 from ..tensors import is_tensors
+from .show import duration, moment
 from .terminal import add_source, human_size, open_source, print_json
 
 
@@ -97,12 +98,39 @@ def _cells(field: dict[str, Any]) -> str:
 
 def _content(field: dict[str, Any]) -> Iterator[str]:
     values = field.get("values")
-    if "encodings" in field:
+    if "modes" in field:
         yield from _pictures(field)
+    elif "encodings" in field or "unknown" in field:
+        yield from _recordings(field)
     elif values and "true" in values:
         yield f"{values['true']:,} true, {values['false']:,} false"
+    elif values and "first" in values:
+        first, last = (moment(values[key]) for key in ("first", "last"))
+        yield f"{first} to {last}" if first != last else first
     elif values:
-        yield f"{values['min']:g} to {values['max']:g}, mean {values['mean']:.4g}"
+        said = (
+            [f"{values['min']:g} to {values['max']:g}, mean {values['mean']:.4g}"] if "min" in values else []
+        )
+        yield ", ".join(said + ([f"{values['nan']:,} NaN"] if "nan" in values else []))
+
+
+def _recordings(field: dict[str, Any]) -> Iterator[str]:
+    """Of sounds and videos: what they share in one word, what differs with how often."""
+    for what, unit in (
+        ("encodings", ""), ("rates", " Hz"), ("channels", " channels"), ("sizes", ""),
+        ("frame rates", " frames a second"),
+    ):  # fmt: skip
+        counts = field.get(what, {})
+        if len(counts) == 1:
+            yield f"{next(iter(counts))}{unit}".replace("1 channels", "1 channel")
+        elif counts:
+            yield ", ".join(f"{count:,} {one}{unit}" for one, count in counts.items())
+    if "seconds" in field:
+        spread = field["seconds"]
+        low, mean, high = (duration(spread[key]) for key in ("min", "mean", "max"))
+        yield low if low == high else f"{low} to {high}, mean {mean}"
+    if "unknown" in field:
+        yield f"{field['unknown']:,} that cannot be read"
 
 
 def _pictures(field: dict[str, Any]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import inspect
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -122,6 +123,11 @@ def parse_options(given: list[str], taker: Callable[..., Any] = open_reader) -> 
     return options
 
 
+def names_of(given: str) -> list[str]:
+    """A,B,C as a list; spaces around a name do not count."""
+    return [name.strip() for name in given.split(",") if name.strip()]
+
+
 def parse_size(text: str) -> int:
     """Bytes: 500MB, 1GiB, 65536."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
@@ -147,8 +153,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     if isinstance(value, np.generic):
-        return value.item()
-    return value
+        value = value.item()
+    # JSON knows neither infinity nor complex numbers nor dates: as text.
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value if isinstance(value, str | int | None) else str(value)
 
 
 def print_json(value: Any) -> None:

@@ -45,7 +45,8 @@ class LmdbWriter(RecordWriter):
         subdir: bool = True,
         map_size: int = MAP_BYTES,
     ) -> None:
-        if map_size < 1:
+        # More than that no machine maps.
+        if not 1 <= map_size < 1 << 47:
             raise OptionError(f"map_size is a number of bytes, not {map_size}", path=path)
         self._lmdb = _library()
         self._subdir = subdir

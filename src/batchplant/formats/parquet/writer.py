@@ -52,6 +52,9 @@ class ParquetWriter(Writer):
     ) -> None:
         if compression not in COMPRESSIONS:
             raise OptionError(f"compression is one of {', '.join(COMPRESSIONS)}, not {compression!r}")
+        # Which levels there are, the compression says; it takes only small numbers.
+        if level is not None and abs(level) > 1000:
+            raise OptionError(f"{compression} has no level {level}")
         if row_group_size < 1:
             raise OptionError(f"row_group_size must be at least 1 byte, not {row_group_size}")
         pyarrow()
