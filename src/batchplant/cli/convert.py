@@ -24,7 +24,7 @@ from ..convert import Conversion, convert
 from ..errors import BatchplantError, OptionError
 from ..registry import create_with
 from ..storage import partial_folder
-from .terminal import add_reading, human_size, parse_options, parse_size, print_json, progress_bar
+from .terminal import add_reading, human_size, names_of, parse_options, parse_size, print_json, progress_bar
 
 SHOWN = 20
 
@@ -108,9 +108,9 @@ def run(args: argparse.Namespace) -> int:
         with progress_bar("converting", quiet=args.quiet or args.json) as progress:
             done = convert(
                 args.source, args.target, format=args.format, target_format=args.to,
-                fields=args.fields.split(",") if args.fields else None, rename=_renames(args.rename),
+                fields=names_of(args.fields) if args.fields else None, rename=_renames(args.rename),
                 limit=args.limit, shuffle=args.shuffle, seed=args.seed, images=images,
-                masks=args.mask.split(",") if args.mask else (),
+                masks=names_of(args.mask) if args.mask else (),
                 shard_size=args.shard_size, shard_samples=args.shard_samples,
                 workers=args.workers, overwrite=args.overwrite,
                 on_error=args.on_error, checksums=args.checksums, resume=args.resume, progress=progress,

@@ -15,6 +15,8 @@ from ..codecs.image import expand, fit
 from ..schema import Image
 
 PICTURE_WIDTH = 32
+# A picture whose values are all below, 255 aside, would be black: they are classes.
+MOST_CLASSES = 32
 SHADES = " .:-=+*#%@"
 # Of classes without colours: the first stands back.
 SIGNS = "·123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -34,9 +36,10 @@ def picture(out: Console, pixels: Array, field: Image) -> Text:
     if not pixels.size:
         return Text()
     columns = shutil.get_terminal_size().columns - 4
-    small = expand(fit(pixels, max(8, min(PICTURE_WIDTH, columns)), nearest=field.mask))
+    classes = field.mask or _are_classes(pixels)
+    small = expand(fit(pixels, max(8, min(PICTURE_WIDTH, columns)), nearest=classes))
     coloured = out.color_system is not None and not out.no_color
-    if field.mask and small.shape[2] == 1:
+    if classes and small.shape[2] == 1:
         return _mask(small[:, :, 0], coloured)
     if small.dtype != np.uint8:
         # What is white is not known: the brightest is.
@@ -45,6 +48,14 @@ def picture(out: Console, pixels: Array, field: Image) -> Text:
         small = ((small - small.min()) / span * 255).astype(np.uint8)
     small = small[:, :, :3] if small.shape[2] >= 3 else np.repeat(small[:, :, :1], 3, axis=2)
     return _blocks(small) if coloured else _shades(small)
+
+
+def _are_classes(pixels: Array) -> bool:
+    """Whether the values of a picture that nobody called a mask can only be classes: few, and all small."""
+    if pixels.dtype.kind not in "iu" or (pixels.ndim > 2 and pixels.shape[2] > 1):
+        return False
+    known = np.unique(pixels)
+    return len(known) > 1 and bool(((known < MOST_CLASSES) | (known == 255)).all()) and int(known[0]) >= 0
 
 
 def colour_of(number: int) -> tuple[int, int, int]:

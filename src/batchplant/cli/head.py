@@ -43,6 +43,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--start", type=int, metavar="I", help="the first (default 0; -5: from the end)")
     parser.add_argument("--fields", metavar="A,B", help="only these fields")
+    parser.add_argument("--mask", metavar="A,B", help="fields whose pictures are classes, not colours")
     parser.add_argument("--no-pictures", action="store_true", help="do not draw pictures")
     parser.add_argument("--no-table", action="store_true", help="sample by sample, also what fits a table")
 
@@ -50,6 +51,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with open_source(args) as opened:
         reader = opened.select(names_of(args.fields)) if args.fields else opened
+        reader = reader.with_masks(names_of(args.mask)) if args.mask else reader
         if is_tensors(reader.schema):
             return _run_model(args, reader)
         numbers = _chosen(args, len(reader), SAMPLES, reader.path)

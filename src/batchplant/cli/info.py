@@ -108,10 +108,8 @@ def _content(field: dict[str, Any]) -> Iterator[str]:
         first, last = (moment(values[key]) for key in ("first", "last"))
         yield f"{first} to {last}" if first != last else first
     elif values:
-        said = (
-            [f"{values['min']:g} to {values['max']:g}, mean {values['mean']:.4g}"] if "min" in values else []
-        )
-        yield ", ".join(said + ([f"{values['nan']:,} NaN"] if "nan" in values else []))
+        spread = "{min:g} to {max:g}, mean {mean:.4g}".format(**values) if "min" in values else ""
+        yield ", ".join(filter(None, (spread, f"{values['nan']:,} NaN" if "nan" in values else "")))
 
 
 def _recordings(field: dict[str, Any]) -> Iterator[str]:
