@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ... import limits
 from ...columns import I64, Column, Columns, Flags, Ragged, as_bytes, concat_columns, starts_of
 from ...errors import BatchplantError, DecodeError
 from ...schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from .sizes import plain_size
 from .types import (
     is_any_list,
     is_binary,
@@ -87,6 +89,7 @@ def _plain(array: Any) -> Any:
             array = array.storage
         elif types.is_dictionary(kind):
             array.validate(full=True)
+            _check_size(array)
             # The library cannot decode views of text, only what they become.
             array = pa.DictionaryArray.from_arrays(
                 array.indices, _plain(array.dictionary)
@@ -95,6 +98,7 @@ def _plain(array: Any) -> Any:
             import pyarrow.compute as pc
 
             array.validate(full=True)
+            _check_size(array)
             ends, values = array.run_ends, _plain(array.values)
             packed = pa.run_end_encoded(ends.type, values.type)
             array = pc.run_end_decode(
@@ -104,15 +108,22 @@ def _plain(array: Any) -> Any:
             )
         elif types.is_string_view(kind) or types.is_binary_view(kind):
             array.validate(full=True)
+            _check_size(array)
             array = array.cast(pa.large_string() if types.is_string_view(kind) else pa.large_binary())
         elif types.is_list_view(kind) or types.is_large_list_view(kind):
             array.validate(full=True)
+            _check_size(array)
             array = _as_lists(array)
         elif is_file_struct(kind):
             names = [one.name for one in kind]
             array = array.flatten()[names.index("bytes")]
         else:
             return array
+
+
+def _check_size(array: Any) -> None:
+    """DamagedError where a few values are taken so often that they become too many bytes."""
+    limits.check("its column", plain_size(array), array.get_total_buffer_size())
 
 
 def _as_lists(array: Any) -> Any:
@@ -226,6 +237,8 @@ _EMPTY = np.empty(0, dtype=np.uint8)
 def _documents(array: Any) -> Ragged:
     """Nested values as JSON text. Bytes, times and decimals become text."""
     array.validate(full=True)
+    # Each value becomes an object of Python first.
+    limits.check("its column", plain_size(array) + 16 * len(array), array.get_total_buffer_size())
     cells = [None if one is None else json.dumps(_plain_value(one)).encode() for one in array.to_pylist()]
     return Ragged.from_cells(cells)
 

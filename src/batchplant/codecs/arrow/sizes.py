@@ -25,8 +25,10 @@ def plain_size(array: Any) -> int:
     if types.is_run_end_encoded(kind):
         return _taken(array.values, _run_lengths(array))
     if types.is_list_view(kind) or types.is_large_list_view(kind):
-        lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        return int(lengths.sum()) * int(_sizes(array.values).max(initial=0))
+        wide = np.int32 if types.is_list_view(kind) else np.int64
+        lengths = np.frombuffer(array.buffers()[2] or b"", wide)[array.offset :][: len(array)]
+        taken = int(np.where(_valid(array), lengths, 0).astype(np.int64).sum())
+        return taken * int(_sizes(array.values).max(initial=0)) + 8 * len(array)
     if types.is_string_view(kind) or types.is_binary_view(kind):
         return int(_sizes(array).sum())
     if types.is_map(kind):
@@ -45,10 +47,16 @@ def _taken(values: Any, counts: I64) -> int:
 
 def _sizes(values: Any) -> I64:
     """The bytes of each value; of a nested one at most so many."""
-    import pyarrow.compute as pc
+    kind, types = values.type, pyarrow().types
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        # Sixteen bytes each, the length first.
+        views = np.frombuffer(values.buffers()[1] or b"", np.int32)[4 * values.offset :][
+            : 4 * len(values) : 4
+        ]
+        return np.where(_valid(values), views, 0).astype(np.int64) + 8
+    if is_text(kind) or (is_binary(kind) and not types.is_fixed_size_binary(kind)):
+        import pyarrow.compute as pc
 
-    kind = values.type
-    if is_text(kind) or (is_binary(kind) and not pyarrow().types.is_fixed_size_binary(kind)):
         found: I64 = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         return found + 8
     try:
@@ -56,6 +64,10 @@ def _sizes(values: Any) -> I64:
     # Nested types have no width.
     except ValueError:
         return np.full(len(values), plain_size(values), dtype=np.int64)
+
+
+def _valid(array: Any) -> Any:
+    return array.is_valid().to_numpy(zero_copy_only=False)
 
 
 def _run_lengths(array: Any) -> I64:

@@ -124,36 +124,39 @@ def _prefix(source: Source, offset: int) -> tuple[int, int]:
 
 
 class Batch(NamedTuple):
-    """A record batch: its message, rows, the missing values of each column, its buffers, packed or not."""
+    """A record batch: its message and rows; the length and the missing values of each column; its buffers,
+    packed or not; and how many buffers each column of views has."""
 
     message: Message
     rows: int
+    lengths: I64
     nulls: I64
     buffers: Any
     packed: bool
+    views: I64
 
 
 def read_batch(message: Message) -> Batch:
+    """The batch of a message; of a dictionary, its values as a batch of one column."""
     try:
-        rows = message.header.number(0, "<q")
-        nodes = message.header.vector(1, NODE)
-        buffers = message.header.vector(2, [("offset", "<i8"), ("size", "<i8")])
-        packed = message.header.table(3) is not None
+        header = message.header.table(1) if message.kind == DICTIONARY else message.header
+        if header is None:
+            raise ValueError("it has no values")
+        rows = header.number(0, "<q")
+        nodes = header.vector(1, NODE)
+        buffers = header.vector(2, [("offset", "<i8"), ("size", "<i8")])
+        packed = header.table(3) is not None
+        views = header.vector(4, "<i8").astype(np.int64)
         offsets, sizes = buffers["offset"], buffers["size"]
         outside = (offsets < 0) | (sizes < 0) | (offsets > message.size) | (sizes > message.size - offsets)
         if rows < 0 or outside.any() or (len(nodes) and (nodes["nulls"] < 0).any()):
             raise ValueError("its buffers lie outside of it")
-        return Batch(message, rows, nodes["nulls"].astype(np.int64), buffers, packed)
+        if (views < 0).any() or (views > len(buffers)).any():
+            raise ValueError("its views lie outside of it")
+        lengths, nulls = nodes["rows"].astype(np.int64), nodes["nulls"].astype(np.int64)
+        return Batch(message, rows, lengths, nulls, buffers, packed, views)
     except _ERRORS as error:
         raise DamagedError(f"not a record batch: {error}", offset=message.offset) from None
-
-
-def null_in_dictionary(message: Message) -> bool:
-    try:
-        data = message.header.table(1)
-        return data is not None and bool(data.vector(1, NODE)["nulls"].any())
-    except _ERRORS as error:
-        raise DamagedError(f"not a dictionary: {error}", offset=message.offset) from None
 
 
 class Footer(NamedTuple):

@@ -15,6 +15,7 @@ from ...codecs.arrow.types import is_file_struct
 from ...columns import as_bytes
 from ...errors import BatchplantError, DamagedError, UnsafeError
 from ...storage import MappedSource, Source, open_source
+from .claims import check_dictionaries, check_rows
 from .layout import (
     BATCH,
     DICTIONARY,
@@ -24,7 +25,6 @@ from .layout import (
     Batch,
     Message,
     has_dictionary,
-    null_in_dictionary,
     read_batch,
     read_footer,
     read_message,
@@ -69,13 +69,8 @@ class Part:
             else:
                 raise DamagedError(f"a message of kind {message.kind}", offset=message.offset)
         self.rows = [batch.rows for batch in self.batches]
-        most = max((batch.message.size for batch in self.batches), default=0)
-        # A batch without a byte could promise any number of rows.
-        if (
-            any(batch.rows > max(8 * batch.message.size, 1 << 20) for batch in self.batches)
-            and not self._packed
-        ):
-            raise DamagedError(f"it promises {max(self.rows)} rows in {most} bytes")
+        check_rows(self.source, self.schema, self.batches)
+        check_dictionaries(self.source, [read_batch(one) for one in self._dictionaries])
         self._has_dictionaries = any(has_dictionary(one.type) for one in self.schema)
 
     def _open_feather(self) -> None:
@@ -95,10 +90,6 @@ class Part:
         self.schema = self.table.schema
         self.rows = [self.table.num_rows]
         self._has_dictionaries = False
-
-    @property
-    def _packed(self) -> bool:
-        return any(batch.packed for batch in self.batches)
 
     def _listed(self) -> list[Message]:
         self._first, dictionaries, batches = read_footer(self.source)
@@ -170,7 +161,7 @@ class Part:
     @property
     def _null_in_dictionary(self) -> bool:
         """Whether some value that others refer to is missing."""
-        return any(null_in_dictionary(message) for message in self._dictionaries)
+        return any(bool(read_batch(message).nulls.any()) for message in self._dictionaries)
 
     def nulls(self) -> set[str]:
         """The columns with missing values."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
 
@@ -27,12 +28,17 @@ OTHER_TABLES = ("_delta_log/", "metadata/")
 class ParquetReader(PartsReader):
     """Reads .parquet files and folders of them.
 
-    ``schema``: the kinds of some fields, in place of those that the types mean. ``cache``: bytes of decoded
-    row groups to keep (default 256 MiB).
+    ``fields``: only these. ``schema``: the kinds of some fields, in place of those that the types mean.
+    ``cache``: bytes of decoded row groups to keep (default 256 MiB).
     """
 
     def __init__(
-        self, path: str, *, schema: GivenSchema | str | None = None, cache: int | None = None
+        self,
+        path: str,
+        *,
+        fields: Iterable[str] | None = None,
+        schema: GivenSchema | str | None = None,
+        cache: int | None = None,
     ) -> None:
         self.path = path
         given = given_schema(schema) if schema is not None else None
@@ -45,6 +51,13 @@ class ParquetReader(PartsReader):
         try:
             self._set_parts(parts, schema=None, given=None, cache=cache)
             self.schema = self._with_partitions(keys, known, parts)
+            if fields is not None:
+                self.schema = self.schema.select(list(fields))
+            locked = [name for name in self.schema if any(name in part.encrypted() for part in parts)]
+            if locked:
+                raise SchemaError(
+                    f"encrypted columns are not read: {', '.join(locked)}; choose others with fields=[…]"
+                )
             for name, field in (given or {}).items():
                 self.schema.select([name])
                 self.schema = Schema({**self.schema, name: field})
