@@ -23,7 +23,7 @@ import batchplant as bp
 from batchplant import registry
 from batchplant.cli import main
 from batchplant.codecs import video
-from batchplant.codecs.video import Clip, index
+from batchplant.codecs.video import Clip, index, scheduling
 from batchplant.ops import DecodeVideo
 from batchplant.testing.cases import film
 
@@ -31,6 +31,7 @@ av = pytest.importorskip("av")
 
 GOLDEN = Path(__file__).parent / "golden" / "video"
 TICK = Fraction(1, 30)
+MOST = os.sched_param(99)
 
 
 def pictures(count: int, height: int = 48, width: int = 64) -> Any:
@@ -61,7 +62,8 @@ def made(
     except Exception:
         pytest.skip(f"this FFmpeg has no {codec}")
     out = io.BytesIO()
-    with av.open(out, "w", format=muxer, options=muxing or {}) as container:
+    # One of the encoders would make this process, and all that it starts, a real-time one.
+    with scheduling.kept(), av.open(out, "w", format=muxer, options=muxing or {}) as container:
         stream = container.add_stream(
             codec, rate=30, options={k.replace("_", "-"): v for k, v in options.items()}
         )
@@ -480,6 +482,61 @@ def test_quality_and_keyframes() -> None:
     assert Clip(video.encode(frames, 29.97)).fps == pytest.approx(30000 / 1001, rel=1e-4)
     odd = video.encode(pictures(3, 33, 41), 10)
     assert Clip(odd).read().shape == (3, 33, 41, 3)
+
+
+REAL_TIME = """
+import importlib, os, sys
+import numpy as np
+encode = importlib.import_module("batchplant.codecs.video.encode")
+from batchplant.errors import EncodeError
+
+def classes():
+    found = set()
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            found.add((os.sched_getscheduler(int(thread)), os.sched_getparam(int(thread)).sched_priority))
+        except ProcessLookupError:
+            pass
+    return found
+
+class Watched:
+    # What PyAV is, but for the moment when a frame is made: by then the encoder is at work.
+    def __init__(self, inside, fails):
+        self.inside, self.fails, self.seen = inside, fails, set()
+        self.VideoFrame = self
+
+    def __getattr__(self, name):
+        return getattr(self.inside, name)
+
+    def from_ndarray(self, *args, **options):
+        self.seen |= classes()
+        if self.fails:
+            raise ValueError("as it is told")
+        return self.inside.VideoFrame.from_ndarray(*args, **options)
+
+real = encode.pyav()
+for fails in (False, True):
+    watched = Watched(real, fails)
+    encode.pyav = lambda: watched
+    try:
+        encode.encode(np.zeros((3, 64, 64, 3), np.uint8), 25, "mp4", codec=sys.argv[1])
+    except EncodeError as error:
+        assert fails, error
+    print(watched.seen, classes())
+"""
+
+
+@pytest.mark.parametrize("codec", ["libsvtav1", "libx264"])
+def test_no_encoder_makes_threads_real_time(codec: str) -> None:
+    if codec not in av.codecs_available:
+        pytest.skip(f"this FFmpeg has no {codec}")
+    try:
+        subprocess.run(["true"], check=True, preexec_fn=lambda: os.sched_setscheduler(0, os.SCHED_FIFO, MOST))
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip("this user may not make a thread real-time, so no encoder can")
+    command = [sys.executable, "-c", REAL_TIME, codec]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.stdout.splitlines() == ["{(0, 0)} {(0, 0)}"] * 2, done.stderr
 
 
 @pytest.mark.parametrize(

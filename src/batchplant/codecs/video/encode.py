@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import BatchplantError, EncodeError, OptionError
+from . import scheduling
 from .container import one_thread, pyav
 
 MUXERS = {"mp4": "mp4", "mov": "mov", "mkv": "matroska", "webm": "webm", "avi": "avi"}
@@ -88,13 +89,16 @@ def _write(
     rate = Fraction(fps).limit_denominator(1001)
     out = io.BytesIO()
     quiet = {"libx265": {"x265-params": "log-level=none"}}.get(codec, {})
-    with av.open(out, "w", format=muxer) as container:
+    with scheduling.kept() as restore, av.open(out, "w", format=muxer) as container:
         stream = container.add_stream(codec, rate=rate, options={**options, **quiet})
         stream.height, stream.width = pictures.shape[1:3]
         stream.pix_fmt = pixels
         one_thread(stream.codec_context)
         if gop is not None:
             stream.codec_context.gop_size = gop
+        # Here threads are started.
+        container.start_encoding()
+        restore()
         for number, picture in enumerate(pictures):
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
             frame.pts, frame.time_base = number, 1 / rate
