@@ -231,33 +231,50 @@ class DeltaWriter(LakeWriter):
             table = library.DeltaTable.create(folder, self._arrow)
             added = list(self._add_files(folder))
             if added:
-                table.create_write_transaction(added, "append", self._arrow)
+                table.create_write_transaction(added, "append", self._arrow, commit_properties=self._how())
+
+    def _how(self, **more: Any) -> Any:
+        library = _library()
+        return library.CommitProperties(app_transactions=[library.Transaction(self._id, 1)], **more)
+
+    def _is_committed(self, id: str) -> bool:
+        return _open(self.path).transaction_version(id) is not None
 
     def _commit(self) -> None:
         library = _library()
         appends = self.mode == "append"
         table = _open(self.path, None if appends else self._base)
+        # A retry would leave rows in place that another process appended meanwhile.
+        how = self._how() if appends else self._how(max_commit_retries=0)
         added: list[Any] = []
         try:
             if appends:
                 self._add_columns(table)
-            # A retry would leave rows in place that another process appended meanwhile.
-            how = None if appends else library.CommitProperties(max_commit_retries=0)
             if table.metadata().partition_columns or table.protocol().min_writer_version > 2:
                 # Whatever else the table wants of its rows, the library sees to.
                 self._write_by_library(table, how)
                 return
-            added += self._add_files(Path(self.path))
+            added = self._all_files(Path(self.path))
             table.create_write_transaction(
                 added, self.mode, table.schema() if appends else self._arrow, commit_properties=how
             )
-        except BaseException as error:
-            for one in added:
-                Path(self.path, one.path).unlink(missing_ok=True)
-            if isinstance(error, library.exceptions.CommitFailedError):
-                raise conflict(self.path, error) from None
+        except library.exceptions.CommitFailedError as error:
+            _remove(self.path, added)
+            raise conflict(self.path, error) from None
+        # Ctrl-C may come after the commit: then the files belong to the table, else nobody sees them.
+        except BaseException:
             with wrapped(self.path):
                 raise
+
+    def _all_files(self, folder: Path) -> list[Any]:
+        added: list[Any] = []
+        try:
+            for one in self._add_files(folder):
+                added.append(one)
+        except BaseException:
+            _remove(folder, added)
+            raise
+        return added
 
     def _add_columns(self, table: Any) -> None:
         """Fields that the table lacks become columns of it, None in the rows that it has."""
@@ -293,6 +310,12 @@ class DeltaWriter(LakeWriter):
             schema_mode=None if self.mode == "append" else "overwrite",
             commit_properties=how,
         )
+
+
+def _remove(folder: str | Path, added: list[Any]) -> None:
+    """Files that no transaction knows."""
+    for one in added:
+        Path(folder, one.path).unlink(missing_ok=True)
 
 
 def sniff(probe: Probe) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,6 +55,8 @@ class LakeWriter(Writer):
         self._compression, self._row_group, self._file_size = compression, row_group, file_size
         # The state of the table that an overwriting transaction replaces.
         self._base: Any = None
+        # The name of the transaction in the table's own log: a resumed writer sees whether it was carried out.
+        self._id = f"batchplant-{uuid.uuid4()}"
         super().__init__(path, schema, options)
 
     # -- what a format implements ----------------------------------------------------------------------
@@ -74,6 +77,10 @@ class LakeWriter(Writer):
         """Make a table with all rows in a folder."""
         raise NotImplementedError
 
+    def _is_committed(self, id: str) -> bool:
+        """Whether the table that is there has the transaction of this name."""
+        raise NotImplementedError
+
     def _commit(self) -> None:
         """Append the rows to the table that is there, or replace its own; on a conflict a BusyError."""
         raise NotImplementedError
@@ -91,6 +98,11 @@ class LakeWriter(Writer):
         return Partial(self.path, overwrite=True, resume=self.options.resume, shared=True)
 
     def _begin(self, state: dict[str, Any] | None) -> None:
+        if state is not None:
+            self._id = state["id"]
+            if self._exists() and self._is_committed(self._id):
+                self.abort()
+                raise ExistsError("all rows are in the table, there is nothing to resume", path=self.path)
         if self.mode != "create":
             if self._exists():
                 fields, base = self._look()
@@ -105,7 +117,7 @@ class LakeWriter(Writer):
             self._spool.write(self._arrow.serialize())
 
     def _state(self) -> dict[str, Any]:
-        return {"base": self._base}
+        return {"base": self._base, "id": self._id}
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
         return arrow.unfit(self.schema, columns)

@@ -20,6 +20,10 @@ from .reader import IcebergReader
 from .table import CATALOG, FIELDS, METADATA, NAME, library, open_catalog, transaction
 
 
+# A property of snapshots.
+TRANSACTION = "batchplant.transaction"
+
+
 class IcebergWriter(LakeWriter):
     """``mode``: ``create`` a table; ``append`` rows to one; ``overwrite`` its rows, the older snapshots stay.
 
@@ -82,6 +86,11 @@ class IcebergWriter(LakeWriter):
         with IcebergReader(self.path, catalog=self._given) as reader:
             current = reader._table.current_snapshot()
             return reader.schema, None if current is None else current.snapshot_id
+
+    def _is_committed(self, id: str) -> bool:
+        with IcebergReader(self.path, catalog=self._given) as reader:
+            snapshots = reader._table.metadata.snapshots
+            return any(one.summary and one.summary.get(TRANSACTION) == id for one in snapshots)
 
     # -- commits ---------------------------------------------------------------------------------------
 
@@ -158,13 +167,15 @@ class IcebergWriter(LakeWriter):
             for file in self._add_files(table, described):
                 written.append(file)
             if written:
-                change.add_files(written, check_duplicate_files=False)
-            change.commit_transaction()
+                said = {TRANSACTION: self._id}
+                change.add_files(written, snapshot_properties=said, check_duplicate_files=False)
         except BaseException:
             for file in written:
                 with contextlib.suppress(Exception):
                     table.io.delete(file)
             raise
+        # Ctrl-C may come after the commit: then the files belong to the table, else nobody sees them.
+        change.commit_transaction()
 
     def _add_files(self, table: Any, described: Any) -> Iterator[str]:
         unique = uuid.uuid4()
