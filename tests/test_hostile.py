@@ -353,7 +353,8 @@ class Server:
                 first, last = 0, len(data) - 1
                 if wanted:
                     one, _, two = wanted.removeprefix("bytes=").partition("-")
-                    first, last = int(one), min(int(two or last), last)
+                    first = int(one) if one else max(0, len(data) - int(two))
+                    last = min(int(two), last) if one and two else last
                 part = data[first : last + 1]
                 self.send_response(206 if wanted else 200)
                 if fails == "no size":
@@ -390,7 +391,7 @@ FAILURES = [500, 503, 404, 403, "cut", "drop", "whole"]
 @pytest.fixture
 def server(tmp_path):
     pytest.importorskip("aiohttp")
-    for suffix in ("beton", "tfrecord", "npz", "csv"):
+    for suffix in ("beton", "tfrecord", "tfrecord.gz", "npz", "csv"):
         with bp.create(tmp_path / f"a.{suffix}", {"x": bp.Int(), "t": bp.Text()}) as out:
             for number in range(50):
                 out.append({"x": number, "t": "y" * 1000})
@@ -440,6 +441,19 @@ def test_other_formats_behind_a_server_that_fails(suffix, server):
             reader[40]
         with contextlib.suppress(bp.AccessError):
             bp.verify(reader)
+
+
+def test_what_is_packed_behind_a_server_that_fails(server):
+    """The library that unpacks it sees only that a read failed."""
+    with bp.open(f"{server.url}/a.tfrecord.gz") as reader:
+        assert reader[3]["x"] == 3
+        server.fails = 500
+        with pytest.raises(bp.AccessError, match="answered 500"):
+            reader[40]
+        with pytest.raises(bp.AccessError):
+            list(bp.Loader(reader, 25, on_error="skip"))
+        server.fails = None
+        assert reader[40]["x"] == 40
 
 
 def test_a_side_car_that_a_server_does_not_speak_of(server, tmp_path):

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from . import _native
+from . import _native, limits
 from .chunks import ChunkCache
-from .columns import I64, U8, as_bytes
-from .errors import DamagedError, MissingLibraryError, OptionError
+from .columns import I64, U8, Ragged, as_bytes
+from .errors import BatchplantError, DamagedError, MissingLibraryError, OptionError
 from .storage import Source, open_source, plan_ranges
 
 # How zlib is told what it is to expect.
@@ -60,6 +60,8 @@ def unzstd(source: Source) -> Iterator[U8]:
         stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(source.file(), mode="r"), "zstd")
         while piece := stream.read(PIECE):
             yield np.frombuffer(piece, dtype=np.uint8)
+    except BatchplantError:
+        raise
     except (OSError, ValueError) as error:
         raise DamagedError(f"not sound zstd: {error}", path=source.path) from None
 
@@ -141,20 +143,36 @@ class GzipSource(Source):
                 self._file.build_full_index()
                 self._file.export_index(fileobj=out)
             except self._errors as error:
-                raise DamagedError(f"not sound gzip: {error}", path=self.path) from None
+                raise self._unsound(error) from None
         return np.frombuffer(out.getvalue(), dtype=np.uint8)
+
+    def _unsound(self, error: Exception) -> BatchplantError:
+        """What was wrong: the server that did not give the bytes, or the bytes."""
+        return self.packed.failure() or DamagedError(f"not sound gzip: {error}", path=self.path)
 
     def _view(self, start: int, size: int) -> U8:
         if size == 0:
             return np.empty(0, dtype=np.uint8)
+        self._check(np.array([start]), np.array([size]))
         with self._lock:
             try:
                 data = self._file.pread(size, start)
             except self._errors as error:
-                raise DamagedError(f"not sound gzip: {error}", path=self.path) from None
+                raise self._unsound(error) from None
         if len(data) != size:
             raise DamagedError(f"{len(data)} of {size} bytes are packed here", path=self.path, offset=start)
         return np.frombuffer(data, dtype=np.uint8)
+
+    def gather(self, starts: I64, sizes: I64) -> Ragged:
+        self._check(starts, sizes)
+        return super().gather(starts, sizes)
+
+    def _check(self, starts: I64, sizes: I64) -> None:
+        """DamagedError where a run is longer than so few packed bytes may make it."""
+        most = int(sizes.max(initial=0))
+        if most > limits.allowed(self.packed.size):
+            offset = int(starts[int(np.argmax(sizes))])
+            raise DamagedError(limits.too_large("it", most, self.packed.size), path=self.path, offset=offset)
 
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
         some = np.flatnonzero(sizes)
@@ -237,13 +255,25 @@ class UnpackedSource(Source):
         super().close()
 
 
+def limited(pieces: Iterator[U8], path: str, stored: int) -> Iterator[U8]:
+    """The pieces, up to as many bytes as a file of ``stored`` bytes may unpack to; then a DamagedError."""
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > limits.allowed(stored):
+            raise DamagedError(limits.too_large("the file", None, stored), path=path)
+        yield piece
+
+
 def unpack(packed: Source, kind: str) -> UnpackedSource:
     """All of it, in memory or in a temporary file."""
-    return kept(packed.path, unzstd(packed) if kind == "zstd" else inflate(packed, kind))
+    pieces = unzstd(packed) if kind == "zstd" else inflate(packed, kind)
+    return kept(packed.path, pieces, packed.size)
 
 
-def kept(path: str, pieces: Iterator[U8]) -> UnpackedSource:
-    """All of these pieces of a file, in memory or in a temporary file."""
+def kept(path: str, pieces: Iterator[U8], stored: int) -> UnpackedSource:
+    """All of these pieces of a file of ``stored`` bytes, in memory or in a temporary file."""
+    pieces = limited(pieces, path, stored)
     memory: list[U8] = []
     size = 0
     for piece in pieces:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from .. import _native
 from ..columns import I64, U8, Ragged, starts_of
-from ..errors import DamagedError, OptionError
+from ..errors import AccessError, DamagedError, OptionError
 from .files import open_regular
 
 # Fewer runs than this are not worth asking where they are.
@@ -34,6 +34,7 @@ class Source:
         self.path = path
         self.size = size
         self.closed = False
+        self._failed: AccessError | None = None
 
     def _check_open(self) -> None:
         if self.closed:
@@ -95,6 +96,11 @@ class Source:
         bad = _native.crc32_runs(found.data, found.starts, np.ascontiguousarray(sizes)) != sums[which]
         return found, int(np.argmax(bad)) if bad.any() else -1
 
+    def failure(self) -> AccessError | None:
+        """Why the last read through :meth:`file` failed, once: libraries make something else of it."""
+        found, self._failed = self._failed, None
+        return found
+
     def file(self) -> io.BufferedReader:
         """A file object over the same bytes, for libraries that want one."""
         return io.BufferedReader(_SourceFile(self))
@@ -124,7 +130,11 @@ class _SourceFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         size = max(0, min(len(buffer), self._source.size - self._at))
-        buffer[:size] = self._source.view(self._at, size).tobytes() if size else b""
+        try:
+            buffer[:size] = self._source.view(self._at, size).tobytes() if size else b""
+        except AccessError as error:
+            self._source._failed = error
+            raise
         self._at += size
         return size
 
