@@ -171,6 +171,27 @@ def test_convert_pictures_and_shards(dataset: Path, tmp_path: Path) -> None:
     assert joined[0]["image"].shape == (20, 32, 3)
 
 
+def test_verify_says_what_it_did_and_what_it_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        with batchplant.create(tmp_path / f"{name}.tfrecord", {"n": batchplant.Int()}) as out:
+            for n in range(40):
+                out.append({"n": n if name == "a" else -n - 1})
+    first, second = (str(tmp_path / f"{name}.tfrecord") for name in ("a", "b"))
+    assert main(["verify", first]) == 0
+    assert "checked structure, bounds, CRC of every record)" in capsys.readouterr().out
+    assert main(["verify", first, "--against", second]) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("it differs from") == 21
+    assert f"note: it differs from {second} in 20 cells of the first 20 samples" in printed
+    code, found = run_json(capsys, "verify", first, "--against", second, "--differences", "0")
+    assert (code, len(found["problems"]), found["remarks"]) == (1, 40, [])
+    code, found = run_json(capsys, "verify", first, "--against", second, "--most", "3")
+    assert (len(found["problems"]), found["remarks"][-1:]) == (
+        3,
+        ["it stopped after 3 problems, at sample 2 of 40"],
+    )
+
+
 def test_verify_against(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other.npz"
     assert main(["convert", str(dataset), str(other)]) == 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,6 +76,10 @@ class InsideWriter(Writer):
     schema_inside = True
 
 
+class CountingWriter(Writer):
+    count_inside = True
+
+
 def written(folder, schema, samples, kind=Writer):
     path = str(folder / "a.rec")
     with kind(path, bp.Schema(schema), WriteOptions()) as out:
@@ -111,7 +116,7 @@ def test_samples_there_and_back(unmapped, tmp_path):
 
 @pytest.mark.parametrize("unmapped", [False, True])
 def test_bytes_are_the_records_themselves(unmapped, tmp_path):
-    path = written(tmp_path, {"data": bp.Bytes()}, [{"data": bytes(n)} for n in range(5)])
+    path = written(tmp_path, {"data": bp.Bytes()}, [{"data": bytes(n)} for n in range(5)], CountingWriter)
     assert os.listdir(tmp_path) == ["a.rec"]
     with Reader(path, unmapped=unmapped) as reader:
         assert reader.raw
@@ -214,9 +219,15 @@ def test_a_schema_that_is_kept_inside_has_no_side_car(tmp_path):
     assert records.schema_of(note) == bp.Schema(SCHEMA)
 
 
+def test_a_count_that_is_not_kept_inside_stands_beside(tmp_path):
+    path = written(tmp_path, {"data": bp.Bytes()}, [{"data": bytes(n)} for n in range(5)])
+    assert json.loads(Path(f"{path}.schema.json").read_text())["samples"] == 5
+    assert Reader(path).raw
+
+
 def test_overwriting_takes_the_old_side_car_away(tmp_path):
     path = written(tmp_path, SCHEMA, SAMPLES)
-    with Writer(path, records.RAW, WriteOptions(overwrite=True)) as out:
+    with CountingWriter(path, records.RAW, WriteOptions(overwrite=True)) as out:
         out.append({"data": b"x"})
     assert os.listdir(tmp_path) == ["a.rec"]
     assert list(Reader(path)) == [{"data": b"x"}]

@@ -1,6 +1,7 @@
 """Verifying: every problem is found and named, and nothing else."""
 
 import json
+import re
 import shutil
 import struct
 import zipfile
@@ -219,7 +220,7 @@ def test_it_stops_after_so_many_problems(dataset):
         put_outside(dataset, number)
     result = bp.verify(dataset, most=3)
     assert places(result) == [(3, "blob"), (9, "blob"), (300, "blob")]
-    assert result.remarks == ("it stopped after 3 problems, near sample 512 of 600",)
+    assert result.remarks == ("it stopped after 3 problems, at sample 300 of 600",)
     assert bp.verify(dataset).remarks == bp.verify(dataset, most=None).remarks == ()
 
 
@@ -260,12 +261,10 @@ def test_a_damaged_chunk_is_unpacked_once(name, tmp_path, monkeypatch):
         **options.get(name, {"compression": "gzip"}),
     )  # fmt: skip
     files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-    file = max(files, key=lambda one: one.stat().st_size)
-    data = file.read_bytes()
-    at = data.index(b"\x1f\x8b") if b"\x1f\x8b" in data else None
-    if at is None:
-        pytest.skip("its chunks are packed in another way")
-    file.write_bytes(data[: at + 12] + b"\xff" * 20 + data[at + 32 :])
+    begins = rb"\x1f\x8b\x08|\x78[\x01\x5e\x9c\xda]|\x28\xb5\x2f\xfd"
+    [(file, found)] = [(one, found) for one in files if (found := re.search(begins, one.read_bytes()))]
+    data, at = file.read_bytes(), found.start()
+    file.write_bytes(data[: at + 4] + b"\xff" * 20 + data[at + 24 :])
     reader = bp.open(path)
     made = []
     get = ChunkCache.get

@@ -120,7 +120,8 @@ def verify(
     remarks = [] if comparison is None else list(comparison.remarks())
     if len(problems) >= most:
         del problems[most:]
-        remarks.append(f"it stopped after {most:,} problems, near sample {end:,} of {len(reader):,}")
+        place = "" if (last := problems[-1].sample) is None else f", at sample {last:,} of {len(reader):,}"
+        remarks.append(f"it stopped after {most:,} problems{place}")
     return Verification(reader.path, len(reader), tuple(checks), problems, tuple(remarks))
 
 
