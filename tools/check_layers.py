@@ -29,11 +29,12 @@ LAYERS = [
         "folders",
         "tensors",
         "zips",
+        "memory",
     ],
     ["format", "options"],
     ["shards", "interleave", "formats", "ops", "order"],
     ["registry", "plan"],
-    ["located", "execute", "epoch", "loader", "convert", "verify", "summary"],
+    ["located", "execute", "epoch", "loader", "convert", "verify", "split", "summary"],
     ["interop"],
     ["__init__", "ffcv", "ffrecord", "tfrecord", "cli", "testing", "__main__"],
 ]

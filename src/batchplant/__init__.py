@@ -34,6 +34,7 @@ from .reader import Reader
 from .registry import create, open
 from .schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
 from .shards import concat
+from .split import split
 from .verify import verify
 from .writer import WriteOptions, Writer
 
@@ -87,5 +88,6 @@ __all__ = [
     "max_bytes",
     "max_pixels",
     "open",
+    "split",
     "verify",
 ]

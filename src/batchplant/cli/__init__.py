@@ -1,4 +1,4 @@
-"""The command line: ``batchplant formats | info | head | convert | verify | index | bench``.
+"""The command line: ``batchplant COMMAND …``, one module for each command.
 
 Exit codes: 0 all is well, 1 a problem was found in the data, 2 the command was used wrongly, 130 stopped.
 """
@@ -19,11 +19,11 @@ from typing import Any
 
 from .. import __version__
 from ..errors import BatchplantError, DataError
-from . import bench, convert, formats, head, index, info, verify
+from . import bench, completion, convert, formats, head, index, info, split, verify
 from .parser import Parser
 from .terminal import add_commands, print_json, printable
 
-COMMANDS = (formats, info, head, convert, verify, index, bench)
+COMMANDS = (formats, info, head, convert, split, verify, index, bench, completion)
 # Set, an error that is not ours is shown as Python shows it.
 DEBUG = "BATCHPLANT_DEBUG"
 
@@ -38,7 +38,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"batchplant {__version__}")
     # Here, for the commands only set it where it is given: `bench --json loader` is one of two places.
-    parser.set_defaults(json=False)
+    parser.set_defaults(json=False, root=parser)
     add_commands(parser, COMMANDS)
     return parser
 

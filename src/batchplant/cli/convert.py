@@ -21,9 +21,10 @@ from typing import Any
 
 from ..codecs.image_rules import IMAGE_FORMATS, WRITE_MODES, ImageOptions
 from ..convert import Conversion, convert
-from ..errors import BatchplantError, OptionError
+from ..errors import DataError, OptionError
 from ..registry import create_with
 from ..storage import partial_folder
+from ..storage.partial import STATE
 from .terminal import add_reading, human_size, names_of, parse_options, parse_size, print_json, progress_bar
 
 SHOWN = 20
@@ -117,9 +118,14 @@ def run(args: argparse.Namespace) -> int:
                 source_options=parse_options(args.option),
                 target_options=parse_options(args.to_option, create_with),
             )  # fmt: skip
-    except (KeyboardInterrupt, BatchplantError):
-        if partial_folder(args.target, sharded=bool(args.shard_size or args.shard_samples)).exists():
-            print("batchplant: what was done is kept; --resume goes on from there", file=sys.stderr)
+    except (KeyboardInterrupt, DataError, OSError):
+        hidden = partial_folder(args.target, sharded=bool(args.shard_size or args.shard_samples))
+        # Only where there is something to go on from.
+        if (hidden / STATE).is_file():
+            print(
+                "batchplant: what was done is kept; the same with --resume goes on from there",
+                file=sys.stderr,
+            )
         raise
     _report(args, done)
     return 1 if done.skipped else 0

@@ -1,0 +1,147 @@
+"""Split a dataset into parts, such as train, val and test.
+
+examples:
+  batchplant split photos/ --into train=0.8 val=0.1 test=0.1 --to beton
+  batchplant split train.csv --into train=90% val=10% --seed 7
+  batchplant split photos/ --into train=0.8 val=0.2 --stratify label --out-dir parts/{part}.tar
+  batchplant split visits.parquet --into train=0.8 test=0.2 --by-key patient
+  batchplant split all.csv --by fold --dry-run     (a part for each value)
+
+The same seed gives the same parts. Each part appears only when it is complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from ..convert import convert
+from ..errors import ExistsError, OptionError
+from ..reader import Reader
+from ..registry import by_suffix, create_with, get_format
+from ..split import check_name, split
+from .terminal import (
+    add_source,
+    names_of,
+    open_source,
+    parse_options,
+    print_json,
+    printable,
+    progress_bar,
+)
+
+PART = "{part}"
+
+
+def add_args(parser: argparse.ArgumentParser) -> None:
+    add_source(parser)
+    parser.add_argument(
+        "--into", metavar="NAME=FRACTION", nargs="+", default=[], help="the parts: train=0.8 or train=80%%"
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--stratify", metavar="FIELD", help="each part gets the same fraction of every class")
+    how.add_argument("--by-key", metavar="FIELD", help="samples of one key all go into one part")
+    how.add_argument("--by", metavar="FIELD", help="in place of --into: a part for each value of the field")
+    parser.add_argument("--seed", type=int, default=0, help="another seed draws other parts (default 0)")
+    parser.add_argument(
+        "--out-dir", metavar="TEMPLATE",
+        help="the folder of the parts, or their names with {part} in them (default: beside PATH)",
+    )  # fmt: skip
+    parser.add_argument("--to", metavar="NAME", help="the format to write (default: that of PATH)")
+    parser.add_argument(
+        "--to-option", metavar="NAME=VALUE", action="append", default=[], help="an option of its writer"
+    )
+    parser.add_argument("--fields", metavar="A,B", help="only these fields, in this order")
+    parser.add_argument("--workers", type=int, metavar="N", help="encoding threads (default: all cores)")
+    parser.add_argument("--checksums", action="store_true", help="also write checksums, which verify uses")
+    parser.add_argument("--overwrite", action="store_true", help="replace parts that are there")
+    parser.add_argument("--dry-run", action="store_true", help="only say how large each part would be")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run(args: argparse.Namespace) -> int:
+    with open_source(args) as reader:
+        parts = split(
+            reader, _fractions(args.into), stratify=args.stratify, by_key=args.by_key, by=args.by,
+            seed=args.seed,
+        )  # fmt: skip
+        targets = {name: _target(args, reader, name) for name in parts}
+        if not args.dry_run:
+            _write(args, parts, targets)
+        left = len(reader) - sum(map(len, parts.values()))
+    if args.json:
+        found = {name: {"samples": len(part), "path": targets[name]} for name, part in parts.items()}
+        print_json({"parts": found, "left out": left, "written": not args.dry_run})
+        return 0
+    for name, part in parts.items():
+        print(f"{printable(targets[name])}: {len(part):,} samples")
+    if left:
+        print(f"{left:,} samples are in no part")
+    return 0
+
+
+def _write(args: argparse.Namespace, parts: dict[str, Reader], targets: dict[str, str]) -> None:
+    for target in targets.values():
+        # Before the first is written, which may take long.
+        if os.path.lexists(target) and not args.overwrite:
+            raise ExistsError("it exists; --overwrite replaces it", path=target)
+    options = parse_options(args.to_option, create_with)
+    for name, part in parts.items():
+        with progress_bar(f"writing {name}", quiet=args.quiet or args.json) as progress:
+            convert(
+                part, targets[name], target_format=args.to or _format(args, part),
+                fields=names_of(args.fields) if args.fields else None, workers=args.workers,
+                overwrite=args.overwrite, checksums=args.checksums, progress=progress, target_options=options,
+            )  # fmt: skip
+
+
+def _fractions(given: list[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for one in given:
+        name, equals, value = one.rpartition("=")
+        try:
+            number = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise OptionError(f"--into takes NAME=FRACTION, such as train=0.8, not {one!r}")
+        if name in found:
+            raise OptionError(f"--into names {name!r} twice")
+        found[name] = number
+    return found
+
+
+def _format(args: argparse.Namespace, reader: Reader) -> str | None:
+    """The format to write by name; None where the targets' suffix tells it."""
+    if args.to is not None:
+        return str(args.to)
+    if args.out_dir is not None and PART in args.out_dir and by_suffix(args.out_dir) is not None:
+        return None
+    inner: Any = getattr(reader, "readers", None) or getattr(reader, "base", None)
+    found = reader.format or (
+        _format(args, inner[0] if isinstance(inner, list | tuple) else inner) if inner else ""
+    )
+    known = get_format(found) if found else None
+    if known is None or known.writer is None:
+        raise OptionError(f"{found or 'this source'} is read only; choose a format to write with --to")
+    return known.name
+
+
+def _target(args: argparse.Namespace, reader: Reader, name: str) -> str:
+    """Where a part is written."""
+    check_name(name)
+    if args.out_dir is not None and PART in args.out_dir:
+        return str(args.out_dir.replace(PART, name))
+    found = _format(args, reader)
+    assert found is not None
+    source = args.source[0].rstrip("/") or "/"
+    known = [one for one in get_format(found).suffixes if source.lower().endswith(one)]
+    suffix = max(known, key=len) if known else next(iter(get_format(found).suffixes), "")
+    if args.out_dir is not None:
+        return os.path.join(args.out_dir, name + suffix)
+    if len(args.source) > 1 or "://" in source or not os.path.exists(source):
+        raise OptionError("say where the parts are to go: --out-dir FOLDER")
+    old = by_suffix(source)
+    own = max((one for one in old.suffixes if source.lower().endswith(one)), key=len) if old else ""
+    return f"{source[: len(source) - len(own)]}-{name}{suffix}"
