@@ -24,13 +24,14 @@ BUILD_INPUTS := $(shell find native -name '*.[ch]pp') CMakeLists.txt pyproject.t
 # Reads the build requirements from pyproject.toml, so that they are written down once.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: help setup demo test test-gpu check asan fuzz bench docs clean
+.PHONY: help setup demo test test-all test-gpu check asan fuzz bench docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make setup   build everything into .venv (the other targets do so themselves)'
 	@echo 'make demo    see batchplant at work'
 	@echo 'make test    run the tests            (PYTEST_ARGS="tests/test_native.py -k crc")'
+	@echo 'make test-all  run the exhaustive ones too, which take an hour'
 	@echo 'make test-gpu  run the tests that need a CUDA device'
 	@echo 'make check   lint, types and layers'
 	@echo 'make asan    run the native and format tests under the address sanitizer'
@@ -48,6 +49,10 @@ demo: $(VENV)/.installed
 # Files whole to one process: their tests share what they set up.
 test: setup
 	@$(PY) -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+
+# Every system call of every writer fails in turn, and whatever else takes long.
+test-all: setup
+	@$(PY) -m pytest -n auto --dist loadfile -m '' $(PYTEST_ARGS)
 
 # Where nothing can be installed: make -o setup test-gpu PY=python3, with the package built there.
 test-gpu: setup

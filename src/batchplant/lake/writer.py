@@ -55,7 +55,7 @@ class LakeWriter(Writer):
         self._compression, self._row_group, self._file_size = compression, row_group, file_size
         # The state of the table that an overwriting transaction replaces.
         self._base: Any = None
-        # The name of the transaction in the table's own log: a resumed writer sees whether it was carried out.
+        # Names the transaction in the table's own log: a resumed writer sees whether it was carried out.
         self._id = f"batchplant-{uuid.uuid4()}"
         super().__init__(path, schema, options)
 

@@ -265,7 +265,7 @@ class Partial:
 
 def _has_links(folder: Path) -> bool:
     """Whether anything below is a symbolic link."""
-    for entry in os.scandir(folder):
-        if entry.is_symlink() or (entry.is_dir() and _has_links(Path(entry.path))):
-            return True
-    return False
+    with os.scandir(folder) as entries:
+        return any(
+            entry.is_symlink() or (entry.is_dir() and _has_links(Path(entry.path))) for entry in entries
+        )

@@ -19,7 +19,6 @@ from ...writer import WriteOptions
 from .reader import IcebergReader
 from .table import CATALOG, FIELDS, METADATA, NAME, library, open_catalog, transaction
 
-
 # A property of snapshots.
 TRANSACTION = "batchplant.transaction"
 

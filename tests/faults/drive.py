@@ -1,0 +1,250 @@
+"""Convert while one system call fails, or kills; then look at what is left. Run with the shim preloaded.
+
+Prints one JSON object: how many points were tried, and the bad ones. See test_faults.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import errno
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+warnings.simplefilter("ignore")
+
+import numpy as np  # noqa: E402
+
+import batchplant as bp  # noqa: E402
+from batchplant.registry import all_formats  # noqa: E402
+from batchplant.shards import ShardWriter  # noqa: E402
+from batchplant.tensors import TENSORS, from_array  # noqa: E402
+from batchplant.testing.cases import cells, film, jpeg, sound  # noqa: E402
+from batchplant.writer import Writer  # noqa: E402
+
+SHIM = ctypes.CDLL(None)
+MODES = {"kill": (1, 0), "EIO": (2, errno.EIO), "ENOSPC": (2, errno.ENOSPC), "interrupt": (3, 0)}
+CONVERT = sys.modules["batchplant.convert"]
+
+
+def in_child(function: Callable[[], Any]) -> Any:
+    """What a function gives in a process of its own: a value, or ("signal", number), or ("raised", name)."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        try:
+            found = function()
+        except BaseException as error:
+            ours = isinstance(error, bp.BatchplantError | OSError | KeyboardInterrupt)
+            said = f"{type(error).__name__}: {error}"
+            found = ("raised", said if ours else f"OUTSIDE {said}\n{traceback.format_exc()[-1500:]}")
+        SHIM.faults_disarm()
+        with os.fdopen(writing, "w") as out:
+            json.dump(found, out)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        data = file.read()
+    status = os.waitpid(pid, 0)[1]
+    return ("signal", os.WTERMSIG(status)) if os.WIFSIGNALED(status) else json.loads(data)
+
+
+class Case:
+    """One format: a source, an old and a new dataset, and where they go."""
+
+    def __init__(
+        self, name: str, folder: Path, *, sharded: bool, overwrite: bool, suffix: str | None
+    ) -> None:
+        self.format = all_formats()[name]
+        self.sharded, self.overwrite = sharded, overwrite
+        self.suffix = suffix if suffix is not None else (self.format.suffixes or ("",))[0]
+        self.folder = folder
+        self.source, self.former = folder / "src.msgpack", folder / "former.msgpack"
+        self.root = folder / "root"
+        self.target = self.root / f"t{self.suffix}"
+        self.saved = folder / "saved"
+        in_child(lambda: self.write(self.source, 40, ("cat", "dog")))
+        in_child(lambda: self.write(self.former, 20, ("ant", "bee")))
+        (folder / "template").mkdir()
+        (folder / "template" / "bystander").write_text("not yours")
+        # Children shall find the libraries loaded.
+        for module in in_child(lambda: self.made(self.source) and list(sys.modules)):
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
+        self.new = in_child(lambda: self.made(self.source))
+        self.old = in_child(lambda: self.made(self.former)) if overwrite else None
+        for one in (self.new, self.old):
+            assert one is None or isinstance(one, dict), one
+        if overwrite:
+            # The last one that was made.
+            shutil.rmtree(folder / "template")
+            shutil.copytree(self.root, folder / "template", symlinks=True)
+
+    def write(self, path: Path, samples: int, classes: tuple[str, ...]) -> None:
+        if self.format.tensors:
+            with bp.create(path, TENSORS) as out:
+                for number in range(samples):
+                    out.append(from_array(f"{classes[0]}.{number}", np.full(50, number, np.int32)))
+            return
+        kinds: dict[str, Any] = {
+            "image": bp.Image(), "audio": bp.Audio(), "video": bp.Video(), "n": bp.Int(),
+            "label": bp.Int(names=classes), "maybe": bp.Int(optional=True), "blob": bp.Bytes(),
+        }  # fmt: skip
+        media = {"imagefolder": "image", "audiofolder": "audio", "videofolder": "video"}.get(self.format.name)
+        fields = {
+            name: field for name, field in kinds.items()
+            if self.format.refuses(field) is None and (name not in ("image", "audio", "video") or name == media)
+        }  # fmt: skip
+        values = {"image": jpeg(), "audio": sound(4), "video": film(1) if media == "video" else b""}
+        with bp.create(path, fields) as out:
+            for n in range(samples):
+                own = {
+                    "n": n,
+                    "label": n % 2,
+                    "maybe": n if n % 3 else None,
+                    "blob": bytes([n]) * (n * 7 % 90),
+                }
+                out.append({key: {**values, **own}[key] for key in fields})
+
+    def reset(self) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+        shutil.copytree(self.folder / "template", self.root, symlinks=True)
+        self.saved.write_bytes(b"")
+
+    def convert(self, source: Path, *, resume: bool = False, overwrite: bool | None = None) -> bp.Conversion:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        CONVERT.CHECKPOINT_SECONDS, CONVERT.BATCH_BYTES = 0.0, 400
+        kind = ShardWriter if self.sharded else Writer
+        checkpoint, close = kind.checkpoint, kind.close
+        before = -1
+
+        def noting(writer: Any, extra: Any = None) -> None:
+            checkpoint(writer, extra)
+            with open(self.saved, "ab") as out:
+                out.write(b".")
+
+        def closing(writer: Any) -> None:
+            nonlocal before
+            before = SHIM.faults_count() if before < 0 else before
+            close(writer)
+
+        kind.checkpoint, kind.close = noting, closing  # type: ignore[method-assign]
+        made = bp.convert(
+            source, self.target, target_format=self.format.name, workers=1, resume=resume,
+            overwrite=self.overwrite if overwrite is None else overwrite, checksums=True,
+            shard_samples=12 if self.sharded else None,
+        )  # fmt: skip
+        self.before_close = before
+        return made
+
+    def state(self) -> Any:
+        """What is there: the dataset, or None."""
+        path = self.target.with_name("t-*" + self.suffix) if self.sharded else self.target
+        try:
+            with bp.open(path, format=self.format.name) as reader:
+                found = {"schema": reader.schema.to_json(), "cells": repr(cells(reader))}
+            verified = bp.verify(path, format=self.format.name, decode=True)
+        except bp.NotFoundError:
+            return None
+        return {**found, "problems": [str(one) for one in verified.problems], "checks": list(verified.checks)}
+
+    def made(self, source: Path) -> Any:
+        self.reset()
+        self.convert(source, overwrite=True)
+        found = self.state()
+        assert found is not None
+        assert not found["problems"], found
+        return found
+
+    def count(self) -> tuple[int, int]:
+        """System calls before the writer closes, and in all."""
+        self.reset()
+
+        def work() -> list[int]:
+            SHIM.faults_arm(str(self.root).encode(), -1, 0, 0)
+            self.convert(self.source)
+            return [self.before_close, SHIM.faults_count()]
+
+        found = in_child(work)
+        assert isinstance(found[0], int), found
+        return found[0], found[1]
+
+    def at(self, number: int, mode: str) -> str | None:
+        """What is wrong after a fault at one point; None where nothing is."""
+        self.reset()
+
+        def work() -> str:
+            SHIM.faults_arm(str(self.root).encode(), number, *MODES[mode])
+            self.convert(self.source)
+            return "done"
+
+        said = in_child(work)
+        if isinstance(said, list) and "OUTSIDE" in said[1] or (said[0] == "signal" and mode != "kill"):
+            return f"ended by {said}"
+        saved = len(self.saved.read_bytes())
+        found = in_child(self.state)
+        if found not in (self.old, self.new):
+            return f"mixed after {said}: {str(found)[:1500]}"
+        if said == "done" and found != self.new:
+            return "done, and the old is there"
+        if (self.root / "bystander").read_text() != "not yours":
+            return "another file was touched"
+        if found == self.new:
+            return None
+        resumed = in_child(lambda: self.convert(self.source, resume=True).resumed_at)
+        if not isinstance(resumed, int):
+            return f"resume: {resumed}, after {said}"
+        if saved and not resumed:
+            return f"lost {saved} checkpoints after {said}"
+        found = in_child(self.state)
+        left = [one.name for one in self.root.iterdir() if one.name.startswith(".")]
+        if found != self.new or left:
+            return f"after a resume from {resumed}: {left} {str(found)[:500]}"
+        return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("format")
+    parser.add_argument("--suffix")
+    parser.add_argument("--sharded", action="store_true")
+    parser.add_argument("--overwrite", action="store_true")
+    parser.add_argument("--most", type=int, default=10**9, help="points for each kind of fault")
+    parser.add_argument("--close", action="store_true", help="only while the writer closes")
+    parser.add_argument("--mode", action="append", choices=list(MODES))
+    parser.add_argument("--point", type=int)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        case = Case(
+            args.format, Path(temporary), sharded=args.sharded, overwrite=args.overwrite, suffix=args.suffix
+        )
+        first, last = case.count()
+        first = first if args.close else 0
+        bad, tried = [], 0
+        for mode in args.mode or MODES:
+            points = np.unique(
+                np.linspace(first, last - 1, min(args.most, last - first)).astype(int)
+            ).tolist()
+            for point in points if args.point is None else [args.point]:
+                tried += 1
+                wrong = case.at(point, mode)
+                if wrong is not None:
+                    bad.append([mode, point, wrong])
+    print(json.dumps({"calls": last, "closing": last - first, "tried": tried, "bad": bad}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Whatever system call of a conversion fails or kills: the old dataset is there or the new, whole, and resumable.
+
+`make test` tries some calls of the formats that write in a way of their own; `make test-all` tries all of all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from batchplant.registry import all_formats
+
+HERE = Path(__file__).parent / "faults"
+# Side-cars; a folder; rows in a database; a table; a library that dies of full disks; a folder of files; a log.
+OWN_WAYS = ("tfrecord", "zarr", "lmdb", "parquet", "hdf5", "imagefolder", "delta")
+WRITERS = sorted(name for name, one in all_formats().items() if one.writer is not None)
+# Where a folder of shards has no meaning.
+NO_SHARDS = ("imagefolder", "audiofolder", "videofolder")
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory):
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    made = tmp_path_factory.mktemp("shim") / "shim.so"
+    source = str(HERE / "shim.c")
+    subprocess.run([compiler, "-x", "c", "-shared", "-fPIC", "-O1", "-o", made, source, "-ldl"], check=True)
+    return made
+
+
+def drive(shim: Path, *args: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "drive.py"), *args],
+        env={**os.environ, "LD_PRELOAD": str(shim)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["tried"] > 0
+    assert not found["bad"], "\n".join(f"{mode} at {point}: {what}" for mode, point, what in found["bad"])
+
+
+@pytest.mark.parametrize("name", OWN_WAYS)
+def test_some_calls_while_the_writer_closes(shim, name):
+    drive(shim, name, "--overwrite", "--close", "--most", "6", "--mode", "kill", "--mode", "EIO")
+
+
+def test_some_calls_of_shards(shim):
+    drive(shim, "beton", "--sharded", "--overwrite", "--most", "12", "--mode", "kill", "--mode", "interrupt")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_call(shim, name, sharded, overwrite):
+    if sharded and name in NO_SHARDS:
+        pytest.skip("a folder of pictures, sounds or videos has no shards")
+    drive(shim, name, *(["--sharded"] if sharded else []), *(["--overwrite"] if overwrite else []))
