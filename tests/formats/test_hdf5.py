@@ -1,5 +1,7 @@
 """HDF5: the suite, files that h5py or nobody honest wrote, chunks, and a file that grows."""
 
+import itertools
+import lzma
 import multiprocessing
 import os
 import shutil
@@ -18,7 +20,7 @@ from batchplant.ops import CenterCrop
 from batchplant.order import orders
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels
-from batchplant.testing.damage import memory_bounded
+from batchplant.testing.damage import flips, memory_bounded, survive
 
 h5py = pytest.importorskip("h5py")
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -569,3 +571,69 @@ def test_a_note_that_does_not_fit(tmp_path):
         with pytest.raises(bp.DamagedError) as caught:
             bp.open(tmp_path / "a.h5")
         assert caught.value.path == str(tmp_path / "a.h5")
+
+
+# --- files of pandas, MATLAB and others -------------------------------------------------------------------
+
+
+def test_a_table_of_pandas(tmp_path):
+    path = tmp_path / "frame.h5"
+    path.write_bytes(lzma.decompress((GOLDEN / "hdf5" / "pandas_table.h5.xz").read_bytes()))
+    kinds = {
+        "index": bp.Int(), "a": bp.Int(), "c": bp.Int(), "b": bp.Float(), "s": bp.Text(), "f": bp.Bool(),
+        "d": bp.Tensor("datetime64[us]"),
+    }  # fmt: skip
+    with bp.open(path) as reader:
+        assert len(reader) == 10
+        assert {name.removeprefix("df."): field for name, field in reader.schema.items()} == kinds
+        assert all(name.startswith("df.") for name in reader.schema)
+    with bp.open(path, group="df") as reader:
+        assert dict(reader.schema) == kinds
+        for n, sample in enumerate(reader):
+            day = np.datetime64("2024-01-01T00:00:00.000000") + np.timedelta64(n, "D")
+            assert sample == {
+                "index": n, "a": n, "c": 10 + n, "b": n / 2, "s": f"t{n}", "f": n % 2 == 0, "d": day,
+            }  # fmt: skip
+    for what, _ in survive(
+        itertools.islice(flips(path), 0, None, 40), lambda: TestSuite().is_sound(str(path))
+    ):
+        assert what
+
+
+def test_single_values_are_no_columns(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["rate"], file["name"] = 44100, "x"
+    with bp.open(tmp_path / "a.h5") as reader:
+        assert list(reader) == [{"name": "x", "rate": 44100}]
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file["x"] = np.arange(4)
+    with bp.open(tmp_path / "a.h5") as reader:
+        assert [sample["x"] for sample in reader] == [0, 1, 2, 3]
+        assert "rate: a single value has no samples" in reader.facts()["left out"]
+    with bp.open(tmp_path / "a.h5", fields=["rate"]) as reader:
+        assert list(reader) == [{"rate": 44100}]
+
+
+def test_an_error_about_lengths_names_the_ways(tmp_path):
+    with h5py.File(tmp_path / "a.mat", "w") as file:
+        file["train/x"], file["test/x"] = np.zeros((5, 2)), np.zeros((3, 2))
+    with pytest.raises(
+        bp.SchemaError, match=r'fields=\[…\], or those of a group with group="/test" or "/train"'
+    ):
+        bp.open(tmp_path / "a.mat", format="hdf5")
+    with bp.open(tmp_path / "a.mat", format="hdf5", group="/train") as reader:
+        assert len(reader) == 5
+
+
+def test_a_strange_member_takes_nothing_away_from_the_others(tmp_path):
+    kind = np.dtype([("n", "<i4"), ("blob", "V5"), ("words", "S3", (2,)), ("x", "<f8")])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        rows = np.zeros(3, kind)
+        rows["n"], rows["x"] = [1, 2, 3], [0.5, 1, 1.5]
+        file["t"] = rows
+    with bp.open(tmp_path / "a.h5") as reader:
+        assert list(reader) == [{"t.n": n, "t.x": n / 2} for n in (1, 2, 3)]
+        assert "t.blob" in reader.facts()["left out"]
+        assert "t.words" in reader.facts()["left out"]
+    with pytest.raises(bp.SchemaError, match="opaque"):
+        bp.open(tmp_path / "a.h5", fields=["t.blob"])

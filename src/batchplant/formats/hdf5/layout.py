@@ -23,6 +23,7 @@ from ...errors import BatchplantError, DamagedError, MissingLibraryError, Option
 from ...schema import MOST_BYTES
 from ...storage import Source
 from . import stored
+from .frames import columns_of, is_frame
 from .types import Part, parts_of, walk
 
 NOTE = "batchplant"
@@ -54,6 +55,8 @@ class Table:
     flags: tuple[int, ...] = ()
     kind: bytes = b""
     chunks: I64 | None = None
+    # Without axes.
+    single: bool = False
 
     @property
     def described(self) -> str:
@@ -180,8 +183,13 @@ def _load(file: Any, source: Source, group: str) -> File:
         if name in found.tables:
             found.left_out[name] = "two datasets have this name"
             continue
+        frame = is_frame(dataset)
+        # The rows of a frame lie in a dataset "table" below its name.
+        where = name.removesuffix("table").removesuffix(".") if frame else name
         try:
-            found.tables[name] = _table(dataset, source, base)
+            found.tables[where] = _table(dataset, source, base)
+            if frame:
+                found.tables[where].parts = columns_of(dataset, found.tables[where].parts)
         except SchemaError as error:
             found.left_out[name] = error.message
             continue
@@ -190,8 +198,8 @@ def _load(file: Any, source: Source, group: str) -> File:
 
 
 def _table(dataset: Any, source: Source, base: int) -> Table:
-    if not dataset.shape:
-        raise SchemaError("a single value has no samples")
+    if dataset.shape is None:
+        raise SchemaError("there is nothing in it")
     plist, space = dataset.id.get_create_plist(), dataset.id
     layout = plist.get_layout()
     if layout == h5py.h5d.VIRTUAL:
@@ -201,10 +209,11 @@ def _table(dataset: Any, source: Source, base: int) -> Table:
     if plist.get_external_count():
         raise SchemaError("its data lies in other files, which are not opened")
     parts, item = parts_of(dataset.id.get_type())
-    dims = tuple(int(size) for size in dataset.shape)
+    # A single value is one sample, where there is nothing else.
+    dims = tuple(int(size) for size in dataset.shape) or (1,)
     if item * math.prod(dims) > MOST_BYTES or item < 1:
         raise DamagedError(f"{dataset.name} claims the shape {dims}")
-    table = Table(dataset.name, dims, item, parts, _fill(dataset, parts, item))
+    table = Table(dataset.name, dims, item, parts, _fill(dataset, parts, item), single=not dataset.shape)
     empty = math.prod(dims) == 0
     if layout == h5py.h5d.CHUNKED:
         table.chunk = tuple(int(size) for size in plist.get_chunk())

@@ -178,7 +178,7 @@ class Hdf5Reader(Reader):
         found: dict[str, tuple[Table, Any, Field]] = {}
         for name, table in file.tables.items():
             for part in table.parts:
-                full = f"{name}.{part.name}" if part.name else name
+                full = ".".join(filter(None, (name, part.name)))
                 try:
                     found[full] = table, part, part.field(table.dims[1:])
                 except SchemaError as error:
@@ -215,7 +215,14 @@ class Hdf5Reader(Reader):
         self.schema = Schema(fields)
 
     def _choose(self, found: dict[str, Any], file: File) -> None:
-        """Leave only the fields that were asked for, or those whose length most datasets have."""
+        """Leave only the fields that were asked for, or those whose length most datasets have.
+
+        A single value is no column, unless there are only such.
+        """
+        if self._wanted is None and not all(table.single for table, _, _ in found.values()):
+            for name in [name for name, (table, _, _) in found.items() if table.single]:
+                del found[name]
+                file.left_out[name] = "a single value has no samples"
         if self._wanted is not None:
             for name in self._wanted:
                 if name not in found:
@@ -233,7 +240,12 @@ class Hdf5Reader(Reader):
         counts = Counter({one[0].path: one[0].dims[0] for one in found.values()}.values()).most_common(2)
         if self._wanted is not None or counts[0][1] == counts[1][1]:
             said = ", ".join(f"{name} {length}" for name, length in list(lengths.items())[:20])
-            raise SchemaError(f"the datasets differ in length ({said}); choose equal ones with fields=[…]")
+            ways = "choose equal ones with fields=[…]"
+            groups = dict.fromkeys(one[0].path.rpartition("/")[0] for one in found.values())
+            if len(groups) > 1:
+                named = " or ".join(f'"{name or "/"}"' for name in list(groups)[:4])
+                ways += f", or those of a group with group={named}"
+            raise SchemaError(f"the datasets differ in length ({said}); {ways}")
         for name, length in lengths.items():
             if length != counts[0][0]:
                 del found[name]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...codecs import npy
 from ...errors import SchemaError
-from ...schema import Bytes, Field, Int, Tensor, Text
+from ...schema import Bool, Bytes, Field, Int, Tensor, Text
 from .heap import DESCRIPTOR
 
 
@@ -33,9 +33,17 @@ class Part:
     utf8: bool = False
     padding: int = 0
     names: tuple[str, ...] | None = None
+    # Bool or times that are kept as whole numbers.
+    means: str | None = None
+    # Why it has no field, where there is something wrong with it alone.
+    refused: str | None = None
 
     def field(self, shape: tuple[int, ...]) -> Field:
         """The field that it is in a dataset whose samples have this shape."""
+        if self.refused is not None:
+            raise SchemaError(self.refused)
+        if self.means is not None and not shape and not self.shape:
+            return Bool() if self.means == "bool" else Tensor(self.means)
         if self.kind == "number":
             found = npy.field_of(self.dtype, (*shape, *self.shape))
             if self.names is not None and isinstance(found, Int):
@@ -59,7 +67,15 @@ def parts_of(kind: Any, name: str = "", offset: int = 0) -> tuple[list[Part], in
             inner = kind.get_member_type(number)
             label = kind.get_member_name(number).decode()
             at = offset + kind.get_member_offset(number) + moved
-            parts, size = parts_of(inner, f"{name}.{label}" if name else label, at)
+            full = f"{name}.{label}" if name else label
+            try:
+                parts, size = parts_of(inner, full, at)
+            except SchemaError as error:
+                # A reference may be larger in the file, and move what lies behind it.
+                if not isinstance(inner, h5py.h5t.TypeOpaqueID | h5py.h5t.TypeArrayID | h5py.h5t.TypeTimeID):
+                    raise
+                size = inner.get_size()
+                parts = [Part(full, "number", at, size, np.dtype("u1"), refused=error.message)]
             found += parts
             moved += size - inner.get_size()
         return found, kind.get_size() + moved
@@ -85,6 +101,10 @@ def _simple(kind: Any, name: str, offset: int) -> Part:
     if isinstance(kind, h5py.h5t.TypeArrayID):
         shape = tuple(int(size) for size in kind.get_array_dims())
         kind = kind.get_super()
+        if isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str():
+            one = _simple(kind, name, offset)
+            width = one.width * int(np.prod(shape, dtype=object))
+            return dataclasses.replace(one, width=width, shape=shape)
     dtype, names = _number(kind)
     width = dtype.itemsize * int(np.prod(shape, dtype=object))
     return Part(name, "number", offset, width, dtype, shape, names=names)
@@ -137,11 +157,22 @@ def walk(group: Any, left_out: dict[str, str], most: int = 100_000) -> Iterator[
             seen.add(_address(child))
             if len(seen) > most:
                 raise SchemaError(f"there are more than {most} objects in it; choose a group")
-            if isinstance(child, h5py.Group):
+            if isinstance(child, h5py.Group) and _is_index(child):
+                left_out[name] = "an index of PyTables"
+            elif isinstance(child, h5py.Group):
                 inner.append((f"{name}.", child))
             elif isinstance(child, h5py.Dataset):
                 yield name, child
         stack += reversed(inner)
+
+
+def _is_index(group: Any) -> bool:
+    """Whether PyTables keeps there what finds rows quickly; it has no samples."""
+    try:
+        return bool(group.attrs.get("CLASS") == b"TINDEX")
+    # Attributes of strangers may be anything.
+    except Exception:
+        return False
 
 
 def _address(thing: Any) -> int:
