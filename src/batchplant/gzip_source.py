@@ -153,7 +153,7 @@ class GzipSource(Source):
     def _view(self, start: int, size: int) -> U8:
         if size == 0:
             return np.empty(0, dtype=np.uint8)
-        self._check(np.array([start]), np.array([size]))
+        self.check(np.array([start]), np.array([size]))
         with self._lock:
             try:
                 data = self._file.pread(size, start)
@@ -164,10 +164,10 @@ class GzipSource(Source):
         return np.frombuffer(data, dtype=np.uint8)
 
     def gather(self, starts: I64, sizes: I64) -> Ragged:
-        self._check(starts, sizes)
+        self.check(starts, sizes)
         return super().gather(starts, sizes)
 
-    def _check(self, starts: I64, sizes: I64) -> None:
+    def check(self, starts: I64, sizes: I64) -> None:
         """DamagedError where a run is longer than so few packed bytes may make it."""
         most = int(sizes.max(initial=0))
         if most > limits.allowed(self.packed.size):
@@ -190,12 +190,16 @@ class GzipSource(Source):
 
 
 class CachedSource(Source):
-    """Another source whose pieces are kept for a while, because getting them costs more than keeping them."""
+    """The same with pieces that are kept for a while, because getting them costs more than keeping them."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: GzipSource) -> None:
         super().__init__(source.path, source.size)
         self._source = source
         self._pieces = ChunkCache()
+
+    def gather(self, starts: I64, sizes: I64) -> Ragged:
+        self._source.check(starts, sizes)
+        return super().gather(starts, sizes)
 
     def _piece(self, number: int) -> U8:
         start = number * PIECE

@@ -70,6 +70,11 @@ def check(what: str, size: int, stored: int = 0) -> None:
         raise DamagedError(too_large(what, size, stored))
 
 
+def check_rows(rows: int, stored: int = 0) -> None:
+    """Raise a DamagedError for more rows than ``stored`` bytes may hold: each takes a number to find it."""
+    check(f"the list of {rows:,} rows", 8 * rows, stored)
+
+
 def too_large(what: str, size: int | None, stored: int = 0) -> str:
     """The message for it: ``a line unpacks to 4,294,967,296 bytes from 4,203, and the limit is …``."""
     found = f"{size:,} bytes" if size is not None else "too many bytes"

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from . import gzip_source, index
+from . import gzip_source, index, limits
 from .codecs import encodings, text
 from .columns import I64, U8, Columns
 from .errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
@@ -27,6 +27,8 @@ from .storage import MappedSource, Source, open_source
 from .writer import WriteOptions, Writer
 
 PIECE = 4 << 20
+# Rows are counted when so many bytes were unpacked, and twice as many, and so on.
+COUNTED = 64 << 20
 MEMBER_BYTES = 1 << 20
 BLOCK_BYTES = 8 << 20
 BOM = b"\xef\xbb\xbf"
@@ -47,6 +49,9 @@ BAD_ROWS = ("raise", "skip")
 
 class Scanner(Protocol):
     """What the native scanners of text have in common."""
+
+    @property
+    def starts(self) -> I64: ...
 
     def feed(self, piece: U8, base: int, final: bool) -> int: ...
 
@@ -90,7 +95,6 @@ class Content:
             piece = self._source.view(at, min(size, self.size - at))
             final = at + len(piece) == self.size
             used = scanner.feed(piece, at, final)
-            _check_row(len(piece) - used, at)
             at += used
             self._report(at)
             if final:
@@ -101,23 +105,24 @@ class Content:
 
     def _scan_packed(self, scanner: Scanner, start: int) -> None:
         at, skip, waiting, have = start, start, [np.empty(0, dtype=np.uint8)], 0
+        stored, looked = self._source.size, COUNTED
         for piece in self.pieces():
             self.size += len(piece)
             piece, skip = piece[skip:], max(0, skip - len(piece))
             waiting.append(piece)
             have += len(piece)
-            if have <= len(waiting[0]):
+            # A long row is not looked at over and over again.
+            if have <= len(waiting[0]) and len(waiting[0]) + have <= limits.allowed(stored):
                 continue
             data = np.concatenate(waiting)
             used = scanner.feed(data, at, False)
-            _check_row(len(data) - used, at)
+            if len(data) - used > limits.allowed(stored):
+                raise DamagedError(limits.too_large("a row", None, stored), offset=at + used)
             at, waiting, have = at + used, [data[used:]], 0
+            if self.size >= looked:
+                looked = 2 * self.size
+                limits.check_rows(len(scanner.starts), stored)
         scanner.feed(np.concatenate(waiting), at, True)
-
-
-def _check_row(size: int, at: int) -> None:
-    if size > text.MOST_ROW:
-        raise DamagedError(f"a row of over {text.MOST_ROW >> 20} MiB begins here", offset=at)
 
 
 class TextReader(Reader):
@@ -164,7 +169,7 @@ class TextReader(Reader):
             stored = Content(packed if gzipped else self.source, gzipped, lambda done: None)
             self.encoding = given or encodings.marked(stored.head(4).tobytes())
             if self.encoding is not None:
-                self.source = kept(path, encodings.to_utf8(stored.pieces(), self.encoding))
+                self.source = kept(path, encodings.to_utf8(stored.pieces(), self.encoding), packed.size)
                 gzipped = False
 
             def build(source: Source, report: index.Report) -> tuple[index.Arrays, index.Facts]:
@@ -177,19 +182,37 @@ class TextReader(Reader):
                 return arrays, facts
 
             how = kind if given is None else f"{kind} {given}"
-            found = index.load(packed, how, build, mode=mode, version=version)
-            size = int(found.facts["size"])
+            found = index.load(packed, how, build, mode=mode, version=version, check=self._makes_sense)
+            self._accept(found)
             if gzipped:
+                size = int(found.facts["size"])
                 self.source = CachedSource(GzipSource(packed, size, found.arrays["points"]))
-            self._starts = found.arrays["starts"]
-            self._bad = found.arrays["bad"].reshape(-1, 5)
-            self.length = len(self._starts)
             if len(self._bad) and bad_rows == "raise":
                 raise self._bad_row(0)
             return found.facts
         except BatchplantError as error:
             self.source.close()
             raise error.at(path=path) from None
+
+    def _accept(self, found: index.Index) -> None:
+        """Take what a scan found."""
+        self._starts = found.arrays["starts"]
+        self._bad = found.arrays["bad"].reshape(-1, 5)
+        self.length = len(self._starts)
+
+    def _makes_sense(self, found: index.Index) -> bool:
+        """Whether a side-car says what a scan of this format says; one of the errors of notes is a no, too."""
+        self._accept(found)
+        # What is compressed has seek points.
+        points = found.arrays.get("points", np.empty(0, np.uint8))
+        self._inferred(found.facts)
+        return (
+            all(one.dtype == np.int64 for one in (self._starts, self._bad))
+            and (self._starts.ndim, points.ndim, points.dtype) == (1, 1, np.uint8)
+            and (self.compression != "gzip" or self.encoding is not None or len(points) > 0)
+            and type(found.facts["size"]) is int
+            and found.facts["size"] >= 0
+        )
 
     def _bad_row(self, number: int) -> DamagedError:
         offset, line, column, reason, extra = self._bad[number].tolist()
@@ -201,6 +224,8 @@ class TextReader(Reader):
             offset=offset,
         )
 
+    # Where a line begins, and its number.
+    _line: tuple[int, int] = (0, 1)
     # How many fields a row should have, where that is fixed.
     _width: int = 0
 
@@ -267,12 +292,13 @@ class TextReader(Reader):
             raise error.at(path=self.path) from None
 
     def _place(self, offset: int) -> tuple[int, int]:
-        """Line and column of a byte, both from 1."""
-        line, begin = 1, 0
-        for at in range(0, offset, PIECE):
+        """Line and column of a byte, both from 1; counted from the last one that was asked for."""
+        begin, line = self._line if self._line[0] <= offset else (0, 1)
+        for at in range(begin, offset, PIECE):
             ends = np.flatnonzero(self.source.view(at, min(PIECE, offset - at)) == ord("\n"))
             line += len(ends)
             begin = at + int(ends[-1]) + 1 if len(ends) else begin
+        self._line = begin, line
         before = self.source.view(begin, offset - begin)
         return line, 1 + int(np.count_nonzero((before & 0xC0) != 0x80))
 

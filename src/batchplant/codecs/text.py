@@ -21,14 +21,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _native
+from .. import _native, limits
 from ..columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs, starts_of
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError
 from ..schema import Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
 from .cells import decode_bytes, pack_tensor
 
-# A row of text is held in memory whole; no longer one is written or read.
-MOST_ROW = 1 << 30
 # What native/text.hpp says that text could be.
 WHOLE, NATURAL, LARGE, NEGATIVE, REAL, WORD, BOOLEAN, OTHER, MISSING, ARRAY, OBJECT, QUOTED = (
     1 << bit for bit in range(12)
@@ -180,7 +178,8 @@ def unfit(schema: Schema, columns: Columns) -> dict[int, BatchplantError]:
         for row in np.flatnonzero(check(data, starts, np.ascontiguousarray(sizes))):
             what = "JSON" if isinstance(field, Json) else "UTF-8"
             found.setdefault(int(row), EncodeError(f"the cell is no {what}", field=name))
-    for row in np.flatnonzero(total > MOST_ROW // 8):
+    # Text may become longer than its value, by base64 and escapes.
+    for row in np.flatnonzero(total > limits.max_bytes() // 4):
         found.setdefault(int(row), EncodeError("the sample is too long for a row of text"))
     return found
 

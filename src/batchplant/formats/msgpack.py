@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _native
+from .. import _native, limits
 from .. import index as index_of
 from ..codecs.infer import infer_image
 from ..codecs.msgpack import BOOLEAN, as_array, extension_of
@@ -63,7 +63,7 @@ class MsgpackReader(RecordReader):
         self._gzip = is_gzip(self.source)
         self._looked_at = 0
         try:
-            found = index_of.load(self.source, "msgpack", build, mode=index)
+            found = index_of.load(self.source, "msgpack", build, mode=index, check=self._makes_sense)
             self._offsets = found.arrays["offsets"]
             self._array = bool(found.facts.get("array"))
             self.length = len(self._offsets) - 1
@@ -73,6 +73,17 @@ class MsgpackReader(RecordReader):
         except BatchplantError as error:
             self.source.close()
             raise error.at(path=path) from None
+
+    def _makes_sense(self, found: index_of.Index) -> bool:
+        """Whether a side-car says what a scan says."""
+        offsets, size = found.arrays["offsets"], found.facts["size"]
+        points = found.arrays["points"] if self._gzip else np.empty(0, np.uint8)
+        return (
+            (offsets.dtype, offsets.ndim, points.dtype, points.ndim) == (np.int64, 1, np.uint8, 1)
+            and type(size) is int
+            and len(offsets) > 0
+            and 0 <= int(offsets[0]) <= int(offsets[-1]) <= size
+        )
 
     def _choose(self, given: Schema | None) -> None:
         """The schema: as given, or as it was written, or inferred."""
@@ -164,16 +175,16 @@ def build(source: Source, report: index_of.Report) -> tuple[index_of.Arrays, ind
             yield source.view(at, min(PIECE, source.size - at))
             report(at)
 
-    size = ENDLESS if packed else source.size
+    size, stored = (ENDLESS, source.size) if packed else (source.size, None)
     count, body = _array_head(next((piece[:5].tobytes() for piece in pieces(0) if len(piece)), b""))
     offsets = None
     # One array of all samples, or a stream whose first sample is an array: only its end tells.
     if count is not None:
         with contextlib.suppress(DamagedError):
-            offsets = _offsets(pieces(body), body, size, count)
+            offsets = _offsets(pieces(body), body, size, count, stored)
     array = offsets is not None
     if offsets is None:
-        offsets = _offsets(pieces(0), 0, size, None)
+        offsets = _offsets(pieces(0), 0, size, None, stored)
         assert offsets is not None
     arrays: index_of.Arrays = {"offsets": offsets}
     facts: index_of.Facts = {"array": array, "size": int(offsets[-1])}
@@ -197,8 +208,13 @@ def _array_head(head: bytes) -> tuple[int | None, int]:
     return int.from_bytes(head[1 : 1 + width], "big"), 1 + width
 
 
-def _offsets(pieces: Iterable[U8], start: int, size: int, count: int | None) -> I64 | None:
-    """The offsets of the values in a stream that begins at ``start``; None unless there are ``count``."""
+def _offsets(
+    pieces: Iterable[U8], start: int, size: int, count: int | None, stored: int | None
+) -> I64 | None:
+    """The offsets of the values in a stream that begins at ``start``; None unless there are ``count``.
+
+    ``stored``: the bytes of the file where the stream is packed.
+    """
     found: list[I64] = []
     total = todo = skip = 0
     at, carry = start, np.empty(0, dtype=np.uint8)
@@ -208,6 +224,8 @@ def _offsets(pieces: Iterable[U8], start: int, size: int, count: int | None) -> 
         starts, used, todo, skip, fault = _native.msgpack_scan(piece, at, size - at, most - total, todo, skip)
         found.append(starts)
         total += len(starts)
+        if stored is not None:
+            limits.check_rows(total, stored)
         at, carry = at + used, piece[used:]
         if fault:
             reason = ENDS_EARLY if fault == 1 else f"the byte 0x{piece[used]:02x} begins no value"

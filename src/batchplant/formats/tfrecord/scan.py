@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import _native
+from ... import _native, limits
 from ...codecs import example_schema
 from ...codecs.example import RecordError
 from ...codecs.example_schema import Seen
@@ -134,7 +134,7 @@ def build(source: Source, compression: str, report: Report) -> tuple[dict[str, A
     """The arrays and facts of the index; ``points`` and ``size`` where the file is packed with GZIP."""
     scan = Scan(source.path)
     if compression != "none":
-        size = scan_stream(scan, inflate(source, compression, report))
+        size = scan_stream(scan, inflate(source, compression, report), source.size)
     elif isinstance(source, MappedSource):
         size = scan_mapped(scan, source.view(0, source.size), report)
     else:
@@ -156,8 +156,8 @@ def scan_mapped(scan: Scan, data: U8, report: Report) -> int:
     return at
 
 
-def scan_stream(scan: Scan, pieces: Iterable[U8]) -> int:
-    """The same for a file that comes in pieces; its size."""
+def scan_stream(scan: Scan, pieces: Iterable[U8], stored: int | None = None) -> int:
+    """The same for a file that comes in pieces, unpacked from ``stored`` bytes; its size."""
     kept = np.empty(0, dtype=np.uint8)
     base = fault = skip = large = 0
     for piece in pieces:
@@ -167,6 +167,8 @@ def scan_stream(scan: Scan, pieces: Iterable[U8]) -> int:
         data = np.concatenate([kept, piece]) if len(kept) else piece
         starts, sizes, done, fault = _native.tfrecord_scan(data, 0, len(data))
         scan.add(data, starts, sizes, base)
+        if stored is not None:
+            limits.check_rows(2 * scan.count, stored)
         base, kept = base + done, data[done:]
         if fault and fault not in SHORT:
             raise scan.fail(fault, base)
