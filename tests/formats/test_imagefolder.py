@@ -382,3 +382,73 @@ def test_any_picture_that_pillow_writes_passes_through(tmp_path):
     names = sorted(name for name in os.listdir(tmp_path / "out") if name[0] != ".")
     assert [name.split(".")[1] for name in names] == ["png", "webp", "tiff", "bmp", "gif", "jpg"]
     assert cells(bp.open(tmp_path / "out"))["image"] == list(files.values())
+
+
+# --- pictures and their masks -----------------------------------------------------------------------------
+
+
+def paired(folder, images="images", masks="masks", names=("a", "b", "sub/c"), lost=()):
+    for number, name in enumerate(names):
+        for where, suffix, value in ((images, ".png", 10 + number), (masks, ".png", number)):
+            path = folder / where / f"{name}{suffix}"
+            if f"{where}/{name}" in lost:
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shape = (4, 6, 3) if where == images else (4, 6)
+            Pillow.fromarray(np.full(shape, value, np.uint8)).save(path)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("images", "masks"), [("images", "masks"), ("Img", "labels"), ("image", "annotations")]
+)
+def test_pictures_beside_their_masks(images, masks, tmp_path):
+    with bp.open(paired(tmp_path / "set", images, masks)) as reader:
+        assert reader.format == "imagefolder"
+        assert dict(reader.schema) == {
+            "image": bp.Image("png", "RGB"),
+            "mask": bp.Image("png", "L", mask=True),
+        }
+        assert [(one["image"][0, 0, 0], one["mask"][0, 0]) for one in reader] == [(10, 0), (11, 1), (12, 2)]
+        assert len(reader.spans("mask")) == 3
+    [batch] = bp.Loader(tmp_path / "set", 3, pipelines={"image": [], "mask": []})
+    assert batch["mask"][:, 0, 0, 0].tolist() == [0, 1, 2]
+    assert bp.verify(tmp_path / "set").ok
+
+
+def test_which_folders_belong_together_can_be_said(tmp_path):
+    folder = paired(tmp_path / "set")
+    with bp.open(folder, pairs=False) as reader:
+        assert reader.schema["label"].names == ("images", "masks")
+        assert len(reader) == 6
+    folder = paired(tmp_path / "other", "left", "right")
+    with bp.open(folder) as reader:
+        assert reader.schema["label"].names == ("left", "right")
+    for pairs in ("left,right", ["left", "right"], {"image": "left", "mask": "right"}):
+        with bp.open(folder, pairs=pairs) as reader:
+            assert list(reader.schema) == ["image", "mask"]
+            assert len(reader) == 3
+    with pytest.raises(bp.OptionError, match="no pictures in a folder 'depth'"):
+        bp.open(folder, pairs="left,depth")
+    with pytest.raises(bp.OptionError, match="pairs is"):
+        bp.open(folder, pairs=["left"])
+
+
+def test_a_picture_without_its_mask_is_said(tmp_path):
+    folder = paired(tmp_path / "set", lost=["masks/b"])
+    with pytest.raises(bp.SchemaError, match=r"images/b\.png has no partner in masks; pairs=False"):
+        bp.open(folder)
+    # Nothing in common but the folders' names: two classes.
+    for name in ("images", "masks"):
+        folder = paired(tmp_path / "classes", name, name, names=[f"{name}{n}" for n in range(3)])
+    with bp.open(folder) as reader:
+        assert reader.schema["label"].names == ("images", "masks")
+
+
+def test_a_mask_that_vanished(tmp_path):
+    folder = paired(tmp_path / "set")
+    with bp.open(folder) as reader:
+        (folder / "masks" / "b.png").unlink()
+        with pytest.raises(bp.DamagedError, match=r"masks/b\.png") as caught:
+            reader[1]
+        assert (caught.value.sample, caught.value.field) == (1, "mask")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 from collections import Counter
@@ -12,14 +13,15 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from ..codecs.cells import encode_samples
-from ..codecs.infer import infer_field
+from ..codecs.infer import infer_field, infer_mask
 from ..columns import I64, U8, Columns, Ragged, Spans, starts_of
 from ..errors import BatchplantError, DamagedError, SchemaError
 from ..reader import Reader
-from ..schema import Field, Int, Schema, Text
+from ..schema import Field, Image, Int, Schema, Text
 from ..storage import NOTE_ERRORS, is_below, open_regular, open_source, parse_object, read_beside
 from .media import MEDIA, NOTE, Media
 from .metadata import FILE_NAME, metadata_of, rows_of
+from .pairs import Asked, pairs_of
 
 LABEL = "label"
 # Enough to tell what the files of a folder have in common without opening every one.
@@ -43,8 +45,10 @@ class FolderReader(Reader):
 
     media: ClassVar[Media]
 
-    def __init__(self, path: str, *, file_names: bool = False) -> None:
+    def __init__(self, path: str, *, file_names: bool = False, pairs: Asked = False) -> None:
         self.path = path
+        # The other files of a sample, by field.
+        self._partners: dict[str, list[str]] = {}
         self._skipped = 0
         self._columns = Columns()
         note = self._note()
@@ -57,15 +61,20 @@ class FolderReader(Reader):
                 self._files = sorted(self._walk(), key=os.path.basename if note else None)
             except OSError as error:
                 raise DamagedError(f"{error.filename}: {error.strerror}", path=path) from None
+            together = None if note else pairs_of(self._files, pairs, path)
+            if together is not None:
+                [(_, self._files), *others] = together.items()
+                self._partners = dict(others)
+                fields = {name: infer_mask(*self._seen(files)) for name, files in others}
             classes = sorted({name.split(os.sep)[0] for name in self._files if os.sep in name})
-            if classes or (note and not self._files):
+            if together is None and (classes or (note and not self._files)):
                 fields = self._labels(classes, note)
         self._field = note[0] if note else self.media.name
         if note is None:
             if self._field in fields:
                 message = f"{metadata} has a column {self._field!r}, which is what the {self.media.many} are"
                 raise SchemaError(f"{message} called; rename it", path=path)
-            self.schema = Schema({self._field: self._look(), **fields})
+            self.schema = Schema({self._field: self._look(self._files), **fields})
         else:
             self.schema = note[1]
             own = self.schema.get(self._field)
@@ -79,14 +88,20 @@ class FolderReader(Reader):
 
     # -- what a subclass implements --------------------------------------------------------------------
 
-    def _look(self) -> Field:
+    def _look(self, files: Sequence[str]) -> Field:
         """The field that the files make, from some of them."""
         raise NotImplementedError
 
-    def _some(self) -> Iterator[U8]:
+    def _seen(self, files: Sequence[str]) -> tuple[Image, Ragged]:
+        """What pictures seem to be, and some of them."""
+        field = self._look(files)
+        assert isinstance(field, Image)
+        return field, Ragged.from_cells(list(itertools.islice(self._some(files), LOOKED_AT // 4)))
+
+    def _some(self, files: Sequence[str]) -> Iterator[U8]:
         """The bytes of some files from all over the folder, mapped; those that cannot be had are left out."""
-        step = max(1, len(self._files) // LOOKED_AT)
-        for name in self._files[::step][:LOOKED_AT]:
+        step = max(1, len(files) // LOOKED_AT)
+        for name in files[::step][:LOOKED_AT]:
             path = os.path.join(self.path, name)
             # Whoever reads the sample is told.
             with contextlib.suppress(BatchplantError, OSError):
@@ -193,14 +208,14 @@ class FolderReader(Reader):
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         found = Columns()
         for name in fields:
-            if name == self._field:
-                found[name] = self._read_files(indices.tolist())
+            if name == self._field or name in self._partners:
+                found[name] = self._read_files(name, indices.tolist())
             else:
                 found[name] = Columns({name: self._columns[name]}).take(indices)[name]
         return found
 
-    def _read_files(self, indices: list[int]) -> Ragged:
-        paths, sizes = self._sizes(indices)
+    def _read_files(self, field: str, indices: list[int]) -> Ragged:
+        paths, sizes = self._sizes(field, indices)
         offsets = starts_of(sizes)
         data = np.empty(offsets[-1], dtype=np.uint8)
         # One byte more than was promised tells that a file has grown.
@@ -217,35 +232,36 @@ class FolderReader(Reader):
                 finally:
                     os.close(file)
             except OSError as error:
-                raise self._unreadable(index, error.strerror) from None
+                raise self._unreadable(field, index, error.strerror) from None
             if read != size:
-                raise self._unreadable(index, "its size changed while it was read")
+                raise self._unreadable(field, index, "its size changed while it was read")
             left = left[size:]
         return Ragged(data, offsets)
 
-    def _sizes(self, indices: list[int]) -> tuple[list[str], I64]:
+    def _sizes(self, field: str, indices: list[int]) -> tuple[list[str], I64]:
         """The paths of these samples, and the sizes of the files."""
-        paths = [os.path.join(self.path, self._files[index]) for index in indices]
+        files = self._partners.get(field, self._files)
+        paths = [os.path.join(self.path, files[index]) for index in indices]
         sizes = np.zeros(len(paths), dtype=np.int64)
         for row, path in enumerate(paths):
             try:
                 found = os.stat(path)
             except OSError as error:
-                raise self._unreadable(indices[row], error.strerror) from None
+                raise self._unreadable(field, indices[row], error.strerror) from None
             # Metadata may name anything; a pipe would block whoever opens it.
             if not stat.S_ISREG(found.st_mode):
-                raise self._unreadable(indices[row], "it is no file")
+                raise self._unreadable(field, indices[row], "it is no file")
             sizes[row] = found.st_size
         return paths, sizes
 
-    def _unreadable(self, index: int, reason: str | None) -> DamagedError:
-        message = f"{self._files[index]}: {reason}"
-        return DamagedError(message, path=self.path, sample=index, field=self._field)
+    def _unreadable(self, field: str, index: int, reason: str | None) -> DamagedError:
+        message = f"{self._partners.get(field, self._files)[index]}: {reason}"
+        return DamagedError(message, path=self.path, sample=index, field=field)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        if field != self._field:
+        if field != self._field and field not in self._partners:
             return None
-        paths, sizes = self._sizes(indices.tolist())
+        paths, sizes = self._sizes(field, indices.tolist())
         order = np.arange(len(paths), dtype=np.int32)
         return Spans(paths, np.zeros(len(paths), dtype=np.int64), sizes, order)
 

@@ -11,6 +11,8 @@ What we write has ``.batchplant.json`` beside it with the schema, so that kinds 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..codecs import audio
 from ..errors import BatchplantError
 from ..folders import SOUNDS, FolderReader, FolderWriter, media_in, shared
@@ -23,10 +25,10 @@ class AudioFolderReader(FolderReader):
 
     media = SOUNDS
 
-    def _look(self) -> Audio:
+    def _look(self, files: Sequence[str]) -> Audio:
         encodings: list[str] = []
         facts: list[tuple[int, int]] = []
-        for data in self._some():
+        for data in self._some(files):
             encodings.append(audio.encoding_of(data))
             try:
                 header = audio.header(data)

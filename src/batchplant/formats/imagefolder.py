@@ -2,6 +2,7 @@
 
 - ``root/cat/001.jpg``: fields ``image`` and ``label``, the classes being the subfolders in order of name;
 - ``root/001.jpg``: only ``image``;
+- ``root/images/001.jpg`` and ``root/masks/001.png``, all by the same names: fields ``image`` and ``mask``;
 - ``root/metadata.csv`` or ``root/metadata.jsonl`` naming ``file_name``: ``image`` and the other columns.
 
 Cells are the bytes of the files. Hidden files and files that are no pictures are skipped and counted.
@@ -11,8 +12,11 @@ What we write has ``.batchplant.json`` beside it with the schema, so that kinds 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..codecs import image
 from ..folders import PICTURES, FolderReader, FolderWriter, media_in, shared
+from ..folders.pairs import Asked
 from ..format import Format, Probe
 from ..schema import Bool, Float, Image, Int, Json, Schema, Text
 
@@ -22,20 +26,23 @@ HEAD = 1 << 16
 
 class ImageFolderReader(FolderReader):
     """Reads a folder of pictures. ``file_names``: add the path below the root as field ``file_name``;
-    ``mode``: what pictures decode to (default: found by looking at some of them)."""
+    ``mode``: what pictures decode to (default: found by looking at some of them); ``pairs``: which subfolders
+    hold pictures and their masks (``"images,masks"``; False: every subfolder is a class)."""
 
     media = PICTURES
 
-    def __init__(self, path: str, *, file_names: bool = False, mode: str | None = None) -> None:
-        super().__init__(path, file_names=file_names)
+    def __init__(
+        self, path: str, *, file_names: bool = False, mode: str | None = None, pairs: Asked = None
+    ) -> None:
+        super().__init__(path, file_names=file_names, pairs=pairs)
         if mode is not None:
             field = self.schema[self._field]
             assert isinstance(field, Image)
             picture = Image(field.encoding, mode, field.mask)
             self.schema = Schema({**self.schema, self._field: picture})
 
-    def _look(self) -> Image:
-        headers = [image.header(data[:HEAD]) for data in self._some()]
+    def _look(self, files: Sequence[str]) -> Image:
+        headers = [image.header(data[:HEAD]) for data in self._some(files)]
         encoding = shared(header.encoding for header in headers) or None
         modes = {header.mode for header in headers} - {""}
         # Palettes and one-bit pictures are looked up; grayscale among colour decodes to RGB.
@@ -67,5 +74,5 @@ FORMAT = Format(
     optional=True,
     folder=True,
     extra="images",
-    notes="class per subfolder, flat, or metadata.csv / metadata.jsonl",
+    notes="class per subfolder, flat, images and masks side by side, or metadata.csv / metadata.jsonl",
 )

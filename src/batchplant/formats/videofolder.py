@@ -11,6 +11,8 @@ What we write has ``.batchplant.json`` beside it with the schema, so that kinds 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..codecs import video
 from ..codecs.video.header import Header, header
 from ..errors import BatchplantError
@@ -24,10 +26,10 @@ class VideoFolderReader(FolderReader):
 
     media = VIDEOS
 
-    def _look(self) -> Video:
+    def _look(self, files: Sequence[str]) -> Video:
         encodings: list[str | None] = []
         facts: list[Header] = []
-        for data in self._some():
+        for data in self._some(files):
             encodings.append(video.encoding_of(data))
             try:
                 facts.append(header(data))
