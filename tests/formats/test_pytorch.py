@@ -119,6 +119,27 @@ def test_damaged_files(name, damage, tmp_path):
             assert not (sound and damage is cuts), what
 
 
+@pytest.mark.parametrize("protocol", [3, 5])
+def test_files_without_an_archive_of_later_protocols(protocol, tmp_path):
+    path = GOLDEN / f"pytorch/legacy_protocol{protocol}.pt"
+    with bp.open(path) as reader:
+        assert reader.format == "pytorch"
+        assert "without an archive" in reader.facts()["kind"]
+        found = {name: array.tolist() for name, array in reader.tensors().items()}
+    assert found == {"w": [[0, 1, 2], [3, 4, 5]], "b": [1, 1]}
+    copy = tmp_path / "x.pt"
+    copy.write_bytes(path.read_bytes())
+    for what, _ in survive(flips(copy), lambda: TestSuite().is_sound(str(copy))):
+        assert what
+
+
+def test_a_schedule_with_a_counter():
+    with bp.open(GOLDEN / "pytorch/schedule.pt") as reader:
+        assert sorted(reader.tensors()) == ["model.bias", "model.weight"]
+        values = reader.facts()["values"]
+        assert (values["sched.milestones.2"], values["sched.milestones.5"]) == (1, 2)
+
+
 @pytest.mark.reference
 def test_pytorch_reads_what_we_write(tmp_path):
     torch = pytest.importorskip("torch")

@@ -28,7 +28,7 @@ def sniff(probe: Probe) -> bool:
     head = probe.head
     if probe.path.endswith(INDEX):
         return head.lstrip()[:1] == b"{"
-    if head.startswith(LEGACY):
+    if LEGACY.match(head):
         return True
     if head[:4] != b"PK\3\4" or len(head) < 30:
         return False

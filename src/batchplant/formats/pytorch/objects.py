@@ -137,6 +137,13 @@ def _dict(*given: Any) -> dict[Any, Any]:
     return found
 
 
+def _counter(counts: Any = None) -> dict[Any, Any]:
+    """How often each key was seen: the milestones of a learning rate schedule are kept so."""
+    if counts is not None and type(counts) is not dict:
+        raise DamagedError("a Counter of what is no dict")
+    return dict(counts or {})
+
+
 def set_key(into: dict[Any, Any], key: Any, value: Any) -> None:
     into[_key(key)] = value
 
@@ -165,6 +172,7 @@ _PARTS: dict[tuple[str, str], Any] = {
     ("torch.storage", "UntypedStorage"): StorageType(None),
     ("torch", "UntypedStorage"): StorageType(None),
     ("collections", "OrderedDict"): Maker(_dict),
+    ("collections", "Counter"): Maker(_counter),
     ("_codecs", "encode"): Maker(_encode),
     ("torch.jit._pickle", "build_intlist"): Maker(_plain),
     ("torch.jit._pickle", "build_doublelist"): Maker(_plain),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from ... import limits
 from ...columns import U8
 from ...errors import BatchplantError, DamagedError, Problem, SchemaError
 from ...storage import open_source
@@ -18,14 +20,13 @@ from .objects import OtherTensor, Record, Storage, TensorView
 from .unpickle import Unpickler
 
 INDEX = ".bin.index.json"
-# The pickle of a number that older files begin with.
-LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+# The pickle of a number that files without an archive begin with, of any protocol that writes it so.
+LEGACY = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19\.", re.DOTALL)
+LEGACY_MOST = 24
 # A pickle may name one container in many places, and the containers in it again; few do.
 MOST_REPEATED, MOST_DEPTH, MOST_NAME = 100_000, 200, 10_000
 # Values beside the tensors that `info` shows.
 SHOWN_VALUES, SHOWN_TEXT = 50, 200
-# A tensor that repeats the values of its storage may be so many times larger, or this large in any case.
-REPEATED_MOST, REPEATED_ALWAYS = 8, 16 << 20
 BARE = "tensor"
 
 
@@ -40,8 +41,9 @@ class Checkpoint:
         self.members: ZipMembers | None = None
         self._path = path
         try:
-            head = self.source.view(0, min(len(LEGACY), self.source.size)).tobytes()
-            found = self._open_legacy() if head == LEGACY else self._open_archive()
+            head = self.source.view(0, min(LEGACY_MOST, self.source.size)).tobytes()
+            legacy = LEGACY.match(head)
+            found = self._open_archive() if legacy is None else self._open_legacy(legacy.end())
             self.entries = list(self._entries(found))
         except BatchplantError as error:
             raise error.at(path=path) from None
@@ -67,15 +69,15 @@ class Checkpoint:
             error.offset = None if error.offset is None else offset + error.offset
             raise
 
-    def _open_legacy(self) -> Any:
+    def _open_legacy(self, start: int) -> Any:
         """A number, a version, facts of the machine, the object, the keys of the storages; then these."""
-        pickles = Unpickler(self.source.view(0, self.source.size).data, len(LEGACY))
+        pickles = Unpickler(self.source.view(0, self.source.size).data, start)
         version, machine = pickles.load(), pickles.load()
         if version != 1001 or not isinstance(machine, dict):
             raise DamagedError(f"an unknown version {str(version)[:40]}")
         if machine.get("little_endian") is False:
             raise SchemaError("it was written on a big-endian machine; load and save it with PyTorch first")
-        self.kind = "file without an archive, of PyTorch before 1.6"
+        self.kind = "file without an archive, as of PyTorch before 1.6"
         found, keys = pickles.load(), pickles.load()
         self._places: dict[str, tuple[int, int]] = {}
         at = pickles.at
@@ -160,8 +162,8 @@ class Checkpoint:
         end = first + (last + 1) * width if size else first
         if end > there:
             raise DamagedError(f"it needs {end} bytes of storage {storage.key[:40]}, which has {there}")
-        if size > max(REPEATED_ALWAYS, REPEATED_MOST * there):
-            raise DamagedError(f"it repeats {there} bytes to {size}")
+        # It may repeat the values of its storage.
+        limits.check("it", size, there)
         plain = size == 0 or _contiguous(view.shape, view.stride)
         if start is not None and plain:
             return Entry(name, view.dtype, view.shape, (self._path, start + first, size))
