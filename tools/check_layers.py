@@ -23,6 +23,7 @@ LAYERS = [
         "records",
         "arrays",
         "textfile",
+        "textscan",
         "tables",
         "objects",
         "lake",

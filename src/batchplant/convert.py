@@ -116,7 +116,7 @@ class _Source:
 
 
 def convert(
-    source: str | os.PathLike[str] | Iterable[str] | Reader,
+    source: Any,
     target: str | os.PathLike[str],
     *,
     format: str | None = None,

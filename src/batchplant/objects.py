@@ -11,33 +11,27 @@ the pickle drops at once: everybody else loads the dict and nothing besides.
 
 from __future__ import annotations
 
-import dataclasses
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pickle import PickleBuffer
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from .codecs import npy
-from .codecs.cells import decode_cell, encode_samples
+from .codecs.cells import decode_cell
 from .codecs.image_rules import ANY_ENCODED, ImageTarget
-from .codecs.infer import infer_field, infer_image
-from .codecs.objects import Values, as_columns
-from .columns import I64, Column, Columns, Ragged, as_bytes
-from .errors import BatchplantError, DamagedError, DataError, SchemaError, UnsafeError
-from .reader import Reader
+from .columns import Columns, Ragged, as_bytes
+from .errors import BatchplantError, DamagedError, DataError, UnsafeError
+from .memory import ValuesReader
 from .records import Note, note_of
-from .schema import Audio, Bool, Bytes, Field, Float, Image, Int, Schema, Text, Video
+from .schema import Audio, Bytes, Field, Image, Schema, Text, Video
 from .storage import Spool, open_source
 from .writer import Writer
 
 # PROTO 4, then a text with four bytes of length; behind the text POP.
 NOTE_START, NOTE_END = b"\x80\x04X", b"0"
 NOTE_MOST = 64 << 20
-# Cells looked at to tell whether bytes are pictures, and bytes of cells in memory while a list is written.
-LOOK_AT = 32
+# Rows, and bytes of their cells, in memory while a list is written.
 STEP_ROWS, STEP_BYTES = 1024, 4 << 20
 
 
@@ -57,13 +51,8 @@ def read_note(file: Any) -> Note | None:
     return Note.from_bytes(data) if data.startswith(b'{"batchplant"') else None
 
 
-class ObjectReader(Reader):
+class ObjectReader(ValuesReader):
     """A subclass calls ``_open`` in its ``__init__``, and implements ``_note`` and ``_load``."""
-
-    # What the file holds, in words; the names of what stands beside the columns.
-    kind: str
-    beside: list[str]
-    _values: dict[str, Values]
 
     def _note(self) -> Note | None:
         raise NotImplementedError
@@ -83,7 +72,7 @@ class ObjectReader(Reader):
             )
         try:
             note, objects = self._loaded()
-            self._accept(objects, note) if note is not None else self._infer(objects, fields)
+            self._accept(objects, note) if note is not None else self._infer(objects, fields, {})
             if note is not None and fields is not None:
                 self.schema = self.schema.select(fields)
         except BatchplantError as error:
@@ -119,67 +108,8 @@ class ObjectReader(Reader):
             if not good or np.ndim(values[:0]) == 0 or len(values) != self.length:
                 raise DamagedError(f"the column is not {self.length} × {field}", field=name)
 
-    def _infer(self, objects: list[Any], fields: Iterable[str] | None) -> None:
-        try:
-            self.kind, found, self.beside = as_columns(objects)
-            chosen = list(found) if fields is None else Schema(dict.fromkeys(found, Bytes())).select(fields)
-            self._values = {name: found[name] for name in chosen}
-            lengths = {name: len(values) for name, values in self._values.items()}
-            if len(set(lengths.values())) > 1:
-                said = ", ".join(f"{name} {length}" for name, length in lengths.items())
-                raise SchemaError(f"the columns differ in length ({said}); choose equal ones with fields=[…]")
-            self.length = next(iter(lengths.values()), 0)
-            if not self.length and not any(isinstance(one, np.ndarray) for one in self._values.values()):
-                raise SchemaError("it holds no samples, so its fields cannot be told")
-            self.schema = Schema((name, self._infer_one(name)) for name in self._values)
-        except BatchplantError:
-            raise
-        # Objects of any class may be in it.
-        except Exception as error:
-            raise DamagedError(f"it cannot be read: {type(error).__name__}: {error}") from None
-
-    def _infer_one(self, name: str) -> Field:
-        values = self._values[name]
-        try:
-            if isinstance(values, np.ndarray):
-                return npy.field_of(values.dtype, values.shape[1:])
-            field = infer_field(values)
-        except BatchplantError as error:
-            raise error.at(field=name) from None
-        if isinstance(field, Int | Float | Bool) and field.cell is not None:
-            self._values[name] = np.array(values, dtype=field.cell[0])
-        elif isinstance(field, Bytes):
-            present = [value for value in values if value is not None]
-            some = np.unique(np.linspace(0, len(present) - 1, LOOK_AT).astype(int))
-            picture = infer_image(Ragged.from_cells([present[row] for row in some]))
-            if picture is not None:
-                return dataclasses.replace(picture, optional=field.optional)
-        return field
-
-    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        return Columns((name, self._column(name, indices)) for name in fields)
-
-    def _column(self, name: str, indices: I64) -> Column:
-        field, values = self.schema[name], self._values[name]
-        try:
-            if isinstance(values, np.ndarray):
-                return npy.rows(values, indices, field)
-            chosen = [{name: values[row]} for row in indices.tolist()]
-            if isinstance(field, Image | Audio | Video):
-                # To a writer's user a text means a file to read; here it is none.
-                for row, one in enumerate(chosen):
-                    if isinstance(one[name], str | os.PathLike):
-                        raise DamagedError(f"a {type(one[name]).__name__} is no {field.kind}", sample=row)
-            return encode_samples(Schema({name: field}), chosen)[name]
-        except BatchplantError as error:
-            sample = None if error.sample is None else int(indices[error.sample])
-            raise DamagedError(error.message, path=self.path, sample=sample, field=name) from None
-
-    def facts(self) -> dict[str, Any]:
-        return {"holds": self.kind} | ({"besides": ", ".join(self.beside)} if self.beside else {})
-
     def close(self) -> None:
-        self._values = {}
+        super().close()
         self._source.close()
 
 

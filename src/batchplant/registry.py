@@ -132,6 +132,8 @@ def find_format(path: str) -> Format | None:
         return None
     if suffixed is not None and not suffixed.folder:
         return suffixed
+    if not probe.size:
+        raise UnknownFormatError("the file is empty, and its name does not tell a format", path=path)
     raise UnknownFormatError(
         f"no format knows these bytes (they begin {probe.head[:8]!r}); name one with format (--format): "
         f"{', '.join(sorted(all_formats()))}",
@@ -202,23 +204,36 @@ def _natural(name: str) -> list[Any]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def open(
-    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    *,
-    format: str | None = None,
-    **options: Any,
-) -> Reader:
-    """Open a dataset: a file, a folder, a URL, a list, a glob or braces of shards.
+def open(path: Any, *, format: str | None = None, **options: Any) -> Reader:
+    """Open a dataset: a file, a folder, a URL, a list, a glob or braces of shards, or data in memory.
 
     The format is found by content, then by suffix, unless ``format`` names it. Further options are the
-    format's own; `batchplant formats NAME` lists them.
+    format's own; `batchplant formats NAME` lists them. Data in memory are a dict of columns (arrays, tensors,
+    lists), a list of dicts, a data frame, an Arrow table, a TensorDataset; see :mod:`batchplant.memory`.
     """
-    given = [path] if isinstance(path, str | os.PathLike) else list(path)
+    if not isinstance(path, str | os.PathLike):
+        # It brings all that tables need, and most datasets are files.
+        from .memory import is_data
+
+        # What gives its parts once is kept.
+        path = path if is_data(path) else list(path)
+        if is_data(path):
+            return _open_data(path, format, options)
+    given = [path] if isinstance(path, str | os.PathLike) else path
     if not given:
         raise OptionError("there is no path to open")
     paths = files_of(given, format)
     readers = in_parallel(functools.partial(_open_one, format=format, options=options), paths)
     return readers[0] if len(readers) == 1 else Concat(readers)
+
+
+def _open_data(data: Any, format: str | None, options: dict[str, Any]) -> Reader:
+    from .memory import memory_reader
+
+    if format is not None:
+        raise OptionError(f"data in memory have no format, and {format!r} was named")
+    made = memory_reader(data)
+    return made(data, **accept("memory", made, options))
 
 
 def files_of(given: Iterable[str | os.PathLike[str]], format: str | None = None) -> list[str]:
@@ -274,7 +289,8 @@ def _folder_shards(path: str) -> list[str]:
             path=path,
         )
     if len(kinds) != 1:
-        what = "files of several formats" if shards else "nothing that batchplant reads"
+        names = ", ".join(sorted({one.name for one in kinds if one is not None}))
+        what = f"files of several formats ({names}); name some" if names else "nothing that batchplant reads"
         raise UnknownFormatError(f"the folder holds {what}", path=path)
     return [os.path.join(path, name) for name in shards]
 
@@ -369,6 +385,12 @@ def target_format(path: str, schema: Mapping[str, Field] | None = None) -> Forma
     if found is None and not suffix:
         fields = (schema or {}).values()
         media = [one for one in MEDIA if any(isinstance(field, one.kind) for field in fields)]
+        if fields and not media:
+            raise UnknownFormatError(
+                "a name without a suffix is a folder of pictures, sounds or videos, and no field holds such; "
+                "give the name a suffix, such as .parquet, or name the format (--to)",
+                path=path,
+            )
         return get_format((media or MEDIA)[0].format)
     if found is None:
         hint = near(suffix, [one for each in all_formats().values() if each.writer for one in each.suffixes])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,10 +61,10 @@ class _Sums(NamedTuple):
 
 
 def verify(
-    source: str | os.PathLike[str] | Iterable[str] | Reader,
+    source: Any,
     *,
     decode: bool = False,
-    against: str | os.PathLike[str] | Iterable[str] | Reader | None = None,
+    against: Any = None,
     format: str | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -79,7 +80,9 @@ def verify(
     The ``sample`` of a problem is its number in what is verified, counted through all shards.
     """
     most, differences = _limit("most", most), _limit("differences", differences)
-    path = source.path if isinstance(source, Reader) else str(source)
+    # Data in memory may be large.
+    named = isinstance(source, str | os.PathLike)
+    path = source.path if isinstance(source, Reader) else str(source) if named else reprlib.repr(source)
     try:
         reader = source if isinstance(source, Reader) else open_reader(source, format=format, **options)
     except DamagedError as error:

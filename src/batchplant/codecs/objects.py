@@ -53,7 +53,7 @@ def _named(names: list[str], columns: list[Any]) -> dict[str, Any]:
 
 def _values(found: Any) -> Values | None:
     """A column; None for what is a single value."""
-    if isinstance(found, list | tuple):
+    if isinstance(found, list | tuple | range):
         return list(found)
     if hasattr(found, "to_numpy") and hasattr(found, "isna"):
         return _series(found)
