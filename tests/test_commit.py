@@ -138,7 +138,7 @@ def test_a_change_that_was_copied_elsewhere_is_not_carried_out(tmp_path):
     """Nor is one that came in an archive: it cannot know the number that the hidden folder gets."""
     root = tmp_path / "a"
     root.mkdir()
-    moves, removes = files(root)
+    moves, _ = files(root)
     plan = {
         "hidden": ".t.partial",
         "inode": os.lstat(root / ".t.partial").st_ino,

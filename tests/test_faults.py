@@ -1,6 +1,6 @@
-"""Whatever system call of a conversion fails or kills: the old dataset is there or the new, whole, and resumable.
+"""Whatever system call of a conversion fails or kills: the old dataset is there or the new, whole, resumable.
 
-`make test` tries some calls of the formats that write in a way of their own; `make test-all` tries all of all.
+`make test` tries some calls of the formats that write in a way of their own; `make test-all` tries all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from batchplant.registry import all_formats
 
 HERE = Path(__file__).parent / "faults"
-# Side-cars; a folder; rows in a database; a table; a library that dies of full disks; a folder of files; a log.
+# Side-cars; a folder; rows in a database; a table; a library that dies of full disks; many files; a log.
 OWN_WAYS = ("tfrecord", "zarr", "lmdb", "parquet", "hdf5", "imagefolder", "delta")
 WRITERS = sorted(name for name, one in all_formats().items() if one.writer is not None)
 # Where a folder of shards has no meaning.

@@ -105,7 +105,7 @@ class Case:
         media = {"imagefolder": "image", "audiofolder": "audio", "videofolder": "video"}.get(self.format.name)
         fields = {
             name: field for name, field in kinds.items()
-            if self.format.refuses(field) is None and (name not in ("image", "audio", "video") or name == media)
+            if self.format.refuses(field) is None and name in ("n", "label", "maybe", "blob", media)
         }  # fmt: skip
         values = {"image": jpeg(), "audio": sound(4), "video": film(1) if media == "video" else b""}
         with bp.create(path, fields) as out:
@@ -191,7 +191,7 @@ class Case:
             return "done"
 
         said = in_child(work)
-        if isinstance(said, list) and "OUTSIDE" in said[1] or (said[0] == "signal" and mode != "kill"):
+        if (isinstance(said, list) and "OUTSIDE" in said[1]) or (said[0] == "signal" and mode != "kill"):
             return f"ended by {said}"
         saved = len(self.saved.read_bytes())
         found = in_child(self.state)

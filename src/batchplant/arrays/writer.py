@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
-import threading
 import zipfile
 from collections import deque
 from collections.abc import Sequence
@@ -24,6 +22,7 @@ from ..codecs.image_rules import ANY_ENCODED, ImageTarget
 from ..columns import U8, Columns, Flags, Ragged, as_bytes
 from ..errors import OptionError
 from ..schema import Audio, Field, Image, Schema, Video
+from ..storage import put_file
 from ..writer import WriteOptions, Writer
 from .compression import level_of, numcodecs
 from .layout import OFFSETS, SHAPE, VALID, VALUES, Note, fixed, parts_of, paths_of
@@ -125,13 +124,7 @@ def chunk_rows(width: int, packing: str, wanted: int | None) -> int:
 def write_chunks(file: Path, style: Style, part: Part, values: npt.NDArray[Any]) -> None:
     """A file of chunks. Another process sees the old one or the new one, never a part."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f".{file.name}.{os.getpid()}-{threading.get_ident()}")
-    draft.write_bytes(style.pack(part, values))
-    size = style.full_size(part)
-    if size is not None and size > draft.stat().st_size:
-        # A hole takes no room.
-        os.truncate(draft, size)
-    os.replace(draft, file)
+    put_file(file, style.pack(part, values), style.full_size(part))
 
 
 def masked_rows(cells: Ragged, valid: Flags, part: Part) -> npt.NDArray[Any]:

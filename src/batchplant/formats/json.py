@@ -24,8 +24,9 @@ from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, Op
 from ..format import Format
 from ..records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
 from ..schema import EVERY_KIND, Bool, Field, Float, Int, Json, Schema, Tensor, Text
-from ..storage import check_regular, side_car
-from ..textfile import BOM, Content, TextReader, TextWriter
+from ..storage import check_regular, put_file, side_car
+from ..textfile import BOM, TextReader, TextWriter
+from ..textscan import Content
 from ..writer import WriteOptions
 
 SPEC = "https://jsonlines.org"
@@ -68,10 +69,6 @@ class JsonReader(TextReader):
         self.note = Note.beside(path)
         facts = self._load(path, f"json {layout}", index, bad_rows, encoding, version=2)
         try:
-            self._layout = LAYOUTS[int(facts["layout"])]
-            self._left_out = [name for name in facts["names"] if not _is_name(name)]
-            # Objects have keys; what is left of the file is no table, and each record is a value.
-            self.bare = self.length > 0 and (facts["objects"] < self.length or facts["too_many"])
             self._choose(facts, schema, types)
             if self.bare and len(self.schema) != 1:
                 raise DamagedError("the records are not all objects, so there can be only one field")
@@ -80,6 +77,14 @@ class JsonReader(TextReader):
             raise error.at(path=path) from None
 
     # -- opening ---------------------------------------------------------------------------------------
+
+    def _accept(self, found: index.Index) -> None:
+        super()._accept(found)
+        facts = found.facts
+        self._layout = LAYOUTS[int(facts["layout"])]
+        self._left_out = [name for name in facts["names"] if not _is_name(name)]
+        # Objects have keys; what is left of the file is no table, and each record is a value.
+        self.bare = self.length > 0 and bool(facts["objects"] < self.length or facts["too_many"])
 
     def _scan(self, content: Content) -> tuple[index.Arrays, index.Facts]:
         head = content.head(FIRST_LINE).tobytes()
@@ -283,9 +288,7 @@ def append(
         _mend(fd, name)
         # From now on nobody knows how many there should be.
         if fields is not None and (note is None or note.samples is not None):
-            draft = beside.with_name(f".{beside.name}.{os.getpid()}")
-            draft.write_bytes(note_of(fields))
-            os.replace(draft, beside)
+            put_file(beside, note_of(fields))
         view = memoryview(lines)
         while view:
             view = view[os.write(fd, view) :]

@@ -15,7 +15,7 @@ from ..columns import I64, Column, Ragged
 from ..errors import DamagedError, DecodeError, OptionError
 from ..reader import Reader
 from ..schema import Field, Int, Text
-from ..storage import NOTE_ERRORS, parse_object, read_whole
+from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
 from .base import CellOp, Draws, Spec
 
 # What is longer is no category, and more of them are none either.
@@ -84,10 +84,8 @@ class Categories(CellOp):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """As a JSON file, which appears when it is complete."""
-        draft = f"{os.fspath(path)}.draft"
-        with open(draft, "w", encoding="utf-8") as file:
-            json.dump({"batchplant": 1, "vocabulary": self.vocabulary}, file, ensure_ascii=False)
-        os.replace(draft, path)
+        text = json.dumps({"batchplant": 1, "vocabulary": self.vocabulary}, ensure_ascii=False)
+        put_file(os.fspath(path), text.encode())
 
     def infer_field(self, field: Field) -> Spec:
         _check(field, None)

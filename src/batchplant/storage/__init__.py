@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .commit import recover, sync
+from .commit import put_file, recover, sync
 from .files import check_regular, is_below, is_plain, is_remote, open_local, open_regular
 from .notes import NOTE_ERRORS, parse, parse_object
 from .opening import open_source, read_beside, read_whole
@@ -33,6 +33,7 @@ __all__ = [
     "parse_object",
     "partial_folder",
     "plan_ranges",
+    "put_file",
     "read_beside",
     "read_whole",
     "recover",

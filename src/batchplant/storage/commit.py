@@ -15,6 +15,7 @@ import fcntl
 import functools
 import json
 import os
+import secrets
 import shutil
 import stat
 import time
@@ -252,6 +253,28 @@ def _exchange(one: Path, other: Path) -> bool:
     if code in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
         return False
     raise OSError(code, os.strerror(code), str(other))
+
+
+def put_file(path: str | Path, data: Any, size: int | None = None) -> None:
+    """Write a file: the old one is there or the new one, never a part. ``size``: zeros follow up to it."""
+    path = Path(path)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # Whoever may write to the folder could have put a link there, but does not know this name.
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            view = memoryview(data).cast("B")
+            while view:
+                view = view[os.write(fd, view) :]
+            if size is not None and size > os.fstat(fd).st_size:
+                os.ftruncate(fd, size)
+        finally:
+            os.close(fd)
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise
 
 
 def sync(path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..columns import as_bytes
 from ..errors import BusyError, ExistsError, OptionError
-from .commit import commit, is_decided, recover, sync
+from .commit import commit, is_decided, put_file, recover, sync
 from .files import is_remote
 
 STATE = "state.json"
@@ -189,9 +189,7 @@ class Partial:
     def checkpoint(self, state: dict[str, Any]) -> None:
         """Remember that everything up to here is written."""
         state = {**state, "spools": {name: spool.size for name, spool in self._spools.items()}}
-        draft = self.folder / f"{STATE}.draft"
-        draft.write_text(json.dumps(state))
-        os.replace(draft, self.folder / STATE)
+        put_file(self.folder / STATE, json.dumps(state).encode())
         self.saved = True
 
     def put(self, name: str, where: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import io
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from ...errors import MissingLibraryError, NotFoundError, OptionError
+from ...storage import put_file
 
 SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = ("#2a6f97", "#e07a1f", "#4b8b3b", "#8e5ea2", "#b0413e", "#6b7280")
@@ -65,10 +66,6 @@ def logarithmic(axes: Any) -> None:
 
 def save(figure: Any, path: str) -> None:
     """It appears when it is whole."""
-    target = Path(path)
-    part = target.with_name(f".{target.name}.partial")
-    try:
-        figure.savefig(part, format=target.suffix[1:].lower(), dpi=130)
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=Path(path).suffix[1:].lower(), dpi=130)
+    put_file(path, drawn.getvalue())
