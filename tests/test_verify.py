@@ -245,6 +245,22 @@ def test_damage_takes_a_few_reads_for_each_problem(byte, each, tmp_path, monkeyp
     assert len(counted) < 3 * len(result.problems) + 50
 
 
+def test_lines_are_counted_once(tmp_path):
+    """A bad cell is named by its line, and the lines before it are not counted anew for each."""
+    path = save(tmp_path / "a.csv", [{"n": n} for n in range(300)], {"n": bp.Int()})
+    path.write_bytes(path.read_bytes().replace(b"7", b"x"))
+    reader = bp.open(path)
+    viewed = []
+    view = reader.source.view
+    reader.source.view = lambda start, size: viewed.append(size) or view(start, size)
+    bad = [n for n in range(300) if "7" in str(n)]
+    found = bp.verify(reader).problems
+    assert [one.message.partition(",")[0] for one in found] == [f"line {n + 2}" for n in bad]
+    whole = sum(size for size in viewed if size == reader.source.size)
+    assert sum(viewed) - whole < 20 * reader.source.size
+    assert "line 9," in str(next(iter(reader.verify())))
+
+
 def test_one_damaged_sample_costs_few_reads(dataset, monkeypatch):
     put_outside(dataset, 200)
     counted = count_reads(monkeypatch)

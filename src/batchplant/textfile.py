@@ -11,24 +11,22 @@ from __future__ import annotations
 import dataclasses
 import gzip
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
-from . import gzip_source, index, limits
+from . import gzip_source, index
 from .codecs import encodings, text
 from .columns import I64, U8, Columns
-from .errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
-from .gzip_source import CachedSource, GzipSource, inflate, is_zstd, kept, kind_of, unpack, zstd_compress
+from .errors import BatchplantError, DamagedError, FieldNameError, OptionError, Problem, SchemaError, no_such
+from .gzip_source import CachedSource, GzipSource, is_zstd, kept, kind_of, unpack, zstd_compress
 from .reader import Reader
 from .records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
 from .schema import Field, Schema
 from .storage import MappedSource, Source, open_source
+from .textscan import PIECE, Content
 from .writer import WriteOptions, Writer
 
-PIECE = 4 << 20
-# Rows are counted when so many bytes were unpacked, and twice as many, and so on.
-COUNTED = 64 << 20
 MEMBER_BYTES = 1 << 20
 BLOCK_BYTES = 8 << 20
 BOM = b"\xef\xbb\xbf"
@@ -45,84 +43,6 @@ REASONS = {
     10: "values are nested too deep",
 }
 BAD_ROWS = ("raise", "skip")
-
-
-class Scanner(Protocol):
-    """What the native scanners of text have in common."""
-
-    @property
-    def starts(self) -> I64: ...
-
-    def feed(self, piece: U8, base: int, final: bool) -> int: ...
-
-
-class Content:
-    """The unpacked bytes of a file, for one who passes over them."""
-
-    def __init__(self, source: Source, packed: bool, report: index.Report) -> None:
-        self._source = source
-        self._packed = packed
-        self._report = report
-        # Known after a pass.
-        self.size = 0
-
-    def pieces(self) -> Iterator[U8]:
-        if self._packed:
-            yield from inflate(self._source, "gzip", self._report)
-            return
-        for at in range(0, self._source.size, PIECE):
-            yield self._source.view(at, min(PIECE, self._source.size - at))
-
-    def head(self, size: int) -> U8:
-        """The first bytes, at least so many unless there are fewer."""
-        if not self._packed:
-            return self._source.view(0, min(size, self._source.size))
-        found: list[U8] = [np.empty(0, dtype=np.uint8)]
-        for piece in self.pieces():
-            found.append(piece)
-            if sum(map(len, found)) >= size:
-                break
-        return np.concatenate(found)
-
-    def scan(self, scanner: Scanner, start: int) -> None:
-        """Hand everything from ``start`` on to a scanner."""
-        (self._scan_packed if self._packed else self._scan_plain)(scanner, start)
-
-    def _scan_plain(self, scanner: Scanner, at: int) -> None:
-        self.size = self._source.size
-        size = PIECE
-        while at < self.size:
-            piece = self._source.view(at, min(size, self.size - at))
-            final = at + len(piece) == self.size
-            used = scanner.feed(piece, at, final)
-            at += used
-            self._report(at)
-            if final:
-                return
-            # A long row is not looked at over and over again.
-            size = max(PIECE, 2 * (len(piece) - used))
-        scanner.feed(np.empty(0, dtype=np.uint8), at, True)
-
-    def _scan_packed(self, scanner: Scanner, start: int) -> None:
-        at, skip, waiting, have = start, start, [np.empty(0, dtype=np.uint8)], 0
-        stored, looked = self._source.size, COUNTED
-        for piece in self.pieces():
-            self.size += len(piece)
-            piece, skip = piece[skip:], max(0, skip - len(piece))
-            waiting.append(piece)
-            have += len(piece)
-            # A long row is not looked at over and over again.
-            if have <= len(waiting[0]) and len(waiting[0]) + have <= limits.allowed(stored):
-                continue
-            data = np.concatenate(waiting)
-            used = scanner.feed(data, at, False)
-            if len(data) - used > limits.allowed(stored):
-                raise DamagedError(limits.too_large("a row", None, stored), offset=at + used)
-            at, waiting, have = at + used, [data[used:]], 0
-            if self.size >= looked:
-                looked = 2 * self.size
-                limits.check_rows(len(scanner.starts), stored)
-        scanner.feed(np.concatenate(waiting), at, True)
 
 
 class TextReader(Reader):
@@ -186,7 +106,7 @@ class TextReader(Reader):
             self._accept(found)
             if gzipped:
                 size = int(found.facts["size"])
-                self.source = CachedSource(GzipSource(packed, size, found.arrays["points"]))
+                self.source = CachedSource(GzipSource(packed, size, found.arrays.get("points")))
             if len(self._bad) and bad_rows == "raise":
                 raise self._bad_row(0)
             return found.facts
@@ -201,18 +121,11 @@ class TextReader(Reader):
         self.length = len(self._starts)
 
     def _makes_sense(self, found: index.Index) -> bool:
-        """Whether a side-car says what a scan of this format says; one of the errors of notes is a no, too."""
+        """Whether a side-car says what a scan says; an error of notes is a no, too."""
         self._accept(found)
-        # What is compressed has seek points.
-        points = found.arrays.get("points", np.empty(0, np.uint8))
         self._inferred(found.facts)
-        return (
-            all(one.dtype == np.int64 for one in (self._starts, self._bad))
-            and (self._starts.ndim, points.ndim, points.dtype) == (1, 1, np.uint8)
-            and (self.compression != "gzip" or self.encoding is not None or len(points) > 0)
-            and type(found.facts["size"]) is int
-            and found.facts["size"] >= 0
-        )
+        points = {"points": "u1"} if "points" in found.arrays else {}
+        return found.has(starts="i8", bad="i8", **points) and 0 <= int(found.facts["size"]) < 2**62
 
     def _bad_row(self, number: int) -> DamagedError:
         offset, line, column, reason, extra = self._bad[number].tolist()
@@ -241,7 +154,7 @@ class TextReader(Reader):
         if types is not None:
             for name, field in given_schema(types).items():
                 if name not in fields:
-                    raise SchemaError(f"types names {name!r}; the fields are: {', '.join(fields)}")
+                    raise FieldNameError(no_such("field", name, fields) + " (types)")
                 # A bare kind says nothing about missing values; the scan did.
                 keeps = fields[name].optional and not field.optional
                 fields[name] = dataclasses.replace(field, optional=True) if keeps else field

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
-from batchplant import textfile
+from batchplant import textscan
 from batchplant.formats.json import append
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg
@@ -120,7 +120,7 @@ RECORDS: list = [{"a": n, "t": "x\ny" * n, "o": {"deep": [n]}} for n in range(3)
 )
 def test_layouts(text, layout, count, tmp_path, monkeypatch):
     for piece in (1 << 20, 16):
-        monkeypatch.setattr(textfile, "PIECE", piece)
+        monkeypatch.setattr(textscan, "PIECE", piece)
         options = {} if count else {"schema": {"a": "int"}}
         with opened(tmp_path, text, "a.json", **options) as reader:
             assert reader.facts()["layout"] == layout
@@ -166,7 +166,7 @@ HALVES = [
 @pytest.mark.parametrize("layout", ["lines", "array", "stream"])
 def test_half_of_a_surrogate_pair(layout, tmp_path, monkeypatch):
     """Its escape is legal JSON: in Text it reads as U+FFFD, in Json it stays."""
-    monkeypatch.setattr(textfile, "PIECE", 5)
+    monkeypatch.setattr(textscan, "PIECE", 5)
     text = json.dumps(HALVES) if layout == "array" else lines(HALVES)
     with opened(tmp_path, text, "a.json", layout=layout) as reader:
         assert dict(reader.schema) == {"t": bp.Text(), "j": bp.Json()}

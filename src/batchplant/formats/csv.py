@@ -19,11 +19,12 @@ import numpy as np
 from .. import _native, index
 from ..codecs import encodings, text
 from ..columns import I64, U8, Columns
-from ..errors import BatchplantError, DamagedError, OptionError, SchemaError
+from ..errors import BatchplantError, DamagedError, FieldNameError, OptionError, SchemaError, no_such
 from ..format import Format
 from ..records import GivenSchema, Note
 from ..schema import EVERY_KIND, Field, Schema, Text
-from ..textfile import BOM, REASONS, Content, TextReader, TextWriter
+from ..textfile import BOM, REASONS, TextReader, TextWriter
+from ..textscan import Content
 from ..writer import WriteOptions
 
 SPEC = "https://www.rfc-editor.org/rfc/rfc4180"
@@ -81,8 +82,6 @@ class CsvReader(TextReader):
         self._duplicates = duplicates
         facts = self._load(path, how, index, bad_rows, encoding, version=2)
         try:
-            self._delimiter = str(facts["delimiter"])
-            self._titles = self._named([str(name) for name in facts["names"]])
             self._choose(facts, schema, types)
             if schema is not None and not header and not set(self.schema) & set(self._titles):
                 self._by_order()
@@ -92,6 +91,14 @@ class CsvReader(TextReader):
             raise error.at(path=path) from None
 
     # -- opening ---------------------------------------------------------------------------------------
+
+    def _accept(self, found: index.Index) -> None:
+        super()._accept(found)
+        self._delimiter = str(found.facts["delimiter"])
+        self._titles = self._named([str(name) for name in found.facts["names"]])
+
+    def _makes_sense(self, found: index.Index) -> bool:
+        return super()._makes_sense(found) and len(self._delimiter) == 1 and self._delimiter.isascii()
 
     def _scan(self, content: Content) -> tuple[index.Arrays, index.Facts]:
         start = len(BOM) if content.head(len(BOM))[:3].tobytes() == BOM else 0
@@ -184,8 +191,7 @@ class CsvReader(TextReader):
     def _check_columns(self) -> None:
         for name, field in self.schema.items():
             if name not in self._titles and not field.optional:
-                there = ", ".join(self._titles)
-                raise SchemaError(f"there is no such column; there are: {there}", field=name)
+                raise FieldNameError(no_such("column", name, self._titles))
 
     # -- reading ---------------------------------------------------------------------------------------
 

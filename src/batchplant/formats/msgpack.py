@@ -13,25 +13,23 @@ and what JSON cannot hold as bytes, the MessagePack itself.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gzip
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from .. import _native, limits
 from .. import index as index_of
-from ..codecs.infer import infer_image
-from ..codecs.msgpack import BOOLEAN, as_array, extension_of
+from ..codecs.msgpack import BOOLEAN, extension_of
+from ..codecs.msgpack_schema import field_of, infer, is_sample
 from ..codecs.sample import key_of, pack
 from ..columns import I64, U8, Columns, Ragged
 from ..errors import BatchplantError, DamagedError, DecodeError, OptionError, Problem, SchemaError
 from ..format import Format
 from ..gzip_source import CHECKED, GzipSource, check_gzip, inflate, kind_of
 from ..records import GivenSchema, Note, RecordReader, RecordWriter, given_schema
-from ..schema import EVERY_KIND, Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
+from ..schema import EVERY_KIND, Schema
 from ..storage import Source, open_source
 from ..writer import WriteOptions
 
@@ -43,8 +41,6 @@ LOOKED_AT, LOOKED_AT_BYTES = 1000, 16 << 20
 MEMBER_BYTES = 1 << 20
 # How long a stream of unknown length may be.
 ENDLESS = 2**62
-# Whole numbers up to here are real numbers too, exactly.
-EXACT = 2**53
 ENDS_EARLY = "the file ends inside of a value"
 
 
@@ -76,13 +72,9 @@ class MsgpackReader(RecordReader):
 
     def _makes_sense(self, found: index_of.Index) -> bool:
         """Whether a side-car says what a scan says."""
-        offsets, size = found.arrays["offsets"], found.facts["size"]
-        points = found.arrays["points"] if self._gzip else np.empty(0, np.uint8)
-        return (
-            (offsets.dtype, offsets.ndim, points.dtype, points.ndim) == (np.int64, 1, np.uint8, 1)
-            and type(size) is int
-            and len(offsets) > 0
-            and 0 <= int(offsets[0]) <= int(offsets[-1]) <= size
+        points = {"points": "u1"} if self._gzip else {}
+        return found.has(offsets="i8", **points) and 0 <= found.arrays["offsets"][-1] <= int(
+            found.facts["size"]
         )
 
     def _choose(self, given: Schema | None) -> None:
@@ -100,8 +92,8 @@ class MsgpackReader(RecordReader):
         else:
             records = self._first_records()
             self._looked_at = len(records)
-            self.bare = not all(map(_is_sample, records))
-            chosen = Schema({PLAIN: _field(records)}) if self.bare else infer(records)
+            self.bare = not all(map(is_sample, records))
+            chosen = Schema({PLAIN: field_of(records)}) if self.bare else infer(records)
         self.schema = chosen
 
     def _begins_with_map(self, schema: Schema) -> bool:
@@ -235,114 +227,6 @@ def _offsets(
     if todo or skip or len(carry):
         raise DamagedError(ENDS_EARLY, sample=total - (todo > 0 or skip > 0), offset=at)
     return np.concatenate([*found, np.array([at])]) if count in (None, total) else None
-
-
-# -- fields of records that others wrote -------------------------------------------------------------------
-
-
-def _is_sample(record: Any) -> bool:
-    return isinstance(record, dict) and as_array(record) is None and any(map(_is_name, record))
-
-
-def _is_name(key: Any) -> bool:
-    """Whether a key can be a field's name; others are left out."""
-    return bool(key) and isinstance(key, str) and "\0" not in key
-
-
-def infer(records: Sequence[dict[Any, Any]]) -> Schema:
-    """The fields of these maps, in the order in which they first appear."""
-    records = [{_text(key): value for key, value in one.items()} for one in records]
-    names = dict.fromkeys(key for one in records for key in one if _is_name(key))
-    return Schema({name: _field([one.get(name) for one in records]) for name in names})
-
-
-def _text(key: Any) -> Any:
-    """Old writers know no difference between text and bytes."""
-    try:
-        return key.decode() if isinstance(key, bytes) else key
-    except UnicodeDecodeError:
-        return key
-
-
-def _field(values: Sequence[Any]) -> Field:
-    """The kind that holds all of these values, where a None is a missing one."""
-    present = [value for value in values if value is not None]
-    field = _bytes_field(present) or _array_field(present) or _plain_field(present)
-    return dataclasses.replace(field, optional=True) if len(present) < len(values) else field
-
-
-def _bytes_field(values: Sequence[Any]) -> Field | None:
-    """Text that is no UTF-8 is bytes: old writers know no others."""
-    if not any(isinstance(value, bytes) for value in values) or not all(
-        isinstance(value, str | bytes) for value in values
-    ):
-        return None
-    cells = Ragged.from_cells([value.encode() if isinstance(value, str) else value for value in values])
-    return infer_image(cells) or Bytes()
-
-
-def _array_field(values: Sequence[Any]) -> Field | None:
-    """Arrays of one dtype and rank, or lists of numbers of which only the first size varies."""
-    lists = all(isinstance(value, list) for value in values)
-    arrays = [_list_array(value) if lists else as_array(value) for value in values]
-    known = [array for array in arrays if array is not None]
-    # A list without an element could have any rank and dtype.
-    telling = [array for array in known if not lists or array.size or array.ndim > 1]
-    if len(known) < len(values) or not telling:
-        return None
-    dtypes = {array.dtype.newbyteorder("=") for array in telling}
-    mixed = len(dtypes) > 1 and (not lists or np.dtype(bool) in dtypes)
-    if mixed or len({array.ndim for array in telling}) > 1:
-        return None
-    sizes = [{array.shape[axis] for array in telling} for axis in range(telling[0].ndim)]
-    shape = [one.pop() if len(one) == 1 else None for one in sizes]
-    if len(telling) < len(values):
-        shape[0] = None
-    if lists and None in shape[1:]:
-        return None
-    return Tensor(np.result_type(*dtypes).name, tuple(shape))
-
-
-def _list_array(value: Any) -> Any:
-    """A list of numbers as an array; None for anything else."""
-    if not isinstance(value, list):
-        return None
-    try:
-        array = np.array(value)
-    except (ValueError, OverflowError):
-        return None
-    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and _has_kind(value, bool)):
-        return None
-    if array.dtype.kind == "f" and _has_kind(value, int) and np.abs(array).max(initial=0) > EXACT:
-        return None
-    return None if array.dtype.kind in "iu" and _has_kind(value, bool) else array
-
-
-def _has_kind(value: Any, kind: type) -> bool:
-    if isinstance(value, list):
-        return any(_has_kind(one, kind) for one in value)
-    return type(value) is kind
-
-
-def _plain_field(values: Sequence[Any]) -> Field:
-    kinds = {type(value) for value in values}
-    if kinds == {bool}:
-        return Bool()
-    if kinds == {int}:
-        if max(values) < 2**63:
-            return Int()
-        return Int("uint64") if min(values) >= 0 else Json()
-    if kinds and kinds <= {int, float}:
-        whole = [abs(value) for value in values if isinstance(value, int)]
-        return Json() if max(whole, default=0) > EXACT else Float()
-    if kinds == {str}:
-        return Text()
-    try:
-        for value in values:
-            json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return Bytes()
-    return Json()
 
 
 # -- writing -----------------------------------------------------------------------------------------------
