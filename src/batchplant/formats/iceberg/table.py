@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import sqlite3
@@ -103,9 +104,14 @@ def transaction(path: str) -> Iterator[None]:
 
     try:
         yield
-    except (CommitFailedException, ValidationException, OperationalError) as error:
+    except (CommitFailedException, ValidationException) as error:
         raise conflict(path, error) from None
-    except BatchplantError:
+    except OperationalError as error:
+        # SQLite's: another process is at it, or the disk is full or broken.
+        if "locked" in str(error):
+            raise conflict(path, error) from None
+        raise OSError(errno.EIO, first_line(error), path) from None
+    except (BatchplantError, OSError):
         raise
     except Exception:
         with wrapped(path):

@@ -106,7 +106,10 @@ class IcebergWriter(LakeWriter):
         from .folder import folder_catalog
 
         location = f"file://{os.path.abspath(self.path)}"
-        with contextlib.closing(folder_catalog(str(folder), location)) as catalog:
+        with (
+            transaction(self.path),
+            contextlib.closing(folder_catalog(str(folder), location)) as catalog,
+        ):
             self._make(catalog, location)
 
     def _make(self, catalog: Any, location: str | None) -> None:
@@ -121,13 +124,11 @@ class IcebergWriter(LakeWriter):
         from .folder import folder_catalog
 
         own = self._catalog is None
-        catalog: Any = folder_catalog(self.path) if own else self._catalog
-        try:
-            with transaction(self.path):
-                self._change(catalog.load_table(self._name))
-        finally:
+        with transaction(self.path), contextlib.ExitStack() as stack:
+            catalog: Any = self._catalog
             if own:
-                catalog.close()
+                catalog = stack.enter_context(contextlib.closing(folder_catalog(self.path)))
+            self._change(catalog.load_table(self._name))
 
     def _change(self, table: Any) -> None:
         from pyiceberg.expressions import AlwaysTrue
