@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +15,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import batchplant
 from batchplant.cli import build_parser, main
+from batchplant.cli.draw import colour_of, picture
+from batchplant.cli.terminal import parse_options
+from batchplant.codecs import audio
+from batchplant.options import Typed, accept, own_options
+from batchplant.registry import all_formats, get_format
+from batchplant.storage import partial_folder
+from batchplant.storage.partial import STATE
 
-COMMANDS = ("formats", "info", "head", "convert", "verify", "index")
+COMMANDS = ("formats", "info", "head", "convert", "split", "verify", "index", "bench", "completion")
 
 
 @pytest.fixture
@@ -69,7 +79,9 @@ def test_every_example_in_the_help_parses() -> None:
         lines = re.findall(r"^  batchplant (.*?)(?:\s{2,}\(.*\))?$", module.__doc__ or "", re.MULTILINE)
         assert lines
         for line in lines:
-            build_parser().parse_args(line.replace("'", "").split())
+            words = line.partition(" > ")[0].replace("'", "").split()
+            if "--help" not in words:
+                build_parser().parse_args(words)
 
 
 def test_formats_lists_all_and_tells_about_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -337,3 +349,385 @@ def test_ctrl_c_is_not_lost_while_an_object_goes():
     """Python ignores exceptions in __del__, Ctrl-C too: it is raised again."""
     done = subprocess.run([sys.executable, "-c", IGNORED], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (130, "went on\n", "batchplant: stopped\n")
+
+
+# -- options, names and errors ---------------------------------------------------------------------------
+
+
+def in_shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A script of bash in which `bp` is the command."""
+    whole = f'bp() {{ {sys.executable} -m batchplant "$@"; }}; {script}'
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", whole], capture_output=True, text=True, timeout=100,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "table.csv"
+    path.write_text(f"name,age,note\nAnna,31,{'long ' * 40}\nBo,,\nCy,7,x\n")
+    return path
+
+
+OPTIONS = [
+    ("chunk=abc", "the option chunk of hdf5 is a whole number or none, not 'abc'"),
+    ("chunk=1e30", "a whole number or none, not '1e30'"),
+    ("chunk=99999999999999999999", "a whole number or none"),
+    ("chunk=-1", "chunk"),
+    ("level=true", "the option level of hdf5 is a whole number, not 'true'"),
+    ("attributes=7", "the option attributes of hdf5 is a mapping or none, not '7'"),
+    ('attributes={"x": 7}', "is a mapping or none"),
+    ("chnk=4", "hdf5 has no option 'chnk' (did you mean chunk?); its options are: "),
+    ("format=npz", "format is no option of a format"),
+    ("schema=1", "schema is no option of a format"),
+]
+
+
+@pytest.mark.parametrize(("option", "said"), OPTIONS)
+def test_options_of_a_writer_are_checked(
+    option: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "a.npy", np.arange(9))
+    pytest.importorskip("h5py")
+    assert main(["convert", str(tmp_path / "a.npy"), str(tmp_path / "t.h5"), "--to-option", option]) == 2
+    message = capsys.readouterr().err
+    assert said in message
+    assert message.count("\n") == 1
+    assert "fault of batchplant" not in message
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
+
+
+TYPED = [
+    ("csv", "header=no", {"header": False}),
+    ("csv", "header=True", {"header": True}),
+    ("csv", 'delimiter="\\t"', {"delimiter": "\t"}),
+    ("csv", "delimiter=;", {"delimiter": ";"}),
+    ("csv", "delimiter=null", {"delimiter": None}),
+    ("csv", "missing=5", {"missing": "5"}),
+    ("csv", 'missing=["", "NA"]', {"missing": ["", "NA"]}),
+    ("npz", "fields=x,y", {"fields": ["x", "y"]}),
+    ("npz", 'fields=["x"]', {"fields": ["x"]}),
+    ("lmdb", "db=12", {"db": "12"}),
+    ("parquet", "cache=4096", {"cache": 4096}),
+    ("delta", 'schema={"x": "int"}', {"schema": batchplant.Schema({"x": batchplant.Int()})}),
+]
+
+
+@pytest.mark.parametrize(("format", "typed", "meant"), TYPED)
+def test_what_is_typed_becomes_what_the_option_is(format: str, typed: str, meant: dict[str, object]) -> None:
+    assert accept(format, get_format(format).reader, parse_options([typed])) == meant
+
+
+def test_no_option_of_any_format_ends_in_a_traceback() -> None:
+    """Whatever is typed for an option, the answer is a conversion of its type or an OptionError."""
+    for one in all_formats().values():
+        for made in filter(None, (one.reader, one.writer)):
+            for name in own_options(made):
+                for value in ("abc", "-1", "1e30", "9" * 30, "[1]", '{"a": 1}', "", "null", '["x", 1]'):
+                    with contextlib.suppress(batchplant.OptionError):
+                        accept(one.name, made, {name: Typed(value)})
+
+
+def test_python_values_are_checked_too(tmp_path: Path) -> None:
+    schema = {"x": batchplant.Int()}
+    with pytest.raises(batchplant.OptionError, match="compress of npz is true or false, not 3"):
+        batchplant.create(tmp_path / "a.npz", schema, compress=3)
+    with batchplant.create(tmp_path / "a.npz", schema, compress=np.True_) as out:
+        out.append({"x": 1})
+    with pytest.raises(batchplant.OptionError, match="fields of npz is a list of names or none"):
+        batchplant.open(tmp_path / "a.npz", fields=[1])
+
+
+NEAR = [
+    (["head", "{data}", "--fields", "lable"], "did you mean label?"),
+    (["head", "{data}", "--fields", "IMAGE"], "did you mean image?"),
+    (["head", "{data}", "--mask", "imge"], "did you mean image?"),
+    (["convert", "{data}", "x.npz", "--fields", "txt"], "did you mean text?"),
+    (["convert", "{data}", "x.npz", "--rename", "lable=y"], "did you mean label?"),
+    (["convert", "{data}", "x.npz", "--mask", "imge"], "did you mean image?"),
+    (["info", "{data}", "--format", "betn"], "did you mean beton?"),
+    (["formats", "parket"], "did you mean parquet?"),
+    (["convert", "{data}", "x.betn"], "did you mean .beton?"),
+    (["cnvert", "{data}", "x.npz"], "there is no command 'cnvert' (did you mean convert?)"),
+    (["convert", "{data}", "x.npz", "--chekcsums"], "no option --chekcsums (did you mean --checksums?)"),
+    (["convert", "{data}", "x.npz", "--on-error=skp"], "did you mean skip?"),
+    (["bench", "loadr"], "did you mean loader?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("argv", "said"), NEAR, ids=[" ".join(case[0]) for case in NEAR])
+def test_names_like_the_wrong_one_are_told(
+    argv: list[str], said: str, dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main([part.format(data=dataset) for part in argv])
+    except SystemExit as stopped:
+        code = stopped.code
+    assert code == 2
+    message = capsys.readouterr().err
+    assert said in message
+    assert message.startswith("batchplant: ")
+    assert message.count("\n") == 1
+
+
+def test_a_loader_names_near_fields(dataset: Path) -> None:
+    with pytest.raises(batchplant.BatchplantError, match=r"did you mean image\?"):
+        batchplant.Loader(dataset, 2, pipelines={"imge": []})
+
+
+def test_an_error_that_is_not_ours_is_one_line(
+    dataset: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(args: object) -> int:
+        raise KeyError("a\nb")
+
+    monkeypatch.setattr(sys.modules["batchplant.cli.info"], "run", fail)
+    code, found = run_json(capsys, "info", dataset)
+    assert code == 2
+    assert isinstance(found, dict)
+    assert found["error"]["kind"] == "KeyError"
+    assert main(["info", str(dataset)]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "BATCHPLANT_DEBUG=1" in message
+    monkeypatch.setenv("BATCHPLANT_DEBUG", "1")
+    with pytest.raises(KeyError):
+        main(["info", str(dataset)])
+
+
+@pytest.mark.parametrize("kind", [PermissionError(13, "Permission denied", "a"), MemoryError("of 9 GiB")])
+def test_what_the_system_refuses_is_one_line(
+    kind: Exception, dataset: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(args: object) -> int:
+        raise kind
+
+    monkeypatch.setattr(sys.modules["batchplant.cli.info"], "run", fail)
+    assert main(["info", str(dataset)]) == 2
+    said = {"a: Permission denied", "out of memory: of 9 GiB"}
+    assert capsys.readouterr().err.removeprefix("batchplant: ").rstrip() in said
+
+
+def test_outputs_that_cannot_be_written(table: Path) -> None:
+    done = in_shell("bp --help | true; bp formats | head -n 1")
+    assert (done.returncode, done.stderr) == (0, "")
+    full = in_shell(f"bp head {table} > /dev/full")
+    assert full.returncode == 2
+    assert full.stderr == "batchplant: No space left on device\n"
+
+
+def test_letters_that_the_output_lacks(dataset: Path) -> None:
+    done = in_shell(f"bp head {dataset} -n 1 --fields image,text", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "64\\xd740" in done.stdout
+
+
+def test_new_users_mistakes(tmp_path: Path, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").touch()
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    np.save(mixed / "a.npy", np.arange(3))
+    np.savez(mixed / "b.npz", x=np.arange(3))
+    for argv, said in (
+        (["info", tmp_path / "empty"], "the file is empty"),
+        (["info", mixed], "several formats (npy, npz)"),
+        (["convert", table, tmp_path / "out"], "give the name a suffix"),
+        (["verify", table, "--option", "decode=1"], "no option of a format"),
+        (["head", table, "--start", "9"], "there is no sample 9; there are 3"),
+        (["head", table, "-n", "-2", "--start", "1"], "does not go with --start"),
+    ):
+        assert main([*map(str, argv)]) == 2
+        assert said in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["convert", str(table), str(tmp_path / "x.npz"), str(table), str(mixed)])
+    assert "put quotes around a glob" in capsys.readouterr().err
+
+
+# -- what head and info show -----------------------------------------------------------------------------
+
+
+def in_terminal(argv: list[str], columns: int, **environment: str) -> str:
+    ours, theirs = pty.openpty()
+    settings = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(columns), **environment}
+    command = [sys.executable, "-m", "batchplant", *argv]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env={**os.environ, **settings}) as process:
+        os.close(theirs)
+        seen = b""
+        while part := _read(ours):
+            seen += part
+        assert process.wait() == 0
+    os.close(ours)
+    return seen.decode().replace("\r\n", "\n")
+
+
+def test_head_shows_tables(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["head", str(table)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    # Whole, for this is no terminal.
+    assert lines[0] == "sample  name  age  note"
+    assert lines[1] == f"     0  Anna   31  {'long ' * 40}".rstrip()
+    assert lines[2] == "     1  Bo      –  –"
+    assert main(["head", str(table), "--no-table", "-n", "1"]) == 0
+    assert capsys.readouterr().out.startswith("sample 0\n  name  'Anna'\n  age   31\n  note  'long long")
+
+
+def test_a_terminal_cuts_what_is_too_wide(table: Path) -> None:
+    lines = in_terminal(["head", str(table)], 40, NO_COLOR="1").splitlines()
+    assert [len(line) <= 40 for line in lines] == [True] * 4
+    assert lines[1].endswith("…")
+    narrow = in_terminal(["head", str(table), "-n", "1"], 20, NO_COLOR="1")
+    assert "  name  'Anna'" in narrow
+    assert all(len(line) <= 60 for line in in_terminal(["formats"], 40, NO_COLOR="1").splitlines())
+
+
+def test_what_is_piped_is_not_wrapped(dataset: Path) -> None:
+    done = in_shell(f"bp formats | cat; bp head {dataset} -n 1 --fields text,vector | cat", COLUMNS="20")
+    lines = done.stdout.splitlines()
+    assert lines[1].startswith("arrow ")
+    assert lines[1].endswith('"batchplant[arrow]"')
+    assert lines[-1] == "  vector  float32 (3,) [0., 0., 0.]  min 0, mean 0, max 0"
+
+
+def test_head_shows_the_last(table: Path, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, shown = run_json(capsys, "head", table, "-n", "-2")
+    assert code == 0
+    assert isinstance(shown, list)
+    assert [one["sample"] for one in shown] == [1, 2]
+    code, shown = run_json(capsys, "head", table, "-n", "-9")
+    assert isinstance(shown, list)
+    assert len(shown) == 3
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> Path:
+    """Masks, sounds, tensors with gaps, dates."""
+    mask = np.zeros((40, 60), np.uint8)
+    mask[5:20, 5:30], mask[20:35, 30:55], mask[:4] = 1, 2, 255
+    path = tmp_path / "mixture.npz"
+    schema = {
+        "mask": batchplant.Image(mask=True),
+        "sound": batchplant.Audio(),
+        "tensor": batchplant.Tensor("float32", (2, 3)),
+        "maybe": batchplant.Float("float32", optional=True),
+        "day": batchplant.Tensor("datetime64[us]"),
+        "escape\x1b[31m": batchplant.Text(),
+    }
+    with batchplant.create(path, schema) as out:
+        for number in range(3):
+            sound = audio.encode(np.zeros((8000 * (number + 1), 2), np.int16), 16000, "wav")
+            values = np.array([[1, 2, np.nan], [3, 4, 5]], np.float32)
+            maybe = None if number == 1 else 0.1
+            day = np.datetime64("2024-05-01T12:30:00.500") + np.timedelta64(number, "D")
+            out.append(dict(zip(schema, (mask, sound, values, maybe, day, "\x1b[31m"), strict=True)))
+    return path
+
+
+def test_head_tells_what_values_are(mixture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["head", str(mixture), "-n", "1"]) == 0
+    text = capsys.readouterr().out
+    for said in (
+        "60×40 L mask 4 classes: 0 59%, 1 16%, 2 16%, 255 10%",
+        "32.0 kB wav, 16,000 Hz, 2 channels, 0.50 s",
+        "min 1, mean 3, max 5, 1 NaN",
+        "maybe           0.1\n",
+        "2024-05-01 12:30:00.5\n",
+    ):
+        assert said in text
+    assert "\x1b" not in text
+    code, shown = run_json(capsys, "head", mixture, "-n", "1")
+    assert code == 0
+    assert isinstance(shown, list)
+    sound, tensor = shown[0]["sound"], shown[0]["tensor"]
+    assert (sound["rate"], sound["channels"], sound["seconds"]) == (16000, 2, 0.5)
+    assert (tensor["min"], tensor["mean"], tensor["max"], tensor["nan"]) == (1, 3, 5, 1)
+    assert tensor["values"][0][2] == "nan"
+    assert shown[0]["day"] == "2024-05-01T12:30:00.500000"
+
+
+def test_info_tells_what_values_are(mixture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(mixture)]) == 0
+    text = capsys.readouterr().out
+    for said in (
+        "16000 Hz", "2 channels", "0.50 s to 1.50 s, mean 1.00 s", "1 to 5, mean 3, 3 NaN",
+        "1 missing\n", "0.1 to 0.1, mean 0.1", "2024-05-01 12:30:00.5 to 2024-05-03 12:30:00.5",
+    ):  # fmt: skip
+        assert said in text
+    assert "\x1b" not in text
+
+
+def test_masks_are_drawn_in_colours_of_their_classes(mixture: Path) -> None:
+    argv = ["head", str(mixture), "-n", "1", "--fields", "mask"]
+    seen = in_terminal(argv, 60)
+    for number in (0, 1, 2, 255):
+        red, green, blue = colour_of(number)
+        assert f"{red};{green};{blue}m" in seen
+    plain = in_terminal(argv, 60, NO_COLOR="1")
+    assert "▀" not in plain
+    assert "···1111111111111················" in plain
+    assert "·=0  1=1  2=2  3=255" in plain
+
+
+def test_a_picture_of_small_numbers_is_one_of_classes() -> None:
+    out = Console(force_terminal=True, color_system="truecolor")
+    numbers = np.arange(12, dtype=np.uint8).reshape(3, 4) % 5
+    assert "██ 4" in picture(out, numbers, batchplant.Image(mode="L")).plain
+    assert "██" not in picture(out, numbers * 40, batchplant.Image(mode="L")).plain
+
+
+# -- completion ------------------------------------------------------------------------------------------
+
+COMPLETED = [
+    ("batchplant co", "completion convert"),
+    ("batchplant convert --to hd", "hdf5"),
+    ("batchplant convert --overw", "--overwrite"),
+    ("batchplant convert a b --on-error ''", "raise skip"),
+    ("batchplant convert --to = hd", "hdf5"),
+    ("batchplant bench lo", "loader"),
+    ("batchplant bench loader --pipe", "--pipeline"),
+    ("batchplant formats be", "beton"),
+    ("batchplant completion ''", "bash fish zsh"),
+    # A file is to be named.
+    ("batchplant convert ''", ""),
+    ("batchplant convert --quality ''", ""),
+]
+
+
+def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if shutil.which("bash") is None:
+        pytest.skip("there is no bash")
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    ask = 'ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _batchplant; echo "${COMPREPLY[*]}"; }'
+    lines = [f"source {tmp_path}/script", ask, *(f"ask {words}" for words, _ in COMPLETED)]
+    done = subprocess.run(["bash", "-eu", "-c", "\n".join(lines)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    answers = [" ".join(sorted(line.split())) for line in done.stdout.splitlines()]
+    assert answers == [meant for _, meant in COMPLETED]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_take_the_script(shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for word in ("convert", "stratify", "hdf5", "on-error"):
+        assert word in script
+    if shutil.which(shell) is not None:
+        (tmp_path / "script").write_text(script)
+        subprocess.run([shell, "-n", str(tmp_path / "script")], check=True)
+
+
+def test_resume_is_named_only_where_there_is_a_state(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["batchplant.cli.convert"], "convert", stop)
+    target = tmp_path / "t.npz"
+    assert main(["convert", "a", str(target)]) == 130
+    assert capsys.readouterr().err == "batchplant: stopped\n"
+    partial_folder(str(target)).mkdir()
+    (partial_folder(str(target)) / STATE).write_text("{}")
+    assert main(["convert", "a", str(target)]) == 130
+    assert "--resume" in capsys.readouterr().err

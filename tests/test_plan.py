@@ -205,11 +205,12 @@ def test_the_size_of_raw_pictures_is_theirs(tmp_path):
 WRONG: dict[str, tuple[Any, str | None, str]] = {
     "unknown field": (
         {"imgae": [ops.Resize(8)]}, None,
-        "pipeline 'imgae' has no field; name one with Pipe(field, ops); there are: image, label",
+        "pipeline 'imgae' has no field (did you mean image?); name one with Pipe(field, ops); there are: image",
     ),
     "unknown field left out": ({"imgae": None}, None, "pipeline 'imgae' has no field"),
     "pipe of an unknown field": (
-        {"view": Pipe("imgae", [])}, None, "pipeline 'view' is of 'imgae', and the fields are: image, label",
+        {"view": Pipe("imgae", [])}, None,
+        "pipeline 'view': there is no field 'imgae' (did you mean image?); the fields are: image, label",
     ),
     "a class": ({"image": [ops.Resize(8), ops.Cutout]}, "image", "write Cutout() with parentheses"),
     "a class as decoder": ({"image": [ops.Decode]}, "image", "write Decode() with parentheses"),

@@ -118,7 +118,13 @@ def test_the_suffix_decides_where_content_does_not(tmp_path):
         bp.open(tmp_path / "a.npz")
 
 
-@pytest.mark.parametrize("data", [b"", b"hello world", bytes(20_000)])
+def test_an_empty_file_is_called_empty(tmp_path):
+    (tmp_path / "a.bin").touch()
+    with pytest.raises(bp.UnknownFormatError, match="the file is empty, and its name does not tell a format"):
+        bp.open(tmp_path / "a.bin")
+
+
+@pytest.mark.parametrize("data", [b"hello world", bytes(20_000)])
 def test_unknown_bytes(data, tmp_path):
     (tmp_path / "a.bin").write_bytes(data)
     with pytest.raises(
@@ -160,7 +166,6 @@ def test_the_format_to_write(path, name):
 @pytest.mark.parametrize(
     ("schema", "name"),
     [
-        ({"n": bp.Int()}, "imagefolder"),
         ({"n": bp.Int(), "x": bp.Audio()}, "audiofolder"),
         ({"x": bp.Video(), "n": bp.Int()}, "videofolder"),
         ({"x": bp.Video(), "y": bp.Image()}, "imagefolder"),
@@ -169,6 +174,11 @@ def test_the_format_to_write(path, name):
 def test_the_schema_tells_which_folder_to_write(schema, name):
     assert target_format("folder", schema).name == name
     assert target_format("a.npz", schema).name == "npz"
+
+
+def test_a_name_without_a_suffix_is_no_folder_of_numbers():
+    with pytest.raises(bp.UnknownFormatError, match="give the name a suffix"):
+        target_format("folder", {"n": bp.Int()})
 
 
 @pytest.mark.parametrize(

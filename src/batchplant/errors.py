@@ -31,6 +31,8 @@ from typing import Any, Self
 
 # Names that a message lists.
 NAMES_SHOWN = 30
+# How like a name is to one that is not there, to be told: 1 is the same.
+LIKE = 0.7
 
 
 def with_place(
@@ -57,7 +59,7 @@ def near(name: object, known: Iterable[str]) -> str:
     folded: dict[str, str] = {}
     for one in known:
         folded.setdefault(one.casefold(), one)
-    found = [folded[one] for one in difflib.get_close_matches(str(name).casefold(), folded)]
+    found = [folded[one] for one in difflib.get_close_matches(str(name).casefold(), folded, cutoff=LIKE)]
     return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from .codecs import image as pictures
 from .codecs.cells import decode_cell
 from .columns import Ragged, dense_of
-from .errors import DataError, OptionError
+from .errors import DataError, OptionError, listed, near, no_such
 from .ops.base import CellOp, Op, Spec
 from .ops.decode import ChannelsFirst, Decode, ImageDecoder, Normalize, RandomHorizontalFlip
 from .ops.values import Function, Present
@@ -106,7 +106,6 @@ class Plan:
 def make_plan(reader: Reader, pipelines: Pipelines | None = None) -> Plan:
     """The plan for these pipelines; fields without one are given as they are, those with None left out."""
     given = dict(pipelines or {})
-    known = ", ".join(reader.schema)
     outputs = []
     for name in [*reader.schema, *(one for one in given if one not in reader.schema)]:
         asked = given.get(name, ())
@@ -117,11 +116,11 @@ def make_plan(reader: Reader, pipelines: Pipelines | None = None) -> Plan:
             continue
         if pipe.field not in reader.schema:
             if isinstance(asked, Pipe):
-                raise OptionError(
-                    f"pipeline {name!r} is of {pipe.field!r}, and the fields are: {known}", path=reader.path
-                )
+                missing = no_such("field", pipe.field, reader.schema)
+                raise OptionError(f"pipeline {name!r}: {missing}", path=reader.path)
             raise OptionError(
-                f"pipeline {name!r} has no field; name one with Pipe(field, ops); there are: {known}",
+                f"pipeline {name!r} has no field{near(name, reader.schema)}; name one with Pipe(field, ops);"
+                f" there are: {listed(reader.schema)}",
                 path=reader.path,
             )
         outputs.append(_output(reader, name, pipe))

@@ -289,8 +289,8 @@ def _folder_shards(path: str) -> list[str]:
             path=path,
         )
     if len(kinds) != 1:
-        names = ", ".join(sorted({one.name for one in kinds if one is not None}))
-        what = f"files of several formats ({names}); name some" if names else "nothing that batchplant reads"
+        known = ", ".join(sorted({one.name for one in kinds if one is not None}))
+        what = f"files of several formats ({known}); name some" if known else "nothing that batchplant reads"
         raise UnknownFormatError(f"the folder holds {what}", path=path)
     return [os.path.join(path, name) for name in shards]
 

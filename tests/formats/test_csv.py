@@ -181,7 +181,7 @@ def test_a_cell_that_does_not_fit_what_was_given(tmp_path):
         assert (caught.value.sample, caught.value.field, caught.value.offset) == (2, "n", text.index("three"))
     result = bp.verify(reader.path, types={"n": bp.Int("int8")})
     assert [(one.sample, one.field) for one in result.problems] == [(2, "n")]
-    with pytest.raises(bp.SchemaError, match="no field 'x'; the fields are: .*types"):
+    with pytest.raises(bp.SchemaError, match=r"no field 'x'; the fields are: .*types"):
         opened(tmp_path, text, types={"x": "int"})
     with pytest.raises(bp.SchemaError, match="there is no column 'x'"):
         opened(tmp_path, text, schema={"x": "int"})

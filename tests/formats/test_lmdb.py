@@ -140,7 +140,7 @@ def test_named_databases(tmp_path):
                 txn.put(b"k", name)
     with pytest.raises(bp.OptionError, match=r"choose one with db .*: test, train"):
         bp.open(path)
-    with pytest.raises(bp.OptionError, match=r"no database 'val'; there are: test, train"):
+    with pytest.raises(bp.OptionError, match=r"no database 'val'; the databases are: test, train"):
         bp.open(path, db="val")
     assert entries_of(path, db="train") == {b"k": b"train"}
     with environment(path) as env, env.begin(write=True) as txn:

@@ -140,11 +140,19 @@ def _again(ignored: Any) -> None:
     """Python ignores what is raised while it lets an object go; a Ctrl-C must not be lost by that."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):
         # A little later: here it would be ignored again.
-        timer = threading.Timer(0.05, _thread.interrupt_main)
+        timer = threading.Timer(0.05, _interrupt)
         timer.daemon = True
         timer.start()
     else:
         sys.__unraisablehook__(ignored)
+
+
+def _interrupt() -> None:
+    """Ctrl-C once more; a real signal, where it is ours, for only that ends a system call that waits."""
+    if signal.getsignal(signal.SIGTERM) is _stop:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    else:
+        _thread.interrupt_main()
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

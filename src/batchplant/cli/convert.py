@@ -25,7 +25,16 @@ from ..errors import DataError, OptionError
 from ..registry import create_with
 from ..storage import partial_folder
 from ..storage.partial import STATE
-from .terminal import add_reading, human_size, names_of, parse_options, parse_size, print_json, progress_bar
+from .terminal import (
+    add_reading,
+    counted,
+    human_size,
+    names_of,
+    parse_options,
+    parse_size,
+    print_json,
+    progress_bar,
+)
 
 SHOWN = 20
 
@@ -152,7 +161,7 @@ def _report(args: argparse.Namespace, done: Conversion) -> None:
         return
     said = f", {human_size(size)}" if size is not None else ""
     where = args.target if len(done.files) == 1 else f"{len(done.files)} files from {done.files[0]} on"
-    print(f"{where}: {done.samples:,} samples{said}, {done.seconds:.1f} s, {rate:,.0f} samples/s")
+    print(f"{where}: {counted(done.samples)}{said}, {done.seconds:.1f} s, {rate:,.0f} samples/s")
     for remark in done.remarks:
         print(f"  note: {remark}")
     for problem in done.skipped[:SHOWN]:

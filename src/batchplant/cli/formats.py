@@ -20,6 +20,9 @@ from ..options import own_options
 from ..registry import all_formats, get_format
 from .terminal import console, print_json
 
+# A terminal of less has no room for the table.
+NARROW = 72
+
 
 def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="one format: what it holds and its options")
@@ -32,6 +35,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json([one.describe() for one in found])
         return 0
+    out = console()
+    if out.width < NARROW:
+        for one in found:
+            print(f"{one.name:<12} {one.title}")
+        return 0
     table = Table(box=None, pad_edge=False)
     for column in ("name", "suffixes", "read", "write", "field kinds", "install"):
         # What is copied from the screen stays in one piece.
@@ -41,7 +49,6 @@ def run(args: argparse.Namespace) -> int:
         table.add_row(
             one.name, suffixes, "yes", "yes" if one.writer else "no", one.holds, escape(_install(one))
         )
-    out = console()
     with out.capture() as shown:
         out.print(table)
     print("\n".join(line.rstrip() for line in shown.get().splitlines()))

@@ -16,7 +16,7 @@ from typing import Any
 from ..summary import LOOK_AT, summarize
 from ..tensors import is_tensors
 from .show import duration, moment
-from .terminal import add_source, human_size, open_source, print_json
+from .terminal import add_source, human_size, open_source, print_json, printable, say
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -40,19 +40,20 @@ def run(args: argparse.Namespace) -> int:
         ("size", human_size(found["bytes"])),
     ]
     for name, value in rows:
-        print(f"{name:<14} {value}")
+        say(f"{name:<14} {value}")
     for name, value in found["facts"].items():
         for line in _fact(name, value):
-            print(line)
+            say(line)
     if found["unreadable"]:
         print(f"{'unreadable':<14} {found['unreadable']} of the samples looked at; see batchplant verify")
     if model:
         return 0
-    width = max(map(len, found["fields"]), default=0)
+    width = max((len(printable(name)) for name in found["fields"]), default=0)
     for name, field in found["fields"].items():
-        print(f"\n{name:<{width}}  {field['type']}")
+        print()
+        say(f"{printable(name):<{width}}  {field['type']}")
         for said in filter(None, (_cells(field), *_content(field))):
-            print(f"{'':<{width}}  {said}")
+            say(f"{'':<{width}}  {said}")
     if found["looked at"] < found["samples"]:
         print(f"\ncells and content: from {found['looked at']:,} samples spread over the dataset")
     return 1 if found["unreadable"] else 0

@@ -23,6 +23,7 @@ from ..registry import by_suffix, create_with, get_format
 from ..split import check_name, split
 from .terminal import (
     add_source,
+    counted,
     names_of,
     open_source,
     parse_options,
@@ -75,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
         print_json({"parts": found, "left out": left, "written": not args.dry_run})
         return 0
     for name, part in parts.items():
-        print(f"{printable(targets[name])}: {len(part):,} samples")
+        print(f"{printable(targets[name])}: {counted(len(part))}")
     if left:
-        print(f"{left:,} samples are in no part")
+        print(f"left out: {counted(left)}")
     return 0
 
 

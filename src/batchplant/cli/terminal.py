@@ -60,6 +60,11 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
+def say(line: str) -> None:
+    """One line, whatever is in it."""
+    print(printable(line))
+
+
 def add_commands(parser: argparse.ArgumentParser, modules: Iterable[ModuleType]) -> None:
     """A subcommand for each module: its docstring is the help; ``add_args`` and ``run`` are the rest.
 
@@ -134,6 +139,10 @@ def parse_size(text: str) -> int:
     if match is None or match[2] not in UNITS or float(match[1]) <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no size; write 500MB or 1GiB")
     return int(float(match[1]) * UNITS[match[2]])
+
+
+def counted(number: int, what: str = "sample") -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def human_size(size: float | None) -> str:

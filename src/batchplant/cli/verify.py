@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         found = verify(
             source, decode=args.decode, against=args.against, format=args.format, workers=args.workers,
             progress=progress, most=args.most or None, differences=args.differences or None,
-            **parse_options(args.option),
+            **parse_options(args.option, verify),
         )  # fmt: skip
     if args.json:
         problems = [vars(one) for one in found.problems]

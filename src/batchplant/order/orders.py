@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..columns import I64, starts_of
-from ..errors import OptionError, SampleIndexError
+from ..errors import OptionError, SampleIndexError, no_such
 from .keyed import CHUNK, LONGEST, U64, derive, key_of, mix, permute, uniform, whole
 
 
@@ -294,7 +294,7 @@ def make(
     known = {"n": n, "seed": seed, "epoch": epoch, "blocks": blocks, "labels": labels, "weights": weights}
     build = NAMED.get(order) if isinstance(order, str) else None
     if isinstance(order, str) and build is None:
-        raise OptionError(f"there is no order {order!r}; there are {', '.join(NAMED)}")
+        raise OptionError(no_such("order", order, NAMED))
     takes = inspect.signature(build).parameters if build else {}
     for name in options:
         if name not in takes:

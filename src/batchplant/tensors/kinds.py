@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..columns import U8, Column, as_bytes
-from ..errors import DamagedError, MissingLibraryError, SchemaError
+from ..errors import DamagedError, MissingLibraryError, SchemaError, no_such
 from ..schema import MOST_BYTES, Bytes, Field, Schema, Tensor, Text
 
 TENSORS = Schema({"name": Text(), "dtype": Text(), "shape": Tensor("int64", (None,)), "data": Bytes()})
@@ -50,7 +50,7 @@ def check_schema(schema: Schema, format: str) -> None:
 def size_of(dtype: str, shape: Sequence[int]) -> int:
     """Bytes of the values; SchemaError for a dtype that is not known, DamagedError for an absurd shape."""
     if dtype not in BITS:
-        raise SchemaError(f"there is no dtype {dtype!r}; there are: {', '.join(BITS)}")
+        raise SchemaError(no_such("dtype", dtype, BITS))
     if len(shape) > MOST_AXES or any(size < 0 for size in shape):
         raise DamagedError(f"a tensor cannot have the shape {_short(shape)}")
     size = -(-math.prod(shape) * BITS[dtype] // 8)

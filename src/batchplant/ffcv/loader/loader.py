@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...errors import OptionError
+from ...errors import OptionError, no_such
 from ..memory_managers import MemoryManager, OSCacheManager, ProcessCacheManager
 from ..pipeline.compiler import Compiler
 from ..pipeline.pipeline_spec import PipelineSpec
@@ -32,6 +32,8 @@ class OrderOption(enum.Enum):
     QUASI_RANDOM = enum.auto()
 
 
+# What ``order`` takes; for annotations.
+ORDER_TYPE = OrderOption | TraversalOrder | type[TraversalOrder]
 ORDER_MAP: Mapping[Any, type[Named]] = {
     OrderOption.RANDOM: Random,
     OrderOption.SEQUENTIAL: Sequential,
@@ -167,6 +169,12 @@ class Loader:
         """Take over what the operations say now; an epoch does so itself when their attributes change."""
         self._fingerprint = self._translator.fingerprint()
         self._core.replan(self._translator.pipelines(), delivery_for(self._translator.devices()))
+        # For each output what does its steps: functions of the user's operations, and ops of ours.
+        self.code: dict[str, list[Any]] = {
+            one.name: [one.image] * (one.image is not None)
+            + [getattr(step.op, "code", step.op) for step in one.steps]
+            for one in self._core.plan.outputs
+        }
 
     # -- epochs ----------------------------------------------------------------------------------------
 
@@ -200,8 +208,7 @@ class Loader:
     def filter(self, field_name: str, condition: Callable[[Any], bool]) -> Loader:
         """A loader of the samples whose value in a field, as its pipeline gives it, fulfils a condition."""
         if field_name not in self.reader.handlers:
-            known = ", ".join(self.reader.handlers)
-            raise OptionError(f"there is no field {field_name!r}; the fields are: {known}")
+            raise OptionError(no_such("field", field_name, self.reader.handlers))
         pipelines = dict.fromkeys(self.reader.handlers) | {
             name: one for name, one in self._args["pipelines"].items() if name == field_name
         }

@@ -11,7 +11,7 @@ import numpy as np
 from ...chunks import ChunkCache
 from ...codecs.infer import infer_image
 from ...columns import I64, Columns, Ragged, Spans, dense_of
-from ...errors import BatchplantError, DamagedError, MissingLibraryError, SchemaError
+from ...errors import BatchplantError, DamagedError, FieldNameError, MissingLibraryError, SchemaError, no_such
 from ...reader import Reader
 from ...records import Note
 from ...schema import Bytes, Field, Schema, Tensor, Text
@@ -226,10 +226,7 @@ class Hdf5Reader(Reader):
         if self._wanted is not None:
             for name in self._wanted:
                 if name not in found:
-                    known = ", ".join(found) or "none"
-                    raise SchemaError(
-                        file.left_out.get(name, f"there is no such dataset; there are: {known}"), field=name
-                    )
+                    raise FieldNameError(file.left_out.get(name, no_such("dataset", name, found)), field=name)
             chosen = {name: found[name] for name in self._wanted}
             found.clear()
             found.update(chosen)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ... import _native, index
 from ...codecs.msgpack import gathered
 from ...columns import U8
-from ...errors import BusyError, DamagedError, OptionError, SchemaError
+from ...errors import BusyError, DamagedError, OptionError, SchemaError, no_such
 from ...storage import Source, is_remote, open_source
 
 DATA = "data.mdb"
@@ -138,8 +138,7 @@ def _named(data: U8, meta: Meta, db: str, path: str) -> Tree:
     arrays, named = walk(data, meta, meta.main, path)
     names = _names(data, arrays, named)
     if db not in names:
-        known = ", ".join(names) or "none"
-        raise OptionError(f"there is no database {db!r}; there are: {known}", path=path)
+        raise OptionError(no_such("database", db, names), path=path)
     start = int(arrays["starts"][named[names.index(db)]])
     return _native.lmdb_tree(data[start : start + 48])
 
