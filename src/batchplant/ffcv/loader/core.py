@@ -38,6 +38,10 @@ class CoreLoader(Loader):
             return super()._make_order(epoch)
         return orders.from_array(self.own_order.sample_order(epoch), samples=len(self.reader))
 
+    def __len__(self) -> int:
+        """Batches of a whole epoch, as FFCV counts them: an order of the user's own is asked for once."""
+        return len(self._shard(0, 0))
+
     def _drawn(self, order: orders.Order | None) -> int | None:
         # An order of the user's own may be another on each rank.
         return super()._drawn(order) if self.own_order is None else None
