@@ -205,7 +205,7 @@ def test_the_size_of_raw_pictures_is_theirs(tmp_path):
 WRONG: dict[str, tuple[Any, str | None, str]] = {
     "unknown field": (
         {"imgae": [ops.Resize(8)]}, None,
-        "pipeline 'imgae' has no field (did you mean image?); name one with Pipe(field, ops); there are: image",
+        "pipeline 'imgae' has no field (did you mean image?); name one with Pipe(field, ops); there are",
     ),
     "unknown field left out": ({"imgae": None}, None, "pipeline 'imgae' has no field"),
     "pipe of an unknown field": (
