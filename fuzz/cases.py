@@ -69,6 +69,8 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "beton.many": ("beton", ".beton", {"shard_samples": 2}),
     "tfrecord.many": ("tfrecord", ".tfrecord", {"shard_samples": 2}),
 }
+# Those that scan a file and remember what they found in NAME.bpindex.
+INDEXED = ("csv", "json", "lmdb", "msgpack", "recordio", "tfrecord", "webdataset")
 
 
 @dataclasses.dataclass
@@ -90,7 +92,8 @@ def names() -> list[str]:
     """All cases."""
     written = [name for name, one in all_formats().items() if one.writer is not None]
     golden = sorted(f"golden-{path.name}" for path in GOLDEN.iterdir() if path.is_dir())
-    return [*sorted([*written, *READ_ONLY, "lst"]), *VARIANTS, *golden]
+    indexed = [f"{name}.index" for name in INDEXED]
+    return [*sorted([*written, *READ_ONLY, "lst"]), *VARIANTS, *indexed, *golden]
 
 
 def make(name: str, folder: Path) -> list[Case]:
@@ -99,8 +102,10 @@ def make(name: str, folder: Path) -> list[Case]:
     with contextlib.suppress(bp.MissingLibraryError):
         if name.startswith("golden-"):
             return golden(name.removeprefix("golden-"), folder)
-        format, suffix, options = VARIANTS.get(name, (name, None, {}))
+        format, suffix, options = VARIANTS.get(name, (name.removesuffix(".index"), None, {}))
         path = make_seed(format, folder, suffix, **options)
+        if name.endswith(".index"):
+            bp.open(path, format=format, index="write").close()
         return [Case(name, None if "shard_samples" in options else format, path, folder)]
     return []
 

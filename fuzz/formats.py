@@ -104,7 +104,10 @@ class Run:
         self.folder = folder / name
         self.log = folder / f"{name}.log"
         self.sets = cases.make(name, self.folder)
-        self.whole = {path: path.read_bytes() for one in self.sets for path in one.files()}
+        self.files = [one.files() for one in self.sets]
+        self.whole = {path: path.read_bytes() for files in self.files for path in files}
+        # An index is used only as long as the file that it was made of is the same.
+        self.times = {path: path.stat().st_mtime_ns for path in self.whole}
         self._shared = mmap.mmap(-1, COUNTS.size)
         self.at, self.findings = 0, 0
         self.alike: dict[str, int] = {}
@@ -118,17 +121,25 @@ class Run:
     def damage(self, number: int) -> tuple[cases.Case, Path, random.Random]:
         """Damage one file; the same number damages the same file in the same way."""
         rng = random.Random(f"{self.name} {self.seed} {number}")
-        one = rng.choice(self.sets)
-        path = rng.choice(one.files())
-        if rng.random() < 0.5 and one.path in self.whole:
+        which = rng.randrange(len(self.sets))
+        one, path = self.sets[which], rng.choice(self.files[which])
+        if rng.random() < 0.5 and one.path in self.whole and not self.name.endswith(".index"):
             path = one.path
         path.write_bytes(mutate(self.whole[path], rng, path.name))
         return one, path, rng
 
+    def mend(self, path: Path) -> None:
+        path.write_bytes(self.whole[path])
+        os.utime(path, ns=(self.times[path],) * 2)
+
     def restore(self) -> None:
+        """Everything as it was, and nothing else."""
+        for one in self.sets:
+            for extra in set(one.files()) - self.whole.keys():
+                extra.unlink()
         for path, data in self.whole.items():
             if not path.exists() or path.read_bytes() != data:
-                path.write_bytes(data)
+                self.mend(path)
 
     # -- in the child ----------------------------------------------------------------------------------
 
@@ -162,9 +173,9 @@ class Run:
                 found += self.found(number, type(error).__name__, _place(error), traceback.format_exc())
             for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
                 signal.setitimer(timer, 0)
-            path.write_bytes(self.whole[path])
-            for extra in set(one.files()) - self.whole.keys():
-                extra.unlink()
+            self.mend(path)
+            if number % 100 == 99:
+                self.restore()
             if time.monotonic() > until or found >= MOST:
                 break
         self._shared[:] = COUNTS.pack(number + 1, wrong, found)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import random
 import zipfile
 from typing import Any
+
+from batchplant import _native
 
 NUMBERS = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
 ODD: tuple[Any, ...] = (
@@ -66,12 +69,39 @@ def _inside(data: bytes, rng: random.Random, name: str) -> bytes | None:
             return zstandard.ZstdCompressor(1).compress(mutate(whole, rng, name.removesuffix(".zst")))
         if data[:4] == b"PK\3\4":
             return _zip(data, rng)
+        if data[:8] == b"BPIDX1\n\0":
+            return _index(data, rng)
+        if data[:8] == b"BPCRC2\n\0":
+            damaged = mutate_bytes(data[:-4], rng)
+            return damaged + _native.crc32c(damaged).to_bytes(4, "little")
         if data.lstrip()[:1] in (b"{", b"["):
             return _json(data, rng)
     # It does not hold what its first bytes promise.
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, RecursionError, NotImplementedError):
         pass
     return None
+
+
+def _index(data: bytes, rng: random.Random) -> bytes:
+    """Other numbers in it, and checksums that fit them."""
+    size = int.from_bytes(data[8:12], "little")
+    header, first = json.loads(data[16 : 16 + size]), -(-(16 + size) // 64) * 64
+    arrays = bytearray(data[first:])
+    if rng.random() < 0.5:
+        one = rng.choice(list(header["arrays"].values()))
+        width, start = int(one["dtype"][2:]), one["start"]
+        end = start + width * math.prod(one["shape"])
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            at = rng.randrange(start, max(end, start + 1), width)
+            number = (rng.choice(NUMBERS) + rng.choice((-1, 0, 1, 7))) % (1 << 8 * width)
+            arrays[at : at + width] = number.to_bytes(width, "little")
+        one["crc"] = _native.crc32c(bytes(arrays[start:end]))
+    else:
+        part = rng.choice(("facts", "arrays"))
+        header[part] = _other(header[part], rng)
+    text = json.dumps(header).encode()
+    head = data[:8] + len(text).to_bytes(4, "little") + _native.crc32c(text).to_bytes(4, "little") + text
+    return head + bytes(-len(head) % 64) + bytes(arrays)
 
 
 def _zip(data: bytes, rng: random.Random) -> bytes:

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import batchplant as bp
-from batchplant import storage
+from batchplant import _native, storage
 from batchplant.registry import all_formats
 
 HALF = "\ud800"
@@ -261,6 +261,42 @@ def test_a_list_line_without_a_tab(tmp_path):
     (tmp_path / "a.lst").write_text("0\t1.0\ta.jpg\nno tab here\n")
     with pytest.raises(bp.DamagedError, match="line 2"):
         bp.open(tmp_path / "a.lst")
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    ["csv", "jsonl", "jsonl.gz", "msgpack", "msgpack.gz", "tfrecord", "tfrecord.gz", "rec", "tar", "tar.gz"],
+)
+def test_a_side_car_that_lies_is_made_anew(suffix, tmp_path):
+    """Its checksums fit; but what a scan would say is missing, or of another kind."""
+    path = tmp_path / f"a.{suffix}"
+    with bp.create(path, {"n": bp.Int(), "t": bp.Text()}) as out:
+        for number in range(3):
+            out.append({"n": number, "t": "x"})
+    bp.open(path, index="write").close()
+    place = tmp_path / f"a.{suffix}.bpindex"
+    data = place.read_bytes()
+    size = int.from_bytes(data[8:12], "little")
+    header, arrays = json.loads(data[16 : 16 + size]), data[-(-(16 + size) // 64) * 64 :]
+
+    def lie(part, name, value):
+        made = json.loads(json.dumps(header))
+        if value is None:
+            del made[part][name]
+        else:
+            made[part][name] = value
+        text = json.dumps(made).encode()
+        head = data[:8] + len(text).to_bytes(4, "little") + _native.crc32c(text).to_bytes(4, "little") + text
+        place.write_bytes(head + bytes(-len(head) % 64) + arrays)
+
+    for part in ("facts", "arrays"):
+        for name in header[part]:
+            for value in (None,) if part == "arrays" else (None, {}, [{}], -1, "x", 10**30):
+                lie(part, name, value)
+                # What it cannot know is a lie is one of our errors.
+                with contextlib.suppress(bp.BatchplantError), bp.open(path) as reader:
+                    assert [len(one) for one in reader.read(range(len(reader))).values()]
+                    list(reader.verify())
 
 
 # --- names that lead elsewhere ------------------------------------------------------------------------

@@ -125,7 +125,7 @@ class TextReader(Reader):
         self._accept(found)
         self._inferred(found.facts)
         points = {"points": "u1"} if "points" in found.arrays else {}
-        return found.has(starts="i8", bad="i8", **points) and 0 <= int(found.facts["size"]) < 2**62
+        return found.has(starts="i8", bad="i8", **points) and found.size >= 0
 
     def _bad_row(self, number: int) -> DamagedError:
         offset, line, column, reason, extra = self._bad[number].tolist()

@@ -73,9 +73,7 @@ class MsgpackReader(RecordReader):
     def _makes_sense(self, found: index_of.Index) -> bool:
         """Whether a side-car says what a scan says."""
         points = {"points": "u1"} if self._gzip else {}
-        return found.has(offsets="i8", **points) and 0 <= found.arrays["offsets"][-1] <= int(
-            found.facts["size"]
-        )
+        return found.has(offsets="i8", **points) and 0 <= found.arrays["offsets"][-1] <= found.size
 
     def _choose(self, given: Schema | None) -> None:
         """The schema: as given, or as it was written, or inferred."""

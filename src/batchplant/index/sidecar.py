@@ -37,6 +37,8 @@ import numpy.typing as npt
 
 from .. import _native
 from ..columns import U8, as_bytes
+from ..errors import BatchplantError
+from ..schema import MOST_BYTES
 from ..storage import NOTE_ERRORS, Source, is_remote, open_regular, parse_object, sync
 from .progress import check_stop
 
@@ -75,6 +77,21 @@ class Index:
         self.place = place
         self.built = False
 
+    @property
+    def size(self) -> int:
+        """The fact ``size``, how many bytes were scanned; ValueError where it is no such number."""
+        size = self.facts["size"]
+        if type(size) is not int or not 0 <= size < MOST_BYTES:
+            raise ValueError(f"a size of {size!r}")
+        return size
+
+    def has(self, **dtypes: str) -> bool:
+        """Whether it has these arrays, with one axis and of these dtypes; KeyError where one is missing."""
+        return all(
+            self.arrays[name].ndim == 1 and self.arrays[name].dtype.str[1:] == dtype
+            for name, dtype in dtypes.items()
+        )
+
 
 class SideCar:
     """What a side-car must agree with to be used: the file, and the scanner with its version."""
@@ -93,7 +110,7 @@ class SideCar:
     def read(self, place: Path) -> Index | None:
         """The index at a place; None unless it is there, whole, of this kind, and fresh."""
         # Whatever the bytes are, they are no reason to fail: the index is made anew.
-        with contextlib.suppress(OSError, *NOTE_ERRORS):
+        with contextlib.suppress(OSError, BatchplantError, *NOTE_ERRORS):
             header, start, data = _open(place)
             if (header["kind"], header["version"]) != (self.kind, self.version):
                 return None

@@ -202,7 +202,7 @@ class Findings:
         arrays, facts = index.arrays, index.facts
         self.starts, self.sizes = arrays["starts"], arrays["sizes"]
         self.points = arrays.get("points")
-        self.compression, self.size = str(facts["compression"]), int(facts["size"])
+        self.compression, self.size = str(facts["compression"]), index.size
         self.examples = int(facts["examples"])
         found = facts["features"]
         self.seen = None if found is None else [_seen(*one) for one in found]
@@ -212,7 +212,7 @@ class Findings:
             if isinstance(field, Image):
                 self.images[str(name)] = field
         good = self.starts.dtype == self.sizes.dtype == np.int64 and self.starts.shape == self.sizes.shape
-        if not good or self.starts.ndim != 1 or self.size < 0:
+        if not good or self.starts.ndim != 1:
             raise ValueError("the arrays do not fit together")
 
 

@@ -226,6 +226,10 @@ def _makes_sense(found: index.Index) -> bool:
     """Whether the parts of an index fit together, so that no row leads outside of them."""
     arrays, facts = found.arrays, found.facts
     keys, members_ = arrays["key_offsets"], arrays["extension_offsets"]
+    for one in (facts["key"], *(facts["kinds"][name] for name in facts["extensions"])):
+        field_from_json(one)
+    if facts["note"] is not None:
+        Note.from_json(facts["note"])
     return (
         all(arrays[name].ndim == 1 and arrays[name].dtype == np.int64 for name in scan.ARRAYS[1:])
         and len(keys) == len(arrays["firsts"]) + 1
@@ -233,6 +237,7 @@ def _makes_sense(found: index.Index) -> bool:
         and bool((keys[[0, -1]] == [0, len(arrays["keys"])]).all() and (np.diff(keys) >= 0).all())
         and bool((members_[[0, -1]] == [0, len(arrays["rows"])]).all() and (np.diff(members_) >= 0).all())
         and len(arrays["rows"]) == len(arrays["starts"]) == len(arrays["sizes"])
+        and ("size" not in facts or found.size >= 0)
     )
 
 
