@@ -1,7 +1,7 @@
 """ZIP files: members used in place or unpacked within bounds, and archives that are written as data comes.
 
 The directory is parsed by Python's zipfile. What it says is checked against the file before it is followed,
-and a member is never unpacked to more than deflate could have packed.
+and a member is never unpacked to more than the limit allows.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from . import limits
 from .columns import U8
 from .errors import BatchplantError, DamagedError, Problem
 from .storage import Source, Spool
 
-# Deflate cannot shrink more than this; a member that claims so is lying.
-DEFLATE_MOST = 1100
 ZIP_ERRORS = (
     zipfile.BadZipFile, NotImplementedError, struct.error, zlib.error, ValueError, EOFError, OverflowError,
     RuntimeError, OSError, IndexError,
@@ -107,8 +106,10 @@ class ZipMembers:
             return data
         if member.compress_type != zipfile.ZIP_DEFLATED:
             raise DamagedError(f"member {name} is compressed in an unknown way", offset=start)
-        if member.file_size > DEFLATE_MOST * member.compress_size + 1024:
-            raise DamagedError(f"member {name} claims {member.file_size} bytes", offset=start)
+        try:
+            limits.check(f"member {name}", member.file_size, member.compress_size)
+        except DamagedError as error:
+            raise error.at(offset=start) from None
         try:
             # A bound of 0 would be none.
             unpacked = zlib.decompressobj(-15).decompress(data.data, max(1, member.file_size))

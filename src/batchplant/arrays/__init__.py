@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import regions
 from .grid import Grid, Index, Place
 from .layout import NOTE, Note
-from .reader import GridReader
+from .reader import GridReader, Grids, each_grid
 from .store import Blob, FolderStore, Store, good_name, open_store, zip_top
 from .writer import GridWriter, Part, Style
 
@@ -16,12 +16,14 @@ __all__ = [
     "Grid",
     "GridReader",
     "GridWriter",
+    "Grids",
     "Index",
     "Note",
     "Part",
     "Place",
     "Store",
     "Style",
+    "each_grid",
     "good_name",
     "open_store",
     "regions",

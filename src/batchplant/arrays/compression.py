@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import limits
 from ..errors import DamagedError, MissingLibraryError, OptionError
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -38,10 +39,22 @@ def numcodecs() -> Any:
     return found
 
 
+class _TooMuchError(ValueError):
+    """More than was asked for."""
+
+
 def unpack(kind: str, data: Any, most: int) -> Any:
-    """At most ``most`` bytes out of these; DamagedError for more, and for what is no such data."""
+    """At most ``most`` bytes out of these; DamagedError for more, and for what is no such data.
+
+    0: as many as the limit allows.
+    """
+    limit = limits.allowed(len(data))
     try:
-        return _UNPACK[kind](data, most)
+        return _UNPACK[kind](data, min(most or limit, limit))
+    except _TooMuchError as error:
+        if not 0 < most <= limit:
+            raise DamagedError(limits.too_large("the chunk", None, len(data))) from None
+        raise DamagedError(f"the chunk is damaged ({kind}): {error}") from None
     # numcodecs raises RuntimeError, and others for strange arguments.
     except (ValueError, RuntimeError, TypeError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         raise DamagedError(f"the chunk is damaged ({kind}): {error}") from None
@@ -56,7 +69,7 @@ def _stream(make: Callable[[], Any], data: Any, most: int) -> bytes:
         part = stream.decompress(data, left + 1)
         left -= len(part)
         if left < 0:
-            raise ValueError(f"it holds more than the {most} bytes of its chunk")
+            raise _TooMuchError(f"it holds more than the {most} bytes of its chunk")
         if not stream.eof:
             raise ValueError("it is cut short")
         parts.append(part)
@@ -78,7 +91,7 @@ def _zstd(data: Any, most: int) -> Any:
     at = 5 + (1 - single) + (0, 1, 2, 4)[flags & 3]
     size = int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
     if size > most:
-        raise ValueError(f"it claims {size} bytes, and its chunk has {most}")
+        raise _TooMuchError(f"it claims {size} bytes, and its chunk has {most}")
     return numcodecs().zstd.decompress(data) if size else b""
 
 
@@ -87,15 +100,19 @@ def _blosc(data: Any, most: int) -> Any:
     size, packed = (int.from_bytes(head[at : at + 4], "little") for at in (4, 12))
     if len(head) < BLOSC_HEADER or packed != len(data):
         raise ValueError(f"{len(data)} bytes, and its header says {packed}")
-    if size > most or not head[3]:
-        raise ValueError(f"it claims {size} bytes, and its chunk has {most}")
+    if not head[3]:
+        raise ValueError("it has values of no size")
+    if size > most:
+        raise _TooMuchError(f"it claims {size} bytes, and its chunk has {most}")
     return numcodecs().blosc.decompress(data) if size else b""
 
 
 def _lz4(data: Any, most: int) -> Any:
     size = int.from_bytes(bytes(data[:4]), "little")
-    if len(data) < 5 or size > most:
-        raise ValueError(f"it claims {size} bytes, and its chunk has {most}")
+    if len(data) < 5:
+        raise ValueError("it is cut short")
+    if size > most:
+        raise _TooMuchError(f"it claims {size} bytes, and its chunk has {most}")
     return numcodecs().lz4.decompress(data)
 
 

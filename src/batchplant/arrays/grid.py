@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .. import _native
+from .. import _native, limits
 from ..chunks import ChunkCache
 from ..codecs import npy
 from ..columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
@@ -101,6 +101,26 @@ class Grid:
         """Whether a chunk holds rows one after another, nothing between."""
         return self.chunks[1:] == self.row and not self.dtype.hasobject
 
+    @functools.cached_property
+    def _stored(self) -> int | None:
+        """The bytes of all chunks; asked for only where something large is claimed."""
+        return self.store.size(self.name)
+
+    def check(self, what: str, size: int) -> None:
+        """DamagedError where the array claims more than its stored bytes may unpack to, or fill values be."""
+        if size > limits.max_bytes() and self._stored is not None:
+            try:
+                limits.check(what, size, self._stored)
+            except DamagedError as error:
+                raise error.at(path=self._path) from None
+
+    def as_one(self) -> Grid:
+        """A single value as an array of one."""
+        locate, decode = self.locate, self.decode
+        return dataclasses.replace(
+            self, shape=(1,), chunks=(1,), locate=lambda _: locate(()), decode=lambda data: _one(decode(data))
+        )
+
     # -- chunks ----------------------------------------------------------------------------------------
 
     def chunk(self, cache: ChunkCache, index: Index) -> Any:
@@ -143,6 +163,7 @@ class Grid:
             raise DamagedError(message, path=self._path)
         value = self.fill()
         if self.dtype.hasobject:
+            self.check("a chunk", 8 * self.chunks[0])
             return Ragged.from_cells([value] * self.chunks[0])
         return np.broadcast_to(np.asarray(value, dtype=self.dtype), self.chunks)
 
@@ -276,6 +297,7 @@ class Grid:
             raise DamagedError(
                 f"chunks of {self.chunks} do not hold whole rows of {self.row}", path=self._path
             )
+        self.check("a cell", int(counts.max(initial=0)) * self.width)
         offsets = starts_of(counts)
         out = np.empty(int(offsets[-1]) * self.width, dtype=np.uint8)
         size = self.chunks[0]
@@ -334,6 +356,10 @@ def _groups(numbers: I64) -> Iterator[tuple[int, I64]]:
     borders = np.flatnonzero(np.diff(ordered)) + 1
     for part in np.split(order, borders):
         yield int(numbers[part[0]]), part
+
+
+def _one(found: Any) -> Any:
+    return found if isinstance(found, Ragged) else found.reshape(1)
 
 
 def _size(found: Any) -> int:

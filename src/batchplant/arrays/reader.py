@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,16 @@ from ..chunks import ChunkCache
 from ..codecs import npy
 from ..codecs.infer import infer_image
 from ..columns import I64, Column, Columns, Ragged, Spans, as_bytes, starts_of
-from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
+from ..errors import (
+    BatchplantError,
+    DamagedError,
+    FieldNameError,
+    OptionError,
+    Problem,
+    SchemaError,
+    UnsafeError,
+    no_such,
+)
 from ..reader import Reader
 from ..schema import Bytes, Field, Schema, Text
 from .grid import Grid
@@ -21,6 +31,22 @@ from .store import Store, open_store
 # The field of an array that stands alone.
 PLAIN = "data"
 LOOKED_AT = 16
+
+
+# Every array by its path (the top itself: an empty path), or why it is not read.
+Grids = Mapping[str, Grid | BatchplantError]
+
+
+def each_grid(make: Callable[[str, Any], Grid], documents: Mapping[str, Any]) -> Grids:
+    """The arrays of these documents. What is wrong with one is said to who asks for it."""
+    found: dict[str, Grid | BatchplantError] = {}
+    for name, document in documents.items():
+        try:
+            found[name] = make(name, document)
+        except BatchplantError as error:
+            # Its traceback would keep alive what it leads to.
+            found[name] = error.with_traceback(None)
+    return found
 
 
 class GridReader(Reader):
@@ -40,6 +66,7 @@ class GridReader(Reader):
         if missing not in ("auto", "fill", "error"):
             raise OptionError(f"missing is auto, fill or error, not {missing!r}")
         self.path = path
+        self._left_out: dict[str, str] = {}
         self._cache = ChunkCache(cache)
         self.store = open_store(path, self.roots)
         try:
@@ -48,6 +75,12 @@ class GridReader(Reader):
             wanted = None if fields is None else list(fields)
             self.note = None if note is None else Note.from_json(note)
             self._open_plain(wanted) if self.note is None else self._open_noted(self.note, wanted)
+            for (name, _), grid in self.parts.items():
+                try:
+                    grid.check("a row", grid.width)
+                    grid.check(f"an array of {grid.shape[0]:,} rows", grid.shape[0])
+                except DamagedError as error:
+                    raise error.at(field=name) from None
         except BatchplantError as error:
             self.store.close()
             raise error.at(path=path) from None
@@ -60,8 +93,8 @@ class GridReader(Reader):
 
     # -- what a format implements ----------------------------------------------------------------------
 
-    def _find(self, store: Store) -> tuple[dict[str, Grid], dict[str, Any]]:
-        """Every array by its path (the top itself: an empty path), and the attributes of the top."""
+    def _find(self, store: Store) -> tuple[Grids, dict[str, Any]]:
+        """Every array, and the attributes of the top."""
         raise NotImplementedError
 
     def _differing(self) -> Iterator[Problem]:
@@ -79,7 +112,7 @@ class GridReader(Reader):
                 path = f"{note.paths[name]}/{part}" if part else note.paths[name]
                 if path not in self._grids:
                     raise DamagedError(f"there is no array {path}", field=name)
-                grid = self._as_noted(self._grids[path], dtype, row)
+                grid = self._as_noted(self._grid(path, name), dtype, row)
                 if (grid.dtype, grid.row) != (dtype, row):
                     message = f"{path} has rows of {grid.dtype} {grid.row}, and {dtype} {row} are needed"
                     raise DamagedError(message, field=name)
@@ -91,30 +124,55 @@ class GridReader(Reader):
                         )
                 self.parts[name, part] = grid
 
+    def _grid(self, path: str, name: str) -> Grid:
+        grid = self._grids[path]
+        if not isinstance(grid, Grid):
+            raise copy.copy(grid).at(field=name)
+        return grid
+
     def _as_noted(self, grid: Grid, dtype: np.dtype[Any], row: tuple[int, ...]) -> Grid:
         """The array with this dtype and row, where the format has to store it as another."""
         return grid
 
     def _open_plain(self, wanted: Sequence[str] | None) -> None:
         named: dict[str, Grid] = {}
-        for path, grid in self._grids.items():
-            name = path.replace("/", ".") or PLAIN
-            if grid.shape and (wanted is None or name in wanted):
-                if name in named:
-                    raise SchemaError(f"two arrays are called {name}")
-                named[name] = grid
+        fields: dict[str, Field] = {}
+        singles: set[str] = set()
+        paths = {path: path.replace("/", ".") or PLAIN for path in self._grids}
+        for path, name in paths.items():
+            if wanted is not None and name not in wanted:
+                continue
+            if name in named:
+                raise SchemaError(f"two arrays are called {name}")
+            try:
+                grid = self._grid(path, name)
+                singles |= set() if grid.shape else {name}
+                named[name] = grid if grid.shape else grid.as_one()
+                fields[name] = self._field_of(name, named[name])
+            except (SchemaError, UnsafeError) as error:
+                # One that is not read takes nothing away from the others.
+                if wanted is not None or len(paths) == 1:
+                    raise
+                named.pop(name, None)
+                self._left_out[name] = error.message
+        # A single value is no column, unless there are only such.
+        for name in singles & set(named) if wanted is None and set(named) - singles else ():
+            del named[name], fields[name]
+            self._left_out[name] = "a single value has no samples"
         for name in wanted or ():
             if name not in named:
-                raise SchemaError(f"there is no array {name!r}; there are: {', '.join(self._grids)}")
+                raise FieldNameError(no_such("array", name, paths.values()))
         if not named:
-            raise DamagedError("there are no arrays in it")
+            said = "; ".join(f"{name}: {why}" for name, why in list(self._left_out.items())[:5])
+            raise (SchemaError if said else DamagedError)(
+                f"there are no arrays in it{': ' * bool(said)}{said}"
+            )
         if len({grid.shape[0] for grid in named.values()}) > 1:
             said = ", ".join(f"{name} {grid.shape[0]}" for name, grid in named.items())
             raise SchemaError(f"the arrays differ in length ({said}); choose equal ones with fields=[…]")
-        fields = {name: self._field_of(name, named[name]) for name in (wanted or named)}
-        self.schema = Schema(fields)
+        self.schema = Schema({name: fields[name] for name in (wanted or named)})
         self.length = next(iter(named.values())).shape[0]
-        self.parts = {(name, ""): named[name] for name in fields}
+        self.parts = {(name, ""): named[name] for name in self.schema}
 
     def _field_of(self, name: str, grid: Grid) -> Field:
         try:
@@ -211,11 +269,14 @@ class GridReader(Reader):
         return (self._runs(name, rows)[0] if (name, OFFSETS) in self.parts else rows) // grid.chunks[0]
 
     def facts(self) -> dict[str, Any]:
-        return {
+        found = {
             f"chunks of {name}{'/' if part else ''}{part}": grid.said()
             for (name, part), grid in self.parts.items()
             if part in ("", VALUES)
         }
+        if self._left_out:
+            found["left out"] = "; ".join(f"{name}: {why}" for name, why in self._left_out.items())
+        return found
 
     def own_checks(self) -> tuple[str, ...]:
         kept = [one for grid in self.parts.values() for one in grid.own_checks()]

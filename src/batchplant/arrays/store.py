@@ -51,6 +51,10 @@ class Store:
         """The folders right below a name, sorted."""
         raise NotImplementedError
 
+    def size(self, name: str) -> int | None:
+        """The bytes that are stored below a name; None where it would take too long to say."""
+        return None
+
     def full(self, name: str) -> str:
         """What an error calls it."""
         return f"{self.path.rstrip('/')}/{name}" if name else self.path
@@ -96,6 +100,11 @@ class FolderStore(Store):
                 return sorted(one.name for one in entries if one.is_dir() and not one.name.startswith("."))
         except OSError:
             return []
+
+    def size(self, name: str) -> int:
+        places = (os.path.join(top, one) for top, _, names in os.walk(self.full(name)) for one in names)
+        # A link that leads nowhere holds nothing.
+        return sum(os.path.getsize(one) for one in places if os.path.isfile(one))
 
 
 class ZipStore(Store):
@@ -143,6 +152,11 @@ class ZipStore(Store):
 
     def children(self, name: str) -> list[str]:
         return sorted(self._folders.get(name, ()))
+
+    def size(self, name: str) -> int:
+        below = f"{self._top}{name}/" if name else self._top
+        infos = self._members.infos
+        return sum(one.compress_size for other, one in infos.items() if other.startswith(below))
 
     def close(self) -> None:
         self._source.close()

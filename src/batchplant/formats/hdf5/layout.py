@@ -17,6 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ... import limits
 from ...chunks import ChunkCache
 from ...columns import I64
 from ...errors import BatchplantError, DamagedError, MissingLibraryError, OptionError, SchemaError
@@ -80,6 +81,7 @@ class Table:
         if self.chunk is None or not width:
             if self.dims[0] > stored.EMPTY_MOST:
                 raise DamagedError(f"{self.dims[0]} samples are said to be there, and no bytes")
+            limits.check("a row", width)
             one = np.frombuffer(self.fill * math.prod(self.dims[1:]), dtype=np.uint8)
             return stored.Given(source, np.broadcast_to(one, (self.dims[0], width)))
         known = {

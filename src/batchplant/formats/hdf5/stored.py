@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ... import _native
+from ... import _native, limits
 from ...chunks import ChunkCache
 from ...columns import I64, U8
 from ...errors import DamagedError
@@ -25,9 +25,6 @@ from ...storage import Source
 
 SHUFFLE, FLETCHER, DEFLATE = 2, 3, 1
 OURS = {SHUFFLE, FLETCHER, DEFLATE}
-# Deflate cannot shrink more than this. Of other filters we trust as much, and this many bytes.
-SHRINKS_MOST = 1100
-TRUSTED = 64 << 20
 # More samples than this have to take some room in the file.
 EMPTY_MOST = 1_000_000
 # Files in memory need names of their own.
@@ -118,10 +115,12 @@ class Chunks(Stored):
         if bad is not None:
             raise DamagedError("a chunk lies outside of the file", offset=int(self.places[bad]))
         if self.filters:
-            least = int(self.sizes.min()) if len(self.sizes) else 0
-            lies = self.bytes > SHRINKS_MOST * int(self.sizes.max(initial=0)) + TRUSTED
+            least, lies = int(self.sizes.min()) if len(self.sizes) else 0, False
+            limits.check("a chunk", self.bytes, int(self.sizes.max(initial=0)))
         else:
             least, lies = self.bytes, bool((self.sizes != self.bytes).any())
+        # What no chunk backs is fill values.
+        limits.check("a row", self.width, int(self.sizes.sum()))
         stored = self.chunk * len(np.unique(self.numbers // max(1, self._across)))
         if (np.diff(self.numbers) <= 0).any():
             raise DamagedError("two chunks are said to be one")

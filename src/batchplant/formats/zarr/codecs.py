@@ -27,9 +27,12 @@ FILTERS = {
     "shuffle", "delta", "fixedscaleoffset", "quantize", "bitround", "astype", "packbits", "crc32", "crc32c",
     "adler32", "fletcher32", "jenkins_lookup3",
 }  # fmt: skip
+# Filters behind which values have another dtype: what their settings call the one before and the one behind.
+RETYPED = {
+    "delta": ("dtype", "astype"), "fixedscaleoffset": ("dtype", "astype"), "quantize": ("dtype", "astype"),
+    "astype": ("decode_dtype", "encode_dtype"),
+}  # fmt: skip
 STRINGS = {"vlen-utf8": "VLenUTF8", "vlen-bytes": "VLenBytes"}
-# Text of any length: what its chunk unpacks to is not known, so it is bounded by what there is.
-TEXT_MOST, TEXT_RATIO = 64 << 20, 1100
 ABSENT = 2**64 - 1
 SHARDS_KNOWN = 256
 
@@ -62,7 +65,7 @@ def _step(kind: str, config: dict[str, Any], most: int) -> Step:
 
 
 def _unpack(kind: str, most: int, data: Any) -> Any:
-    return unpack(kind, data, most or max(TEXT_MOST, TEXT_RATIO * len(data)))
+    return unpack(kind, data, most)
 
 
 def _without_crc(data: Any) -> Any:
@@ -144,6 +147,8 @@ def chain_v3(codecs: Sequence[Any], dtype: np.dtype[Any], chunks: tuple[int, ...
         steps.append(_without_crc if kind == "crc32c" else _step(bare, config, most))
     turned = list(range(len(chunks)))
     filters: list[Step] = []
+    # What the values are behind each filter, and how many of them there are.
+    packed, count = dtype, math.prod(chunks)
     for kind, config in named[:at]:
         if kind == "transpose" and not filters:
             order = list(config["order"])
@@ -151,17 +156,25 @@ def chain_v3(codecs: Sequence[Any], dtype: np.dtype[Any], chunks: tuple[int, ...
                 raise DamagedError(f"the axes {order}")
             turned = [turned[axis] for axis in order]
         elif kind.startswith("numcodecs."):
-            filters.insert(0, _step(kind.removeprefix("numcodecs."), config, most))
+            bare = kind.removeprefix("numcodecs.")
+            if bare in RETYPED:
+                mine, theirs = RETYPED[bare]
+                config = {**config, mine: config.get(mine) or packed.str}
+                packed = np.dtype(config.get(theirs) or packed)
+            filters.insert(0, _step(bare, config, most))
+            if bare == "packbits":
+                packed, count = np.dtype(np.uint8), 1 + -(-count // 8)
         else:
             raise SchemaError(f"the codec {kind!r} is not read")
     if kinds[at] == "bytes":
-        stored = dtype.newbyteorder(">" if named[at][1].get("endian") == "big" else "<")
-        steps.append(functools.partial(_array, stored, chunks, "C", turned))
+        stored = packed.newbyteorder(">" if named[at][1].get("endian") == "big" else "<")
+        last = functools.partial(_array, dtype if filters else stored, chunks, "C", turned)
+        if filters:
+            steps += [functools.partial(_array, stored, (count,), "C", (0,)), *filters]
+        steps.append(last)
     else:
         stored = dtype
         steps.append(functools.partial(_texts, kinds[at], math.prod(chunks)))
-    if filters:
-        steps += [*filters, functools.partial(np.reshape, shape=chunks)]
     plain = len(steps) == 1 and turned == sorted(turned) and stored.isnative and not dtype.hasobject
     said = " + ".join(kind for kind in kinds if kind != "bytes") or "none"
     return Chain(functools.partial(_run, steps), plain, said)
