@@ -452,6 +452,18 @@ keep(
         tf.image.convert_image_dtype(base, tf.int16),
     ],
 )
+# Sounds.
+tones = np.sin(np.arange(1000, dtype=np.float32).reshape(500, 2) / np.float32(7)) * np.float32(1.25)
+keep("wav", tf.audio.encode_wav(tones, 16000))
+keep(
+    "wav halves",
+    tf.audio.encode_wav((np.arange(-9, 9, dtype=np.float32).reshape(-1, 1) / np.float32(65536)), 8000),
+)
+for wanted in ((-1, -1), (1, 100), (3, 600), (2, 0)):
+    sound = tf.audio.decode_wav(tf.audio.encode_wav(tones, 16000), *wanted)
+    keep(f"sound {wanted}", [sound.audio, sound.sample_rate])
+fails("no wav", lambda: tf.audio.decode_wav(b"hello"))
+
 near = {
     "standard": tf.image.per_image_standardization(small),
     "grayscale": tf.image.rgb_to_grayscale(small),
@@ -459,11 +471,20 @@ near = {
     "contrast": tf.image.adjust_contrast(small, 1.3),
     "crop": tf.io.decode_and_crop_jpeg(files["jpeg"], [10, 20, 12, 16], channels=3),
 }
-for method in ("nearest", "bilinear", "bicubic", "area", "lanczos3", "lanczos5"):
+METHODS = ("nearest", "bilinear", "bicubic", "area", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
+for method in METHODS:
     for size in ((12, 16), (27, 19)):
         for antialias in (False, True):
             near[f"resize {method} {size} {antialias}"] = tf.image.resize(
                 small, size, method=method, antialias=antialias
+            )
+# What is hardest: neighbours that differ by all of the range, and sizes that share nothing.
+board = (np.indices((47, 33)).sum(0) % 2 * 255).astype(np.float32)[:, :, None]
+for method in METHODS:
+    for size in ((100, 13), (9, 91)):
+        for antialias in (False, True):
+            near[f"board {method} {size} {antialias}"] = tf.image.resize(
+                board, size, method=method, antialias=antialias
             )
 near["resize ratio"] = tf.image.resize(small, (10, 10), preserve_aspect_ratio=True)
 near["resize batch"] = tf.image.resize(np.stack([small, small[::-1]]), (10, 11))
@@ -473,5 +494,77 @@ near["resize v1"] = tf.compat.v1.image.resize(
 np.savez_compressed(
     os.path.join(folder, f"{which}.npz"), **{name: np.asarray(value) for name, value in near.items()}
 )
+# Sparse features.
+ints = lambda *values: tf.train.Feature(int64_list=tf.train.Int64List(value=values))  # noqa: E731
+floats = lambda *values: tf.train.Feature(float_list=tf.train.FloatList(value=values))  # noqa: E731
+placed = [
+    tf.train.Example(features=tf.train.Features(feature=one)).SerializeToString()
+    for one in (
+        {"x": ints(7, 1, 3), "y": ints(0, 2, 1), "v": floats(7.0, 1.0, 3.0)},
+        {},
+        {"x": ints(4), "y": ints(0), "v": floats(4.0), "other": ints(5)},
+        {"x": ints(2, 2), "y": ints(1, 0), "v": floats(1.0, 2.0)},
+    )
+]
+places = {
+    "line": tf.io.SparseFeature("x", "v", tf.float32, 10),
+    "plane": tf.io.SparseFeature(["x", "y"], "v", tf.float32, [10, 3]),
+    "sorted": tf.io.SparseFeature(["x", "y"], "v", tf.float32, [10, 3], already_sorted=True),
+    "x": tf.io.VarLenFeature(tf.int64),
+}
+keep("sparse features", tf.io.parse_example(placed, places))
+keep("sparse features of one", [tf.io.parse_single_example(one, places) for one in placed])
+uneven = tf.train.Example(features=tf.train.Features(feature={"x": ints(1), "v": floats(1.0, 2.0)}))
+fails(
+    "uneven indices", lambda: tf.io.parse_single_example(uneven.SerializeToString(), {"line": places["line"]})
+)
+
+# Groups.
+numbers = tf.data.Dataset.range(23)
+by_three = lambda x: x % 3  # noqa: E731
+keep("groups", numbers.group_by_window(by_three, lambda key, part: part.batch(4), window_size=4))
+keep(
+    "groups by size",
+    numbers.group_by_window(
+        lambda x: 10 - x % 3,
+        lambda key, part: part.map(lambda x: (key, x)),
+        window_size_func=lambda key: key - 5,
+    ),
+)
+keep(
+    "groups of pairs",
+    tf.data.Dataset.zip((numbers, numbers.map(lambda x: x * x))).apply(
+        tf.data.experimental.group_by_window(lambda x, y: y % 2, lambda key, part: part.batch(5), 5)
+    ),
+)
+
+# Kept in files.
+described = numbers.map(
+    lambda x: {"x": x, "t": (tf.cast(x, tf.float32) * tf.ones([2, 3]), x > 2), "s": tf.strings.as_string(x)}
+)
+described.save(os.path.join(folder, f"{which}-saved"))
+keep("saved", tf.data.Dataset.load(os.path.join(folder, f"{which}-saved")))
+described.save(
+    os.path.join(folder, f"{which}-packed"), compression="GZIP", shard_func=lambda one: one["x"] % 2
+)
+keep("saved and packed", tf.data.Dataset.load(os.path.join(folder, f"{which}-packed"), compression="GZIP"))
+keep(
+    "saved and reversed",
+    tf.data.Dataset.load(
+        os.path.join(folder, f"{which}-packed"),
+        compression="GZIP",
+        reader_func=lambda parts: parts.flat_map(lambda part: part),
+    ),
+)
+for name, way in (
+    ("cache file", lambda data, place: data.cache(place)),
+    ("snapshot", lambda data, place: data.snapshot(place)),
+):
+    place = os.path.join(folder, f"{which}-{name}")
+    stored = way(numbers.map(lambda x: x * 2).batch(5), place)
+    keep(name, stored)
+    keep(f"{name} again", stored)
+    keep(f"{name} of other elements", way(numbers.map(lambda x: x * 3).batch(6), place))
+
 with open(os.path.join(folder, f"{which}.json"), "w") as file:
     json.dump(results, file, indent=0, sort_keys=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import compat, data, errors, image, io, math, random, sparse, strings, train
+from . import audio, compat, data, errors, image, io, math, random, sparse, strings, train
 from .compat import python_io
 from .math import (
     abs,
@@ -122,6 +122,7 @@ __all__ = [
     "add",
     "argmax",
     "as_dtype",
+    "audio",
     "bool",
     "boolean_mask",
     "broadcast_to",

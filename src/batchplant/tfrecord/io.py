@@ -14,6 +14,13 @@ import numpy as np
 
 from ..errors import NotFoundError, OptionError, SchemaError
 from ..storage import open_source
+from .features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
 from .image import (
     decode_and_crop_jpeg,
     decode_bmp,
@@ -26,15 +33,7 @@ from .image import (
     extract_jpeg_shape,
 )
 from .listing import expand, texts
-from .parsing import (
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    RaggedFeature,
-    VarLenFeature,
-    parse_example,
-    parse_single_example,
-    parse_single_sequence_example,
-)
+from .parsing import parse_example, parse_single_example, parse_single_sequence_example
 from .records import TFRecordOptions, TFRecordWriter
 from .tensor_proto import parse_tensor, serialize_tensor
 from .values import String, Tensor, as_bytes, as_dtype, as_text, strings
@@ -43,6 +42,7 @@ __all__ = [
     "FixedLenFeature",
     "FixedLenSequenceFeature",
     "RaggedFeature",
+    "SparseFeature",
     "TFRecordOptions",
     "TFRecordWriter",
     "VarLenFeature",

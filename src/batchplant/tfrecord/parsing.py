@@ -1,4 +1,4 @@
-"""Features of serialized Examples: what a user says of them, and the arrays that the native parser makes."""
+"""Features of serialized Examples: the arrays that the native parser makes, as a user wants them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ import numpy as np
 from .. import _native
 from ..columns import I64, U8, starts_of
 from ..errors import DecodeError, FieldNameError, OptionError, SchemaError
+from .features import (
+    KINDS,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
 from .values import (
     DType,
     RaggedTensor,
@@ -20,84 +28,14 @@ from .values import (
     Tensor,
     as_bytes,
     as_dtype,
-    int32,
+    int64,
     string,
     strings,
     tensor,
 )
 
-# The native parser's numbers, and what TensorFlow calls such values.
-_KINDS = {"string": 1, "float32": 2, "int64": 3}
+# What TensorFlow calls the kinds of values that the native parser tells.
 _NAMES = ("nothing", "string", "float32", "int64", "several types")
-
-
-class _Feature:
-    dtype: DType
-
-    def _check_dtype(self) -> None:
-        object.__setattr__(self, "dtype", as_dtype(self.dtype))
-        if self.dtype.name not in _KINDS:
-            raise OptionError(f"an Example holds string, int64 and float32, not {self.dtype.name}")
-
-
-@dataclasses.dataclass(frozen=True)
-class FixedLenFeature(_Feature):
-    """A feature that has as many values as the shape says; ``default_value`` stands in for a missing one."""
-
-    shape: Any
-    dtype: Any
-    default_value: Any = None
-
-    def __post_init__(self) -> None:
-        self._check_dtype()
-        object.__setattr__(self, "shape", _shape(self.shape))
-
-
-@dataclasses.dataclass(frozen=True)
-class VarLenFeature(_Feature):
-    """A feature with any number of values; comes as a SparseTensor."""
-
-    dtype: Any
-
-    def __post_init__(self) -> None:
-        self._check_dtype()
-
-
-@dataclasses.dataclass(frozen=True)
-class FixedLenSequenceFeature(_Feature):
-    """A feature with any number of items of one shape."""
-
-    shape: Any
-    dtype: Any
-    allow_missing: bool = False
-    default_value: Any = None
-
-    def __post_init__(self) -> None:
-        self._check_dtype()
-        object.__setattr__(self, "shape", _shape(self.shape))
-
-
-@dataclasses.dataclass(frozen=True)
-class RaggedFeature(_Feature):
-    """A feature with any number of values; comes as a RaggedTensor, of a single Example as an array."""
-
-    dtype: Any
-    value_key: str | None = None
-    partitions: Any = ()
-    row_splits_dtype: Any = int32
-    validate: bool = False
-
-    def __post_init__(self) -> None:
-        self._check_dtype()
-        if self.partitions:
-            raise OptionError("RaggedFeature(partitions=…) is not mirrored")
-
-
-def _shape(shape: Any) -> tuple[int, ...]:
-    given = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-    if any(size is None or size < 0 for size in given):
-        raise OptionError(f"every size of the shape {given} must be known; see FixedLenSequenceFeature")
-    return tuple(int(size) for size in given)
 
 
 @dataclasses.dataclass
@@ -123,12 +61,10 @@ class Records:
         # Sample numbers mean nothing to someone who parses one message.
         self.single = len(serialized) == 1
 
-    def columns(self, wanted: Mapping[str, Any], *, lists: bool = False) -> dict[str, _Column]:
+    def columns(self, wanted: Mapping[Any, Any], *, lists: bool = False) -> dict[Any, _Column]:
         """The columns of these features, by the name that the user gave them."""
         keys = {name: getattr(feature, "value_key", None) or name for name, feature in wanted.items()}
-        wishes = [
-            (keys[name].encode(), lists, _KINDS[feature.dtype.name]) for name, feature in wanted.items()
-        ]
+        wishes = [(keys[name].encode(), lists, KINDS[feature.dtype.name]) for name, feature in wanted.items()]
         unique = list(dict.fromkeys(wishes))
         found, bad, at = _native.example_read(self.data, self.starts, self.sizes, unique)
         if bad >= 0:
@@ -137,13 +73,13 @@ class Records:
             )
         columns = dict(zip(unique, found, strict=True))
         return {
-            name: self._column(name, wanted[name], columns[wish])
+            name: self._column(keys[name], wanted[name], columns[wish])
             for name, wish in zip(wanted, wishes, strict=True)
         }
 
     def _column(self, name: str, feature: Any, column: Any) -> _Column:
         kind, count, steps, runs, floats, ints = column
-        wanted = _KINDS[feature.dtype.name]
+        wanted = KINDS[feature.dtype.name]
         wrong = kind != wanted
         # Most often none is wrong, nor missing.
         if wrong.any() and (wrong := wrong & (kind != 0)).any():
@@ -214,6 +150,26 @@ class Records:
         longest = int(count.max(initial=0))
         return SparseTensor(np.column_stack([rows, places]), column.values, [len(count), longest])
 
+    def merged(self, columns: Mapping[Any, _Column], name: str, feature: SparseFeature) -> SparseTensor:
+        """(records, *sizes), values where the features of the indices say."""
+        values, axes = columns[name, -1], [columns[name, axis] for axis in range(len(feature.keys))]
+        count = np.maximum(values.count, 0)
+        for axis in axes:
+            wrong = np.maximum(axis.count, 0) != count
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                raise SchemaError(
+                    f"{max(int(axis.count[row]), 0)} indices in {axis.name!r} for {int(count[row])} values",
+                    field=name,
+                    sample=self._sample(row),
+                )
+        places = np.column_stack([np.repeat(np.arange(len(count)), count), *(axis.values for axis in axes)])
+        found = values.values
+        if not feature.already_sorted:
+            order = np.lexsort(places.T[::-1])
+            places, found = places[order], found[order]
+        return SparseTensor(places, found, [len(count), *feature.sizes])
+
     def ragged(self, column: _Column, feature: RaggedFeature) -> RaggedTensor:
         splits = starts_of(np.maximum(column.count, 0)).astype(as_dtype(feature.row_splits_dtype).dtype)
         return RaggedTensor(column.values, splits)
@@ -264,15 +220,32 @@ def check_features(features: Any, known: tuple[type[Any], ...]) -> Mapping[str, 
     return features
 
 
-_ALL = (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, RaggedFeature)
+_ALL = (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature)
+
+
+def _apart(wanted: Mapping[str, Any]) -> dict[Any, Any]:
+    """The same with sparse features taken apart: their values (-1), and the indices of each axis."""
+    parts: dict[Any, Any] = {}
+    for name, feature in wanted.items():
+        if isinstance(feature, SparseFeature):
+            parts[name, -1] = RaggedFeature(feature.dtype, feature.value_key)
+            for axis, key in enumerate(feature.keys):
+                parts[name, axis] = RaggedFeature(int64, key)
+        else:
+            parts[name] = feature
+    return parts
 
 
 def _parse(serialized: list[bytes], features: Any) -> dict[str, Any]:
     wanted = check_features(features, _ALL)
     records = Records(serialized)
     parsed: dict[str, Any] = {}
-    for name, column in records.columns(wanted).items():
-        feature = wanted[name]
+    columns = records.columns(_apart(wanted))
+    for name, feature in wanted.items():
+        if isinstance(feature, SparseFeature):
+            parsed[name] = records.merged(columns, name, feature)
+            continue
+        column = columns[name]
         if isinstance(feature, FixedLenFeature):
             parsed[name] = records.fixed(column, feature)
         elif isinstance(feature, FixedLenSequenceFeature):

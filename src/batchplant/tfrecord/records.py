@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -150,6 +150,39 @@ class TFRecordOptions:
             raise OptionError(f"compression_level is -1 to 9, not {self.compression_level}")
 
 
+class Frames:
+    """Records on their way into a file: collected, framed, packed."""
+
+    def __init__(self, write: Callable[[Any], Any], options: TFRecordOptions) -> None:
+        self._write = write
+        self._packer: Any = None
+        if options.compression_type:
+            wanted = options.compression_level, zlib.DEFLATED, _WINDOWS[options.compression_type]
+            self._packer = zlib.compressobj(*wanted)
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        self._held.append(data)
+        self._size += len(data)
+        if self._size >= STEP:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._held:
+            return
+        sizes = np.fromiter(map(len, self._held), dtype=np.int64, count=len(self._held))
+        data = np.frombuffer(b"".join(self._held), dtype=np.uint8)
+        framed = _native.tfrecord_frame(data, starts_of(sizes)[:-1], sizes)
+        self._write(framed if self._packer is None else self._packer.compress(framed))
+        self._held, self._size = [], 0
+
+    def end(self) -> None:
+        self.flush()
+        if self._packer is not None:
+            self._write(self._packer.flush())
+
+
 class TFRecordWriter:
     """Writes records to a file, which appears under its name when the writer is closed."""
 
@@ -158,41 +191,22 @@ class TFRecordWriter:
             options = TFRecordOptions(options)
         self._partial: Partial | None = None
         partial = Partial(as_text(path), overwrite=True)
-        self._file = partial.spool("records")
-        self._packer: Any = None
-        if options.compression_type:
-            wanted = options.compression_level, zlib.DEFLATED, _WINDOWS[options.compression_type]
-            self._packer = zlib.compressobj(*wanted)
-        self._held: list[bytes] = []
-        self._size = 0
+        self._frames = Frames(partial.spool("records").write, options)
         self._partial = partial
 
     def write(self, record: Any) -> None:
         self._check_open()
-        data = as_bytes(record)
-        self._held.append(data)
-        self._size += len(data)
-        if self._size >= STEP:
-            self._frame()
+        self._frames.add(as_bytes(record))
 
     def _check_open(self) -> Partial:
         if self._partial is None:
             raise OptionError("the writer is closed")
         return self._partial
 
-    def _frame(self) -> None:
-        if not self._held:
-            return
-        sizes = np.fromiter(map(len, self._held), dtype=np.int64, count=len(self._held))
-        data = np.frombuffer(b"".join(self._held), dtype=np.uint8)
-        framed = _native.tfrecord_frame(data, starts_of(sizes)[:-1], sizes)
-        self._file.write(framed if self._packer is None else self._packer.compress(framed))
-        self._held, self._size = [], 0
-
     def flush(self) -> None:
         """Hand over what is collected; readers see it when the writer is closed."""
         self._check_open()
-        self._frame()
+        self._frames.flush()
 
     def close(self) -> None:
         """Finish the file and give it its name."""
@@ -200,9 +214,7 @@ class TFRecordWriter:
             return
         partial, self._partial = self._partial, None
         try:
-            self._frame()
-            if self._packer is not None:
-                self._file.write(self._packer.flush())
+            self._frames.end()
             partial.commit("records")
         except BaseException:
             partial.discard()

@@ -12,12 +12,12 @@ from .values import String, Tensor, as_bytes, as_dtype, string, strings
 from .values import tensor as as_tensor
 
 # DataType in TensorFlow's types.proto.
-_CODES = {
+CODES = {
     **{"float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int16": 5, "int8": 6, "string": 7},
     **{"complex64": 8, "int64": 9, "bool": 10, "uint16": 17, "complex128": 18, "float16": 19},
     **{"uint32": 22, "uint64": 23},
 }
-_TYPES = {code: name for name, code in _CODES.items()}
+TYPES = {code: name for name, code in CODES.items()}
 # Fields with values one by one: the packed dtype of fixed sizes, or None for varints.
 _LISTS: dict[int, Any] = {5: "<f4", 6: "<f8", 7: None, 10: None, 11: None, 16: None, 17: None}
 _STRINGS, _CONTENT, _HALVES = 8, 4, 13
@@ -38,7 +38,7 @@ def serialize_tensor(tensor: Any, name: Any = None) -> String:
         content = wire.block(_CONTENT, stored.tobytes())
     else:
         content = b""
-    head = b"\x08" + wire.varint(_CODES[kind.name])
+    head = b"\x08" + wire.varint(CODES[kind.name])
     return String(head + wire.block(2, dims) + content)
 
 
@@ -63,7 +63,7 @@ def parse_tensor(serialized: Any, out_type: Any, name: Any = None) -> Any:
         elif number == _HALVES:
             bits = _numbers(kind, value, data, None)
             values += np.array(bits, dtype=np.uint64).astype(np.uint16).view(np.float16).tolist()
-    found = _TYPES.get(code)
+    found = TYPES.get(code)
     if found is None:
         raise DecodeError(f"a tensor of type {code}, which is not known here")
     if found != wanted.name:

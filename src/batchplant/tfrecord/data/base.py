@@ -17,6 +17,11 @@ INFINITE = -1
 UNKNOWN = -2
 
 
+def call(function: Callable[..., Any], element: Any) -> Any:
+    """The function with the parts of a tuple as its arguments, or with the one value."""
+    return function(*element) if isinstance(element, tuple) else function(element)
+
+
 class DatasetIterator:
     """One pass over a dataset."""
 
@@ -46,6 +51,9 @@ class Base:
         self._size = size
         # Giving out an element costs so little that a thread for it would cost more.
         self._light = light
+
+    # How it was made, see recipe.py.
+    _recipe: Any = None
 
     def __iter__(self) -> DatasetIterator:
         return DatasetIterator(self._make())

@@ -13,18 +13,15 @@ from ...errors import OptionError
 from .. import nest
 from ..listing import list_paths
 from ..seeds import seed_of
-from ..values import String, Tensor, as_text
+from ..values import String, Tensor
 from . import iterate, sources, threads
-from .base import AUTOTUNE, INFINITE, UNKNOWN, Base
+from .base import AUTOTUNE, INFINITE, UNKNOWN, call
+from .recipe import remember
 from .settings import Options
+from .storing import Storing
 
 # Elements that prefetch(AUTOTUNE) keeps ready; they are often large batches.
 PREFETCHED = 2
-
-
-def call(function: Callable[..., Any], element: Any) -> Any:
-    """The function with the parts of a tuple as its arguments, or with the one value."""
-    return function(*element) if isinstance(element, tuple) else function(element)
 
 
 def _positive(value: Any, name: str) -> int:
@@ -41,8 +38,12 @@ def _workers(count: Any) -> int:
     return threads.cpu_count() if int(count) == AUTOTUNE else _positive(count, "num_parallel_calls")
 
 
-class Dataset(Base):
+class Dataset(Storing):
     """Elements that an iterator gives, anew for every pass. Elements are values in dicts and tuples."""
+
+    @staticmethod
+    def _new(make: Callable[[], Iterator[Any]], size: int = UNKNOWN, *, light: bool = False) -> Dataset:
+        return Dataset(make, size, light=light)
 
     # Sources.
 
@@ -243,27 +244,31 @@ class Dataset(Base):
         size = _positive(most, "buffer_size")
         return Dataset(lambda: threads.Prefetch(self._make, size), self._size)
 
-    def cache(self, filename: Any = "") -> Dataset:
-        """Keeps the elements in memory once they were all seen."""
-        if as_text(filename):
-            raise OptionError(
-                "cache(filename) is not mirrored: cache() keeps elements in memory, and "
-                "batchplant.convert makes a file of decoded samples"
-            )
-        kept: list[list[Any]] = []
+    def group_by_window(
+        self,
+        key_func: Callable[..., Any],
+        reduce_func: Callable[[Any, Dataset], Dataset],
+        window_size: Any = None,
+        window_size_func: Callable[[Any], Any] | None = None,
+        name: Any = None,
+    ) -> Dataset:
+        """What ``reduce_func(key, dataset)`` makes of every ``window_size`` elements of one key."""
+        if (window_size is None) == (window_size_func is None):
+            raise OptionError("give window_size or window_size_func")
 
-        def make() -> Iterator[Any]:
-            if kept:
-                yield from kept[0]
-                return
-            seen = []
-            for element in self._make():
-                seen.append(element)
-                yield element
-            if not kept:
-                kept.append(seen)
+        def size_of(key: int) -> int:
+            return int(window_size if window_size_func is None else window_size_func(_number(key)))
 
-        return Dataset(make, self._size)
+        def reduced(key: int, items: list[Any]) -> Iterator[Any]:
+            made = reduce_func(_number(key), Dataset(lambda: iter(items), len(items), light=True))
+            if not isinstance(made, Dataset):
+                raise OptionError(f"reduce_func must return a dataset, not {type(made).__name__}")
+            return made._make()
+
+        def key_of(element: Any) -> int:
+            return int(call(key_func, element))
+
+        return Dataset(lambda: iterate.group(self._make(), key_of, size_of, reduced))
 
     def repeat(self, count: Any = None) -> Dataset:
         times = None if count is None or int(count) < 0 else int(count)
@@ -334,3 +339,12 @@ class Dataset(Base):
         if self._size < 0:
             return self._size
         return self._size // size if drop else -(-self._size // size)
+
+
+def _number(key: int) -> Any:
+    return np.array(key, dtype=np.int64).view(Tensor)
+
+
+# Whatever gives a dataset is remembered by it.
+for _owner in (Dataset, Storing):
+    remember(_owner)

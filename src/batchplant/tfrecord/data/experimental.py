@@ -25,17 +25,22 @@ __all__ = [
     "ThreadingOptions",
     "cardinality",
     "choose_from_datasets",
+    "group_by_window",
     "ignore_errors",
+    "load",
     "map_and_batch",
     "parallel_interleave",
     "sample_from_datasets",
+    "save",
     "shuffle_and_repeat",
+    "snapshot",
     "unbatch",
 ]
 
 OptimizationOptions = Options
 sample_from_datasets = Dataset.sample_from_datasets
 choose_from_datasets = Dataset.choose_from_datasets
+load = Dataset.load
 
 
 class TFRecordWriter:
@@ -53,6 +58,20 @@ class TFRecordWriter:
 def cardinality(dataset: Dataset) -> Tensor:
     found: Tensor = dataset.cardinality()
     return found
+
+
+def save(dataset: Dataset, path: Any, compression: Any = None, shard_func: Any = None) -> None:
+    dataset.save(path, compression, shard_func)
+
+
+def snapshot(path: Any, compression: Any = "AUTO", reader_func: Any = None, shard_func: Any = None) -> Change:
+    return lambda dataset: dataset.snapshot(path, compression, reader_func, shard_func)
+
+
+def group_by_window(
+    key_func: Callable[..., Any], reduce_func: Any, window_size: Any = None, window_size_func: Any = None
+) -> Change:
+    return lambda dataset: dataset.group_by_window(key_func, reduce_func, window_size, window_size_func)
 
 
 def ignore_errors(log_warning: bool = False) -> Change:

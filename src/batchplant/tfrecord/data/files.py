@@ -43,6 +43,7 @@ class _Files(Dataset):
             return iterate.interleave(names(), open_one, cycle, 1)
 
         super().__init__(make, light=True)
+        self._recipe = (type(self).__name__, filenames, read, cycle)
 
 
 class TFRecordDataset(_Files):

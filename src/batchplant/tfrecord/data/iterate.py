@@ -56,6 +56,48 @@ def shuffle(source: Iterator[Any], most: int, seed: str | None) -> Iterator[Any]
         yield buffer.pop()
 
 
+def kept(make: Make) -> Make:
+    """The elements, which stay in memory once they were all seen."""
+    whole: list[list[Any]] = []
+
+    def through() -> Iterator[Any]:
+        if whole:
+            yield from whole[0]
+            return
+        seen = []
+        for element in make():
+            seen.append(element)
+            yield element
+        if not whole:
+            whole.append(seen)
+
+    return through
+
+
+def group(
+    source: Iterator[Any],
+    key_of: Callable[[Any], int],
+    size_of: Callable[[int], int],
+    reduced: Callable[[int, list[Any]], Iterator[Any]],
+) -> Iterator[Any]:
+    """What becomes of so many elements of one key each; at the end of those that are left, by their keys."""
+    groups: dict[int, tuple[int, list[Any]]] = {}
+    for item in source:
+        key = key_of(item)
+        if key not in groups:
+            size = size_of(key)
+            if size < 1:
+                raise OptionError(f"the window of the key {key} must be at least 1, not {size}")
+            groups[key] = size, []
+        size, items = groups[key]
+        items.append(item)
+        if len(items) == size:
+            del groups[key]
+            yield from reduced(key, items)
+    for key in sorted(groups):
+        yield from reduced(key, groups.pop(key)[1])
+
+
 def batch(source: Iterator[Any], size: int, drop: bool, join: Callable[[list[Any]], Any]) -> Iterator[Any]:
     items: list[Any] = []
     for item in source:
