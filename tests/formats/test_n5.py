@@ -262,3 +262,17 @@ def test_what_is_no_container(tmp_path):
     (tmp_path / "a.n5" / "attributes.json").write_text("[" * 100_000)
     with pytest.raises(bp.DamagedError, match=r"attributes\.json is damaged"):
         bp.open(tmp_path / "a.n5", format="n5")
+
+
+def test_one_array_that_is_not_read_leaves_the_others(tmp_path):
+    top = tmp_path / "a.n5"
+    for name, more in (("x", {}), ("odd", {"compression": {"type": "lossy"}})):
+        (top / name / "0").mkdir(parents=True)
+        (top / name / "attributes.json").write_text(json.dumps(attributes(dimensions=[2, 4]) | more))
+        (top / name / "0" / "0").write_bytes(block(2, 4, data=bytes(range(8))))
+    (top / "attributes.json").write_text(json.dumps({"n5": "2.0.0"}))
+    with bp.open(top) as reader:
+        assert list(reader.schema) == ["x"]
+        assert "odd: the compression 'lossy' is not read" in reader.facts()["left out"]
+    with pytest.raises(bp.SchemaError, match="'lossy' is not read"):
+        bp.open(top, fields=["odd"])

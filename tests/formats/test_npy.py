@@ -88,13 +88,25 @@ def test_structured_arrays_with_more_axes(saved):
         assert [sample["a"].tolist() for sample in reader] == [[0, 1], [2, 3], [4, 5]]
 
 
+def test_structures_in_structures_and_single_values(saved):
+    array = np.zeros(3, [("a", [("b", "<i4"), ("c", "<f8", (2,))]), ("d", "u1")])
+    array["a"]["b"] = [1, 2, 3]
+    with saved(array) as reader:
+        assert list(reader.schema) == ["a.b", "a.c", "d"]
+        assert [one["a.b"] for one in reader] == [1, 2, 3]
+        spans = reader.spans("a.b", [2])
+        data = Path(spans.files[0]).read_bytes()
+        assert data[spans.start[0] : spans.start[0] + spans.size[0]] == (3).to_bytes(4, "little")
+    with saved(np.float32(3)) as reader:
+        assert list(reader) == [{"data": 3.0}]
+
+
 @pytest.mark.parametrize(
     ("array", "reason"),
     [
-        (np.float32(3), "a single value has no samples"),
         (np.zeros(3, "V5"), "no field kind"),
         (np.zeros((2, 3), "S4"), "no field kind"),
-        (np.zeros(2, [("a", [("b", "<i4")])]), "no field kind"),
+        (np.zeros(2, [("a", "V3"), ("b", "<i4")]), "no field kind"),
     ],
 )
 def test_arrays_that_are_no_dataset(saved, array, reason):

@@ -97,14 +97,48 @@ def test_choosing_fields_of_our_own(tmp_path):
     ("arrays", "reason"),
     [
         ({}, "there are no arrays in it"),
-        ({"x": np.float32(1)}, "field 'x': a single value has no samples"),
-        ({"x": np.zeros(2, [("a", "<i4")])}, "field 'x': arrays of .* have no field kind"),
+        ({"x": np.zeros(2, "V3")}, "field 'x': arrays of .* have no field kind"),
     ],
 )
 def test_archives_that_are_no_dataset(arrays, reason, tmp_path):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(bp.BatchplantError, match=reason):
         bp.open(tmp_path / "a.npz", format="npz", as_tensors=False)
+
+
+def test_fields_of_structured_arrays_are_columns(tmp_path):
+    kind = np.dtype([("n", ">i4"), ("at", [("x", "<f4"), ("y", "<f4")]), ("s", "S3"), ("v", "<f8", (2,))])
+    rows = np.zeros(3, kind)
+    rows["n"], rows["at"]["y"], rows["s"] = [1, 2, 3], [0.5, 1, 1.5], [b"a", b"bc", b""]
+    kinds = {
+        "n": bp.Int("int32"), "at.x": bp.Float("float32"), "at.y": bp.Float("float32"), "s": bp.Bytes(),
+        "v": bp.Tensor("float64", (2,)),
+    }  # fmt: skip
+    np.savez(tmp_path / "alone.npz", rows)
+    with bp.open(tmp_path / "alone.npz") as reader:
+        assert dict(reader.schema) == kinds
+        assert [(one["n"], one["at.y"], one["s"]) for one in reader] == [
+            (1, 0.5, b"a"),
+            (2, 1, b"bc"),
+            (3, 1.5, b""),
+        ]
+    assert list(bp.open(tmp_path / "alone.npz", fields=["n"])) == [{"n": 1}, {"n": 2}, {"n": 3}]
+    np.savez_compressed(tmp_path / "both.npz", t=rows, label=np.arange(3))
+    with bp.open(tmp_path / "both.npz") as reader:
+        assert dict(reader.schema) == {**{f"t.{name}": one for name, one in kinds.items()}, "label": bp.Int()}
+        assert reader[2]["t.at.y"] == 1.5
+    assert list(bp.open(tmp_path / "both.npz", fields=["t"]).schema) == [f"t.{name}" for name in kinds]
+    assert bp.open(tmp_path / "both.npz", fields=["label", "t.n"])[1] == {"label": 1, "t.n": 2}
+    with pytest.raises(bp.FieldNameError, match=r"'t\.m'"):
+        bp.open(tmp_path / "both.npz", fields=["t.m"])
+
+
+def test_single_values_are_no_columns(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(3), rate=44100)
+    assert list(bp.open(tmp_path / "a.npz")) == [{"x": 0}, {"x": 1}, {"x": 2}]
+    assert list(bp.open(tmp_path / "a.npz", fields=["rate"])) == [{"rate": 44100}]
+    np.savez(tmp_path / "b.npz", rate=44100, loss=0.5)
+    assert list(bp.open(tmp_path / "b.npz")) == [{"rate": 44100, "loss": 0.5}]
 
 
 def test_object_arrays_are_opened_only_by_leave(tmp_path):

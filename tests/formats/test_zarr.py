@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -665,3 +666,73 @@ def test_metadata_that_differs_from_what_the_top_repeats_is_found(tmp_path):
     [problem] = bp.verify(path).problems
     assert "differs" in problem.message
     assert problem.path == str(inner)
+
+
+# --- arrays that are not like the others ------------------------------------------------------------------
+
+PLAIN_SCALE = {"offset": 0, "scale": 1, "dtype": "f8"}
+RETYPED = {
+    "offset": (np.linspace(0, 10, 24), [("FixedScaleOffset", {**PLAIN_SCALE, "scale": 100, "astype": "u2"})]),
+    "wider": (np.arange(24, dtype="f4"), [("AsType", {"encode_dtype": "f8", "decode_dtype": "f4"})]),
+    "narrower": (np.arange(24), [("AsType", {"encode_dtype": "i2", "decode_dtype": "i8"})]),
+    "bits": (np.arange(24) % 3 == 0, [("PackBits", {})]),
+    "differences": (np.arange(24) ** 2, [("Delta", {"dtype": "i8", "astype": "i2"})]),
+    "rounded": (np.linspace(0, 10, 24, dtype="f4"), [("BitRound", {"keepbits": 10})]),
+    "two": (
+        np.arange(24.0),
+        [("FixedScaleOffset", {**PLAIN_SCALE, "astype": "i4"}), ("Delta", {"dtype": "i4", "astype": "i2"})],
+    ),
+}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("case", RETYPED)
+def test_filters_that_change_the_dtype(case, version, tmp_path):
+    values, filters = RETYPED[case]
+    values = values.reshape(8, 3)
+    about = {"shape": values.shape, "chunks": (3, 3), "dtype": values.dtype, "zarr_format": version}
+    with warnings.catch_warnings():
+        # These codecs are in no specification yet.
+        warnings.simplefilter("ignore")
+        theirs = numcodecs if version == 2 else pytest.importorskip("zarr.codecs.numcodecs")
+        made = [getattr(theirs, name)(**config) for name, config in filters]
+        array = zarr.create_array(tmp_path / "a.zarr", filters=made, **about)
+        array[:] = values
+        want = array[:]
+    with bp.open(tmp_path / "a.zarr") as reader:
+        found = reader.read(range(8))["data"]
+    assert found.dtype == values.dtype
+    np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_one_array_that_is_not_read_leaves_the_others(version, tmp_path):
+    group = zarr.create_group(tmp_path / "a.zarr", zarr_format=version)
+    group.create_array("x", data=np.arange(4))
+    group.create_array("rate", shape=(), dtype="f4")[...] = 0.5
+    group.create_array("odd", data=np.arange(4))
+    name = tmp_path / "a.zarr" / "odd" / (".zarray" if version == 2 else "zarr.json")
+    document = json.loads(name.read_text())
+    if version == 2:
+        document["filters"] = [{"id": "pickle", "protocol": 5}]
+    else:
+        document["codecs"].insert(0, {"name": "numcodecs.json2"})
+    name.write_text(json.dumps(document))
+    for fields in (None, ["x"]):
+        with bp.open(tmp_path / "a.zarr", fields=fields) as reader:
+            assert list(reader) == [{"x": n} for n in range(4)]
+            said = reader.facts().get("left out", "")
+            assert ("is not read" in said, "rate: a single value" in said) == (fields is None,) * 2
+    with pytest.raises(bp.BatchplantError, match="is not read") as caught:
+        bp.open(tmp_path / "a.zarr", fields=["x", "odd"])
+    assert caught.value.field == "odd"
+    with bp.open(tmp_path / "a.zarr", fields=["rate"]) as reader:
+        assert list(reader) == [{"rate": 0.5}]
+
+
+def test_only_single_values_are_one_sample(tmp_path):
+    group = zarr.create_group(tmp_path / "a.zarr")
+    group.create_array("loss", shape=(), dtype="f8")[...] = 0.25
+    group.create_array("step", shape=(), dtype="i4")[...] = 7
+    with bp.open(tmp_path / "a.zarr") as reader:
+        assert list(reader) == [{"loss": 0.25, "step": 7}]

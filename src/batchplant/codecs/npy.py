@@ -6,7 +6,7 @@ import ast
 import math
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from .. import _native
 from ..columns import I64, U8, Column, Ragged, as_bytes
-from ..errors import DamagedError, SchemaError
+from ..errors import DamagedError, FieldNameError, SchemaError, no_such
 from ..schema import Bool, Bytes, Field, Float, Int, Tensor, Text
 
 MAGIC = b"\x93NUMPY"
@@ -43,6 +43,10 @@ class Header(NamedTuple):
     def size(self) -> int:
         """Bytes of the values; a lying header may say more than memory holds."""
         return self.dtype.itemsize * int(np.prod(self.shape, dtype=object))
+
+
+# Structures inside of structures; no honest array has as many.
+DEEPEST = 16
 
 
 def parse_header(head: bytes) -> Header:
@@ -120,6 +124,46 @@ def header_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 def write(array: npt.NDArray[Any]) -> bytes:
     return header_bytes(array.dtype, array.shape) + array.tobytes()
+
+
+def columns_of(array: npt.NDArray[Any], name: str = "", deep: int = 0) -> dict[str, npt.NDArray[Any]]:
+    """The columns of an array by their dotted names: one, or a view of each field of a structured one."""
+    if not array.dtype.names or deep > DEEPEST:
+        return {name: array}
+    found: dict[str, npt.NDArray[Any]] = {}
+    for one in array.dtype.names:
+        inner = columns_of(array[one], f"{name}.{one}" if name else one, deep + 1)
+        if found.keys() & inner.keys():
+            raise SchemaError(f"two fields are called {next(iter(found.keys() & inner.keys()))!r}")
+        found |= inner
+    return found
+
+
+def choose(
+    names: Sequence[str],
+    wanted: Sequence[str] | None,
+    header: Callable[[str], Header],
+    array: Callable[[str], npt.NDArray[Any]],
+) -> dict[str, npt.NDArray[Any]]:
+    """The columns of several arrays: these, the fields of structured ones, single values if nothing else.
+
+    A field of a structured array is called by both names, or by its own where there is no other array.
+    """
+    alone = names[0] if len(names) == 1 and header(names[0]).dtype.names else None
+    chosen = names if wanted is None else wanted
+    if wanted is None:
+        chosen = [name for name in names if header(name).shape] or names
+    found: dict[str, npt.NDArray[Any]] = {}
+    for name in chosen:
+        above = next((one for one in names if name.startswith(f"{one}.")), name)
+        of = name if name in names else alone or above
+        whole = array(of)
+        columns = columns_of(whole if whole.ndim else whole.reshape(1))
+        called = {label if label and alone else f"{of}.{label}" if label else of: label for label in columns}
+        if name != of and name not in called:
+            raise FieldNameError(no_such("field", name, called))
+        found |= {full: columns[label] for full, label in called.items() if name in (of, full)}
+    return found
 
 
 def field_of(dtype: np.dtype[Any], shape: Sequence[int]) -> Field:

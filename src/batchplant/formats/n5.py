@@ -31,6 +31,7 @@ from ..arrays import (
     NOTE,
     Grid,
     GridReader,
+    Grids,
     GridWriter,
     Index,
     Note,
@@ -38,6 +39,7 @@ from ..arrays import (
     Place,
     Store,
     Style,
+    each_grid,
     good_name,
     regions,
     zip_top,
@@ -155,7 +157,7 @@ class N5Reader(GridReader):
 
     roots = (ATTRIBUTES,)
 
-    def _find(self, store: Store) -> tuple[dict[str, Grid], dict[str, Any]]:
+    def _find(self, store: Store) -> tuple[Grids, dict[str, Any]]:
         top = _load(store, "")
         if top is None and not store.children(""):
             raise NotFoundError(f"there is no {ATTRIBUTES}; this is no N5 container", path=store.path)
@@ -164,7 +166,7 @@ class N5Reader(GridReader):
         if "dimensions" in top:
             return {"": _grid(store, "", top)}, top
         if NOTE not in top:
-            return {name: _grid(store, name, found) for name, found in _walk(store)}, top
+            return each_grid(functools.partial(_grid, store), dict(_walk(store))), top
         note = Note.from_json(top[NOTE])
         grids = {}
         for name, field in note.schema.items():

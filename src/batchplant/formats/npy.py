@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..codecs import npy
 from ..codecs.cells import encode_samples
@@ -37,24 +36,23 @@ class NpyReader(Reader):
         self._source = open_source(path)
         try:
             head = npy.parse_header(self._source.view(0, min(self._source.size, 16384)).tobytes())
-            if not head.shape:
-                raise SchemaError("a single value has no samples; batchplant reads arrays")
             self._objects: Columns | None = None
             if head.dtype.hasobject:
                 self._objects = self._unpickle(allow_pickle)
                 return
             self._array = npy.view(head, self._source.view(head.start, self._source.size - head.start))
-            names = head.dtype.names or (PLAIN,)
+            # A single value is one sample.
+            self._array = self._array if head.shape else self._array.reshape(1)
+            self._columns = npy.columns_of(self._array, "" if head.dtype.names else PLAIN)
             self.schema = Schema(
-                (name, npy.field_of(head.dtype[name] if head.dtype.names else head.dtype, head.shape[1:]))
-                for name in names
+                (name, npy.field_of(column.dtype, column.shape[1:])) for name, column in self._columns.items()
             )
         except BatchplantError as error:
             raise error.at(path=path) from None
-        self.length = head.shape[0]
+        self.length = len(self._array)
         self._start = head.start
         self._plain = not head.dtype.names
-        self._spannable = not head.fortran and (self._plain or len(head.shape) == 1)
+        self._spannable = not head.fortran and (self._plain or self._array.ndim == 1)
 
     def _unpickle(self, allowed: bool) -> Columns:
         if not allowed:
@@ -71,23 +69,20 @@ class NpyReader(Reader):
         self.length = len(values)
         return encode_samples(self.schema, [{PLAIN: value} for value in values])
 
-    def _column(self, name: str) -> npt.NDArray[Any]:
-        return self._array if self._plain else self._array[name]
-
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         if self._objects is not None:
             return Columns((name, self._objects[name]) for name in fields).take(indices)
-        return Columns((name, npy.rows(self._column(name), indices, self.schema[name])) for name in fields)
+        return Columns((name, npy.rows(self._columns[name], indices, self.schema[name])) for name in fields)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         cell = self.schema[field].cell
         if self._objects is not None or not self._spannable or cell is None:
             return None
-        column = self._column(field)
+        column = self._columns[field]
         if not column.dtype.isnative:
             return None
         stride = self._array.strides[0] if self.length else 0
-        inside = 0 if self._plain else self._array.dtype.fields[field][1]  # type: ignore[index]
+        inside = column.__array_interface__["data"][0] - self._array.__array_interface__["data"][0]
         size = cell[0].itemsize * int(np.prod(cell[1]))
         starts = self._start + inside + indices * stride
         return Spans([self.path], starts, np.full(len(indices), size, dtype=np.int64))

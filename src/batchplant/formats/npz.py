@@ -8,8 +8,9 @@ are first read. Kinds that are no array of numbers are kept as several members, 
 - ``name.shape.npy`` for raw pictures, ``name.valid.npy`` where cells may be missing,
 - ``batchplant.json`` the schema. `numpy.load` reads all of it.
 
-Arrays that differ in length, or have none, are no columns: the file is a model then, one sample for each
-array. Tensors of a model are written as one array each; the archive's comment says that they are no columns.
+The fields of a structured array are columns; a single value is none, unless there are only such. Arrays that
+differ in length are no columns either: the file is a model then, one sample for each array. Tensors of a
+model are written as one array each; the archive's comment says that they are no columns.
 """
 
 from __future__ import annotations
@@ -97,10 +98,10 @@ class NpzReader(TensorReader):
         return [name.removesuffix(".npy") for name in self._members if name.endswith(".npy")]
 
     def _differ(self, wanted: Sequence[str] | None) -> bool:
-        """Whether these are arrays of numbers that cannot be columns: they differ in length, or have none."""
+        """Whether these are arrays of numbers that cannot be columns: they differ in length."""
         heads = [self._header(name) for name in (self._array_names() if wanted is None else ())]
-        lengths = {head.shape[0] if head.shape else None for head in heads}
-        return (len(lengths) > 1 or None in lengths) and all(_dtype(head.dtype) for head in heads)
+        lengths = {head.shape[0] for head in heads if head.shape}
+        return len(lengths) > 1 and all(_dtype(head.dtype) for head in heads)
 
     def _open_model(self, wanted: Sequence[str] | None) -> None:
         self._is_model = True
@@ -133,23 +134,21 @@ class NpzReader(TensorReader):
         return npy.parse_header(self._members.head(f"{name}.npy", npy.HEADER_MOST + 12).tobytes())
 
     def _open_plain(self, wanted: Sequence[str] | None) -> None:
-        names = self._array_names() if wanted is None else list(wanted)
-        fields, lengths = {}, {}
-        for name in names:
+        columns = npy.choose(self._array_names(), wanted, self._header, self._array)
+        fields = {}
+        for name, array in columns.items():
             try:
-                array = self._array(name)
-                if array.ndim == 0:
-                    raise SchemaError("a single value has no samples")
                 objects = array.dtype.hasobject
                 fields[name] = infer_field(array) if objects else npy.field_of(array.dtype, array.shape[1:])
             except BatchplantError as error:
                 raise error.at(field=name) from None
-            lengths[name] = len(array)
         if not fields:
             raise DamagedError("there are no arrays in it")
+        lengths = {name: len(array) for name, array in columns.items()}
         if len(set(lengths.values())) > 1:
             said = ", ".join(f"{name} {length}" for name, length in lengths.items())
             raise SchemaError(f"the arrays differ in length ({said}); choose equal ones with fields=[…]")
+        self._arrays |= columns
         self.schema = Schema(fields)
         self.length = next(iter(lengths.values()))
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays import Grid, GridReader, GridWriter, Store, regions, zip_top
+from ...arrays import GridReader, Grids, GridWriter, Store, regions, zip_top
 from ...columns import Column
 from ...errors import BatchplantError, OptionError, Problem
 from ...format import Format, Probe
@@ -40,7 +40,7 @@ class ZarrReader(GridReader):
 
     roots = ROOTS
 
-    def _find(self, store: Store) -> tuple[dict[str, Grid], dict[str, Any]]:
+    def _find(self, store: Store) -> tuple[Grids, dict[str, Any]]:
         found = find(store)
         self._version, self._together = found.version, found.together
         return found.grids, found.attributes

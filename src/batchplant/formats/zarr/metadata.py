@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...arrays import NOTE, Grid, Index, Note, Part, Place, Store, Style, good_name
+from ...arrays import NOTE, Grid, Grids, Index, Note, Part, Place, Store, Style, each_grid, good_name
 from ...arrays.compression import pack
 from ...columns import as_bytes
 from ...errors import DamagedError, NotFoundError, OptionError, SchemaError
@@ -31,7 +31,7 @@ class Found(NamedTuple):
     """What a store holds. ``together``: the documents that the top repeats, by the name of each."""
 
     version: int
-    grids: dict[str, Grid]
+    grids: Grids
     attributes: dict[str, Any]
     together: dict[str, Document]
 
@@ -68,11 +68,10 @@ def _find_v3(store: Store, top: Document) -> Found:
     inside = _together(top.get("consolidated_metadata"))
     nodes = dict(_walk(store, (V3,))) if inside is None else {name: {V3: one} for name, one in inside.items()}
     _check_names(nodes)
-    grids = {
-        name: _grid_v3(store, name, documents[V3])
-        for name, documents in nodes.items()
-        if documents[V3].get("node_type") == "array"
-    }
+    grids = each_grid(
+        functools.partial(_grid_v3, store),
+        {name: one[V3] for name, one in nodes.items() if one[V3].get("node_type") == "array"},
+    )
     together = {} if inside is None else {f"{name}/{V3}": one for name, one in inside.items()}
     return Found(3, grids, attributes, together)
 
@@ -91,7 +90,9 @@ def _find_v2(store: Store, array: Document | None) -> Found:
             nodes.setdefault(name, {})[kind] = document
         attributes = nodes.pop("", {}).get(ATTRIBUTES) or {}
     _check_names(nodes)
-    grids = {name: _grid_v2(store, name, one[ARRAY]) for name, one in nodes.items() if ARRAY in one}
+    grids = each_grid(
+        functools.partial(_grid_v2, store), {name: one[ARRAY] for name, one in nodes.items() if ARRAY in one}
+    )
     return Found(2, grids, attributes, together or {})
 
 
