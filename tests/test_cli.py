@@ -92,7 +92,7 @@ def test_formats_lists_all_and_tells_about_one(capsys: pytest.CaptureFixture[str
     assert main(["formats"]) == 0
     assert "batchplant[images]" in capsys.readouterr().out
     assert main(["formats", "beton"]) == 0
-    assert "page_size" in capsys.readouterr().out
+    assert "page_size: a whole number or none (default None)" in capsys.readouterr().out
     assert main(["formats", "betonn"]) == 2
     assert "audiofolder, beton" in capsys.readouterr().err
 

@@ -65,7 +65,8 @@ def near(name: object, known: Iterable[str]) -> str:
 
 def listed(known: Iterable[str]) -> str:
     """The names, or the first of many."""
-    names = list(known)
+    # Some hold ends of lines.
+    names = [one if one.isprintable() else repr(one) for one in known]
     more = f", … and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
     return (", ".join(names[:NAMES_SHOWN]) or "none") + more
 

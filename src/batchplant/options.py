@@ -54,10 +54,15 @@ def accept(owner: str, made: Callable[..., Any], options: Mapping[str, Any]) -> 
         kinds = _kinds(hints.get(name, Any))
         fitting = _typed(name, str(value), kinds) if isinstance(value, Typed) else _first(value, kinds)
         if fitting is NOT:
-            words = " or ".join(dict.fromkeys(map(_word, kinds)))
-            raise OptionError(f"the option {name} of {owner} is {words}, not {_short(value)}")
+            raise OptionError(f"the option {name} of {owner} is {_words(kinds)}, not {_short(value)}")
         found[name] = fitting
     return found
+
+
+def expected(made: Callable[..., Any]) -> dict[str, str]:
+    """What each option of a reader or writer takes, in words."""
+    hints = typing.get_type_hints(made.__init__)
+    return {name: _words(_kinds(hints.get(name, Any))) for name in own_options(made)}
 
 
 def _short(value: Any) -> str:
@@ -96,6 +101,9 @@ def _as(value: Any, kind: Any) -> Any:
     inner = typing.get_args(kind)
     kind = typing.get_origin(kind) or kind
     if not isinstance(kind, type):
+        return value
+    if kind is Schema and isinstance(value, list):
+        # As JSON has it.
         return value
     if not isinstance(value, kind):
         return NOT
@@ -152,14 +160,22 @@ def _schema(name: str, text: str, kinds: tuple[Any, ...]) -> Any:
         raise OptionError(f"the option {name} is a JSON object of fields and their kinds: {error}") from None
 
 
+def _words(kinds: tuple[Any, ...]) -> str:
+    return " or ".join(dict.fromkeys(map(_word, kinds)))
+
+
 def _word(kind: Any) -> str:
     """What a type is called in a message."""
     words = {
         types.NoneType: "none", bool: "true or false", int: "a whole number", float: "a number", str: "text",
         datetime.datetime: "a date",
     }  # fmt: skip
+    if kind is Any:
+        return "anything"
     if kind in words:
         return words[kind]
+    if _describes_fields(kind):
+        return "fields and their kinds"
     origin = typing.get_origin(kind) or kind
     if origin is os.PathLike:
         return "a path"

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..format import Format
-from ..options import own_options
+from ..options import expected, own_options
 from ..registry import all_formats, get_format
 from .terminal import console, print_json
 
@@ -83,6 +83,7 @@ def _one(found: Format, as_json: bool) -> int:
         if made is not None:
             about = " ".join((inspect.getdoc(made) or "").replace("``", "").split())
             print(f"  {side:<12} {about}")
+            takes = expected(made)
             for name, default in _options(made).items():
-                print(f"    {name} (default {default})")
+                print(f"    {name}: {takes[name]} (default {default})")
     return 0
