@@ -199,13 +199,15 @@ def _side_car(reader: Reader, problems: list[Problem]) -> _Sums | None:
         return None
     fields, sums, schema, version = found_here
     beside = reader.path.rstrip("/") + checksums.SUFFIX
-    if len(sums) != len(reader):
-        message = f"the checksums are of {len(sums)} samples, and there are {len(reader)}"
-        problems.append(Problem(message, beside))
-        return None
-    given = _without_options(reader)
-    if given is not None and (changed := _changed(given, fields, schema)):
+    plain = _without_options(reader)
+    if plain is not None and len(sums) != plain[1]:
+        problems.append(
+            Problem(f"the checksums are of {len(sums)} samples, and there are {plain[1]}", beside)
+        )
+    elif plain is not None and (changed := _changed(plain[0], fields, schema)):
         problems.append(Problem(f"since the checksums were taken, the fields changed: {changed}", beside))
+    if len(sums) != len(reader):
+        return None
     # What an option makes of a field has other bytes.
     same = [
         name
@@ -215,14 +217,14 @@ def _side_car(reader: Reader, problems: list[Problem]) -> _Sums | None:
     return _Sums(fields, sums, np.full(len(sums), version)).chosen(same) if same else None
 
 
-def _without_options(reader: Reader) -> Schema | None:
-    """The schema of a dataset when no option says what its fields are; None where that cannot be told."""
+def _without_options(reader: Reader) -> tuple[Schema, int] | None:
+    """The schema of a dataset and how many samples it has, when no option chooses; None: it does not open."""
     args, options = reader._made_with
     if not options:
-        return reader.schema
+        return reader.schema, len(reader)
     try:
         with type(reader)(*args) as plain:
-            return plain.schema
+            return plain.schema, len(plain)
     except BatchplantError:
         return None
 

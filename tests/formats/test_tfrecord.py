@@ -295,7 +295,7 @@ def test_equal_data_gives_equal_files(tmp_path):
 
 
 def test_dali_index(tmp_path):
-    path = written(tmp_path / "a.tfrecord", dali_index=True)
+    path = written(tmp_path / "a.tfrecord", dali_index=True, checksums=True)
     lines = (tmp_path / "a.tfrecord.idx").read_text().splitlines()
     data = path.read_bytes()
     assert len(lines) == 8

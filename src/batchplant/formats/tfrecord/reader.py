@@ -258,6 +258,9 @@ class TfRecordReader(RecordReader):
         for first in range(0, 0 if self._checks else len(self), step):
             yield from self._wrong_sums(np.arange(first, min(first + step, len(self))))
 
+    def _stored(self) -> int:
+        return len(self._found_out.starts)
+
     def _wrong_sums(self, rows: I64) -> Iterator[Problem]:
         for row in rows:
             try:
