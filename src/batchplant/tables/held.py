@@ -6,8 +6,8 @@ import io
 import os
 from typing import Any
 
-from ..columns import U8
-from ..storage import Source
+from ..columns import I64, U8
+from ..storage import Source, plan_ranges
 
 
 class Held(io.RawIOBase):
@@ -18,9 +18,17 @@ class Held(io.RawIOBase):
         self._runs: list[tuple[int, U8]] = []
         self._at = 0
 
-    def keep(self, start: int, data: U8) -> None:
-        """These bytes of the source, from ``start`` on."""
-        self._runs.append((start, data))
+    def fetch(self, starts: I64, sizes: I64) -> None:
+        """Get these runs, those that lie side by side together."""
+        for first, end in plan_ranges(starts, sizes)[0]:
+            self._runs.append((first, self._source.view(first, end - first)))
+
+    def view(self, start: int, size: int) -> U8:
+        """Bytes that were fetched, or are now."""
+        for first, data in self._runs:
+            if first <= start and start + size <= first + len(data):
+                return data[start - first :][:size]
+        return self._source.view(start, size)
 
     def readable(self) -> bool:
         return True
@@ -39,11 +47,6 @@ class Held(io.RawIOBase):
         size = max(0, min(len(buffer), self._source.size - self._at))
         if not size:
             return 0
-        for start, data in self._runs:
-            if start <= self._at and self._at + size <= start + len(data):
-                buffer[:size] = data[self._at - start :][:size].data
-                break
-        else:
-            buffer[:size] = self._source.view(self._at, size).data
+        buffer[:size] = self.view(self._at, size).data
         self._at += size
         return size

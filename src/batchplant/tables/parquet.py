@@ -16,6 +16,7 @@ import numpy as np
 
 from .. import limits
 from ..codecs.arrow import KEY, from_arrow, pyarrow, schema_of
+from ..codecs.arrow.files import folders_of, is_missing, with_files
 from ..codecs.arrow.infer import check_names, has_gaps, is_whole_list
 from ..codecs.arrow.sizes import plain_size
 from ..codecs.arrow.types import is_file_struct
@@ -80,7 +81,7 @@ class ParquetPart:
     def load(self, group: int, names: Sequence[str]) -> Any:
         """These columns of a row group, as a table; no other is read."""
         leaves = {leaf: name for name in names for leaf in self._leaves[name]}
-        held = None if isinstance(self._source, MappedSource) else Held(self._source)
+        held = None if isinstance(self._source, MappedSource) else self._fetched(group, list(leaves))
         claims = {leaf: self._claim(group, leaf, name, held) for leaf, name in leaves.items()}
         repeated = {leaves[leaf]: leaf for leaf, claim in claims.items() if claim.by_dictionary}
         if repeated or held is not None:
@@ -97,6 +98,14 @@ class ParquetPart:
         self._idle.append(file)
         return table
 
+    def _fetched(self, group: int, leaves: Sequence[int]) -> Held:
+        """The bytes of these columns, which the headers of pages and the library are then read from."""
+        chunks = [self.footer.groups[group].chunks[leaf] for leaf in leaves]
+        runs = np.array([(one.start, one.size) for one in chunks if one is not None], np.int64).reshape(-1, 2)
+        held = Held(self._source)
+        held.fetch(runs[:, 0], runs[:, 1])
+        return held
+
     def _claim(self, group: int, leaf: int, name: str, held: Held | None) -> Claim:
         """What a column unpacks to; DamagedError where that is too much."""
         known = self._claims.get((group, leaf))
@@ -105,9 +114,7 @@ class ParquetPart:
         chunk = self.footer.groups[group].chunks[leaf]
         if chunk is None:
             raise SchemaError("this column is encrypted", field=name)
-        view = self._source.view(chunk.start, chunk.size)
-        if held is not None:
-            held.keep(chunk.start, view)
+        view = (held or self._source).view(chunk.start, chunk.size)
         try:
             found = claim_of(view, chunk, self.footer.leaves[leaf])
             limits.check("its column", found.size, chunk.size)
@@ -145,7 +152,22 @@ class ParquetPart:
             leaves = leaves[[one.name for one in kind].index("bytes") :][:1]
         chunks = [group.chunks[leaf] for group in self.footer.groups for leaf in leaves]
         # Nobody counted them where the number is None.
-        return any(chunk is None or chunk.nulls != 0 for chunk in chunks)
+        some = any(chunk is None or chunk.nulls != 0 for chunk in chunks)
+        return some and not (is_file_struct(kind) and self._has_paths(name))
+
+    def _has_paths(self, name: str) -> bool:
+        """Whether files that lack their bytes have a path."""
+        [leaf, *_] = self._leaves[name]
+        try:
+            for number, group in enumerate(self.footer.groups):
+                chunk = group.chunks[leaf]
+                lack = chunk is None or chunk.nulls != 0
+                if lack and is_missing(self.load(number, [name]).column(name)):
+                    return False
+        # Whoever reads it will meet the same damage, and say where.
+        except Exception:
+            return False
+        return True
 
     def gaps(self, names: Sequence[str]) -> set[str]:
         """The lists of whole numbers inside of which some are missing, as the first row group shows in which
@@ -267,7 +289,7 @@ class PartsReader(TableReader):
         if not looked or not len(part.rows):
             return None
         try:
-            return part.load(0, looked).slice(0, 16)
+            return with_files(part.load(0, looked).slice(0, 16), folders_of(part.path, self.path))
         # Whoever reads it will meet the same damage, and say where.
         except Exception:
             return None
@@ -283,7 +305,10 @@ class PartsReader(TableReader):
         part, group = self._part_of(unit)
         inside = [name for name in fields if name in part.schema.names and name not in part.values]
         count = int(part.rows[group])
-        columns = from_arrow(self.schema, inside, part.load(group, inside)) if inside else Columns()
+        columns = Columns()
+        if inside:
+            found = with_files(part.load(group, inside), folders_of(part.path, self.path))
+            columns = from_arrow(self.schema, inside, found)
         for name in fields:
             if name not in columns:
                 columns[name] = _constant(self.schema[name], part.values.get(name), count)
