@@ -265,7 +265,8 @@ def main() -> int:
     names = args.format or cases.names()
     seconds = args.seconds or (60.0 if args.count is None else 1e9)
     args.keep.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="batchplant-fuzz-") as folder:
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="batchplant-fuzz-", dir=memory) as folder:
         runs = []
         for number, name in enumerate(names):
             try:
