@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -64,9 +67,10 @@ class LmdbWriter(RecordWriter):
         size = (folder / DATA).stat().st_size if state is not None else 0
         self._map_size = max(self._map_size, 2 * size)
         # The hidden folder is locked, and synced before it gets its name.
-        self._env = self._lmdb.open(
-            str(folder), map_size=self._map_size, lock=False, sync=False, metasync=False, max_dbs=0
-        )
+        with self._disk():
+            self._env = self._lmdb.open(
+                str(folder), map_size=self._map_size, lock=False, sync=False, metasync=False, max_dbs=0
+            )
         self._records: list[tuple[int, Ragged]] = []
         self._held = 0
         if state is not None:
@@ -74,7 +78,7 @@ class LmdbWriter(RecordWriter):
 
     def _cut(self) -> None:
         """Forget what came after the checkpoint."""
-        with self._env.begin(write=True) as transaction, transaction.cursor() as cursor:
+        with self._disk(), self._env.begin(write=True) as transaction, transaction.cursor() as cursor:
             while cursor.set_range(_key(self.written)):
                 cursor.delete()
 
@@ -98,15 +102,22 @@ class LmdbWriter(RecordWriter):
         """All of them in one transaction; the map is doubled until they fit."""
         while items:
             try:
-                with self._env.begin(write=True) as transaction, transaction.cursor() as cursor:
+                with self._disk(), self._env.begin(write=True) as transaction, transaction.cursor() as cursor:
                     cursor.putmulti(items, append=True)
                 return
             except self._lmdb.MapFullError:
                 self._map_size *= 2
                 self._env.set_mapsize(self._map_size)
-            # A full disk, most of all.
-            except self._lmdb.Error as error:
-                raise OSError(f"{self.path}: {error}") from None
+
+    @contextlib.contextmanager
+    def _disk(self) -> Iterator[None]:
+        """Errors of the library as those of a disk, which they are; but not that its map is full."""
+        try:
+            yield
+        except self._lmdb.MapFullError:
+            raise
+        except self._lmdb.Error as error:
+            raise OSError(errno.EIO, str(error), self.path) from None
 
     def _state(self) -> dict[str, Any]:
         self._flush()
@@ -115,7 +126,8 @@ class LmdbWriter(RecordWriter):
     def _finish(self) -> str:
         self._flush()
         self._put([(NOTE, note_of(self.schema, self.written))])
-        self._env.sync(True)
+        with self._disk():
+            self._env.sync(True)
         self._close()
         return FOLDER if self._subdir else f"{FOLDER}/{DATA}"
 
