@@ -17,7 +17,7 @@ from ..errors import DamagedError
 from ..format import Format
 from ..reader import Reader
 from ..schema import Field, Float, Image, Int, Schema, Tensor
-from ..storage import is_below, open_local, read_whole
+from ..storage import is_below, open_local, open_source
 
 # As many pictures are looked at to tell what they are.
 LOOKED_AT = 48
@@ -30,10 +30,13 @@ class LstReader(Reader):
     def __init__(self, path: str, *, root: str | None = None) -> None:
         self.path = path
         self._root = os.path.dirname(os.path.abspath(path)) if root is None else root
+        source = open_source(path)
         try:
-            text = read_whole(path).decode()
+            text = source.view(0, source.size).tobytes().decode()
         except UnicodeDecodeError as error:
             raise DamagedError(f"not text: {error}", path=path) from None
+        finally:
+            source.close()
         self._files: list[str] = []
         numbers: list[int] = []
         labels: list[list[float]] = []
