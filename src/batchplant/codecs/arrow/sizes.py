@@ -72,4 +72,5 @@ def _valid(array: Any) -> Any:
 
 def _run_lengths(array: Any) -> I64:
     ends = np.clip(array.run_ends.to_numpy().astype(np.int64) - array.offset, 0, len(array))
-    return np.diff(ends, prepend=0)
+    found: I64 = np.diff(ends, prepend=0)
+    return found
