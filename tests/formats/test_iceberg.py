@@ -293,3 +293,21 @@ def test_manifests_that_lack_files(tmp_path):
 def test_no_table(tmp_path):
     with pytest.raises(bp.NotFoundError, match="no Iceberg table"):
         bp.open(str(tmp_path), format="iceberg")
+
+
+def test_catalogs_of_another_name(tmp_path):
+    sql = pytest.importorskip("pyiceberg.catalog.sql")
+    given = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/all.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }
+    with contextlib.closing(sql.SqlCatalog("production", **given)) as catalog:
+        catalog.create_namespace("logs")
+        rows = pa.table({"n": [1, 2, 3]})
+        catalog.create_table("logs.events", rows.schema).append(rows)
+    with bp.open("logs.events", format="iceberg", catalog={**given, "name": "production"}) as reader:
+        assert [one["n"] for one in reader] == [1, 2, 3]
+        assert [one["n"] for one in pickle.loads(pickle.dumps(reader))] == [1, 2, 3]
+    with pytest.raises(bp.NotFoundError, match=r'no such table; .*give "name"'):
+        bp.open("logs.events", format="iceberg", catalog=given)

@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import json
 import os
 import pickle
 import subprocess
@@ -639,3 +640,64 @@ def test_a_file_that_is_not_mapped_is_fetched_once(tmp_path):
         assert remote.read([5, 250])["n"].tolist() == local.read([5, 250])["n"].tolist()
         # One run for each row group: its columns lie side by side.
         assert len(fetched) == 2
+
+
+# --- files of which only the path is there ----------------------------------------------------------------
+
+FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def with_paths(folder, name, rows, kind=FILE):
+    info = {"info": {"features": {"image": {"_type": "Image"}}}}
+    table = pa.table({"image": pa.array(rows, kind), "n": range(len(rows))})
+    table = table.replace_schema_metadata({"huggingface": json.dumps(info)})
+    if name.endswith(".parquet"):
+        pq.write_table(table, folder / name)
+    else:
+        with pa.ipc.new_file(folder / name, table.schema) as file:
+            file.write_table(table, max_chunksize=2)
+    return folder / name
+
+
+@pytest.mark.parametrize("order", [("bytes", "path"), ("path", "bytes")])
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_pictures_of_which_only_the_path_is_there(name, order, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    for n in range(3):
+        (tmp_path / "pictures" / f"{n}.jpg").write_bytes(jpeg(4 + n))
+    rows = [
+        {"bytes": None, "path": "pictures/0.jpg"}, {"bytes": jpeg(7), "path": "elsewhere.jpg"},
+        {"bytes": None, "path": str(tmp_path / "pictures" / "2.jpg")},
+    ]  # fmt: skip
+    kind = pa.struct([FILE.field(one) for one in order])
+    with bp.open(with_paths(tmp_path, name, rows, kind)) as reader:
+        assert reader.schema["image"].kind == "image"
+        assert not reader.schema["image"].optional
+        assert [cell.tobytes() for cell in reader.read([2, 1, 0])["image"]] == [jpeg(6), jpeg(7), jpeg(4)]
+        assert [one["n"] for one in reader] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("lost.jpg", "No such file"),
+        ("../up.jpg", "does not lie in"),
+        ("/etc/hostname", "does not lie in"),
+        ("pipe", "a named pipe"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_said(name, path, reason, tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    os.mkfifo(inside / "pipe")
+    (tmp_path / "up.jpg").write_bytes(jpeg())
+    rows = [{"bytes": None, "path": path}, None]
+    with bp.open(with_paths(inside, name, rows)) as reader:
+        assert reader.schema["image"].optional
+        assert reader.read([0, 1], ["n"])["n"].tolist() == [0, 1]
+        with pytest.raises(
+            bp.DecodeError, match=f"bytes are not in the table, and its file .*{reason}"
+        ) as caught:
+            reader[0]
+    assert (caught.value.sample, caught.value.field) == (0, "image")

@@ -153,11 +153,10 @@ class ParquetPart:
         chunks = [group.chunks[leaf] for group in self.footer.groups for leaf in leaves]
         # Nobody counted them where the number is None.
         some = any(chunk is None or chunk.nulls != 0 for chunk in chunks)
-        return some and not (is_file_struct(kind) and self._has_paths(name))
+        return some and not (is_file_struct(kind) and self._has_paths(name, leaves[0]))
 
-    def _has_paths(self, name: str) -> bool:
-        """Whether files that lack their bytes have a path."""
-        [leaf, *_] = self._leaves[name]
+    def _has_paths(self, name: str, leaf: int) -> bool:
+        """Whether files that lack their bytes, which are in this leaf, have a path."""
         try:
             for number, group in enumerate(self.footer.groups):
                 chunk = group.chunks[leaf]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...codecs.arrow import pyarrow
+from ...codecs.arrow.files import folders_of, is_missing, with_files
 from ...codecs.arrow.infer import check_names, has_gaps, is_whole_list
 from ...codecs.arrow.types import is_file_struct
 from ...columns import as_bytes
@@ -142,7 +143,8 @@ class Part:
     def first_rows(self, names: Sequence[str]) -> Any:
         """A few rows; None where there are none, or they cannot be read."""
         try:
-            return self.load(0, names).slice(0, 16) if self.rows and names else None
+            found = self.load(0, names).slice(0, 16) if self.rows and names else None
+            return None if found is None else with_files(found, folders_of(self.path))
         except Exception:
             return None
 
@@ -174,9 +176,20 @@ class Part:
                 # A picture is missing where its bytes are; both parts of the struct are one node.
                 nodes.append(nodes[0] + 1 + [part.name for part in one.type].index("bytes"))
             packed = pyarrow().types.is_dictionary(one.type) and self._null_in_dictionary
-            if packed or any(b.nulls[nodes].any() for b in self.batches if max(nodes) < len(b.nulls)):
+            some = [
+                n for n, b in enumerate(self.batches) if max(nodes) >= len(b.nulls) or b.nulls[nodes].any()
+            ]
+            if packed or (some and not (is_file_struct(one.type) and self._has_paths(one.name, some))):
                 found.add(one.name)
         return found
+
+    def _has_paths(self, name: str, batches: Sequence[int]) -> bool:
+        """Whether files that lack their bytes have a path in all of these batches."""
+        try:
+            return not any(is_missing(self.load(number, [name]).column(name)) for number in batches)
+        # Whoever reads it will meet the same damage, and say where.
+        except Exception:
+            return False
 
     def gaps(self) -> set[str]:
         """The lists of whole numbers inside of which some are missing."""

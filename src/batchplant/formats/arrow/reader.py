@@ -9,6 +9,7 @@ import numpy as np
 
 from ... import _native
 from ...codecs.arrow import from_arrow, schema_of
+from ...codecs.arrow.files import folders_of, with_files
 from ...columns import I64, Column, Columns, Ragged, Spans, starts_of
 from ...errors import BatchplantError, DamagedError, Problem, SchemaError
 from ...format import Probe
@@ -79,8 +80,9 @@ class ArrowReader(TableReader):
 
     def _load(self, unit: int, fields: Sequence[str]) -> Columns:
         number = int(self._part_of_unit[unit])
-        found = self._parts[number].load(unit - int(self._firsts[number]), list(fields))
-        return from_arrow(self.schema, fields, found)
+        part = self._parts[number]
+        found = part.load(unit - int(self._firsts[number]), list(fields))
+        return from_arrow(self.schema, fields, with_files(found, folders_of(part.path, self.path)))
 
     # -- cells where they lie --------------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ class IcebergReader(LakeReader):
     """Reads Iceberg tables: the latest state, or an older one: a ``snapshot``, a ``ref`` (branch or tag), or
     the one that was current ``at`` a time in ISO 8601.
 
-    ``catalog``: the name of a pyiceberg catalog, or its properties; the path is then the table's name in it.
+    ``catalog``: the name of a pyiceberg catalog, or its properties (``name``: what it is called, where its
+    database keeps several); the path is then the table's name in it.
     ``schema``: kinds for some fields, in place of those that were found. ``schema_id``: the number of the
     table's own schema that is used; by default the one that the snapshot had, and for the latest state the
     current one. ``outside``: also read files that do not lie in the table's folder.
@@ -204,4 +205,7 @@ def _load(path: str, catalog: str | Mapping[str, str] | None, outside: bool) -> 
         try:
             return opened.load_table(path)
         except NoSuchTableError:
-            raise NotFoundError("the catalog has no such table") from None
+            said = "the catalog has no such table"
+            if not isinstance(catalog, str) and "name" not in catalog:
+                said += '; one in an SQL database keeps them by its own name: give "name" with its properties'
+            raise NotFoundError(said) from None

@@ -86,12 +86,18 @@ def _quoted(path: str) -> str:
 
 
 def open_catalog(given: str | Mapping[str, str]) -> Any:
-    """Any catalog: the name of one in pyiceberg's configuration, or its properties."""
+    """Any catalog: the name of one in pyiceberg's configuration, or its properties.
+
+    Among the properties, ``name`` is what it is called: one in an SQL database keeps its tables by that.
+    """
     library()
     from pyiceberg.catalog import load_catalog
 
     try:
-        return load_catalog(given) if isinstance(given, str) else load_catalog(CATALOG_NAME, **given)
+        if isinstance(given, str):
+            return load_catalog(given)
+        properties = dict(given)
+        return load_catalog(str(properties.pop("name", CATALOG_NAME)), **properties)
     except Exception as error:
         raise OptionError(f"the catalog cannot be opened: {first_line(error)}") from None
 

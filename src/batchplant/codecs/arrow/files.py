@@ -1,0 +1,94 @@
+"""Pictures and sounds of which a table has only the path: read from the folder that the table lies in.
+
+Hugging Face's datasets keep a file as its bytes, its path, or both. A path is followed only below the folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import DecodeError
+from ...storage import is_below, is_remote, open_regular
+from .types import is_file_struct, pyarrow
+
+
+def folders_of(*paths: str) -> list[str]:
+    """Where files may lie that belong to these: the folders themselves, and those that the files lie in."""
+    local = [os.path.abspath(path) for path in paths if not is_remote(path)]
+    return list(dict.fromkeys(path if os.path.isdir(path) else os.path.dirname(path) for path in local))
+
+
+def with_files(found: Any, folders: Sequence[str]) -> Any:
+    """The table or record batch, the bytes filled in where there is only a path; DecodeError with the row."""
+    for number, field in enumerate(found.schema):
+        if is_file_struct(field.type):
+            column = found.column(number)
+            filled = _filled(column, folders, field.name)
+            if filled is not column:
+                found = found.set_column(number, field.name, filled)
+    return found
+
+
+def is_missing(array: Any) -> bool:
+    """Whether somewhere there are neither bytes nor a path."""
+    return any(bool((~one & ~two).any()) for one, two in map(_present, _chunks(array)))
+
+
+def _chunks(array: Any) -> Iterable[Any]:
+    return array.chunks if isinstance(array, pyarrow().ChunkedArray) else [array]
+
+
+def _present(array: Any) -> tuple[Any, Any]:
+    """Where there are bytes, and where there is a path."""
+    array.validate()
+    parts = dict(zip([one.name for one in array.type], array.flatten(), strict=True))
+    return tuple(parts[name].is_valid().to_numpy(zero_copy_only=False) for name in ("bytes", "path"))
+
+
+def _filled(column: Any, folders: Sequence[str], field: str) -> Any:
+    pa = pyarrow()
+    pieces, first, changed = [], 0, False
+    for array in _chunks(column):
+        held, named = _present(array)
+        lost = np.flatnonzero(~held & named)
+        if len(lost):
+            changed = True
+            array.validate(full=True)
+            parts = dict(zip([one.name for one in array.type], array.flatten(), strict=True))
+            cells = parts["bytes"].to_pylist()
+            for row in lost.tolist():
+                try:
+                    cells[row] = _read(parts["path"][row].as_py(), folders)
+                except DecodeError as error:
+                    raise error.at(sample=first + row, field=field) from None
+            values = [pa.array(cells, pa.large_binary()), parts["path"]]
+            array = pa.StructArray.from_arrays(values, ["bytes", "path"], mask=pa.array(~held & ~named))
+        pieces.append(array)
+        first += len(array)
+    if not changed:
+        return column
+    same = pa.large_binary()
+    kind = pa.struct([("bytes", same), ("path", next(p for p in pieces).type.field("path").type)])
+    made = pa.chunked_array([piece.cast(kind) for piece in pieces])
+    return made if isinstance(column, pa.ChunkedArray) else made.combine_chunks()
+
+
+def _read(path: Any, folders: Sequence[str]) -> bytes:
+    said = f"its bytes are not in the table, and its file {str(path)[:200]!r}"
+    reason = "cannot be looked for: the table lies in no folder"
+    for folder in folders:
+        # An absolute path may lead into the folder, too.
+        inside = os.path.relpath(path, folder) if isinstance(path, str) and path.startswith("/") else path
+        if not is_below(inside):
+            reason = f"does not lie in {folder}"
+            continue
+        try:
+            with open(open_regular(os.path.join(folder, inside)), "rb") as file:
+                return file.read()
+        except OSError as error:
+            reason = f"cannot be read in {folder}: {error.strerror}"
+    raise DecodeError(f"{said} {reason}")
