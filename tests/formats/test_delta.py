@@ -256,3 +256,14 @@ def test_a_table_that_needs_more(tmp_path):
 def test_no_table(tmp_path):
     with pytest.raises(bp.NotFoundError):
         bp.open(str(tmp_path / "nothing.delta"), format="delta")
+
+
+@pytest.mark.parametrize("version", [-1, 7, 2**62])
+def test_a_version_that_is_not_there_is_not_looked_for(version, tmp_path):
+    """The library looks for every version up to it."""
+    with bp.create(tmp_path / "a.delta", {"x": bp.Int()}) as out:
+        out.append({"x": 1})
+    latest = 1
+    assert bp.open(tmp_path / "a.delta", version=latest)[0] == {"x": 1}
+    with pytest.raises(bp.OptionError, match=f"there is no version {version}; the latest is {latest}"):
+        bp.open(tmp_path / "a.delta", version=version)

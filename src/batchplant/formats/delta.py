@@ -66,9 +66,14 @@ def _library() -> Any:
 def _open(path: str, version: int | None = None, storage: Mapping[str, str] | None = None) -> Any:
     library = _library()
     _check_log(path)
+    options = dict(storage or {}) or None
     with wrapped(path):
         try:
-            return library.DeltaTable(path, version=version, storage_options=dict(storage or {}) or None)
+            latest = library.DeltaTable(path, storage_options=options) if version is not None else None
+            # The library would look for each of the versions up to there.
+            if latest is not None and not 0 <= (version or 0) <= latest.version():
+                raise OptionError(f"there is no version {version}; the latest is {latest.version()}")
+            return library.DeltaTable(path, version=version, storage_options=options)
         except library.exceptions.TableNotFoundError as error:
             raise NotFoundError(f"there is no Delta table: {first_line(error)}") from None
         except library.exceptions.DeltaError as error:
