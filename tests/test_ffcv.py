@@ -24,7 +24,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from batchplant.errors import EncodeError, MissingLibraryError, OptionError, SchemaError  # noqa: E402
+from batchplant.errors import DecodeError, EncodeError, MissingLibraryError, OptionError, SchemaError  # noqa: E402
 from batchplant.ffcv.fields import (  # noqa: E402
     BytesField,
     FloatField,
@@ -38,6 +38,7 @@ from batchplant.ffcv.fields.base import ARG_TYPE, Field  # noqa: E402
 from batchplant.ffcv.fields.decoders import (  # noqa: E402
     CenterCropRGBImageDecoder,
     IntDecoder,
+    NDArrayDecoder,
     RandomResizedCropRGBImageDecoder,
     SimpleRGBImageDecoder,
 )
@@ -115,6 +116,7 @@ Loader(fname, batch_size, num_workers=-1, os_cache=True, order=<OrderOption.SEQU
     distributed=False, seed=None, indices=None, pipelines={}, custom_fields={}, drop_last=True,
     batches_ahead=3, recompile=False)
 [loader.loader]
+ORDER_TYPE
 ORDER_MAP
 DEFAULT_PROCESS_CACHE
 DEFAULT_OS_CACHE
@@ -513,8 +515,9 @@ def test_reader_of_ffcvs_tables(golden: Any) -> None:
 
 
 def test_simple_decoder_needs_one_size(golden: Any) -> None:
-    with pytest.raises(OptionError, match="CenterCropRGBImageDecoder"):
+    with pytest.raises(OptionError, match="CenterCropRGBImageDecoder") as caught:
         Loader(golden("jpg")[0], 4)
+    assert isinstance(caught.value, TypeError)
 
 
 # -- a file of our own ---------------------------------------------------------------------------------
@@ -904,6 +907,76 @@ def test_a_decoder_of_the_users_own(cifar: str, compiled: bool) -> None:
     assert corners.tolist() == [[index] * 3 for index in range(50)]
 
 
+class Mixed(Pictures):
+    """Numbers, bytes and arrays beside the picture."""
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        picture, label = super().__getitem__(index)
+        blob = np.arange(index % 7, dtype=np.uint8)
+        return picture, label, index / 4, blob, np.full((2, 3), index, np.float32)
+
+
+@pytest.mark.parametrize("mode", ["raw", "jpg"])
+def test_decoders_called_by_hand_give_what_the_loader_gives(
+    tmp_path: Path, compiled: bool, mode: str
+) -> None:
+    path = str(tmp_path / "mixed.beton")
+    fields: dict[str, Field] = {
+        "image": RGBImageField(mode), "label": IntField(), "quarter": FloatField(), "blob": BytesField(),
+        "array": NDArrayField(np.dtype("float32"), (2, 3)),
+    }  # fmt: skip
+    DatasetWriter(path, fields, num_workers=1).from_indexed_dataset(Mixed(12, (24, 36)))
+    [expected] = Loader(path, 12, pipelines={"image": [CenterCropRGBImageDecoder((8, 8), 0.5), ToTensor()]})
+    reader = Reader(path)
+    manager = importlib.import_module("batchplant.ffcv.memory_managers").OSCacheManager(reader)
+    indices = np.array([7, 0, 11])
+    for number, (name, field) in enumerate(reader.handlers.items()):
+        decoder = field.get_decoder_class()() if number else CenterCropRGBImageDecoder((8, 8), 0.5)
+        table = reader.metadata[f"f{number}"]
+        decoder.accept_field(field)
+        decoder.accept_globals(table, manager.compile_reader())
+        _, query = decoder.declare_state_and_memory(State(True, CPU, None, np.dtype("u1")))
+        # Room for more than is asked for, and not empty.
+        memory = np.full((5, *query.shape), 99, query.dtype)
+        decode = Compiler.compile(decoder.generate_code())
+        with manager.schedule_epoch([indices]) as context:
+            found = decode(indices, memory, table, context.state)
+        assert found.base is memory, name
+        assert np.array_equal(found, expected[number].numpy()[indices]), name
+
+
+def test_a_picture_that_a_decoder_called_by_hand_cannot_read(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.beton"
+    DatasetWriter(
+        str(path), {"image": RGBImageField("jpg"), "label": IntField()}, num_workers=1
+    ).from_indexed_dataset(Pictures(3))
+    reader = Reader(str(path))
+    data = bytearray(path.read_bytes())
+    at = int(reader.metadata["f0"]["data_ptr"][1])
+    data[at : at + 200] = bytes(200)
+    path.write_bytes(data)
+    manager = importlib.import_module("batchplant.ffcv.memory_managers").OSCacheManager(Reader(str(path)))
+    decoder = SimpleRGBImageDecoder()
+    decoder.accept_globals(reader.metadata["f0"], manager.compile_reader())
+    state = manager.schedule_epoch([]).state
+    with pytest.raises(DecodeError) as caught:
+        decoder.generate_code()(
+            np.arange(3), np.zeros((3, 32, 32, 3), np.uint8), reader.metadata["f0"], state
+        )
+    assert caught.value.sample == 1
+
+
+def test_the_code_stays_until_it_is_compiled_anew(cifar: str, compiled: bool) -> None:
+    pipelines = {"image": [SimpleRGBImageDecoder(), AddNumber(), ToTensor()], "label": None}
+    for recompile in (False, True):
+        loader = Loader(cifar, 25, pipelines=pipelines, recompile=recompile)
+        list(loader)
+        first = loader.code
+        assert list(first) == ["image"]
+        list(loader)
+        assert (loader.code != first) == recompile
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -1177,6 +1250,23 @@ def test_mistakes_of_writing(tmp_path: Path) -> None:
         DatasetWriter(str(tmp_path / "a.beton"), FIELDS, num_workers=1).from_indexed_dataset([{"image": 1}])
 
 
+@pytest.mark.parametrize("dtype", ["float64", "int16", "bool", "uint8"])
+def test_bytes_may_come_as_other_numbers(tmp_path: Path, dtype: str) -> None:
+    path = tmp_path / "a.beton"
+    values = [np.array([0, 1, 1], dtype), np.zeros(2, dtype)]
+    writer = DatasetWriter(str(path), {"blob": BytesField()}, num_workers=1)
+    writer.from_indexed_dataset([(one,) for one in values])
+    [(found,)] = Loader(str(path), 2)
+    assert found.tolist() == [[0, 1, 1], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("value", [256.0, -1.0, 0.5, np.nan])
+def test_numbers_that_are_no_bytes(tmp_path: Path, value: float) -> None:
+    writer = DatasetWriter(str(tmp_path / "a.beton"), {"blob": BytesField()}, num_workers=1)
+    with pytest.raises(EncodeError, match="whole numbers from 0 to 255"):
+        writer.from_indexed_dataset([(np.zeros(2),), (np.array([value]),)])
+
+
 class FakeWebDataset:
     """Stands in for webdataset.WebDataset: a shard is a text file with a number per line."""
 
@@ -1285,6 +1375,49 @@ def test_fields_of_users(tmp_path: Path, compiled: bool, workers: int) -> None:
     assert (pages["ptr"] >> 21 == ends).all()
     with pytest.raises(OptionError, match=r"custom_fields=\{'pair': ItsField\}"):
         Loader(path, 10)
+
+
+class WordDecoder(NDArrayDecoder):
+    """Nothing but another name."""
+
+
+class WordField(NDArrayField):
+    """A word, filled up with blanks."""
+
+    def __init__(self, longest: int) -> None:
+        super().__init__(np.dtype("uint8"), (longest,))
+
+    def encode(self, destination: Any, field: Any, malloc: Any) -> None:
+        data = field.encode().ljust(self.shape[0])
+        super().encode(destination, np.frombuffer(data, np.uint8), malloc)
+
+
+class DimField(RGBImageField):
+    """Pictures of half the brightness."""
+
+    def encode(self, destination: Any, image: Any, malloc: Any) -> None:
+        super().encode(destination, np.asarray(image) // 2, malloc)
+
+
+@pytest.mark.parametrize("decoder", [WordDecoder, NDArrayDecoder, None])
+def test_fields_derived_from_ffcvs_own(tmp_path: Path, compiled: bool, decoder: Any) -> None:
+    path, pictures = str(tmp_path / "words.beton"), Pictures(20)
+    words = [f"word{'x' * index}" for index in range(20)]
+    fields = {"word": WordField(30), "image": DimField()}
+    samples = [(words[index], pictures[index][0]) for index in range(20)]
+    DatasetWriter(path, fields, num_workers=1).from_indexed_dataset(samples)
+    loader = Loader(
+        path, 5, 2, order=OrderOption.RANDOM, seed=1,
+        pipelines={"word": [decoder()] if decoder else [ToTensor()]},
+        custom_fields={"word": WordField, "image": DimField},
+    )  # fmt: skip
+    found = {}
+    for batch, images in loader:
+        for row, image in zip(np.asarray(batch), images, strict=True):
+            found[row.tobytes().decode().rstrip()] = image
+    assert sorted(found) == sorted(words)
+    for word, image in found.items():
+        assert np.array_equal(image.numpy(), pictures[words.index(word)][0] // 2)
 
 
 def test_fields_of_users_that_go_wrong(tmp_path: Path) -> None:

@@ -53,6 +53,11 @@ class UserOp(Op):
                 self._code = Compiler.compile(self._plain) if made.jit_mode else self._plain
         return spec_of(made)
 
+    @property
+    def code(self) -> Callable[..., Any] | None:
+        """The function that does it, compiled or not."""
+        return self._code
+
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         with RUNNING:
             arguments = [ids if self._decodes else batch, allocate(self._asked, len(ids))]

@@ -15,6 +15,12 @@ from .pipeline.operation import Operation
 from .pipeline.state import State
 
 
+def interpreted(code: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that numba is not asked to compile: the native core does the work."""
+    code.interpreted = True  # type: ignore[attr-defined]
+    return code
+
+
 class Builtin(Operation):
     """An operation that batchplant does itself. Its attributes are read anew for every epoch."""
 
@@ -34,7 +40,7 @@ class Builtin(Operation):
             return op.run(batch, ids, Draws(int(np.random.randint(2**31)), 0, ids, type(self).__name__))
 
         run.with_indices = True  # type: ignore[attr-defined]
-        return run
+        return interpreted(run)
 
 
 def is_ours(operation: Any) -> TypeGuard[Builtin]:

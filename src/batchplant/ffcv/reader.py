@@ -81,6 +81,8 @@ class Reader:
             name: custom.get(short, handler)
             for name, short, handler in zip(self.field_names, stored, handlers, strict=True)
         }
+        # Those that a user's own field describes.
+        self.custom = {name for name, short in zip(self.field_names, stored, strict=True) if short in custom}
         self.metadata_type = get_metadata_type(self.handlers.values())
 
     def read_metadata(self) -> None:

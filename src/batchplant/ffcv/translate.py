@@ -84,7 +84,9 @@ class Translator:
         own = tensors = False
         made: Any
         for origin, number, one in chain:
-            if is_ours(one):
+            # Nobody but the decoder itself knows what a field of the user's own holds.
+            foreign = number == 0 and source in self._reader.custom
+            if is_ours(one) and not foreign:
                 self._tell(one, source)
                 if isinstance(one, RandomResizedCrop) and [type(step) for step in steps] == [ops.Decode]:
                     # One with the decoder, which then decodes no more than it needs.

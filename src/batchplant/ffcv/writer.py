@@ -25,6 +25,7 @@ from .fields import (
     RGBImageField,
     TorchTensorField,
 )
+from .fields.bytes import as_uint8
 from .types import (
     ALLOC_TABLE_TYPE,
     CURRENT_VERSION,
@@ -182,8 +183,8 @@ def _value(field: Field, value: Any) -> Any:
     """What FFCV's fields take and batchplant's are strict about."""
     if isinstance(field, NDArrayField) and type(field) in (NDArrayField, TorchTensorField):
         return field.fit(value)
-    if type(field) is BytesField and isinstance(value, np.ndarray) and value.dtype != np.uint8:
-        raise EncodeError(f"a BytesField takes uint8 arrays, not {value.dtype}")
+    if type(field) is BytesField and isinstance(value, np.ndarray):
+        return as_uint8(value)
     if type(field) is IntField and isinstance(value, float | np.floating) and float(value).is_integer():
         return int(value)
     return value

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ...columns import I64
 from ...ops.base import Draws, Op, Spec
-from ..builtin import Builtin
+from ..builtin import Builtin, interpreted
 from ..pipeline.allocation_query import AllocationQuery
 from ..pipeline.operation import Operation
 from ..pipeline.state import State
@@ -18,6 +19,21 @@ from .base import ARG_TYPE, Field
 class Decoder(Builtin):
     """A Builtin that stands at the start of a pipeline."""
 
+    def fill(self, destination: Any, rows: Any, indices: Any, read: Callable[[Any], Any]) -> None:
+        """Decode samples by their rows of the table; ``read`` gives the bytes that a pointer leads to."""
+        raise NotImplementedError
+
+    def generate_code(self) -> Callable[..., Any]:
+        """A function of (sample numbers, memory, the field's table, what the memory manager gives)."""
+        memory_read = self.memory_read
+
+        def decode(indices: Any, destination: Any, metadata: Any, storage_state: Any) -> Any:
+            made = destination[: len(indices)]
+            self.fill(made, metadata[indices], indices, lambda ptr: memory_read(ptr, storage_state))
+            return made
+
+        return interpreted(decode)
+
 
 class BasicDecoder(Decoder):
     """Numbers as an array of shape (batch, 1)."""
@@ -26,6 +42,9 @@ class BasicDecoder(Decoder):
 
     def as_op(self, tensors: bool) -> Op:
         return _Numbers(self.dtype)
+
+    def fill(self, destination: Any, rows: Any, indices: Any, read: Callable[[Any], Any]) -> None:
+        destination[:] = rows.reshape(-1, 1)
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
         return State(True, previous_state.device, (1,), self.dtype), AllocationQuery((1,), self.dtype)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ... import ops
+from ...errors import EncodeError
 from ...ops.base import Op
 from ..pipeline.allocation_query import AllocationQuery
 from ..pipeline.operation import Operation
@@ -24,13 +26,32 @@ class BytesDecoder(Decoder):
     def as_op(self, tensors: bool) -> Op:
         return ops.Pad(self._longest())
 
+    def fill(self, destination: Any, rows: Any, indices: Any, read: Callable[[Any], Any]) -> None:
+        destination[:] = 0
+        for place, row in zip(destination, rows, strict=True):
+            if row["size"]:
+                place[: int(row["size"])] = read(row["ptr"])
+
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
         shape, dtype = (self._longest(),), np.dtype("<u1")
         return State(True, previous_state.device, shape, dtype), AllocationQuery(shape, dtype)
 
 
+def as_uint8(value: Any) -> Any:
+    """An array as bytes: numbers of any kind that bytes can hold. FFCV cuts the others."""
+    if value.dtype == np.uint8:
+        return value
+    with np.errstate(invalid="ignore"):
+        found = value.astype(np.uint8)
+    if not np.array_equal(found, value):
+        raise EncodeError(
+            f"a BytesField takes whole numbers from 0 to 255, and this {value.dtype} array has others"
+        )
+    return found
+
+
 class BytesField(Field):
-    """Bytes: samples give one-dimensional uint8 arrays."""
+    """Bytes: samples give one-dimensional arrays of whole numbers from 0 to 255."""
 
     def __init__(self) -> None:
         pass
@@ -47,7 +68,8 @@ class BytesField(Field):
         return np.zeros(1, dtype=ARG_TYPE)[0]
 
     def encode(self, destination: Any, field: Any, malloc: Any) -> None:
-        data = np.frombuffer(field, np.uint8) if isinstance(field, bytes) else np.asarray(field).reshape(-1)
+        value = np.frombuffer(field, np.uint8) if isinstance(field, bytes) else np.asarray(field)
+        data = as_uint8(value).reshape(-1)
         destination["ptr"], memory = malloc(data.size)
         memory[:] = data
         destination["size"] = data.size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,10 @@ class NDArrayDecoder(Decoder):
 
     def as_op(self, tensors: bool) -> Op:
         return _Same()
+
+    def fill(self, destination: Any, rows: Any, indices: Any, read: Callable[[Any], Any]) -> None:
+        for place, ptr in zip(destination, rows, strict=True):
+            place[...] = read(ptr).view(self.field.dtype).reshape(self.field.shape)
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
         shape, dtype = self.field.shape, self.field.dtype

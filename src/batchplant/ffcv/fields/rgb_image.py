@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +14,7 @@ from ... import _native, ops
 from ...codecs import image as pictures
 from ...codecs.image_rules import ImageOptions
 from ...columns import I32
-from ...errors import OptionError
+from ...errors import DecodeError, OptionError
 from ...ops.base import F64, Draws, Op
 from ..pipeline.allocation_query import AllocationQuery
 from ..pipeline.operation import Operation
@@ -55,6 +57,16 @@ def get_center_crop(height: int, width: int, _: Any, ratio: float) -> tuple[int,
     return (height - side) // 2, (width - side) // 2, side, side
 
 
+class VaryingSizeError(OptionError, TypeError):
+    """What FFCV raises as a TypeError: the pictures of a file are not of one size."""
+
+
+@functools.cache
+def _engine(process: int) -> Any:
+    """For those who call a decoder's function themselves; its threads do not outlive a fork."""
+    return _native.Engine(1)
+
+
 class SimpleRGBImageDecoder(Decoder):
     """Pictures as they are; all of the file must have one size."""
 
@@ -65,7 +77,7 @@ class SimpleRGBImageDecoder(Decoder):
         sizes = [self.metadata[side] for side in ("height", "width")]
         least, most = [one.min(initial=65535) for one in sizes], [one.max(initial=0) for one in sizes]
         if len(self.metadata) and least != most:
-            raise OptionError(
+            raise VaryingSizeError(
                 f"the pictures of this file are from {least[1]}×{least[0]} to {most[1]}×{most[0]}; "
                 "SimpleRGBImageDecoder needs one size: use RandomResizedCropRGBImageDecoder or "
                 "CenterCropRGBImageDecoder"
@@ -75,6 +87,22 @@ class SimpleRGBImageDecoder(Decoder):
     def as_op(self, tensors: bool) -> Op:
         self._size()
         return ops.Decode()
+
+    def fill(self, destination: Any, rows: Any, indices: Any, read: Callable[[Any], Any]) -> None:
+        cells = [np.ascontiguousarray(read(ptr)) for ptr in rows["data_ptr"]]
+        shape = np.stack([rows["height"], rows["width"], np.full(len(rows), 3)], axis=1).astype(np.int32)
+        raw = (rows["mode"] == IMAGE_MODES["raw"])[:, None]
+        ids = np.asarray(indices, dtype=np.int64)
+        op: Any = self.as_op(False)
+        boxes = op.boxes(shape[:, :2], Draws(int(np.random.randint(2**31)), 0, ids, type(self).__name__))
+        base, sizes = np.arange(len(cells), dtype=np.int32), np.array([len(one) for one in cells], np.int64)
+        status, errors, _ = _engine(os.getpid()).decode(
+            cells, base, np.zeros(len(cells), np.int64), sizes, np.where(raw, shape, 0).astype(np.int32),
+            boxes, None, destination, layout="nhwc", filter="area", dct="fast",
+        )  # fmt: skip
+        for row in np.flatnonzero(status)[:1]:
+            said = errors[0][1] if errors else "the picture cannot be decoded as RGB"
+            raise DecodeError(said, sample=int(ids[errors[0][0] if errors else row]))
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
         shape, dtype = (*self._size(), 3), np.dtype("<u1")

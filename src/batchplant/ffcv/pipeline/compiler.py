@@ -35,8 +35,8 @@ class Compiler:
 
     @classmethod
     def compile(cls, code: Callable[..., Any], signature: Any = None) -> Callable[..., Any]:
-        """The function compiled, or as it is where there is no numba."""
-        module = numba() if cls.is_enabled else None
+        """The function compiled, or as it is where there is no numba, or where it is one of ours."""
+        module = numba() if cls.is_enabled and not getattr(code, "interpreted", False) else None
         if module is None or hasattr(code, "py_func"):
             return code
         parallel = bool(getattr(code, "is_parallel", False)) and cls.num_threads > 1
