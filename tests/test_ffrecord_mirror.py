@@ -329,6 +329,23 @@ class TestTorch:
         with pytest.raises(bp.OptionError):
             ff.ConcatDataset([])
 
+    def test_a_sum_of_datasets(self, ff, numbers):
+        both = numbers + ff.Subset(numbers, [7, 9]) + numbers
+        assert isinstance(both, ff.ConcatDataset)
+        assert len(both) == 102
+        assert both[[51, 0, 52, -1]] == [(18, 27), (0, 0), (0, 0), (98, 147)]
+        assert both.ffreaders() == [numbers.reader] * 3
+        batches = list(ff.DataLoader(both, batch_size=10, collate_fn=list))
+        assert [sample for batch in batches for sample in batch] == both[list(range(102))]
+        with pytest.raises(bp.OptionError):
+            numbers + list("ab")
+
+
+def test_the_version_is_the_one_mirrored():
+    import batchplant.ffrecord
+
+    assert batchplant.ffrecord.__version__ == "1.4.0"
+
 
 def test_importing_it_imports_no_torch():
     code = "import sys, batchplant.ffrecord; sys.exit('torch' in sys.modules)"

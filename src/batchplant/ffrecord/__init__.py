@@ -17,3 +17,6 @@ from __future__ import annotations
 from .fileio import FileReader, FileWriter
 
 __all__ = ["FileReader", "FileWriter"]
+
+# The version of the package whose interface this is.
+__version__ = "1.4.0"

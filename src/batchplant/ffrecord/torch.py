@@ -59,6 +59,10 @@ class Dataset(torch_data.Dataset, ReaderRegistry):  # type: ignore[misc]
         """What PyTorch's loader calls for a batch."""
         return self[list(indices)]
 
+    def __add__(self, other: Dataset) -> ConcatDataset:
+        """This dataset and then another. PyTorch's own sum would ask for one sample at a time."""
+        return ConcatDataset([self, other])
+
     def process(self, indices: Sequence[int], data: list[U8]) -> Any:
         """Samples from bytes; ``collate_fn`` gets what it returns."""
         raise NotImplementedError("a subclass says how samples are made of bytes")
