@@ -124,6 +124,28 @@ def test_a_record_of_messagepack(tmp_path, low_limit):
     refused(tmp_path / "a.msgpack.gz")
 
 
+def test_a_record_for_the_mirror_of_tensorflow(tmp_path, low_limit):
+    from batchplant.tfrecord.records import read_records
+
+    head = struct.pack("<Q", COUNT * MIB)
+    packed = zeros(COUNT, before=head + struct.pack("<I", masked(head)), after=bytes(4))
+    (tmp_path / "a.tfrecord.gz").write_bytes(packed)
+    with pytest.raises(bp.DamagedError, match="a record unpacks to too many bytes"):
+        list(read_records(str(tmp_path / "a.tfrecord.gz"), "GZIP"))
+
+
+def test_joblib(tmp_path, low_limit):
+    joblib = pytest.importorskip("joblib")
+    for kind in ("zlib", "gzip", "bz2", "xz"):
+        joblib.dump(
+            {"x": np.zeros((4, COUNT * MIB // 4), np.uint8)}, tmp_path / "a.joblib", compress=(kind, 1)
+        )
+        refused(tmp_path / "a.joblib", allow_pickle=True)
+        joblib.dump({"x": np.arange(4), "t": list("abcd")}, tmp_path / "b.joblib", compress=(kind, 1))
+        with bp.open(tmp_path / "b.joblib", allow_pickle=True) as reader:
+            assert reader[3] == {"x": 3, "t": "d"}
+
+
 def test_a_member_of_tar(tmp_path, low_limit):
     pytest.importorskip("indexed_gzip")
     head = tarfile.TarInfo("a.bin")

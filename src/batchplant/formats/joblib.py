@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 from collections.abc import Iterable
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from .. import limits
 from ..columns import I64, Spans
-from ..errors import MissingLibraryError, OptionError
+from ..errors import DamagedError, MissingLibraryError, OptionError
 from ..format import Format, Probe
 from ..objects import ObjectReader, ObjectWriter, read_note
 from ..records import Note
@@ -51,6 +53,24 @@ def _compressor(kind: str) -> Any:
     return getattr(_joblib(".compressor"), COMPRESSIONS[kind][1])()
 
 
+class _Unpacked(io.RawIOBase):
+    """What a file of ``stored`` bytes unpacks to, as far as the limit allows."""
+
+    def __init__(self, file: Any, stored: int) -> None:
+        self._file, self._stored, self._done = file, stored, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        self._done += len(data)
+        if self._done > limits.allowed(self._stored):
+            raise DamagedError(limits.too_large("the file", None, self._stored))
+        buffer[: len(data)] = data
+        return len(data)
+
+
 class JoblibReader(ObjectReader):
     """Reads files of joblib, with ``allow_pickle=True`` only: loading one can run any code that is in it.
 
@@ -71,8 +91,7 @@ class JoblibReader(ObjectReader):
     def _note(self) -> Note | None:
         head = self._source.view(0, min(8, self._source.size)).tobytes()
         self._kind = next((kind for kind, (magic, _) in COMPRESSIONS.items() if head.startswith(magic)), None)
-        file = self._source.file()
-        content = file if self._kind is None else _compressor(self._kind).decompressor_file(file)
+        content = self._content()
         return read_note(content) if content.read(len(START)) == START else None
 
     def _load(self) -> list[Any]:
@@ -81,7 +100,15 @@ class JoblibReader(ObjectReader):
             # More arrays than Linux maps for one process (OSError) are read instead.
             with contextlib.suppress(OSError):
                 return [joblib.load(self.path, mmap_mode="r")]
-        return [joblib.load(self._source.file())]
+        return [joblib.load(self._content())]
+
+    def _content(self) -> io.BufferedReader:
+        file = self._source.file()
+        if self._kind is None:
+            return file
+        return io.BufferedReader(
+            _Unpacked(_compressor(self._kind).decompressor_file(file), self._source.size)
+        )
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         values = self._values[field]

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .. import _native
+from .. import _native, limits
 from ..columns import I64, U8, starts_of
 from ..errors import DamagedError, OptionError
 from ..storage import MappedSource, Partial, Source, open_source
@@ -16,8 +16,6 @@ from .values import String, as_bytes, as_text
 
 # Bytes that are looked at in one go, and those that a writer collects.
 STEP = 1 << 20
-# A record of a compressed file has to be held in memory; protobuf ends at 2 GiB too.
-MOST = 1 << 31
 
 _WINDOWS = {"GZIP": 31, "ZLIB": 15}
 # The native scanner's numbers.
@@ -43,7 +41,7 @@ def read_records(path: str, compression: str) -> Iterator[String]:
     source = open_source(path)
     try:
         if compression or not isinstance(source, MappedSource):
-            yield from _streamed(path, _chunks(source, compression))
+            yield from _streamed(path, _chunks(source, compression), source.size)
         else:
             yield from _mapped(source)
     finally:
@@ -104,7 +102,7 @@ def _chunks(source: Source, compression: str) -> Iterator[bytes]:
             )
 
 
-def _streamed(path: str, chunks: Iterator[bytes]) -> Iterator[String]:
+def _streamed(path: str, chunks: Iterator[bytes], stored: int) -> Iterator[String]:
     held: list[bytes] = []
     size = needed = before = 0
     ended = False
@@ -114,7 +112,7 @@ def _streamed(path: str, chunks: Iterator[bytes]) -> Iterator[String]:
         held.append(chunk or b"")
         size += len(held[-1])
         # Twice what is left over, so that a large record is not gone through again and again.
-        if size < needed and not ended:
+        if size < needed and size <= limits.allowed(stored) and not ended:
             continue
         data = np.frombuffer(b"".join(held), dtype=np.uint8)
         starts, sizes, at, fault = _native.tfrecord_scan(data, 0, len(data), True)
@@ -123,8 +121,8 @@ def _streamed(path: str, chunks: Iterator[bytes]) -> Iterator[String]:
             raise _damaged(path, fault, before + at, data[at : at + 2])
         held, size, before = [data[at:].tobytes()], len(data) - at, before + at
         needed = 2 * size
-        if size > MOST:
-            raise DamagedError(f"a record of more than {MOST} bytes", path=path, offset=before)
+        if size > limits.allowed(stored):
+            raise DamagedError(limits.too_large("a record", None, stored), path=path, offset=before)
 
 
 class TFRecordOptions:
