@@ -6,7 +6,7 @@ import dataclasses
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -159,10 +159,12 @@ def convert(
         overwrite=overwrite, length=len(order), workers=workers, on_error=on_error, images=images,
         checksums=checksums, resume=resume,
     )  # fmt: skip
+    made_by = get_format(target_format) if target_format is not None else format_of_target(os.fspath(target))
+    can = own_options(made_by.writer) if made_by.writer else ()
     writer = create_with(
         os.fspath(target), chosen.rename(names), options, format=target_format, shard_size=shard_size,
         shard_samples=shard_samples,
-        **{**_metadata(reader, os.fspath(target), target_format, chosen, names), **(target_options or {})},
+        **{**_metadata(reader, can, chosen, names), **(target_options or {})},
     )  # fmt: skip
     identity = {
         "source": reader.path, "samples": len(reader), "fields": chosen.to_json(), "rename": names,
@@ -181,16 +183,14 @@ def convert(
             error.sample, error.path = feed.source_of(error.sample)
         raise
     skipped = [problem for _, problem in feed.skipped] + [feed.named(one) for one in writer.skipped]
-    remarks = [*writer.remarks(), *image_rules.remarks(writer.schema, images)]
+    remarks = [*writer.remarks(), *image_rules.remarks(writer.schema, images), *_lost(reader, can)]
     return Conversion(writer.files, writer.written, skipped, time.monotonic() - began, start, remarks)
 
 
 def _metadata(
-    reader: Reader, target: str, format: str | None, chosen: Schema, names: Mapping[str, str]
+    reader: Reader, can: Collection[str], chosen: Schema, names: Mapping[str, str]
 ) -> dict[str, Any]:
     """What a model or a file says about itself and its fields, where the target can hold that too."""
-    writer = (get_format(format) if format is not None else format_of_target(target)).writer
-    can = own_options(writer) if writer else ()
     found: dict[str, Any] = {}
     if "metadata" in can and getattr(reader, "metadata", None):
         found["metadata"] = dict(reader.metadata)  # type: ignore[attr-defined]
@@ -199,6 +199,15 @@ def _metadata(
         kept = {name: values for name, values in attributes.items() if name == "" or name in chosen}
         found["attributes"] = {names.get(name, name): values for name, values in kept.items()}
     return found
+
+
+def _lost(reader: Reader, can: Collection[str]) -> list[str]:
+    """That the target has no place for what the source says about itself."""
+    found = None if "attributes" in can else getattr(reader, "attributes", None)
+    if not isinstance(found, dict) or not found:
+        return []
+    some = [f"{name}.{key}" if name else key for name, values in found.items() for key in values]
+    return [f"the source's attributes are not kept: {', '.join(some[:8])}{', …' * (len(some) > 8)}"]
 
 
 def _stamp(path: str) -> list[int] | None:

@@ -637,3 +637,52 @@ def test_a_strange_member_takes_nothing_away_from_the_others(tmp_path):
         assert "t.words" in reader.facts()["left out"]
     with pytest.raises(bp.SchemaError, match="opaque"):
         bp.open(tmp_path / "a.h5", fields=["t.blob"])
+
+
+ATTRIBUTES = {
+    "": {"title": "Größe", "version": 3, "bounds": [0.5, 1.5], "names": ["a", "b"]},
+    "x": {"unit": "m", "scale": 0.25},
+    "t": {"language": "de"},
+}
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.n5", "v2.zarr"])
+def test_attributes_go_to_other_formats_and_back(name, tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(4)
+        file.create_dataset("t", data=["a", "b", "c", "d"], dtype=h5py.string_dtype())
+        for field, values in ATTRIBUTES.items():
+            for key, value in values.items():
+                file[field or "/"].attrs[key] = value
+    options = {"zarr_format": 2} if name == "v2.zarr" else {}
+    done = bp.convert(tmp_path / "a.h5", tmp_path / name, target_options=options)
+    assert not any("attributes" in one for one in done.remarks)
+    with bp.open(tmp_path / name) as reader:
+        assert reader.attributes == ATTRIBUTES
+    bp.convert(tmp_path / name, tmp_path / "b.h5", rename={"x": "y"})
+    with bp.open(tmp_path / "b.h5") as reader:
+        assert reader.attributes == {
+            **{k: v for k, v in ATTRIBUTES.items() if k != "x"},
+            "y": ATTRIBUTES["x"],
+        }
+    assert bp.verify(tmp_path / name, against=tmp_path / "a.h5").ok
+
+
+def test_what_has_no_place_for_attributes_is_said(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(4)
+        file["x"].attrs["unit"], file.attrs["made"] = "m", 7
+    done = bp.convert(tmp_path / "a.h5", tmp_path / "a.csv")
+    assert "the source's attributes are not kept: made, x.unit" in done.remarks
+
+
+def test_attributes_that_hdf5_has_no_type_for_are_json(tmp_path):
+    given = {"": {"tree": {"a": [1, None]}, "nothing": None, "mixed": [1, "a"]}}
+    with bp.create(tmp_path / "a.zarr", {"x": bp.Int()}, attributes=given) as out:
+        out.append({"x": 1})
+    assert bp.open(tmp_path / "a.zarr").attributes == given
+    bp.convert(tmp_path / "a.zarr", tmp_path / "a.h5")
+    with bp.open(tmp_path / "a.h5") as reader:
+        assert reader.attributes == {"": {"tree": '{"a": [1, null]}', "nothing": "null", "mixed": '[1, "a"]'}}
+    with pytest.raises(bp.OptionError, match="attributes belong to"):
+        bp.create(tmp_path / "b.zarr", {"x": bp.Int()}, attributes={"y": {}})

@@ -7,10 +7,11 @@ from .grid import Grid, Index, Place
 from .layout import NOTE, Note
 from .reader import GridReader, Grids, each_grid
 from .store import Blob, FolderStore, Store, good_name, open_store, zip_top
-from .writer import GridWriter, Part, Style
+from .writer import Attributes, GridWriter, Part, Style
 
 __all__ = [
     "NOTE",
+    "Attributes",
     "Blob",
     "FolderStore",
     "Grid",

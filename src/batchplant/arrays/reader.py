@@ -70,8 +70,8 @@ class GridReader(Reader):
         self._cache = ChunkCache(cache)
         self.store = open_store(path, self.roots)
         try:
-            self._grids, attributes = self._find(self.store)
-            note = attributes.get(NOTE)
+            self._grids, self._top = self._find(self.store)
+            note = self._top.get(NOTE)
             wanted = None if fields is None else list(fields)
             self.note = None if note is None else Note.from_json(note)
             self._open_plain(wanted) if self.note is None else self._open_noted(self.note, wanted)
@@ -96,6 +96,19 @@ class GridReader(Reader):
     def _find(self, store: Store) -> tuple[Grids, dict[str, Any]]:
         """Every array, and the attributes of the top."""
         raise NotImplementedError
+
+    def _attributes_of(self, path: str) -> dict[str, Any]:
+        """What is said about an array, besides how it lies."""
+        return {}
+
+    @property
+    def attributes(self) -> dict[str, dict[str, Any]]:
+        """``""`` → the attributes of the top, a field → its own."""
+        found = {"": {name: one for name, one in self._top.items() if name not in (NOTE, "n5")}}
+        for (name, part), grid in self.parts.items():
+            if part in ("", VALUES) and grid.name:
+                found[name] = self._attributes_of(grid.name)
+        return {name: one for name, one in found.items() if one}
 
     def _differing(self) -> Iterator[Problem]:
         """Metadata that contradicts itself."""

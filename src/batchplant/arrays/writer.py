@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 import zipfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,10 @@ IN_MEMORY = 256 << 20
 MOST_CHUNKS = 1 << 20
 
 
+# "" → attributes of the top, field → its own.
+Attributes = Mapping[str, Mapping[str, Any]]
+
+
 @dataclasses.dataclass
 class Part:
     """One array that is being written: its rows so far, and those that wait for a full chunk."""
@@ -53,6 +58,8 @@ class Part:
     files: int = 0
     waiting: list[U8] = dataclasses.field(default_factory=list)
     waiting_bytes: int = 0
+    # What else is to be said about it.
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def width(self) -> int:
@@ -96,6 +103,8 @@ class Style:
     """How a format writes a part."""
 
     packings: tuple[str, ...] = ()
+    # Of the top.
+    attributes: Mapping[str, Any] = types.MappingProxyType({})
 
     def pack(self, part: Part, values: npt.NDArray[Any]) -> Any:
         """The bytes of a file for these rows, no more than it has room for."""
@@ -139,14 +148,18 @@ class GridWriter(Writer):
 
     def __init__(
         self, path: str, schema: Schema, options: WriteOptions, style: Style, compression: str,
-        level: int | None, chunk_samples: int | None, chunks_per_file: int = 1,
+        level: int | None, chunk_samples: int | None, chunks_per_file: int = 1, *,
+        attributes: Attributes | None = None,
     ) -> None:  # fmt: skip
         for name, given in (("chunk_samples", chunk_samples), ("chunks_per_shard", chunks_per_file)):
             if given is not None and (type(given) is not int or given < 1):
                 raise OptionError(f"{name} is a number from 1 on, not {given!r}", path=path)
         if chunks_per_file > MOST_CHUNKS:
             raise OptionError(f"chunks_per_shard is at most {MOST_CHUNKS}, not {chunks_per_file}", path=path)
+        if attributes is not None and not set(attributes) <= {"", *schema}:
+            raise OptionError(f"attributes belong to '' or a field, not {', '.join(attributes)}", path=path)
         self.style = style
+        style.attributes = (attributes or {}).get("", {})
         auto = compression == "auto"
         kind = "zstd" if auto else compression
         level = level_of(kind, level, style.packings)
@@ -165,8 +178,9 @@ class GridWriter(Writer):
                 below = f"{self.paths[name]}/{part}" if part else self.paths[name]
                 rows = chunk_rows(width, packing, wanted)
                 self.parts[name, part] = Part(
-                    below, dtype, row, rows, packing, level if packing == kind else 0, chunks_per_file
-                )
+                    below, dtype, row, rows, packing, level if packing == kind else 0, chunks_per_file,
+                    attributes=(attributes or {}).get(name, {}) if part in ("", VALUES) else {},
+                )  # fmt: skip
         self._packers: ThreadPoolExecutor | None = None
         self._packing: deque[Future[None]] = deque()
         super().__init__(path, schema, options)

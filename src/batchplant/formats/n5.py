@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from ..arrays import (
     NOTE,
+    Attributes,
     Grid,
     GridReader,
     Grids,
@@ -59,6 +60,8 @@ VERSION = "2.0.0"
 TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float32", "float64"}
 # Our names of compressions are N5's, but for the one that is none.
 PACKINGS = ("none", "gzip", "bzip2", "xz", "blosc", "zstd")
+# Attributes that say how an array lies.
+OWN = {"n5", "dimensions", "blockSize", "dataType", "compression", "compressionType"}
 DEEPEST, ARRAYS_MOST = 32, 100_000
 
 
@@ -177,6 +180,10 @@ class N5Reader(GridReader):
                     grids[path] = _grid(store, path, found)
         return grids, top
 
+    def _attributes_of(self, path: str) -> dict[str, Any]:
+        found = _load(self.store, path) or {}
+        return {name: value for name, value in found.items() if name not in OWN}
+
     def _as_noted(self, grid: Grid, dtype: np.dtype[Any], row: tuple[int, ...]) -> Grid:
         stored, shape = stored_as(dtype, row)
         if stored == dtype or (grid.dtype, grid.row) != (stored, shape):
@@ -221,10 +228,11 @@ class N5Style(Style):
         return "/".join([part.path, *zeros, str(number)])
 
     def describe(self, parts: Sequence[Part], note: Note) -> dict[str, bytes]:
-        documents: dict[str, Any] = {ATTRIBUTES: {"n5": VERSION, NOTE: note.to_json()}}
+        documents: dict[str, Any] = {ATTRIBUTES: {**self.attributes, "n5": VERSION, NOTE: note.to_json()}}
         for part in parts:
             dtype, row = stored_as(part.dtype, part.row)
             documents[f"{part.path}/{ATTRIBUTES}"] = {
+                **part.attributes,
                 "dimensions": [*row[::-1], part.rows],
                 "blockSize": [*(max(1, size) for size in row[::-1]), part.chunk],
                 "dataType": dtype.name,
@@ -252,9 +260,11 @@ class N5Writer(GridWriter):
 
     def __init__(
         self, path: str, schema: Schema, options: WriteOptions, *, compression: str = "auto",
-        level: int | None = None, chunk_samples: int | None = None,
+        level: int | None = None, chunk_samples: int | None = None, attributes: Attributes | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(path, schema, options, N5Style(), compression, level, chunk_samples)
+        super().__init__(
+            path, schema, options, N5Style(), compression, level, chunk_samples, attributes=attributes
+        )
 
     @classmethod
     def refuses(cls, field: Field) -> str | None:

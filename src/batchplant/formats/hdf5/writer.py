@@ -168,9 +168,9 @@ class Hdf5Writer(Writer):
                     if shapes.any():
                         self._plain(file, f"{RESERVED}/shape/{where}", shapes)
                 for key, value in self._attributes.get(name, {}).items():
-                    file[where].attrs[key] = value
+                    file[where].attrs[key] = _attribute(value)
             for key, value in self._attributes.get("", {}).items():
-                file.attrs[key] = value
+                file.attrs[key] = _attribute(value)
             note = json.loads(note_of(self.schema, self.written))
             said = json.dumps({**note, "chunks": self._said()}, ensure_ascii=False).encode()
             # Of fixed length: it does not lie in a heap.
@@ -263,6 +263,17 @@ class Hdf5Writer(Writer):
             made.id.write(library.h5s.create_simple((last - first,)), space, cells)
             self._sink.check()
             first = last
+
+
+def _attribute(value: Any) -> Any:
+    """What HDF5 can hold of a value: numbers, texts, arrays of one kind; of others their JSON."""
+    if isinstance(value, list | tuple):
+        kinds = {type(one) for one in value}
+        if not value or kinds == {str} or kinds <= {int, float, bool}:
+            return list(value)
+    elif not isinstance(value, dict | None):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _library() -> Any:

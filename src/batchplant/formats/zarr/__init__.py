@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays import GridReader, Grids, GridWriter, Store, regions, zip_top
+from ...arrays import Attributes, GridReader, Grids, GridWriter, Store, regions, zip_top
 from ...columns import Column
 from ...errors import BatchplantError, OptionError, Problem
 from ...format import Format, Probe
 from ...schema import EVERY_KIND, Field, Float, Schema, Tensor
 from ...writer import WriteOptions
 from ...zips import ZIP_ERRORS
-from .metadata import ROOTS, ZarrStyle, find, load
+from .metadata import ATTRIBUTES, ROOTS, V3, ZarrStyle, find, load
 
 
 class ZarrReader(GridReader):
@@ -44,6 +44,12 @@ class ZarrReader(GridReader):
         found = find(store)
         self._version, self._together = found.version, found.together
         return found.grids, found.attributes
+
+    def _attributes_of(self, path: str) -> dict[str, Any]:
+        if self._version == 2:
+            return load(self.store, f"{path}/{ATTRIBUTES}") or {}
+        found = (load(self.store, f"{path}/{V3}") or {}).get("attributes")
+        return found if isinstance(found, dict) else {}
 
     def _differing(self) -> Iterator[Problem]:
         for name, document in self._together.items():
@@ -65,17 +71,27 @@ class ZarrWriter(GridWriter):
     """Writes Zarr. ``zarr_format``: 2 or 3; ``compression``: none, zstd, gzip or blosc (auto: zstd, but not
     for pictures, sound and video, which are packed already and then used in place); ``level``: of the
     compression; ``chunk_samples``: rows of a chunk (default: about 1 MiB, without compression 64 MiB);
-    ``chunks_per_shard``: so many chunks in one file (Zarr 3)."""
+    ``chunks_per_shard``: so many chunks in one file (Zarr 3); ``attributes``: ``{"": {…}, field: {…}}``."""
 
     def __init__(
         self, path: str, schema: Schema, options: WriteOptions, *, zarr_format: int = 3,
         compression: str = "auto", level: int | None = None, chunk_samples: int | None = None,
-        chunks_per_shard: int = 1,
+        chunks_per_shard: int = 1, attributes: Attributes | None = None,
     ) -> None:  # fmt: skip
         if zarr_format == 2 and chunks_per_shard != 1:
             raise OptionError("shards need zarr_format=3", path=path)
         style = ZarrStyle(zarr_format)
-        super().__init__(path, schema, options, style, compression, level, chunk_samples, chunks_per_shard)
+        super().__init__(
+            path,
+            schema,
+            options,
+            style,
+            compression,
+            level,
+            chunk_samples,
+            chunks_per_shard,
+            attributes=attributes,
+        )
 
     @classmethod
     def refuses(cls, field: Field) -> str | None:

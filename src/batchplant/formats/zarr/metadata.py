@@ -310,7 +310,7 @@ class ZarrStyle(Style):
         return f"{part.path}/{'.'.join([str(number), *rest])}"
 
     def describe(self, parts: Sequence[Part], note: Note) -> dict[str, bytes]:
-        attributes = {NOTE: note.to_json()}
+        attributes = {**self.attributes, NOTE: note.to_json()}
         groups = sorted({part.path.rpartition("/")[0] for part in parts} - {""})
         if self.version == 2:
             group, nodes = {"zarr_format": 2}, {}
@@ -318,6 +318,8 @@ class ZarrStyle(Style):
                 nodes[f"{name}/{GROUP}"] = group
             for part in parts:
                 nodes[f"{part.path}/{ARRAY}"] = self._array_v2(part)
+                if part.attributes:
+                    nodes[f"{part.path}/{ATTRIBUTES}"] = dict(part.attributes)
             every = {GROUP: group, ATTRIBUTES: attributes, **nodes}
             documents = {**every, TOGETHER: {"zarr_consolidated_format": 1, "metadata": every}}
         else:
@@ -376,7 +378,7 @@ class ZarrStyle(Style):
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
             "fill_value": _fill_of(part.dtype),
             "codecs": codecs,
-            "attributes": {},
+            "attributes": dict(part.attributes),
             "storage_transformers": [],
         }
 
