@@ -26,8 +26,10 @@ def test_a_field_that_the_target_cannot_hold_is_named(tmp_path):
     source = save(tmp_path / "a.npz", {"n": bp.Int(), "text": bp.Text()}, [{"n": 1, "text": "x"}])
     with pytest.raises(bp.SchemaError, match=r"npy cannot hold text fields; leave 'text' out \(--fields\)"):
         bp.convert(source, tmp_path / "a.npy")
-    with pytest.raises(bp.SchemaError, match="exactly one image field"):
+    with pytest.raises(bp.UnknownFormatError, match="give the name a suffix"):
         bp.convert(source, tmp_path / "folder")
+    with pytest.raises(bp.SchemaError, match="exactly one image field"):
+        bp.convert(source, tmp_path / "folder", target_format="imagefolder")
     assert os.listdir(tmp_path) == ["a.npz"]
 
 

@@ -179,4 +179,6 @@ def _word(kind: Any) -> str:
     origin = typing.get_origin(kind) or kind
     if origin is os.PathLike:
         return "a path"
-    return "a mapping" if issubclass(origin, Mapping) else "a list of names"
+    if issubclass(origin, Mapping):
+        return "text by name" if typing.get_args(kind)[1:] == (str,) else "a mapping"
+    return "a list of names"

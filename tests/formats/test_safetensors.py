@@ -232,7 +232,7 @@ def test_what_cannot_be_written(tmp_path):
         bp.SchemaError, match="named tensors, and needs exactly the fields name, dtype, shape, data"
     ):
         bp.create(path, {"image": bp.Image()})
-    with pytest.raises(bp.OptionError, match="metadata is text"):
+    with pytest.raises(bp.OptionError, match="option metadata of safetensors is text by name or none"):
         bp.create(path, TENSORS, metadata={"a": 1})
 
 
