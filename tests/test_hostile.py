@@ -247,6 +247,27 @@ def test_odd_consolidated_metadata(change, tmp_path):
     assert isinstance(use(path), bp.DamagedError)
 
 
+@pytest.mark.parametrize("which", [[0], [2], [0, 1, 2, 3]])
+@pytest.mark.parametrize("steps", [None, {"image": [bp.ops.Resize(8)]}])
+@pytest.mark.parametrize("lie", [(32774, 5, 3), (-6, 5, 3), (6, 5, 4), (2**30, 2**30, 3)])
+def test_raw_pictures_whose_shape_lies(which, steps, lie, tmp_path):
+    path = tmp_path / "a.zarr"
+    with bp.create(path, {"image": bp.Image()}, compression="none") as out:
+        for number in range(4):
+            out.append({"image": np.full((6, 5, 3), number, np.uint8)})
+    [shapes] = (path / "image" / "shape" / "c").rglob("0/0")
+    values = np.fromfile(shapes, np.int32).reshape(-1, 3)
+    assert values[0].tolist() == [6, 5, 3]
+    values[which] = lie
+    values.tofile(shapes)
+    with bp.open(path) as reader:
+        with pytest.raises(bp.DataError):
+            reader[which[0]]
+        loader = bp.Loader(reader, 2, pipelines=steps, on_error="skip", workers=1)
+        left = [value for batch in loader for value in batch["image"][:, 0, 0, 0].tolist()]
+    assert left == [number for number in range(4) if number not in which]
+
+
 def test_not_a_number_in_the_attributes_of_others(tmp_path):
     path = tmp_path / "a.zarr"
     with bp.create(path, {"x": bp.Float()}, zarr_format=2) as out:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,7 +78,10 @@ def pixels_of(batch: Pictures, row: int) -> Any:
     if shape is None or not shape[row].any():
         pixels = image.expand(image.decode(data, mode))
         return pixels if batch.turns is None else image.orient(pixels, int(batch.turns[row]))
-    pixels = data.reshape(tuple(shape[row]))
+    sizes = tuple(shape[row].tolist())
+    if min(sizes) < 0 or math.prod(sizes) != data.size:
+        raise DecodeError(f"{data.size} bytes cannot be raw pixels of shape {sizes}")
+    pixels = data.reshape(sizes)
     # Gray as RGB loses nothing; every other change of channels would.
     return np.repeat(pixels, 3, axis=2) if mode == "RGB" and pixels.shape[2] == 1 else pixels
 
