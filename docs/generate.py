@@ -18,8 +18,8 @@ from pathlib import Path
 
 from batchplant import ops
 from batchplant.format import Format
-from batchplant.reader import Reader
 from batchplant.options import own_options
+from batchplant.reader import Reader
 from batchplant.registry import all_formats
 from batchplant.writer import Writer
 

@@ -744,7 +744,7 @@ def csv_unquote(
     special: npt.NDArray[np.uint8],
     escape: str = "",
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Cells one after another; in those that are marked (1) two quotes become one, (2) escapes what they mean."""
+    """Cells one after another; in those marked 1 two quotes become one, in those marked 2 escapes go."""
 
 def json_unescape(
     data: npt.NDArray[np.uint8],

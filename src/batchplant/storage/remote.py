@@ -61,7 +61,7 @@ class RemoteSource(Source):
 
     def _whole(self, data: bytes, start: int, size: int) -> U8:
         if len(data) > size:
-            message = f"{len(data)} bytes came, not {size}: the server gives no parts of files; copy it to a disk"
+            message = f"{len(data)} bytes came, not {size}: the server gives no ranges; copy it to a disk"
             raise AccessError(message, path=self.path, offset=start)
         if len(data) != size:
             raise AccessError(f"{len(data)} of {size} bytes came", path=self.path, offset=start)
