@@ -69,6 +69,7 @@ class Case:
     ) -> None:
         self.format = all_formats()[name]
         self.sharded, self.overwrite = sharded, overwrite
+        self.leave = {"allow_pickle": True} if name in ("pickle", "joblib") else {}
         self.suffix = suffix if suffix is not None else (self.format.suffixes or ("",))[0]
         self.folder = folder
         self.source, self.former = folder / "src.msgpack", folder / "former.msgpack"
@@ -153,9 +154,9 @@ class Case:
         """What is there: the dataset, or None."""
         path = self.target.with_name("t-*" + self.suffix) if self.sharded else self.target
         try:
-            with bp.open(path, format=self.format.name) as reader:
+            with bp.open(path, format=self.format.name, **self.leave) as reader:
                 found = {"schema": reader.schema.to_json(), "cells": repr(cells(reader))}
-            verified = bp.verify(path, format=self.format.name, decode=True)
+            verified = bp.verify(path, format=self.format.name, decode=True, **self.leave)
         except bp.NotFoundError:
             return None
         return {**found, "problems": [str(one) for one in verified.problems], "checks": list(verified.checks)}
