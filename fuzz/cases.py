@@ -166,4 +166,10 @@ def golden(name: str, folder: Path) -> list[Case]:
             with contextlib.suppress(bp.BatchplantError):
                 bp.open(here / path.name, format=known.name).close()
                 found.append(Case(f"golden-{name}/{path.name}", known.name, here / path.name, here))
+    if not found:
+        # Sounds and videos: the folder is the dataset.
+        shutil.copytree(GOLDEN / name, folder / name)
+        known = find_format(os.fspath(folder / name))
+        assert known is not None
+        found.append(Case(f"golden-{name}", known.name, folder / name, folder / name))
     return found

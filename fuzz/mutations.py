@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import io
 import json
@@ -138,9 +139,9 @@ def _other(found: Any, rng: random.Random) -> Any:
         if rng.random() < 0.15:
             del found[key]
         elif rng.random() < 0.1 and isinstance(found, list):
-            found.append(found[key])
+            found.append(copy.deepcopy(found[key]))
         elif rng.random() < 0.1 and isinstance(found, dict):
-            found[rng.choice(("", "\ud800", "../x", "a/b", "\0", str(key) + "x"))] = found[key]
+            found[rng.choice(("", "\ud800", "../x", "a/b", "\0", str(key) + "x"))] = copy.deepcopy(found[key])
         else:
             found[key] = _other(found[key], rng)
         return found
