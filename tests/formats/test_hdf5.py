@@ -5,6 +5,7 @@ import lzma
 import multiprocessing
 import os
 import shutil
+import subprocess
 import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ import batchplant as bp
 from batchplant.formats.hdf5 import heap, stored
 from batchplant.ops import CenterCrop
 from batchplant.order import orders
+from batchplant.storage import partial_folder
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels
 from batchplant.testing.damage import flips, memory_bounded, survive
@@ -686,3 +688,32 @@ def test_attributes_that_hdf5_has_no_type_for_are_json(tmp_path):
         assert reader.attributes == {"": {"tree": '{"a": [1, null]}', "nothing": "null", "mixed": '[1, "a"]'}}
     with pytest.raises(bp.OptionError, match="attributes belong to"):
         bp.create(tmp_path / "b.zarr", {"x": bp.Int()}, attributes={"y": {}})
+
+
+@pytest.mark.parametrize("layout", ["vlen", "packed"])
+@pytest.mark.parametrize("most", [50_000, 400_000, 900_000])
+def test_a_full_disk_is_an_error_and_no_signal(tmp_path, layout, most):
+    """The library does not survive a write that fails; here files may not grow beyond a size."""
+    script = """
+import resource, signal, sys
+import batchplant as bp
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+path, layout, most = sys.argv[1], sys.argv[2], int(sys.argv[3])
+out = bp.create(path, {"blob": bp.Bytes(), "x": bp.Int()}, layout=layout, workers=1)
+for number in range(1000):
+    out.append({"blob": bytes(1000), "x": number})
+out.checkpoint()
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+try:
+    out.close()
+except OSError as error:
+    print("said", error.strerror)
+"""
+    path = tmp_path / "t.h5"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path), layout, str(most)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("said File too large")
+    assert not path.exists()
+    assert partial_folder(str(path)).exists()
