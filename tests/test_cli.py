@@ -299,9 +299,12 @@ def test_a_stopped_conversion_leaves_no_target_and_resumes(number: int, tmp_path
     command = [sys.executable, "-c", SLOW, "convert", str(source), str(target), "--quiet"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(number)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     if number != signal.SIGKILL:
         assert "--resume" in said

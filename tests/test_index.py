@@ -843,10 +843,13 @@ def test_ctrl_c_stops_many_scans(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", INTERRUPTED, str(Path(__file__).parent), *map(str, paths)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        for _ in paths:
-            assert child.stdout.readline() == "now\n"
-        child.send_signal(signal.SIGINT)
-        _, error = child.communicate(timeout=30)
+        try:
+            for _ in paths:
+                assert child.stdout.readline() == "now\n"
+            child.send_signal(signal.SIGINT)
+            _, error = child.communicate(timeout=60)
+        finally:
+            child.kill()
     assert "KeyboardInterrupt" in error
     assert child.returncode != 0
     assert names(tmp_path) == {"0.toy", "1.toy", "2.toy"}
