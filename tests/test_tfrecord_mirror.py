@@ -467,10 +467,13 @@ elif {end!r} == "interrupt":
         text=True,
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    if end == "interrupt":
-        process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        if end == "interrupt":
+            process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
     if end == "interrupt":
         assert "KeyboardInterrupt" in said
         assert process.returncode in (1, -signal.SIGINT, 130)
