@@ -118,7 +118,9 @@ def test_a_file_that_changes_while_it_is_read(one, tmp_path, monkeypatch):
         true = reader._sizes
         for more in (1, -1):
             monkeypatch.setattr(
-                reader, "_sizes", lambda indices, more=more: (true(indices)[0], true(indices)[1] + more)
+                reader,
+                "_sizes",
+                lambda field, indices, more=more: (true(field, indices)[0], true(field, indices)[1] + more),
             )
             with pytest.raises(bp.DamagedError, match="its size changed while it was read") as caught:
                 reader.read([1, 0])

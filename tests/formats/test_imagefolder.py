@@ -309,7 +309,7 @@ def test_empty_datasets_keep_their_schema(schema, tmp_path):
 )
 def test_schemas_that_make_no_folder(schema, reason, tmp_path):
     with pytest.raises(bp.SchemaError, match=reason):
-        bp.create(tmp_path / "out", schema)
+        bp.create(tmp_path / "out", schema, format="imagefolder")
     assert os.listdir(tmp_path) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -66,7 +67,8 @@ class WebDatasetReader(Reader):
                 raise OptionError("DALI reads no compressed archives, and has no index of them")
             self._arrays, self._facts = dali.read(dali_index, self._source)
         else:
-            found = index.load(self._file, "webdataset", self._scan, mode=mode, check=_makes_sense)
+            check = functools.partial(_makes_sense, packed=self._packed)
+            found = index.load(self._file, "webdataset", self._scan, mode=mode, check=check)
             self._arrays, self._facts = found.arrays, found.facts
         if self._packed and self._source is self._file:
             self._source = open_gzip(self._file, size=self._facts["size"], points=self._arrays["points"])
@@ -222,14 +224,17 @@ class WebDatasetReader(Reader):
         self._file.close()
 
 
-def _makes_sense(found: index.Index) -> bool:
+def _makes_sense(found: index.Index, packed: bool) -> bool:
     """Whether the parts of an index fit together, so that no row leads outside of them."""
     arrays, facts = found.arrays, found.facts
     keys, members_ = arrays["key_offsets"], arrays["extension_offsets"]
-    for one in (facts["key"], *(facts["kinds"][name] for name in facts["extensions"])):
+    for one in (facts["key"], *facts["kinds"].values()):
         field_from_json(one)
     if facts["note"] is not None:
         Note.from_json(facts["note"])
+    # Only what nobody wrote down had to be inferred.
+    elif not set(facts["extensions"]) <= set(facts["kinds"]):
+        return False
     return (
         all(arrays[name].ndim == 1 and arrays[name].dtype == np.int64 for name in scan.ARRAYS[1:])
         and len(keys) == len(arrays["firsts"]) + 1
@@ -237,7 +242,7 @@ def _makes_sense(found: index.Index) -> bool:
         and bool((keys[[0, -1]] == [0, len(arrays["keys"])]).all() and (np.diff(keys) >= 0).all())
         and bool((members_[[0, -1]] == [0, len(arrays["rows"])]).all() and (np.diff(members_) >= 0).all())
         and len(arrays["rows"]) == len(arrays["starts"]) == len(arrays["sizes"])
-        and ("size" not in facts or found.size >= 0)
+        and (not packed or ("points" in arrays and found.size >= 0))
     )
 
 
