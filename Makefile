@@ -15,7 +15,7 @@ ASAN_PY := $(ASAN_VENV)/bin/python
 # it, the runtime finds no function to throw exceptions with.
 ASAN_RUNTIME = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so)
 
-FUZZ_TARGETS := build/fuzz/probe build/fuzz/jpeg build/fuzz/baseline build/fuzz/engine build/fuzz/png build/fuzz/webp build/fuzz/msgpack build/fuzz/recordio build/fuzz/lmdb_pages build/fuzz/datum build/fuzz/tar build/fuzz/tfrecord build/fuzz/example build/fuzz/csv build/fuzz/json
+FUZZ_TARGETS := $(patsubst fuzz/%.cpp,build/fuzz/%,$(filter-out fuzz/driver.cpp,$(wildcard fuzz/*.cpp)))
 
 # A change to one of these needs the extension built and the package installed anew; a change to a
 # Python file never does.
@@ -127,23 +127,18 @@ $(ASAN_VENV)/.installed: $(BUILD_INPUTS) | $(ASAN_VENV)/.tools
 	  -C cmake.define.BATCHPLANT_SANITIZE=ON -e '.[test]'
 	@touch $@
 
-# What a target needs beside the unit of its name.
-JPEG_SOURCES := $(addprefix native/,baseline.cpp huffman.cpp jpeg.cpp jpeg_encode.cpp jpeg_errors.cpp \
-  jpeg_kernels.cpp jpeg_kernels_avx2.cpp jpeg_kernels_neon.cpp kernels.cpp kernels_avx2.cpp kernels_neon.cpp)
-build/fuzz/tfrecord: $(addprefix native/,bytes.cpp crc.cpp)
-build/fuzz/csv build/fuzz/json: native/text.cpp
-build/fuzz/jpeg build/fuzz/baseline: $(JPEG_SOURCES)
-PNG_SOURCES := $(addprefix native/,crc.cpp png_filters.cpp)
-build/fuzz/png: $(PNG_SOURCES)
-build/fuzz/engine: $(JPEG_SOURCES) $(PNG_SOURCES) $(addprefix native/,fetch.cpp output.cpp png.cpp probe.cpp \
-  resample.cpp turn.cpp webp.cpp windows.cpp)
-
 # Libraries that a build can do without: those of them that are here.
 has = $(shell echo '\#include <$(1)>' | $(CXX) -E -x c++ - >/dev/null 2>&1 && echo '$(2)')
 OPTIONAL := $(call has,libdeflate.h,-DBATCHPLANT_LIBDEFLATE -ldeflate) $(call has,webp/decode.h,-DBATCHPLANT_LIBWEBP -lwebp)
 
-build/fuzz/%: fuzz/%.cpp native/%.cpp native/%.hpp fuzz/driver.cpp
-	@echo 'Building $@ …'
+FUZZ_FLAGS := -std=c++20 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all
+# All of native/ that knows nothing of Python, built once for all targets.
+FUZZ_OBJECTS := $(patsubst %.cpp,build/fuzz/%.o,$(filter-out native/bind/%,$(wildcard native/*/*.cpp)) fuzz/driver.cpp)
+
+build/fuzz/%.o: %.cpp $(wildcard native/*/*.hpp)
 	@mkdir -p $(@D)
-	@$(CXX) -std=c++20 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all \
-	  $(filter %.cpp,$^) -ljpeg $(OPTIONAL) -o $@
+	@$(CXX) $(FUZZ_FLAGS) $(filter -D%,$(OPTIONAL)) -c $< -o $@
+
+build/fuzz/%: fuzz/%.cpp $(FUZZ_OBJECTS)
+	@echo 'Building $@ …'
+	@$(CXX) $(FUZZ_FLAGS) $^ -ljpeg $(filter -l%,$(OPTIONAL)) -ldl -o $@

@@ -28,7 +28,7 @@ Build = Callable[[], Epoch]
 
 
 def batchplant_side(job: dict[str, Any]) -> Build:
-    from batchplant.loader import Loader
+    from batchplant.loading.loader import Loader
     from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop
 
     def build() -> Epoch:

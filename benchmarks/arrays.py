@@ -21,7 +21,7 @@ from _common import all_of, bars, interleaved, others, part_arguments, save, tim
 
 import batchplant
 from batchplant import _native
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 
 BATCH, ROW = 256, (32, 32, 3)
 NEEDS = {"hdf5": "h5py", "zarr": "zarr", "arrow": "pyarrow"}

@@ -25,7 +25,7 @@ import numpy as np
 from _common import bars, interleaved, others, part_arguments, photos, save, timed
 
 from batchplant import _native
-from batchplant.codecs import image
+from batchplant.codecs.media import image
 
 BATCH, SIDE = 256, 256
 RATE, SECONDS = 44_100, 60
@@ -172,7 +172,7 @@ def sound(args: argparse.Namespace) -> Found:
         return {}
     import soundfile
 
-    from batchplant.codecs import audio
+    from batchplant.codecs.media import audio
 
     files = [audio.encode(tune(number), RATE, "flac") for number in range(2 if args.quick else 4)]
     asked = places(files, 4, RATE * (SECONDS - 1))
@@ -244,9 +244,9 @@ def video(args: argparse.Namespace) -> Found:
         return {}
     import av
 
-    from batchplant.codecs.video import Clip, encode
-    from batchplant.codecs.video.frames import read_frames
-    from batchplant.codecs.video.index import make_index
+    from batchplant.codecs.media.video import Clip, encode
+    from batchplant.codecs.media.video.frames import read_frames
+    from batchplant.codecs.media.video.index import make_index
 
     seconds = 10 if args.quick else SECONDS
     files = [encode(film(number, seconds), FPS) for number in range(1 if args.quick else 3)]

@@ -27,7 +27,7 @@ from _common import arguments, bars, interleaved, others, photos, save, workplac
 
 import batchplant
 from batchplant import _native
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 from batchplant.ops import ChannelsFirst, Normalize, RandomHorizontalFlip, RandomResizedCrop
 
 CROP = 224
@@ -84,8 +84,8 @@ def decoders(path: Path, count: int) -> dict[str, Callable[[], float]]:
     import torch
     from torchvision.io import ImageReadMode, decode_jpeg
 
-    from batchplant.interop.device import FEEDERS
-    from batchplant.interop.nvjpeg import decoder_on
+    from batchplant.interop.gpu.nvjpeg import decoder_on
+    from batchplant.interop.gpu.on_device import FEEDERS
 
     reader = batchplant.open(path)
     cells = [np.array(cell) for cell in reader.read(range(256), ["image"])["image"]]

@@ -28,7 +28,7 @@ from _common import all_of, bars, interleaved, others, part_arguments, photos, s
 from _record_peers import PEERS, TF_EXAMPLES
 
 import batchplant
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop
 
 BATCH, CROP = 256, 224

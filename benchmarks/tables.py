@@ -27,7 +27,7 @@ import pyarrow.parquet
 from _common import bars, interleaved, others, part_arguments, save, timed, workplace
 
 import batchplant
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 
 BATCH = 1024
 Found = dict[str, Any]

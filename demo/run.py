@@ -23,7 +23,7 @@ from PIL import Image
 
 import batchplant
 from batchplant.cli import main as batchplant_command
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop
 
 OUT = Path(os.path.relpath(Path(__file__).parent / "out"))

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "../native/jpeg.hpp"
-#include "../native/kernels.hpp"
+#include "../native/pictures/jpeg.hpp"
+#include "../native/kernels/kernels.hpp"
 
 namespace {
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import batchplant as bp
+from batchplant.families.tensors import TENSORS, from_array
 from batchplant.registry import all_formats, find_format
-from batchplant.tensors import TENSORS, from_array
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 # Larger files would mostly be data.

@@ -1,4 +1,4 @@
-#include "../native/csv.hpp"
+#include "../native/text/csv.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "../native/datum.hpp"
+#include "../native/records/datum.hpp"
 
 #include <cstdlib>
 #include <vector>

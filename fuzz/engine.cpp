@@ -1,4 +1,4 @@
-#include "../native/engine.hpp"
+#include "../native/pictures/engine.hpp"
 
 #include <cstdlib>
 #include <utility>

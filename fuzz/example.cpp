@@ -1,4 +1,4 @@
-#include "../native/example.hpp"
+#include "../native/records/example.hpp"
 
 #include <cstdlib>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "../native/jpeg.hpp"
+#include "../native/pictures/jpeg.hpp"
 
 #include <memory>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-#include "../native/json.hpp"
+#include "../native/text/json.hpp"
 
 #include <algorithm>
 #include <cstdlib>

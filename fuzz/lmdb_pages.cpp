@@ -1,4 +1,4 @@
-#include "../native/lmdb_pages.hpp"
+#include "../native/records/lmdb_pages.hpp"
 
 #include <cstdlib>
 #include <numeric>

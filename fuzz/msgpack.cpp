@@ -1,4 +1,4 @@
-#include "../native/msgpack.hpp"
+#include "../native/records/msgpack.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,11 +1,11 @@
-#include "../native/png.hpp"
+#include "../native/pictures/png.hpp"
 
 #include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <vector>
 
-#include "../native/crc.hpp"
+#include "../native/io/crc.hpp"
 
 namespace {
 

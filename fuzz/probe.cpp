@@ -1,4 +1,4 @@
-#include "../native/probe.hpp"
+#include "../native/pictures/probe.hpp"
 
 #include <cstdlib>
 

@@ -1,4 +1,4 @@
-#include "../native/recordio.hpp"
+#include "../native/records/recordio.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "../native/tar.hpp"
+#include "../native/records/tar.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "../native/tfrecord.hpp"
+#include "../native/records/tfrecord.hpp"
 
 #include <cstdlib>
 #include <vector>

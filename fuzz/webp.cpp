@@ -1,4 +1,4 @@
-#include "../native/webp.hpp"
+#include "../native/pictures/webp.hpp"
 
 #include <algorithm>
 #include <stdexcept>

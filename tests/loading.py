@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import batchplant as bp
-from batchplant.codecs import image
 from batchplant.codecs.cells import encode_samples
+from batchplant.codecs.media import image
 from batchplant.columns import I64
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 
 # Longer than any machine needs; what waits as long has hung.
 PATIENCE = 60.0

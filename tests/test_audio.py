@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant import ops, registry
-from batchplant.codecs import audio, mp3, sndfile, wav
-from batchplant.codecs.audio import Header, Sound
+from batchplant.codecs.media import audio, mp3, sndfile, wav
+from batchplant.codecs.media.audio import Header, Sound
 
 soundfile = pytest.importorskip("soundfile")
 soxr = pytest.importorskip("soxr")

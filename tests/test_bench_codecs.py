@@ -20,7 +20,7 @@ from batchplant import _native
 from batchplant.cli import build_parser, main
 from batchplant.cli.bench import _coding, codecs
 from batchplant.cli.bench._coding import difference
-from batchplant.codecs import image
+from batchplant.codecs.media import image
 
 PIL = pytest.importorskip("PIL.Image")
 

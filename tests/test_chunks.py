@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import batchplant as bp
-from batchplant.chunks import MOST_BYTES, ChunkCache
+from batchplant.storage.cache import MOST_BYTES, ChunkCache
 
 
 def test_a_value_is_made_once():

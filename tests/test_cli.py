@@ -21,7 +21,7 @@ import batchplant
 from batchplant.cli import build_parser, main
 from batchplant.cli.draw import colour_of, picture
 from batchplant.cli.terminal import parse_options
-from batchplant.codecs import audio
+from batchplant.codecs.media import audio
 from batchplant.options import Typed, accept, own_options
 from batchplant.registry import all_formats, get_format
 from batchplant.storage import partial_folder

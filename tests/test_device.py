@@ -13,10 +13,10 @@ import pytest
 
 import batchplant as bp
 from batchplant import ops
-from batchplant.codecs.image_rules import ImageOptions
+from batchplant.codecs.media.image_rules import ImageOptions
 from batchplant.errors import DecodeError, OptionError
-from batchplant.interop.split import LOOKED_AT, Split
-from batchplant.loader import Loader
+from batchplant.interop.gpu.split import LOOKED_AT, Split
+from batchplant.loading.loader import Loader
 from batchplant.ops.base import Draws
 from batchplant.reader import Spans
 from loading import assert_no_producers, producers
@@ -24,10 +24,10 @@ from loading import assert_no_producers, producers
 torch = pytest.importorskip("torch")
 image = pytest.importorskip("PIL.Image")
 
-from batchplant.interop import nvjpeg  # noqa: E402
-from batchplant.interop.device import DevicePictures  # noqa: E402
-from batchplant.interop.device_ops import on_device  # noqa: E402
-from batchplant.interop.resample import taps  # noqa: E402
+from batchplant.interop.gpu import nvjpeg  # noqa: E402
+from batchplant.interop.gpu.on_device import DevicePictures  # noqa: E402
+from batchplant.interop.gpu.ops import on_device  # noqa: E402
+from batchplant.interop.gpu.resample import taps  # noqa: E402
 
 HAS_CUDA = torch.cuda.is_available()
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device")]
@@ -464,9 +464,10 @@ def test_weights_add_up():
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_gpu_gets_what_would_cost_the_engine_most(jpegs, device, monkeypatch):
     seen = []
-    toil = sys.modules["batchplant.interop.device"]._toil
+    toil = sys.modules["batchplant.interop.gpu.on_device"]._toil
     monkeypatch.setattr(
-        "batchplant.interop.device._toil", lambda batch, rows: seen.append(toil(batch, rows)) or seen[-1]
+        "batchplant.interop.gpu.on_device._toil",
+        lambda batch, rows: seen.append(toil(batch, rows)) or seen[-1],
     )
     sorts = []
     sort = DevicePictures._sort
@@ -493,7 +494,7 @@ def test_the_gpu_gets_what_would_cost_the_engine_most(jpegs, device, monkeypatch
 @pytest.mark.parametrize("device", DEVICES)
 def test_memory_is_used_again_while_the_split_varies(jpegs, device, monkeypatch):
     """To take pinned memory stops the device: parts of ever new sizes must not ask for ever new memory."""
-    monkeypatch.setattr("batchplant.interop.streams.LEAST", 1 << 10)
+    monkeypatch.setattr("batchplant.interop.gpu.streams.LEAST", 1 << 10)
     taken, shares = [], iter(np.random.default_rng(0).random(1000).tolist())
     monkeypatch.setattr(Split, "count", lambda self, pictures: round(next(shares) * pictures))
     loader = Loader(

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant import gzip_source
-from batchplant.gzip_source import inflate, kind_of, open_gzip
-from batchplant.storage import open_source
+from batchplant.storage import compressed, open_source
+from batchplant.storage.compressed import inflate, kind_of, open_gzip
 from batchplant.testing.damage import memory_bounded
 
 PACK = {"gzip": gzip.compress, "zlib": zlib.compress}
@@ -62,7 +61,7 @@ def test_seek_points_are_kept(plain, tmp_path, monkeypatch):
     path.write_bytes(gzip.compress(plain, 1))
     first = open_gzip(str(path))
     points = first.points()
-    monkeypatch.setattr(gzip_source, "inflate", None)
+    monkeypatch.setattr(compressed, "inflate", None)
     again = open_gzip(str(path), size=first.size, points=points)
     assert again.view(4 << 20, 50).tobytes() == plain[4 << 20 : (4 << 20) + 50]
 
@@ -139,7 +138,7 @@ def test_a_file_that_changes_under_its_reader(plain, tmp_path):
 @pytest.mark.parametrize("kind", ["gzip", "zlib"])
 def test_a_bomb_takes_no_memory(kind, tmp_path):
     path = tmp_path / "a"
-    pack = zlib.compressobj(9, zlib.DEFLATED, gzip_source.WBITS[kind])
+    pack = zlib.compressobj(9, zlib.DEFLATED, compressed.WBITS[kind])
     zeros = bytes(1 << 20)
     path.write_bytes(b"".join(pack.compress(zeros) for _ in range(200)) + pack.flush())
     with memory_bounded(0):
@@ -147,7 +146,7 @@ def test_a_bomb_takes_no_memory(kind, tmp_path):
 
 
 def test_large_zlib_files_go_to_a_temporary_file(plain, tmp_path, monkeypatch):
-    monkeypatch.setattr(gzip_source, "IN_MEMORY", 2 << 20)
+    monkeypatch.setattr(compressed, "IN_MEMORY", 2 << 20)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "tmp").mkdir()

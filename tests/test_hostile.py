@@ -73,7 +73,7 @@ def small(folder, name):
         "x": 1,
     }
     if one.tensors:
-        from batchplant.tensors import TENSORS, from_array
+        from batchplant.families.tensors import TENSORS, from_array
 
         kinds, values = dict(TENSORS), from_array("a", np.zeros(3, np.float32))
     elif name.endswith("folder"):

@@ -20,8 +20,8 @@ import batchplant as bp
 from batchplant import limits
 from batchplant.cli import main
 from batchplant.cli.draw import picture
-from batchplant.codecs import exif, ifd, image, pillow, tiff
 from batchplant.codecs.infer import infer_image
+from batchplant.codecs.media import exif, ifd, image, pillow, tiff
 from batchplant.testing.cases import cells, pixels
 
 Pillow = pytest.importorskip("PIL.Image")

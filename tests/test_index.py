@@ -28,11 +28,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant
-from batchplant import index, registry
+from batchplant import registry
 from batchplant.errors import BatchplantError, DamagedError, MissingLibraryError, NotFoundError, OptionError
-from batchplant.index import progress, sidecar
 from batchplant.options import own_options
-from batchplant.storage import Source, open_source
+from batchplant.storage import Source, index, open_source
+from batchplant.storage.index import progress, sidecar
 
 Size = struct.Struct("<I")
 
@@ -710,7 +710,7 @@ import os, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import test_index
-from batchplant.index import sidecar
+from batchplant.storage.index import sidecar
 
 real, when = os.pwrite, sys.argv[3]
 
@@ -884,7 +884,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import test_index
 from batchplant import registry
-from batchplant.index import progress
+from batchplant.storage.index import progress
 
 progress.LARGE = 1
 

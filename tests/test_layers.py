@@ -43,13 +43,13 @@ def test_earlier_layers_and_other_packages_are_fine(check):
 @pytest.mark.parametrize(
     "text",
     [
-        "from batchplant.loader import Loader",
-        "import batchplant.loader",
+        "from batchplant.loading.loader import Loader",
+        "import batchplant.loading.loader",
         "from batchplant import loader",
         "from . import loader",
         "from .loader import Loader",
         "def f():\n    from .loader import Loader",
-        "try:\n    import batchplant.loader\nexcept ImportError:\n    pass",
+        "try:\n    import batchplant.loading.loader\nexcept ImportError:\n    pass",
     ],
 )
 def test_a_later_layer_is_found_however_it_is_imported(check, text):

@@ -24,17 +24,17 @@ import pytest
 from PIL import Image as Pillow
 
 import batchplant as bp
-from batchplant import loader as loader_module
 from batchplant import ops
-from batchplant.buffers import Buffers
-from batchplant.codecs import image
+from batchplant.codecs.media import image
 from batchplant.columns import Ragged
-from batchplant.epoch import PRODUCERS
 from batchplant.errors import DamagedError, DecodeError, OptionError, SampleIndexError
-from batchplant.execute import Executor
-from batchplant.loader import ADVICE, Loader
+from batchplant.loading import loader as loader_module
+from batchplant.loading.batch import Executor
+from batchplant.loading.buffers import Buffers
+from batchplant.loading.epoch import PRODUCERS
+from batchplant.loading.loader import ADVICE, Loader
+from batchplant.loading.plan import Pipe
 from batchplant.ops import Draws
-from batchplant.plan import Pipe
 from batchplant.testing.cases import ORDINARY, equal
 from loading import (
     PATIENCE,
@@ -306,7 +306,7 @@ def test_the_size_of_a_picture_that_its_header_does_not_tell(tmp_path, monkeypat
 
 
 def test_few_files_are_mapped_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("batchplant.execute.MAPPED_FILES", 5)
+    monkeypatch.setattr("batchplant.loading.batch.MAPPED_FILES", 5)
     count = 30
     path = image_folder(tmp_path / "jpeg", count, ("png", "jpeg"), height=4, width=5)
     reader = bp.open(path)
@@ -1445,7 +1445,7 @@ def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]
 
 EXIT = """
 import sys
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 from batchplant.ops import RandomResizedCrop
 held = []
 for _ in range(3):
@@ -1464,7 +1464,7 @@ def test_the_interpreter_ends_amid_epochs_and_without_torch(jpeg):
 FORK = """
 import os, sys, traceback
 from batchplant.errors import OptionError
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 loader = Loader(sys.argv[1], 4)
 epoch = iter(loader)
 first = next(epoch)

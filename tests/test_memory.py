@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.codecs import image
+from batchplant.codecs.media import image
 from batchplant.errors import DamagedError, DataError, OptionError, SchemaError
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 from loading import ids_of, leaves_nothing, pixels
 
 nothing_left_behind = pytest.fixture(autouse=True)(leaves_nothing)

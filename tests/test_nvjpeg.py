@@ -223,7 +223,7 @@ class Event:
 def decoder(library: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Of a device that is the CPU."""
     torch = pytest.importorskip("torch")
-    from batchplant.interop.nvjpeg import NvJpeg
+    from batchplant.interop.gpu.nvjpeg import NvJpeg
 
     for name in ("device", "stream"):
         monkeypatch.setattr(torch.cuda, name, lambda what: contextlib.nullcontext())
@@ -276,7 +276,7 @@ def test_one_that_failed_is_not_used_again(
 
 def test_where_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    from batchplant.interop import nvjpeg
+    from batchplant.interop.gpu import nvjpeg
 
     beside = tmp_path / "site"
     for file in (
@@ -300,7 +300,7 @@ def test_where_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from batchplant.errors import OptionError
-    from batchplant.interop import nvjpeg
+    from batchplant.interop.gpu import nvjpeg
 
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(nvjpeg, "libraries", lambda: iter(()))

@@ -14,7 +14,7 @@ from PIL import Image
 
 import batchplant as bp
 from batchplant import _native, limits, ops
-from batchplant.codecs import image as pictures
+from batchplant.codecs.media import image as pictures
 
 WITHOUT = "none" in (_native.features()["png"], _native.features()["webp"])
 

@@ -9,10 +9,10 @@ import pytest
 
 import batchplant as bp
 from batchplant import ops
-from batchplant.codecs import image
+from batchplant.codecs.media import image
 from batchplant.errors import OptionError
+from batchplant.loading.plan import Pipe, Plan, make_plan, spec_of
 from batchplant.ops import Spec
-from batchplant.plan import Pipe, Plan, make_plan, spec_of
 from batchplant.testing.cases import ORDINARY
 from loading import pixels, smooth, write, write_jpeg, write_raw
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant import records
 from batchplant.columns import starts_of
+from batchplant.families import records
 from batchplant.storage import Source, open_source
 from batchplant.testing.cases import cells, jpeg
 from batchplant.writer import WriteOptions

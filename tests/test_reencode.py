@@ -7,7 +7,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.cli import main
-from batchplant.codecs import exif, ifd, image
+from batchplant.codecs.media import exif, ifd, image
 from batchplant.testing.cases import cells, pixels
 
 Pillow = pytest.importorskip("PIL.Image")

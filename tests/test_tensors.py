@@ -11,10 +11,18 @@ import pytest
 import batchplant as bp
 from batchplant.cli import main
 from batchplant.columns import end_within
+from batchplant.families.tensors import (
+    BITS,
+    TENSORS,
+    TensorReader,
+    as_array,
+    from_array,
+    size_of,
+    statistics,
+)
 from batchplant.storage import Partial, open_source
-from batchplant.tensors import BITS, TENSORS, TensorReader, as_array, from_array, size_of, statistics
+from batchplant.storage.zips import ZipMembers, ZipSpool
 from batchplant.testing.models import tensor
-from batchplant.zips import ZipMembers, ZipSpool
 
 WHOLE = [name for name, bits in BITS.items() if bits >= 8]
 PLAIN = ["float32", "int64", "bool", "float16", "uint8", "complex64"]

@@ -22,9 +22,9 @@ import pytest
 import batchplant as bp
 from batchplant import ops
 from batchplant.errors import OptionError
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
+from batchplant.loading.plan import Pipe, make_plan
 from batchplant.ops import Draws, Spec
-from batchplant.plan import Pipe, make_plan
 from loading import (
     PATIENCE,
     checksum,
@@ -245,7 +245,7 @@ WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None
 from batchplant.errors import MissingLibraryError
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 print(sum(len(batch["value"]) for batch in Loader(sys.argv[1], 4)))
 path = sys.argv[1]
 for use in (lambda: Loader(path, 4, device="cpu"), lambda: Loader(path, 4).as_iterable_dataset()):
@@ -422,7 +422,7 @@ def test_as_an_iterable_dataset(raw):
 WORKERS = """
 import json, sys
 import torch
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 if __name__ == "__main__":
     path, start, persistent = sys.argv[1:]
     loader = Loader(path, 3, order="random", ids=True, workers=1, indices=range(19))
@@ -608,7 +608,7 @@ LIGHTNING = """
 import json, sys
 import torch
 import pytorch_lightning as lightning
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 
 class Model(lightning.LightningModule):
     def __init__(self):
@@ -649,7 +649,7 @@ import json, sys
 import torch
 from accelerate import Accelerator
 from batchplant.errors import OptionError
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 
 out, path = sys.argv[1:]
 accelerator = Accelerator(cpu=True)
@@ -752,7 +752,7 @@ def test_the_environment_counts_without_a_process_group(plain, monkeypatch):
 GROUP = """
 import json, os, sys
 import torch
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 
 out, path = sys.argv[1:]
 # As a trainer does: the loader is there before the group, and the environment names no rank.
@@ -785,7 +785,7 @@ def test_two_processes_of_a_group_that_came_after_the_loader(tmp_path):
 SPAWN = """
 import json, os, sys
 import torch
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 
 def work(rank, out, loader):
     os.environ["LOCAL_RANK"] = str(rank)

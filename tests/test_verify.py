@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant import checksums
-from batchplant.chunks import ChunkCache
+from batchplant.families.tensors import TENSORS
 from batchplant.reader import Reader
-from batchplant.tensors import TENSORS
+from batchplant.storage import checksums
+from batchplant.storage.cache import ChunkCache
 from batchplant.testing.cases import jpeg, pixels
 from batchplant.testing.damage import flip
 

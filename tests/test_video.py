@@ -22,8 +22,8 @@ import pytest
 import batchplant as bp
 from batchplant import registry
 from batchplant.cli import main
-from batchplant.codecs import video
-from batchplant.codecs.video import Clip, index, scheduling
+from batchplant.codecs.media import video
+from batchplant.codecs.media.video import Clip, index, scheduling
 from batchplant.ops import DecodeVideo
 from batchplant.testing.cases import film
 
@@ -222,7 +222,7 @@ def test_the_first_bytes_tell_the_encoding(head: bytes, encoding: str | None) ->
 def test_nothing_is_imported_before_a_fact_is_asked_for() -> None:
     code = (
         "import sys, batchplant as bp\n"
-        "from batchplant.codecs.video import Clip\n"
+        "from batchplant.codecs.media.video import Clip\n"
         "Clip(b'\\0\\0\\0\\x20ftypisom').encoding\n"
         "assert 'av' not in sys.modules\n"
         "sys.modules['av'] = None\n"
@@ -487,7 +487,7 @@ def test_quality_and_keyframes() -> None:
 REAL_TIME = """
 import importlib, os, sys
 import numpy as np
-encode = importlib.import_module("batchplant.codecs.video.encode")
+encode = importlib.import_module("batchplant.codecs.media.video.encode")
 from batchplant.errors import EncodeError
 
 def classes():

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "../probe.hpp"
+#include "../pictures/probe.hpp"
 
 namespace batchplant {
 

@@ -1,4 +1,4 @@
-#include "../bytes.hpp"
+#include "../io/bytes.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "../crc.hpp"
+#include "../io/crc.hpp"
 
 #include "gathered.hpp"
 

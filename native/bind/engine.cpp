@@ -1,4 +1,4 @@
-#include "../engine.hpp"
+#include "../pictures/engine.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>

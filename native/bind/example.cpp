@@ -1,4 +1,4 @@
-#include "../example.hpp"
+#include "../records/example.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "../bytes.hpp"
+#include "../io/bytes.hpp"
 #include "bind.hpp"
 
 namespace batchplant {

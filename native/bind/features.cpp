@@ -1,9 +1,9 @@
-#include "../crc.hpp"
-#include "../fetch.hpp"
-#include "../jpeg.hpp"
-#include "../kernels.hpp"
-#include "../png.hpp"
-#include "../webp.hpp"
+#include "../io/crc.hpp"
+#include "../io/fetch.hpp"
+#include "../pictures/jpeg.hpp"
+#include "../kernels/kernels.hpp"
+#include "../pictures/png.hpp"
+#include "../pictures/webp.hpp"
 #include "bind.hpp"
 
 namespace batchplant {

@@ -1,11 +1,11 @@
-#include "../fetch.hpp"
+#include "../io/fetch.hpp"
 
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <limits>
 
-#include "../bytes.hpp"
+#include "../io/bytes.hpp"
 #include "bind.hpp"
 
 namespace batchplant {

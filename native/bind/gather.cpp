@@ -1,4 +1,4 @@
-#include "../gather.hpp"
+#include "../io/gather.hpp"
 
 #include <nanobind/stl/vector.h>
 

@@ -8,8 +8,8 @@
 #include <optional>
 #include <tuple>
 
-#include "../bytes.hpp"
-#include "../fetch.hpp"
+#include "../io/bytes.hpp"
+#include "../io/fetch.hpp"
 #include "bind.hpp"
 
 namespace batchplant {

@@ -1,4 +1,4 @@
-#include "../image.hpp"
+#include "../pictures/image.hpp"
 
 #include "bind.hpp"
 

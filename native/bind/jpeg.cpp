@@ -1,4 +1,4 @@
-#include "../jpeg.hpp"
+#include "../pictures/jpeg.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>

@@ -8,9 +8,9 @@
 #include <tuple>
 #include <vector>
 
-#include "../bytes.hpp"
-#include "../datum.hpp"
-#include "../lmdb_pages.hpp"
+#include "../io/bytes.hpp"
+#include "../records/datum.hpp"
+#include "../records/lmdb_pages.hpp"
 #include "bind.hpp"
 
 namespace batchplant {

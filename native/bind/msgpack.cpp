@@ -1,4 +1,4 @@
-#include "../msgpack.hpp"
+#include "../records/msgpack.hpp"
 
 #include <nanobind/stl/string.h>
 
@@ -8,7 +8,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "../bytes.hpp"
+#include "../io/bytes.hpp"
 #include "bind.hpp"
 
 namespace batchplant {

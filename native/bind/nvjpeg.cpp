@@ -1,4 +1,4 @@
-#include "../nvjpeg.hpp"
+#include "../pictures/nvjpeg.hpp"
 
 #include <nanobind/stl/string.h>
 

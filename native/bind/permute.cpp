@@ -1,6 +1,6 @@
-#include "../permute.hpp"
+#include "../kernels/permute.hpp"
 
-#include "../draw.hpp"
+#include "../kernels/draw.hpp"
 
 #include "bind.hpp"
 

@@ -1,11 +1,11 @@
-#include "../png.hpp"
+#include "../pictures/png.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <optional>
 
-#include "../webp.hpp"
+#include "../pictures/webp.hpp"
 #include "bind.hpp"
 
 namespace batchplant {

@@ -1,6 +1,6 @@
-#include "../probe.hpp"
+#include "../pictures/probe.hpp"
 
-#include "../bytes.hpp"
+#include "../io/bytes.hpp"
 #include "bind.hpp"
 
 namespace batchplant {

@@ -1,4 +1,4 @@
-#include "../recordio.hpp"
+#include "../records/recordio.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "../bytes.hpp"
+#include "../io/bytes.hpp"
 #include "bind.hpp"
 
 namespace batchplant {

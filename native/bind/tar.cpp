@@ -1,4 +1,4 @@
-#include "../tar.hpp"
+#include "../records/tar.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "../bytes.hpp"
+#include "../io/bytes.hpp"
 #include "bind.hpp"
 
 namespace batchplant {

@@ -1,4 +1,4 @@
-#include "../text.hpp"
+#include "../text/text.hpp"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -8,9 +8,9 @@
 #include <initializer_list>
 #include <vector>
 
-#include "../bytes.hpp"
-#include "../csv.hpp"
-#include "../json.hpp"
+#include "../io/bytes.hpp"
+#include "../text/csv.hpp"
+#include "../text/json.hpp"
 #include "bind.hpp"
 
 namespace batchplant {

@@ -1,4 +1,4 @@
-#include "../tfrecord.hpp"
+#include "../records/tfrecord.hpp"
 
 #include <cstring>
 

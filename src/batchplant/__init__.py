@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ._version import __version__
-from .codecs.image_rules import ImageOptions
+from .codecs.media.image_rules import ImageOptions
 from .columns import Columns, Masked, Ragged, Spans
 from .convert import convert
 from .errors import (
@@ -28,13 +28,14 @@ from .errors import (
 from .format import Format, Probe
 from .interleave import interleave
 from .limits import max_bytes, max_pixels
-from .loader import Loader
-from .plan import Pipe
+from .loading.loader import Loader
+from .loading.plan import Pipe
 from .reader import Reader
 from .registry import create, open
 from .schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
 from .shards import concat
 from .split import split
+from .storage import index
 from .verify import verify
 from .writer import WriteOptions, Writer
 
@@ -84,6 +85,7 @@ __all__ = [
     "concat",
     "convert",
     "create",
+    "index",
     "interleave",
     "max_bytes",
     "max_pixels",

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .codecs import image_rules
-from .codecs.image_rules import ImageOptions
+from .codecs.media import image_rules
+from .codecs.media.image_rules import ImageOptions
 from .columns import I64, Columns, column_runs, end_within
 from .errors import DataError, OptionError, Problem
 from .options import own_options

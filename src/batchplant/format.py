@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from .errors import SchemaError
+from .families.tensors import check_schema
 from .reader import Reader
 from .schema import KINDS, Field, Schema
 from .storage import Source, is_remote, open_source
-from .tensors import check_schema
 from .writer import Writer
 
 HEAD_SIZE = 16384

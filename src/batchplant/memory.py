@@ -21,10 +21,10 @@ from .codecs.infer import infer_field, infer_image
 from .codecs.objects import Values, as_columns
 from .columns import I64, Column, Columns, Ragged
 from .errors import BatchplantError, DamagedError, SchemaError
+from .families.records import GivenSchema, given_schema
+from .families.tables import TableReader
 from .reader import Reader
-from .records import GivenSchema, given_schema
 from .schema import Audio, Bool, Bytes, Field, Float, Image, Int, Schema, Video
-from .tables import TableReader
 
 # In place of a path: no file has this name.
 PATH = "<memory>"

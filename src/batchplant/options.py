@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .errors import BatchplantError, OptionError, listed, near
-from .records import given_schema
+from .families.records import given_schema
 from .schema import Field, Schema
 
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")

@@ -181,7 +181,9 @@ class Reader:
 
     def tensors(self) -> Mapping[str, npt.NDArray[Any]]:
         """The tensors of a model by name, each read when it is asked for, in place where it can be."""
-        found: Mapping[str, npt.NDArray[Any]] = importlib.import_module("batchplant.tensors").Tensors(self)
+        found: Mapping[str, npt.NDArray[Any]] = importlib.import_module(
+            "batchplant.families.tensors"
+        ).Tensors(self)
         return found
 
     def verify_each(self, rows: Iterable[int]) -> Iterator[Problem]:

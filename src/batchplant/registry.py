@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from . import formats
-from .codecs.image_rules import ImageOptions, stored_field
+from .codecs.media.image_rules import ImageOptions, stored_field
 from .errors import NotFoundError, OptionError, UnknownFormatError, near, no_such
-from .folders import MEDIA, media_in
+from .families.folders import MEDIA, media_in
+from .families.tensors import without_indexed
 from .format import Format, Probe
-from .index.progress import stopping
 from .options import accept
 from .reader import Reader
 from .schema import Field, Image, Schema
 from .shards import Concat, ShardWriter
 from .storage import is_remote, recover, side_car
-from .tensors import without_indexed
+from .storage.index.progress import stopping
 from .writer import WriteOptions, Writer
 
 ENTRY_POINTS = "batchplant.formats"

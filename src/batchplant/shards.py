@@ -12,13 +12,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import checksums
 from .codecs.cells import encode_samples
 from .columns import I64, Columns, Spans, column_runs, concat_columns, starts_of
 from .errors import BatchplantError, DataError, ExistsError, OptionError, Problem, SchemaError
 from .reader import Reader
 from .schema import Field, Float, Image, Int, Schema, Tensor
-from .storage import Partial, side_car
+from .storage import Partial, checksums, side_car
 from .writer import WriteOptions, Writer
 
 

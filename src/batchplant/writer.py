@@ -18,13 +18,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from . import checksums, index
 from .codecs.cells import encode_samples
-from .codecs.image_rules import ImageOptions, ImageTarget, conform
+from .codecs.media.image_rules import ImageOptions, ImageTarget, conform
 from .columns import Columns, Ragged, column_runs
 from .errors import BatchplantError, OptionError, Problem
 from .schema import Audio, Field, Image, Schema, Video
-from .storage import Partial
+from .storage import Partial, checksums, index
 
 # A task for a worker: few enough samples that all cores have some, enough to be worth handing over.
 TASK_ROWS = 16

@@ -27,9 +27,9 @@ warnings.simplefilter("ignore")
 import numpy as np  # noqa: E402
 
 import batchplant as bp  # noqa: E402
+from batchplant.families.tensors import TENSORS, from_array  # noqa: E402
 from batchplant.registry import all_formats  # noqa: E402
 from batchplant.shards import ShardWriter  # noqa: E402
-from batchplant.tensors import TENSORS, from_array  # noqa: E402
 from batchplant.testing.cases import cells, film, jpeg, sound  # noqa: E402
 from batchplant.writer import Writer  # noqa: E402
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.codecs import audio
+from batchplant.codecs.media import audio
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import sound
 

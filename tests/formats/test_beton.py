@@ -18,7 +18,7 @@ import pytest
 from PIL import Image as Pillow
 
 import batchplant as bp
-from batchplant.codecs import image
+from batchplant.codecs.media import image
 from batchplant.formats.beton import writer as beton_writer
 from batchplant.formats.beton.layout import (
     ALLOCATION,

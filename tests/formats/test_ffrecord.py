@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import batchplant as bp
 from batchplant import Probe, ops
 from batchplant.formats import ffrecord
-from batchplant.loader import Loader
+from batchplant.loading.loader import Loader
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg
 from batchplant.testing.damage import memory_bounded

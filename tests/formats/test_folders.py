@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant import folders
-from batchplant.codecs import audio
+from batchplant.codecs.media import audio
+from batchplant.families import folders
 from batchplant.testing.cases import cells, film, jpeg, sound
 
 # format → (field, suffix, three files)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image as Pillow
 
 import batchplant as bp
-from batchplant.codecs import image
+from batchplant.codecs.media import image
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
 

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 import batchplant as bp
 from batchplant.codecs import protobuf
 from batchplant.codecs.protobuf import block, number
+from batchplant.families.tensors import BITS, TENSORS, from_array
 from batchplant.formats.onnx import writer as onnx_writer
-from batchplant.tensors import BITS, TENSORS, from_array
 from batchplant.testing.cases import cells
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
 

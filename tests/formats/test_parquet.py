@@ -14,8 +14,8 @@ import pytest
 
 import batchplant as bp
 from batchplant.columns import Columns, Ragged
+from batchplant.families.tables.thrift import read_struct
 from batchplant.formats.parquet import footer
-from batchplant.tables.thrift import read_struct
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, equal, jpeg
 

@@ -13,7 +13,7 @@ import batchplant as bp
 from batchplant import registry
 from batchplant.cli import main
 from batchplant.columns import Ragged
-from batchplant.objects import pack_note
+from batchplant.families.objects import pack_note
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import jpeg, pixels
 

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
+from batchplant.families.tensors import TENSORS
 from batchplant.formats.pytorch.objects import STORAGES
 from batchplant.formats.pytorch.unpickle import Unpickler
 from batchplant.formats.pytorch.writer import PytorchWriter
-from batchplant.tensors import TENSORS
 from batchplant.testing import ModelSuite
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
 from batchplant.testing.models import tensor

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.codecs import video
+from batchplant.codecs.media import video
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import film
 

@@ -19,7 +19,7 @@ import os
 import sys
 from typing import Any
 
-from ..codecs.image_rules import IMAGE_FORMATS, WRITE_MODES, ImageOptions
+from ..codecs.media.image_rules import IMAGE_FORMATS, WRITE_MODES, ImageOptions
 from ..convert import Conversion, convert
 from ..errors import DataError, OptionError
 from ..registry import create_with

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from ..codecs.image import expand, fit
+from ..codecs.media.image import expand, fit
 from ..schema import Image
 
 PICTURE_WIDTH = 32

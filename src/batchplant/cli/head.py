@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.text import Text
 
 from ..errors import BatchplantError, OptionError, SampleIndexError
+from ..families.tensors import Tensors, is_tensors, statistics
 from ..reader import Reader
 from ..schema import Field, Image
-from ..tensors import Tensors, is_tensors, statistics
 from .draw import picture
 from .show import as_cell, as_json, as_text, fit_widths, is_number, is_tabular, row_text
 from .terminal import add_source, console, names_of, open_source, print_json, printable

@@ -19,9 +19,9 @@ import os
 import time
 from typing import Any
 
-from .. import index
 from ..options import accept, own_options
 from ..registry import files_of, find_format, get_format, in_parallel
+from ..storage import index
 from .terminal import add_source, human_size, parse_options, print_json
 
 HEADER = ("file", "samples", "index", "state", "seconds", "place")

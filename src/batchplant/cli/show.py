@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from rich.cells import cell_len, set_cell_size
 
-from ..codecs.audio import Sound
-from ..codecs.image import mode_of
-from ..codecs.video import Clip
+from ..codecs.media.audio import Sound
+from ..codecs.media.image import mode_of
+from ..codecs.media.video import Clip
 from ..errors import BatchplantError
 from ..schema import Bool, Field, Float, Image, Int, Json, Schema, Tensor, Text
 from .terminal import human_size, printable

@@ -1,1 +1,13 @@
-"""Bytes to values and back: ``cells`` for every field kind, ``image`` for pictures."""
+"""Bytes of one cell to a value and back: ``cells`` for every kind, ``media/`` for pictures, sound, video.
+
+``sample``, ``msgpack``, ``example``, ``protobuf``, ``objects``, ``text`` and ``arrow/`` are encodings that
+several formats share. Everyone above may call a codec; a codec knows no file and no format.
+
+Public: ``from batchplant.codecs import image, audio, video``.
+"""
+
+from __future__ import annotations
+
+from .media import audio, image, video
+
+__all__ = ["audio", "image", "video"]

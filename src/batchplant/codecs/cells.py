@@ -17,7 +17,8 @@ from ..columns import U8, Column, Columns, Ragged, as_bytes
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, SchemaError
 from ..schema import Field, Schema
 from ..storage import open_local
-from . import audio, image, npy, video
+from . import npy
+from .media import audio, image, video
 
 Shape = tuple[int, ...] | None
 

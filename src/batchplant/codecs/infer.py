@@ -11,7 +11,7 @@ import numpy as np
 from ..columns import Ragged
 from ..errors import SchemaError
 from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Tensor, Text
-from . import image
+from .media import image
 
 
 def infer_field(values: Iterable[Any]) -> Field:

@@ -27,7 +27,7 @@ from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError
 from ..schema import Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
 from .cells import decode_bytes, pack_tensor
 
-# What native/text.hpp says that text could be.
+# What native/text/text.hpp says that text could be.
 WHOLE, NATURAL, LARGE, NEGATIVE, REAL, WORD, BOOLEAN, OTHER, MISSING, ARRAY, OBJECT, QUOTED = (
     1 << bit for bit in range(12)
 )

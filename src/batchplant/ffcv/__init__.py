@@ -1,6 +1,6 @@
 """The face of FFCV 1.0.2 on batchplant: change ``from ffcv.loader …`` to ``from batchplant.ffcv.loader …``.
 
-The modules have FFCV's names, argument order and results; the work is done by :mod:`batchplant.loader`,
+The modules have FFCV's names, argument order and results; the work is done by :mod:`batchplant.loading`,
 :mod:`batchplant.ops` and :mod:`batchplant.registry`. ``python -m batchplant.ffcv train.py`` runs a script
 that still says ``import ffcv``.
 """

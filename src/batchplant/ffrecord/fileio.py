@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from ..columns import I64, U8, Columns, Ragged, as_bytes
 from ..errors import NotFoundError, OptionError, SampleIndexError
+from ..families.records import RAW
 from ..formats.ffrecord import FFRecordReader, FFRecordWriter
-from ..records import RAW
 from ..writer import WriteOptions
 
 Name = str | os.PathLike[str]

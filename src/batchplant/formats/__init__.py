@@ -1,1 +1,5 @@
-"""One file per format; each ends with its ``FORMAT``. No format imports another."""
+"""The formats, one module or package for each; ``FORMAT`` at its end says everything about it, as data.
+
+No format imports another; what several share is in ``families``. Only the registry imports them, when a file
+of that format is opened.
+"""

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..codecs import audio
+from ..codecs.media import audio
 from ..errors import BatchplantError
-from ..folders import SOUNDS, FolderReader, FolderWriter, media_in, shared
+from ..families.folders import SOUNDS, FolderReader, FolderWriter, media_in, shared
 from ..format import Format, Probe
 from ..schema import Audio, Bool, Float, Int, Json, Text
 

@@ -16,15 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from .. import _native, index
-from ..codecs import encodings, text
+from .. import _native
+from ..codecs import text
+from ..codecs.media import encodings
 from ..columns import I64, U8, Columns
 from ..errors import BatchplantError, DamagedError, FieldNameError, OptionError, SchemaError, no_such
+from ..families.records import GivenSchema, Note
+from ..families.text import BOM, REASONS, TextReader, TextWriter
+from ..families.textscan import Content
 from ..format import Format
-from ..records import GivenSchema, Note
 from ..schema import EVERY_KIND, Field, Schema, Text
-from ..textfile import BOM, REASONS, TextReader, TextWriter
-from ..textscan import Content
+from ..storage import index
 from ..writer import WriteOptions
 
 SPEC = "https://www.rfc-editor.org/rfc/rfc4180"

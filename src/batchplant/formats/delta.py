@@ -28,8 +28,7 @@ from ..errors import (
     UnknownFormatError,
     UnsafeError,
 )
-from ..format import Format, Probe
-from ..lake import (
+from ..families.lake import (
     LakeReader,
     LakeWriter,
     Part,
@@ -40,6 +39,7 @@ from ..lake import (
     stored_schema,
     wrapped,
 )
+from ..format import Format, Probe
 from ..schema import EVERY_KIND, Field, Schema
 from ..storage import check_regular, is_remote
 

@@ -22,8 +22,8 @@ import numpy as np
 from .. import _native
 from ..columns import I64, U8, Ragged, as_bytes
 from ..errors import BatchplantError, DamagedError, Problem
+from ..families.records import GivenSchema, RecordReader, RecordWriter
 from ..format import Format, Probe
-from ..records import GivenSchema, RecordReader, RecordWriter
 from ..schema import EVERY_KIND, Schema
 from ..storage import Spool, open_source
 from ..writer import WriteOptions

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..codecs import image
-from ..folders import PICTURES, FolderReader, FolderWriter, media_in, shared
-from ..folders.pairs import Asked
+from ..codecs.media import image
+from ..families.folders import PICTURES, FolderReader, FolderWriter, media_in, shared
+from ..families.folders.pairs import Asked
 from ..format import Format, Probe
 from ..schema import Bool, Float, Image, Int, Json, Schema, Text
 

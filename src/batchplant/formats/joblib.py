@@ -21,9 +21,9 @@ import numpy as np
 from .. import limits
 from ..columns import I64, Spans
 from ..errors import DamagedError, MissingLibraryError, OptionError
+from ..families.objects import ObjectReader, ObjectWriter, read_note
+from ..families.records import Note
 from ..format import Format, Probe
-from ..objects import ObjectReader, ObjectWriter, read_note
-from ..records import Note
 from ..schema import EVERY_KIND, Schema
 from ..storage import MappedSource
 from ..writer import WriteOptions

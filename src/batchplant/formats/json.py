@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from .. import _native, index
+from .. import _native
 from ..codecs import text
 from ..codecs.cells import encode_samples, json_text
 from ..columns import I64, U8, Columns
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, OptionError
+from ..families.records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
+from ..families.text import BOM, TextReader, TextWriter
+from ..families.textscan import Content
 from ..format import Format
-from ..records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
 from ..schema import EVERY_KIND, Bool, Field, Float, Int, Json, Schema, Tensor, Text
-from ..storage import check_regular, put_file, side_car
-from ..textfile import BOM, TextReader, TextWriter
-from ..textscan import Content
+from ..storage import check_regular, index, put_file, side_car
 from ..writer import WriteOptions
 
 SPEC = "https://jsonlines.org"
@@ -36,7 +36,7 @@ LINES, STREAM, ARRAY = range(3)
 # A first line that is longer is taken for a stream of values.
 FIRST_LINE = 1 << 20
 SEVERAL = 7
-# What native/json.hpp calls the kinds of values.
+# What native/text/json.hpp calls the kinds of values.
 ABSENT, NULL, TRUE, FALSE, NUMBER, STRING, ESCAPED, LIST, OBJECT = range(9)
 SHOWN = ("nothing", "null", "true", "false", "a number", "a string", "a string", "a list", "an object")
 

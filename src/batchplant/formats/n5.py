@@ -27,7 +27,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays import (
+from ..columns import U8, Column, as_bytes
+from ..errors import BatchplantError, DamagedError, NotFoundError, SchemaError
+from ..families.arrays import (
     NOTE,
     Attributes,
     Grid,
@@ -45,15 +47,13 @@ from ..arrays import (
     regions,
     zip_top,
 )
-from ..arrays.compression import pack, unpack
-from ..arrays.layout import parts_of
-from ..columns import U8, Column, as_bytes
-from ..errors import BatchplantError, DamagedError, NotFoundError, SchemaError
+from ..families.arrays.compression import pack, unpack
+from ..families.arrays.layout import parts_of
 from ..format import Format, Probe
 from ..schema import EVERY_KIND, Field, Float, Schema, Tensor
 from ..storage import parse_object, read_beside
+from ..storage.zips import ZIP_ERRORS
 from ..writer import WriteOptions
-from ..zips import ZIP_ERRORS
 
 ATTRIBUTES = "attributes.json"
 VERSION = "2.0.0"

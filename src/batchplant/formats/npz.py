@@ -26,18 +26,18 @@ import numpy.typing as npt
 
 from ..codecs import npy
 from ..codecs.cells import encode_samples
-from ..codecs.image_rules import ANY_ENCODED, ImageTarget
 from ..codecs.infer import infer_field
+from ..codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ..columns import I64, U8, Column, Columns, Ragged, Spans, as_bytes, column_runs
 from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, UnsafeError
+from ..families.tensors import BITS, Entry, TensorReader, TensorWriter, is_tensors
+from ..families.tensors.kinds import NUMPY
 from ..format import Format, Probe
 from ..reader import Reader
 from ..schema import EVERY_KIND, Field, Image, Schema
 from ..storage import NOTE_ERRORS, open_source, parse
-from ..tensors import BITS, Entry, TensorReader, TensorWriter, is_tensors
-from ..tensors.kinds import NUMPY
+from ..storage.zips import CHECKED, ZipMembers, ZipSpool
 from ..writer import WriteOptions
-from ..zips import CHECKED, ZipMembers, ZipSpool
 
 SCHEMA = "batchplant.json"
 # The comment of an archive whose arrays are the tensors of a model.

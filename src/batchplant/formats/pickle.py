@@ -20,9 +20,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import DamagedError
+from ..families.objects import Inline, ObjectReader, ObjectWriter, read_note
+from ..families.records import Note
 from ..format import Format, Probe
-from ..objects import Inline, ObjectReader, ObjectWriter, read_note
-from ..records import Note
 from ..schema import EVERY_KIND
 
 PROTO, STOP = 0x80, ord(".")

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ..errors import BatchplantError, DamagedError, OptionError, SchemaError
+from ..families.tensors import BITS, Entry, TensorReader, TensorWriter, read_index
 from ..format import Format, Probe
 from ..schema import Schema
 from ..storage import Source, open_source
-from ..tensors import BITS, Entry, TensorReader, TensorWriter, read_index
 from ..writer import WriteOptions
 
 INDEX = ".safetensors.index.json"

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..codecs import video
-from ..codecs.video.header import Header, header
+from ..codecs.media import video
+from ..codecs.media.video.header import Header, header
 from ..errors import BatchplantError
-from ..folders import VIDEOS, FolderReader, FolderWriter, media_in, shared
+from ..families.folders import VIDEOS, FolderReader, FolderWriter, media_in, shared
 from ..format import Format, Probe
 from ..schema import Bool, Float, Int, Json, Text, Video
 

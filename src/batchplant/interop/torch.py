@@ -17,13 +17,13 @@ import numpy as np
 from ..codecs.cells import decode_sample
 from ..columns import I64, U8, Columns, Masked
 from ..errors import BatchplantError, MissingLibraryError, OptionError
-from ..loader import Loader
+from ..loading.loader import Loader
 from ..ops.base import Draws, Op, Spec
 from ..ops.values import viewed
 from ..order.place import of_group
 from ..reader import Reader
 from ..schema import Bool, Float, Int, Tensor
-from .split import Split
+from .gpu.split import Split
 
 try:
     import torch
@@ -54,7 +54,7 @@ def as_tensor(value: Any) -> Any:
 
 
 class Delivery:
-    """Hands batches to a torch device; see :class:`batchplant.loader.Delivery`."""
+    """Hands batches to a torch device; see :class:`batchplant.loading.loader.Delivery`."""
 
     def __init__(self, device: Any) -> None:
         try:
@@ -81,7 +81,9 @@ class Delivery:
             return None
         split = Split(decode, share)
         # It imports this module.
-        return importlib.import_module("batchplant.interop.device").DevicePictures(self, engine, split, ahead)
+        return importlib.import_module("batchplant.interop.gpu.on_device").DevicePictures(
+            self, engine, split, ahead
+        )
 
     def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Begin the copies; the second part is the event to wait for, and what must live until then."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..codecs import audio
-from ..codecs.wav import Samples
+from ..codecs.media import audio
+from ..codecs.media.wav import Samples
 from ..columns import I64, Column, Ragged, starts_of
 from ..errors import DecodeError, OptionError
 from ..schema import Audio, Bytes, Field

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..codecs.video import index_of
-from ..codecs.video.frames import read_frames
+from ..codecs.media.video import index_of
+from ..codecs.media.video.frames import read_frames
 from ..columns import I64, U8, Column, Ragged
 from ..errors import DataError, DecodeError, OptionError
 from ..schema import Bytes, Field, Video

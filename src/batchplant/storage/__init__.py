@@ -1,4 +1,9 @@
-"""Bytes of files, local or remote: read by range, and written so that nothing is ever half there."""
+"""Bytes of files, local or remote: read by range, and written so that nothing is ever half there.
+
+Here live the sources (mapped files, URLs, members of ZIP files, compressed files), the hidden folder and the
+commit of a target, the side-cars (checksums, ``index/``) and the cache of decoded blocks. Formats, families
+and the loader call it. It knows bytes and names; it knows no schema and no format.
+"""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..codecs import image, wav
 from ..codecs.cells import cell_bytes
+from ..codecs.media import image, wav
 from ..reader import Reader
 from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Tensor, Text, Video
 

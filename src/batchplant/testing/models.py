@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..families.tensors import BITS, TENSORS, size_of
 from ..schema import Field
-from ..tensors import BITS, TENSORS, size_of
 from .cases import Case, Sample
 from .suite import FormatSuite
 

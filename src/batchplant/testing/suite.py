@@ -24,8 +24,8 @@ import numpy as np
 import pytest
 
 from .. import registry
-from ..codecs import image
 from ..codecs.cells import cell_bytes
+from ..codecs.media import image
 from ..columns import Columns, Ragged
 from ..errors import ExistsError, FieldNameError, MissingLibraryError, SampleIndexError, SchemaError
 from ..format import Probe, never

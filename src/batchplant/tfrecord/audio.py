@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..codecs import wav
-from ..codecs.audio import limit
+from ..codecs.media import wav
+from ..codecs.media.audio import limit
 from ..errors import DecodeError, OptionError, SchemaError
 from .values import String, Tensor, as_bytes, tensor
 

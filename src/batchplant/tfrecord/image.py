@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..codecs import image as codec
+from ..codecs.media import image as codec
 from ..errors import DecodeError, OptionError, SchemaError
 from .pixels import adjust_brightness, adjust_contrast, convert_image_dtype
 from .random_image import (

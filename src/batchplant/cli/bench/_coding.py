@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ... import _native, limits
-from ...codecs import image
 from ...codecs.cells import decode_cell
+from ...codecs.media import image
 from ...columns import Ragged, as_bytes
 from ...errors import DataError, DecodeError, EncodeError
 from ...reader import Reader

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...codecs import image
+from ...codecs.media import image
 from ...errors import DataError, DecodeError, OptionError, Problem
 from ...reader import Reader
 from ...schema import Image

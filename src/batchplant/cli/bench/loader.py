@@ -34,7 +34,7 @@ import numpy as np
 
 from ...columns import I64, Columns, column_runs
 from ...errors import OptionError, Problem
-from ...loader import Loader
+from ...loading.loader import Loader
 from ...ops import CenterCrop, Op, RandomHorizontalFlip, RandomResizedCrop
 from ...reader import Reader
 from ...schema import Bytes, Image, Schema

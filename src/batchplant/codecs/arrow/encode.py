@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ...columns import Column, Columns, Flags, Ragged, as_bytes, starts_of
 from ...errors import BatchplantError, EncodeError
 from ...schema import Bool, Field, Float, Image, Int, Json, Schema, Tensor, Text
-from ..image_rules import ImageOptions, ImageTarget, conform
+from ..media.image_rules import ImageOptions, ImageTarget, conform
 from .types import arrow_schema, is_list, pyarrow, scalar_type, storage
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ... import _native, ops
-from ...codecs import image as pictures
-from ...codecs.image_rules import ImageOptions
+from ...codecs.media import image as pictures
+from ...codecs.media.image_rules import ImageOptions
 from ...columns import I32
 from ...errors import DecodeError, OptionError
 from ...ops.base import F64, Draws, Op

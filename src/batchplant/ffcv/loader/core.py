@@ -7,12 +7,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ... import order as orders
-from ...buffers import Buffers
 from ...columns import I64
 from ...errors import OptionError
-from ...execute import Executor
-from ...loader import Loader
-from ...plan import Pipelines, make_plan
+from ...loading.batch import Executor
+from ...loading.buffers import Buffers
+from ...loading.loader import Loader
+from ...loading.plan import Pipelines, make_plan
 from ..translate import Delivery
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...epoch import Epoch
+from ...loading.epoch import Epoch
 
 
 class EpochIterator:

@@ -12,11 +12,11 @@ from ...codecs.arrow import from_arrow, schema_of
 from ...codecs.arrow.files import folders_of, with_files
 from ...columns import I64, Column, Columns, Ragged, Spans, starts_of
 from ...errors import BatchplantError, DamagedError, Problem, SchemaError
+from ...families.records import GivenSchema, given_schema
+from ...families.tables import TableReader
 from ...format import Probe
-from ...records import GivenSchema, given_schema
 from ...schema import Field, Schema
 from ...storage import MappedSource
-from ...tables import TableReader
 from .inplace import Places, places_of, shape_of
 from .layout import FEATHER_1, MAGIC, SCHEMA, read_message
 from .part import Part

@@ -9,8 +9,8 @@ import numpy as np
 from ...codecs.arrow import arrow_schema, pyarrow, refuses, to_arrow, unfit
 from ...columns import Columns
 from ...errors import BatchplantError, OptionError
+from ...families.tables.reader import size_of
 from ...schema import Field, Schema
-from ...tables.reader import size_of
 from ...writer import WriteOptions, Writer
 from .layout import BLOCK, END, MAGIC, make_footer
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...codecs.image import probe
-from ...codecs.image_rules import ImageTarget
+from ...codecs.media.image import probe
+from ...codecs.media.image_rules import ImageTarget
 from ...columns import I64, Column, Columns, Ragged, column_runs
 from ...errors import BatchplantError, EncodeError, OptionError
 from ...schema import Field, Float, Image, Schema

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...chunks import ChunkCache
 from ...columns import I64, U8, Column, Ragged, Spans, dense_of, starts_of
 from ...errors import DamagedError
 from ...schema import Field
 from ...storage import Source
+from ...storage.cache import ChunkCache
 from . import heap
 from .stored import Stored
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...chunks import ChunkCache
 from ...columns import I64
 from ...errors import DamagedError
 from ...storage import Source
+from ...storage.cache import ChunkCache
 
 # What stands in place of a cell of varying length: how many values, in which heap, under which number.
 DESCRIPTOR = np.dtype([("count", "<u4"), ("heap", "<u8"), ("number", "<u4")])

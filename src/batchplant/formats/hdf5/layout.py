@@ -18,11 +18,11 @@ import h5py
 import numpy as np
 
 from ... import limits
-from ...chunks import ChunkCache
 from ...columns import I64
 from ...errors import BatchplantError, DamagedError, MissingLibraryError, OptionError, SchemaError
 from ...schema import MOST_BYTES
 from ...storage import Source
+from ...storage.cache import ChunkCache
 from . import stored
 from .frames import columns_of, is_frame
 from .types import Part, parts_of, walk

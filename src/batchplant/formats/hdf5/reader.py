@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...chunks import ChunkCache
 from ...codecs.infer import infer_image
 from ...columns import I64, Columns, Ragged, Spans, dense_of
 from ...errors import BatchplantError, DamagedError, FieldNameError, MissingLibraryError, SchemaError, no_such
+from ...families.records import Note
 from ...reader import Reader
-from ...records import Note
 from ...schema import Bytes, Field, Schema, Tensor, Text
 from ...storage import Source, is_remote, open_source, parse_object
+from ...storage.cache import ChunkCache
 from .cells import Cells, Numbers, Packed, Strings, Varying
 from .stored import Chunks, Run, Stored
 

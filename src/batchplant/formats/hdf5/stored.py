@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native, limits
-from ...chunks import ChunkCache
 from ...columns import I64, U8
 from ...errors import DamagedError
 from ...storage import Source
+from ...storage.cache import ChunkCache
 
 SHUFFLE, FLETCHER, DEFLATE = 2, 3, 1
 OURS = {SHUFFLE, FLETCHER, DEFLATE}

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...codecs.image_rules import ANY_ENCODED, ImageTarget
+from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ...columns import Columns, Ragged, dense_of
 from ...errors import BatchplantError, EncodeError, MissingLibraryError, OptionError
-from ...records import note_of
+from ...families.records import note_of
 from ...schema import Field, Image, Json, Schema, Tensor, Text
 from ...storage import open_source
 from ...writer import WriteOptions, Writer

@@ -18,7 +18,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 
 from ...errors import OptionError, UnsafeError
-from ...lake import wrapped
+from ...families.lake import wrapped
 from ...storage import check_regular
 from .table import CATALOG, CATALOG_NAME, NAME, local, newest
 

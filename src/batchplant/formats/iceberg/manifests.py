@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...errors import DamagedError
-from ...lake import wrapped
+from ...families.lake import wrapped
 
 SYNC_BYTES = 16
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...codecs import arrow
 from ...errors import DamagedError, NotFoundError, OptionError, UnknownFormatError
-from ...lake import LakeReader, Part, as_time, first_line, wrapped
+from ...families.lake import LakeReader, Part, as_time, first_line, wrapped
 from ...schema import Field
 from ...storage import parse
 from .manifests import files_of

@@ -17,7 +17,7 @@ from ...errors import (
     NotFoundError,
     OptionError,
 )
-from ...lake import conflict, first_line, wrapped
+from ...families.lake import conflict, first_line, wrapped
 from ...storage import check_regular, open_local
 
 METADATA = "metadata"

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...codecs import arrow
 from ...errors import ExistsError, OptionError
-from ...lake import LakeWriter, check_same_fields, conflict, stored_schema, wrapped
+from ...families.lake import LakeWriter, check_same_fields, conflict, stored_schema, wrapped
 from ...schema import Schema
 from ...storage import Partial
 from ...writer import WriteOptions

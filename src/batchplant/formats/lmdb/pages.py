@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ... import _native, index
+from ... import _native
 from ...codecs.msgpack import gathered
 from ...columns import U8
 from ...errors import BusyError, DamagedError, OptionError, SchemaError, no_such
-from ...storage import Source, is_remote, open_source
+from ...storage import Source, index, is_remote, open_source
 
 DATA = "data.mdb"
 # The key of the schema; it comes behind all digits.

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...columns import I64, Columns, Ragged, Spans
 from ...errors import BatchplantError, DamagedError, Problem
-from ...records import GivenSchema, Note, RecordReader, given_schema
+from ...families.records import GivenSchema, Note, RecordReader, given_schema
 from ...schema import Bytes, Schema, Text
 from ...storage import MappedSource
 from . import pages

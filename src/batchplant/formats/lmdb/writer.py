@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from ...columns import Ragged
 from ...errors import DamagedError, MissingLibraryError, OptionError
-from ...records import RecordWriter, note_of
+from ...families.records import RecordWriter, note_of
 from ...schema import Schema
 from ...writer import WriteOptions
 from .pages import DATA, NOTE

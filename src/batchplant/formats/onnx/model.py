@@ -17,7 +17,7 @@ from ...codecs import protobuf
 from ...codecs.protobuf import BYTES, VARINT, Part, messages, name, parts, text
 from ...columns import U8, as_bytes
 from ...errors import DamagedError
-from ...tensors import BITS
+from ...families.tensors import BITS
 
 DTYPES = {
     **{1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool"},

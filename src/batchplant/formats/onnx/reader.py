@@ -13,8 +13,8 @@ from typing import Any
 
 from ...columns import U8
 from ...errors import BatchplantError, DamagedError, MissingLibraryError, Problem, SchemaError, UnsafeError
+from ...families.tensors import Entry, TensorReader, size_of
 from ...storage import is_remote, open_source
-from ...tensors import Entry, TensorReader, size_of
 from .model import DTYPES, STRING, Model, Tensor, values_of
 
 STEP = 16 << 20

@@ -10,8 +10,8 @@ from ..._version import __version__
 from ...codecs.protobuf import block, head, number, varint
 from ...columns import U8
 from ...errors import OptionError, SchemaError
+from ...families.tensors import TensorWriter
 from ...schema import Schema
-from ...tensors import TensorWriter
 from ...writer import WriteOptions
 from .model import DTYPES
 

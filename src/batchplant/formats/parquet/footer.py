@@ -13,7 +13,18 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from ...tables.thrift import BINARY, BYTE, DOUBLE, FALSE, INTS, LISTS, STRUCT, TRUE, Struct, read_struct
+from ...families.tables.thrift import (
+    BINARY,
+    BYTE,
+    DOUBLE,
+    FALSE,
+    INTS,
+    LISTS,
+    STRUCT,
+    TRUE,
+    Struct,
+    read_struct,
+)
 
 MAGIC = b"PAR1"
 

@@ -11,12 +11,12 @@ from urllib.parse import unquote
 
 from ...codecs.arrow import KEY
 from ...errors import BatchplantError, DamagedError, SchemaError
+from ...families.records import GivenSchema, given_schema
+from ...families.tables import ParquetPart, PartsReader, open_parts
+from ...families.tables.footer import ENCRYPTED, MAGIC
 from ...format import Probe
-from ...records import GivenSchema, given_schema
 from ...schema import Bool, Field, Int, Schema, Text
 from ...storage import NOTE_ERRORS, is_remote, parse
-from ...tables import ParquetPart, PartsReader, open_parts
-from ...tables.footer import ENCRYPTED, MAGIC
 
 # What Hive, and everybody after it, calls a folder of which the value is missing.
 MISSING = "__HIVE_DEFAULT_PARTITION__"

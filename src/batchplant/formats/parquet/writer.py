@@ -15,9 +15,9 @@ from ...codecs.arrow.types import is_list
 from ...codecs.cells import decode_cell
 from ...columns import Column, Columns
 from ...errors import BatchplantError, EncodeError, OptionError
+from ...families.tables.reader import size_of
 from ...schema import Audio, Bool, Field, Float, Image, Int, Schema, Tensor, Text, Video
 from ...storage import Partial, Spool
-from ...tables.reader import size_of
 from ...writer import WriteOptions, Writer
 from .footer import merge
 from .reader import MISSING

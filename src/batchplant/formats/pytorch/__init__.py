@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from ...errors import BatchplantError
 from ...format import Format, Probe
-from ...zips import ZipMembers
+from ...storage.zips import ZipMembers
 from .reader import INDEX, LEGACY, PytorchReader
 from .writer import PytorchWriter
 

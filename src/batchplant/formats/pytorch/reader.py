@@ -13,9 +13,9 @@ import numpy as np
 from ... import limits
 from ...columns import U8
 from ...errors import BatchplantError, DamagedError, Problem, SchemaError
+from ...families.tensors import BITS, Entry, TensorReader, read_index, size_of
 from ...storage import open_source
-from ...tensors import BITS, Entry, TensorReader, read_index, size_of
-from ...zips import CHECKED, ZipMembers
+from ...storage.zips import CHECKED, ZipMembers
 from .objects import OtherTensor, Record, Storage, TensorView
 from .unpickle import Unpickler
 

@@ -7,8 +7,8 @@ import struct
 from typing import Any
 
 from ...columns import U8
-from ...tensors import TensorWriter
-from ...zips import ZipSpool
+from ...families.tensors import TensorWriter
+from ...storage.zips import ZipSpool
 from .objects import DTYPES, STORAGES
 
 ROOT = "archive/"

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ... import _native, index
+from ... import _native
 from ...columns import I64
 from ...errors import DamagedError
 from ...schema import Field, Float, Image, Int, Schema, Tensor
-from ...storage import Source
+from ...storage import Source, index
 
 MAGIC = 0xCED7230A
 # What stands before the data of a record.

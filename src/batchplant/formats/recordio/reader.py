@@ -14,7 +14,7 @@ from ...codecs.infer import infer_image
 from ...codecs.msgpack import gathered
 from ...columns import I64, U8, Column, Columns, Ragged, Spans, starts_of
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
-from ...records import BLOCK_BYTES, RAW, GivenSchema, Note, RecordReader
+from ...families.records import BLOCK_BYTES, RAW, GivenSchema, Note, RecordReader
 from ...schema import Bytes, Field, Float, Image, Int, Schema, Tensor, Text
 from ...storage import open_source, side_car
 from .layout import FRAME, HEADER, KEYS, LABEL_AT, NUMBERS, image_field, is_label, load_index, scan

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ... import _native
-from ...codecs.image_rules import ImageTarget
+from ...codecs.media.image_rules import ImageTarget
 from ...codecs.msgpack import gathered
 from ...columns import Columns, Ragged, column_runs, starts_of
 from ...errors import BatchplantError, EncodeError, OptionError, SchemaError
-from ...records import SCHEMA_SIDE_CAR, RecordWriter
+from ...families.records import SCHEMA_SIDE_CAR, RecordWriter
 from ...schema import Image, Int, Schema, Tensor
 from ...writer import WriteOptions
 from .layout import HEADER, KEYS, MOST_BYTES, NUMBERS, image_field

@@ -23,9 +23,9 @@ from ... import _native
 from ...codecs.protobuf import read_varint
 from ...columns import U8, as_bytes
 from ...errors import BatchplantError, DamagedError, NotFoundError, Problem
+from ...families.tensors import BITS, Entry, TensorReader, size_of
 from ...format import Format, Probe
 from ...storage import Source, is_remote, open_source
-from ...tensors import BITS, Entry, TensorReader, size_of
 from .bundle import DTYPES, OTHER_DTYPES, STRING, Bundle, Stored
 from .graph import read_graphs
 from .table import FOOTER, MAGIC, masked

@@ -20,8 +20,8 @@ import zlib
 
 from ...codecs.example_schema import FixedLen, FixedLenSequence, VarLen
 from ...format import Format, Probe
-from ...gzip_source import WBITS, kind_of
 from ...schema import EVERY_KIND
+from ...storage.compressed import WBITS, kind_of
 from .reader import TfRecordReader
 from .scan import is_head
 from .writer import TfRecordWriter

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from ... import _native, index
+from ... import _native
 from ...codecs import example, example_schema, sample
 from ...codecs.example import Feature, RecordError
 from ...codecs.msgpack import gathered
 from ...columns import I64, U8, Columns, Ragged, Spans
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
-from ...gzip_source import open_gzip
+from ...families.records import RAW, GivenSchema, Note, RecordReader, given_schema
 from ...reader import Reader
-from ...records import RAW, GivenSchema, Note, RecordReader, given_schema
 from ...schema import Json, Schema
-from ...storage import MappedSource, open_source
+from ...storage import MappedSource, index, open_source
+from ...storage.compressed import open_gzip
 from .scan import FAULTS, HEAD, TAIL, Findings, build, compression_of, makes_sense
 
 RECORDS = ("auto", "example", "sequence", "raw")

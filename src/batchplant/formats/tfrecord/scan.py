@@ -14,11 +14,11 @@ from ...codecs.example import RecordError
 from ...codecs.example_schema import Seen
 from ...columns import I64, U8
 from ...errors import DamagedError
-from ...gzip_source import GzipSource, inflate, kind_of
-from ...index import Index
-from ...index.progress import Report
 from ...schema import Field, Image, field_from_json
 from ...storage import MappedSource, Source
+from ...storage.compressed import GzipSource, inflate, kind_of
+from ...storage.index import Index
+from ...storage.index.progress import Report
 
 HEAD, TAIL = 12, 4
 FAULTS = {

@@ -10,12 +10,12 @@ import numpy as np
 from ... import _native
 from ...codecs import example
 from ...codecs.example import BYTES
-from ...codecs.image_rules import ImageTarget
+from ...codecs.media.image_rules import ImageTarget
 from ...columns import Columns, Ragged
 from ...errors import BatchplantError, OptionError
-from ...gzip_source import WBITS
-from ...records import RAW, SCHEMA_SIDE_CAR, RecordWriter
+from ...families.records import RAW, SCHEMA_SIDE_CAR, RecordWriter
 from ...schema import Float, Image, Schema, Tensor
+from ...storage.compressed import WBITS
 from ...writer import WriteOptions
 from .scan import HEAD, TAIL
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ... import _native
-from ...codecs import image
+from ...codecs.media import image
 from ...errors import DamagedError, SchemaError
 from ...schema import Audio, Bytes, Field, Image, Int, Json, Schema, Tensor, Text, Video
 from ...storage import NOTE_ERRORS, parse_object

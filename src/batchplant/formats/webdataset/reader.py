@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ... import _native, index
+from ... import _native
 from ...columns import I64, Column, Columns, Ragged, Spans
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
+from ...families.records import given_schema
 from ...format import Probe
-from ...gzip_source import CHECKED, GzipSource, check_gzip, open_gzip
-from ...index import Report
 from ...reader import Reader
-from ...records import given_schema
 from ...schema import Bool, Field, Float, Int, Schema, Tensor, field_from_json
-from ...storage import Source, open_source
+from ...storage import Source, index, open_source
+from ...storage.compressed import CHECKED, GzipSource, check_gzip, open_gzip
+from ...storage.index import Report
 from . import dali, members, scan
 from .layout import BLOCK, KEY, Note
 

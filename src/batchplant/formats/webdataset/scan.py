@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...codecs import image, npy
+from ...codecs import npy
+from ...codecs.media import image
 from ...columns import I64, Ragged
 from ...errors import BatchplantError, DamagedError
 from ...schema import Audio, Bytes, Field, Image, Int, Tensor, Text, Video

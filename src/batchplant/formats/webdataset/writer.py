@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...codecs import image
+from ...codecs.media import image
 from ...columns import I64, Columns, Ragged, as_bytes, starts_of
 from ...errors import BatchplantError, EncodeError, SchemaError
 from ...schema import Schema, Text

@@ -23,14 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays import Attributes, GridReader, Grids, GridWriter, Store, regions, zip_top
 from ...columns import Column
 from ...errors import BatchplantError, OptionError, Problem
+from ...families.arrays import Attributes, GridReader, Grids, GridWriter, Store, regions, zip_top
 from ...format import Format, Probe
 from ...schema import EVERY_KIND, Field, Float, Schema, Tensor
+from ...storage.zips import ZIP_ERRORS
 from ...writer import WriteOptions
-from ...zips import ZIP_ERRORS
-from .metadata import ATTRIBUTES, ROOTS, V3, ZarrStyle, find, load
+from .metadata import ATTRIBUTES, ROOTS, V3, find, load
+from .style import ZarrStyle
 
 
 class ZarrReader(GridReader):

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import _native
-from ...arrays import Index, Place, Store
-from ...arrays.compression import numcodecs, unpack
 from ...columns import Ragged, as_bytes
 from ...errors import DamagedError, SchemaError, UnsafeError
+from ...families.arrays import Index, Place, Store
+from ...families.arrays.compression import numcodecs, unpack
 
 # Their name in numcodecs and Zarr → ours.
 COMPRESSIONS = {

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "huffman.hpp"
+#include "../kernels/jpeg_kernels.hpp"
+
+namespace batchplant {
+
+// The header of a JPEG of the common kind, as libjpeg read it: Huffman-coded, sequential, 8 bits, one scan.
+struct BaselineHeader {
+    struct Component {
+        const uint16_t* steps = nullptr;  // of quantization, in rows
+        size_t dc_table = 0, ac_table = 0;
+    };
+
+    size_t width = 0, height = 0;
+    size_t components = 0;  // 1, or 3 for YCbCr
+    // Of the brightness, for one of each colour: 1 x 1, 2 x 1 or 2 x 2.
+    size_t across = 1, down = 1;
+    std::array<Component, 3> component;
+    std::array<const HuffmanCode*, 4> dc{}, ac{};  // null where the picture has none
+    size_t restart_interval = 0;                   // in MCUs; 0 for none
+    const uint8_t* data = nullptr;                 // of the scan
+    const uint8_t* end = nullptr;
+};
+
+// Decodes such pictures, or a part of one, to the very pixels that libjpeg gives. What is left and right of the
+// part or above it is read but neither stored nor transformed; what is below it is not read.
+// Keeps its tables and rows from picture to picture. Not for two threads at once.
+class BaselineDecoder {
+public:
+    explicit BaselineDecoder(const JpegKernels& kernels) : kernels_(kernels) {}
+
+    // Writes columns left to right - 1 of rows top to bottom - 1, which lie in the picture, as 1 or 3 channels,
+    // and may write jpeg_overrun * 3 bytes more than these.
+    // Returns false where anything at all is out of the ordinary, in those rows that libjpeg would read for the
+    // part, and at the bottom also in what follows: libjpeg then decides what to make of it.
+    bool decode(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom, size_t channels,
+                uint8_t* pixels);
+
+private:
+    struct Coefficients {
+        alignas(16) int16_t values[64 + 8];  // in rows; one more place for what leaves the block
+        size_t last;                         // in the scan's order, that may be other than zero
+    };
+
+    // One component: the blocks of it that are needed, and the rows of the MCU row at hand.
+    struct Plane {
+        const HuffmanTable* dc = nullptr;
+        const HuffmanTable* ac = nullptr;
+        const uint16_t* runs = nullptr;
+        const uint64_t* pairs = nullptr;
+        alignas(16) std::array<int16_t, 64> steps;
+        uint64_t largest_step = 0;  // but for the first
+        int64_t prediction = 0;
+        size_t across = 1, down = 1;  // blocks in an MCU
+        size_t width = 0, height = 0;
+        size_t first_column = 0, end_column = 0, first_row = 0, end_row = 0;  // blocks needed
+        bool at_left = false, at_right = false;                              // what is needed reaches the edge
+        // Rows `stride` apart, beginning with column first_column * 8. Row 0 is the last of the MCU row before.
+        std::vector<uint8_t> memory;
+        size_t stride = 0;
+
+        void need(size_t left, size_t top, size_t right, size_t bottom);
+        uint8_t* row(size_t number) { return memory.data() + jpeg_overrun + number * stride; }
+        void repeat_edges();
+        void keep_last_row();
+    };
+
+    // A block of an MCU.
+    struct Block {
+        Plane* plane;
+        size_t across, down;
+    };
+
+    struct Part {
+        size_t left, top, right, bottom, channels;
+        uint8_t* pixels;
+    };
+
+    static bool read_ac(BitCursor& cursor, const Plane& plane, Coefficients& block);
+    static bool is_safe(const Coefficients& block, const Plane& plane);
+    bool set_tables(const BaselineHeader& header);
+    void plan(const BaselineHeader& header, const Part& part);
+    bool read_row(size_t mcu_row);
+    template <bool any_needed>
+    bool read_mcus(size_t from, size_t to, size_t mcu_row);
+    void write_rows(size_t mcu_row, const Part& part);
+    void write_row(size_t y, size_t mcu_row, const Part& part, uint8_t* dst);
+    const uint8_t* colour_row(Plane& plane, size_t y, size_t mcu_row, const Part& part, std::vector<uint8_t>& memory);
+
+    const JpegKernels& kernels_;
+    std::array<HuffmanTable, 4> dc_tables_, ac_tables_;
+    std::array<Plane, 3> planes_;
+    std::array<Block, 6> blocks_;
+    std::array<std::vector<uint8_t>, 2> widened_;
+    ScanBytes scan_;
+
+    // Of the picture at hand.
+    BitCursor at_;
+    size_t block_count_ = 0;
+    size_t mcus_per_row_ = 0, mcu_rows_ = 0, mcu_height_ = 0;
+    size_t restart_interval_ = 0, until_restart_ = 0, next_restart_ = 0;
+    bool in_between_ = false;  // rows need those of the next MCU row
+};
+
+}  // namespace batchplant

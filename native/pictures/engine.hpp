@@ -1,0 +1,117 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "jpeg.hpp"
+#include "output.hpp"
+#include "../io/pool.hpp"
+#include "probe.hpp"
+#include "resample.hpp"
+#include "windows.hpp"
+
+namespace batchplant {
+
+// Bytes that cells lie in, for example a mapped file. Borrowed.
+struct Buffer {
+    const uint8_t* data = nullptr;
+    size_t size = 0;
+};
+
+// The numbers are part of the Python API (batchplant._native.Engine): append, never renumber.
+// not_native: nothing is wrong, but this code has no way to decode it: another encoding than JPEG, PNG and WebP, or
+// a kind of those that it leaves to others, or other channels than the output's.
+enum class Status : int32_t { ok = 0, failed = 1, not_native = 2 };
+
+// A batch of pictures to be decoded; all arrays borrowed, with one entry for each picture of the output.
+struct DecodeJob {
+    std::vector<Buffer> bases;
+    const int32_t* base = nullptr;   // which of the bases
+    const int64_t* start = nullptr;  // where in it
+    const int64_t* size = nullptr;
+    const int32_t* shape = nullptr;  // height, width, channels of raw pixels; zeros for an encoded picture. Or null.
+    const double* box = nullptr;     // x0, y0, x1, y1 in the picture; zeros for all of it. Or null.
+    const uint8_t* flip = nullptr;   // or null
+    // EXIF's orientation, 1 to 8, of encoded pictures: they are turned before all else, and the box is in the turned
+    // picture. Or null.
+    const uint8_t* orient = nullptr;
+    PixelMode mode = PixelMode::unknown;  // that PNG and WebP are to have; unknown: the one that has the channels
+    uint64_t most_pixels = uint64_t{1} << 28;  // an encoded picture that claims more fails
+    Filter filter = Filter::area;
+    JpegDct dct = JpegDct::accurate;
+    bool fast_scale = false;  // let libjpeg shrink pictures that are at least twice the size that is needed
+    bool strict = true;       // a picture that libjpeg warns about fails
+    Output output;
+};
+
+struct DecodeResult {
+    std::vector<int32_t> status;
+    std::vector<std::pair<size_t, std::string>> errors;  // of those that failed, in order
+    size_t warnings = 0;                                 // by libjpeg, over all pictures
+};
+
+// Where the threads' time went, in seconds, added up over threads and calls.
+struct Seconds {
+    double decode = 0;
+    double resample = 0;
+};
+
+// Encoded pictures in buffers; all arrays borrowed.
+struct Cells {
+    const std::vector<Buffer>& bases;
+    const int32_t* base;
+    const int64_t* start;
+    const int64_t* size;
+    size_t count;
+};
+
+// Cells in mapped files that are not in memory are asked for, all together: the kernel begins to read them.
+void ask_for(const Cells& cells);
+
+// Height and width of every picture, as its header tells; zeros where it tells none, or there is no such cell.
+void look(const Cells& cells, int32_t* height_width);
+
+// Fills batches on threads of its own. Each thread keeps a decoder and scratch memory, so that from the second
+// batch on almost nothing is allocated. Several threads may call it at once; their calls queue.
+class Engine {
+public:
+    // Throws std::invalid_argument for a number or a cpu that cannot be. nice: see Pool. For tests: `kernels`, and
+    // without `baseline` libjpeg alone decodes JPEGs.
+    Engine(size_t threads, const std::vector<int>& cpus, int nice = 0, const Kernels& kernels = best_kernels(),
+           bool baseline = true);
+    ~Engine();
+
+    // What is wrong with one picture is said in the result, and the others are decoded all the same. A picture
+    // that failed is filled with zeros, one that is not native is left as it was.
+    // Throws std::runtime_error after close(), and in a process forked from the one that made the engine.
+    DecodeResult decode(const DecodeJob& job);
+
+    // Copies windows of the bases into dst, in parallel. The same runtime errors; every window is checked on both
+    // sides before the first byte moves, and the index of the first bad one returned (nothing copied), or -1.
+    // Windows must not overlap in dst.
+    int64_t gather(const std::vector<Buffer>& bases, const Windows& windows, uint8_t* dst, size_t dst_size);
+
+    // Waits until all work of the calls so far is handed out, so that the next call's begins at once: whoever
+    // takes memory for its result only then needs less of it.
+    void wait_turn() { pool_.wait_turn(); }
+
+    size_t threads() const { return workers_.size(); }
+    Seconds seconds() const;
+    // How many JPEGs were decoded without libjpeg so far.
+    size_t own_jpegs() const;
+
+    // Waits for the calls under way, then ends the threads.
+    void close() { pool_.close(); }
+
+private:
+    struct Worker;
+
+    std::vector<std::unique_ptr<Worker>> workers_;
+    Pool pool_;
+};
+
+}  // namespace batchplant

@@ -1,0 +1,322 @@
+"""Sounds: what they say about themselves, decoding whole or a window of them, encoding.
+
+Plain WAV needs no library; FLAC, Ogg (Vorbis, Opus) and MP3 go through libsndfile, resampling through soxr
+(extra ``audio``). Samples are arrays (frames, channels); a frame is one sample of every channel.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import DecodeError, EncodeError, MissingLibraryError, OptionError
+from . import mp3, sndfile, wav
+from .wav import Samples
+
+SUFFIXES = {
+    ".wav": "wav",
+    ".wave": "wav",
+    ".flac": "flac",
+    ".ogg": "ogg",
+    ".oga": "ogg",
+    ".opus": "opus",
+    ".mp3": "mp3",
+}
+DTYPES = ("float32", "float64", "int16", "int32")
+# How many samples one call decodes at most, all channels together; the variable overrules it.
+MOST_SAMPLES = 1 << 28
+VARIABLE = "BATCHPLANT_MAX_SAMPLES"
+
+
+class Header(NamedTuple):
+    """What an encoded sound says about itself. ``subtype`` as libsndfile names it: PCM_24, FLOAT, VORBIS …"""
+
+    encoding: str
+    rate: int
+    channels: int
+    frames: int
+    subtype: str
+
+
+class Sound(bytes):
+    """An encoded sound: the bytes of its file, which know what they are and can be decoded.
+
+    Facts are looked up when they are asked for. They raise a DecodeError where the bytes are no sound.
+    """
+
+    @functools.cached_property
+    def header(self) -> Header:
+        return header(self)
+
+    @functools.cached_property
+    def encoding(self) -> str:
+        """wav, flac, ogg, opus or mp3; empty where it is none of them."""
+        return encoding_of(self)
+
+    @property
+    def rate(self) -> int:
+        """Frames a second."""
+        return self.header.rate
+
+    @property
+    def channels(self) -> int:
+        return self.header.channels
+
+    @property
+    def frames(self) -> int:
+        return self.header.frames
+
+    @property
+    def subtype(self) -> str:
+        return self.header.subtype
+
+    @property
+    def seconds(self) -> float:
+        return self.header.frames / self.header.rate
+
+    def read(
+        self,
+        start: int = 0,
+        frames: int | None = None,
+        *,
+        rate: int | None = None,
+        mono: bool = False,
+        dtype: Any = "float32",
+    ) -> Samples:
+        """The samples from frame ``start`` on, (frames, channels); see :func:`decode`."""
+        return decode(self, start, frames, rate=rate, mono=mono, dtype=dtype, known=self.header)
+
+    def check(self) -> None:
+        """Decode all of it; DecodeError where that fails."""
+        self.read()
+
+    def __repr__(self) -> str:
+        return f"<Sound: {self.encoding or 'unknown'}, {len(self)} bytes>"
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sound, (bytes(self),)
+
+
+def limit() -> int:
+    """How many samples one call may decode."""
+    said = os.environ.get(VARIABLE)
+    try:
+        return MOST_SAMPLES if said is None else int(said)
+    except ValueError:
+        raise OptionError(f"the environment variable {VARIABLE} is {said!r}, not a number") from None
+
+
+def encoding_of(data: Any) -> str:
+    """wav, flac, ogg (Vorbis …), opus or mp3, told by the first bytes; empty for anything else."""
+    view = memoryview(data).cast("B")
+    first = bytes(view[:40])
+    if first[:4] in (b"RIFF", b"RF64") and first[8:12] == b"WAVE":
+        return "wav"
+    if first[:4] == b"OggS":
+        return "opus" if first[28:36] == b"OpusHead" else "ogg"
+    start = mp3.after_id3(view)
+    if bytes(view[start : start + 4]) == b"fLaC":
+        return "flac"
+    return "mp3" if mp3.is_mp3(view) else ""
+
+
+def header(data: Any) -> Header:
+    """What a sound says about itself; nothing is decoded, unless it does not tell its length."""
+    view = memoryview(data).cast("B")
+    encoding = encoding_of(view)
+    if encoding == "wav":
+        found = wav.parse(view)
+        if found is not None:
+            return Header("wav", found.rate, found.channels, found.frames, found.subtype)
+    if encoding == "flac":
+        told = _flac_header(view)
+        if told is not None:
+            return told
+    with sndfile.opened(view, encoding) as file:
+        frames, channels = int(file.frames), int(file.channels)
+        if frames >= sndfile.UNKNOWN:
+            # Written into a pipe: who wants to know its length has to decode it.
+            most = min(limit() // max(1, channels), len(view) * sndfile.MOST_FRAMES_PER_BYTE)
+            frames = len(_read(file, most, channels, np.dtype(np.int16)))
+        return Header(encoding, int(file.samplerate), channels, frames, str(file.subtype))
+
+
+def decode(
+    data: Any,
+    start: int = 0,
+    frames: int | None = None,
+    *,
+    rate: int | None = None,
+    mono: bool = False,
+    dtype: Any = "float32",
+    known: Header | None = None,
+) -> Samples:
+    """The samples of a sound as an array (frames, channels).
+
+    start, frames: a window, counted in the sound's own frames; only it is decoded. What lies behind the
+    end is not there: the array is shorter. rate: resampled to it. mono: the mean of the channels.
+    dtype: float32, float64 (full scale is -1 … 1), int16 or int32 (full scale is that of the dtype: 24 bits
+    are the upper ones of 32). known: the header, where it is known already.
+    """
+    view = memoryview(data).cast("B")
+    kind = np.dtype(dtype)
+    if kind.name not in DTYPES:
+        raise OptionError(f"sounds are decoded to {', '.join(DTYPES)}, not {kind}")
+    if start < 0 or (frames is not None and frames < 0):
+        raise OptionError(f"start and frames must not be negative: {start}, {frames}")
+    if rate is not None and not 0 < rate < 1 << 31:
+        raise OptionError(f"rate is a number above 0, not {rate}")
+    told = header(view) if known is None else known
+    count = max(0, told.frames - start)
+    count = count if frames is None else min(count, frames)
+    _check_size(count * told.channels)
+    if rate is not None:
+        _check_size(math.ceil(count * rate / told.rate) * (1 if mono else told.channels))
+    samples = _samples(view, told, min(start, told.frames), count, kind)
+    if mono and told.channels > 1:
+        samples = _mean(samples)
+    if rate is not None and rate != told.rate:
+        samples = _resample(samples, told.rate, rate)
+    return samples
+
+
+def encode(samples: Any, rate: int, encoding: str = "flac", subtype: str | None = None) -> bytes:
+    """An encoded sound of samples, (frames, channels) or (frames,). WAV and FLAC are lossless.
+
+    subtype: how samples are stored, such as PCM_24; by default what holds the array exactly: FLAC takes
+    int16, and int32 or float32 as 24 bits where those are enough.
+    """
+    array = np.asarray(samples)
+    array = array[:, None] if array.ndim == 1 else array
+    if array.ndim != 2 or not array.shape[1] or array.dtype.name not in DTYPES:
+        raise EncodeError(
+            f"a sound is an array (frames, channels) of {', '.join(DTYPES)}, not {array.dtype} {array.shape}"
+        )
+    if isinstance(rate, bool) or not isinstance(rate, int | np.integer) or not 0 < rate < 1 << 31:
+        raise EncodeError(f"rate is a whole number above 0, not {rate!r}")
+    if encoding not in set(SUFFIXES.values()):
+        known = ", ".join(sorted(set(SUFFIXES.values())))
+        raise EncodeError(f"sounds are encoded as {known}, not {encoding!r}")
+    if encoding == "wav":
+        own = {"int16": "PCM_16", "int32": "PCM_32", "float32": "FLOAT", "float64": "DOUBLE"}
+        chosen = subtype or own[array.dtype.name]
+        if chosen not in wav.WIDTHS:
+            raise EncodeError(f"WAV is written as {', '.join(wav.WIDTHS)}, not {chosen!r}")
+        return wav.write(array, int(rate), chosen)
+    if encoding == "flac" and subtype is None:
+        array, subtype = _as_flac(array)
+    return sndfile.encode(array, int(rate), encoding, subtype)
+
+
+# -- reading -------------------------------------------------------------------------------------------------
+
+
+def _check_size(samples: int) -> None:
+    if samples > limit():
+        raise DecodeError(
+            f"it would be {samples:,} samples, and the limit is {limit():,}; read a window of it, or set the "
+            f"environment variable {VARIABLE}"
+        )
+
+
+def _samples(view: memoryview, told: Header, start: int, count: int, dtype: np.dtype[Any]) -> Samples:
+    plain = wav.parse(view) if told.encoding == "wav" else None
+    if plain is not None:
+        return wav.read(view, plain, start, count, dtype)
+    if not count:
+        return np.empty((0, told.channels), dtype=dtype)
+    # libsndfile does not scale where it makes integers of floats.
+    direct = dtype.kind == "f" or told.subtype.startswith("PCM")
+    with sndfile.opened(view, told.encoding) as file:
+        before = _before(view, told.encoding, start) if file.frames < sndfile.UNKNOWN else start
+        if before < start:
+            file.seek(start - before)
+        found = _read(file, before + count, told.channels, dtype if direct else np.dtype(np.float32))
+    if len(found) < before + count:
+        end = start + len(found) - before
+        raise DecodeError(
+            f"it says that it has {told.frames} frames, and ends or is damaged at {max(0, end)}"
+        )
+    return found[before:] if direct else wav.convert(found[before:], dtype)
+
+
+def _before(view: memoryview, encoding: str, start: int) -> int:
+    """How many frames have to be decoded before those that are wanted, and thrown away."""
+    if encoding == "mp3":
+        return min(start, mp3.PREROLL)
+    if encoding == "ogg":
+        # libsndfile seeks to a wrong place inside of the last page of Vorbis, which may be cut short.
+        last = sndfile.last_page(view)
+        return start - max(0, last - 1) if start >= last else 0
+    return 0
+
+
+def _read(file: Any, frames: int, channels: int, dtype: np.dtype[Any]) -> Samples:
+    found: Samples = file.read(out=np.empty((frames, channels), dtype=dtype))
+    return found
+
+
+def _flac_header(view: memoryview) -> Header | None:
+    """The facts of a FLAC file; None where its length is not among them."""
+    start = mp3.after_id3(view)
+    block = bytes(view[start + 4 : start + 42])
+    if len(block) < 38 or block[0] & 0x7F or int.from_bytes(block[1:4], "big") < 34:
+        raise DecodeError("a FLAC file without its first block")
+    packed = int.from_bytes(block[14:22], "big")
+    rate, channels = packed >> 44, (packed >> 41 & 7) + 1
+    bits, frames = (packed >> 36 & 31) + 1, packed & (1 << 36) - 1
+    if not rate:
+        raise DecodeError("a FLAC file without a rate")
+    if frames > len(view) * sndfile.MOST_FRAMES_PER_BYTE:
+        raise DecodeError(f"it says that it has {frames} frames, which {len(view)} bytes cannot hold")
+    name = {8: "PCM_S8", 16: "PCM_16", 24: "PCM_24"}.get(bits)
+    return Header("flac", rate, channels, frames, name) if frames and name else None
+
+
+# -- changing ------------------------------------------------------------------------------------------------
+
+
+def _mean(samples: Samples) -> Samples:
+    if samples.dtype.kind == "f":
+        return np.asarray(samples.mean(axis=1, keepdims=True, dtype=samples.dtype))
+    return np.asarray(np.rint(samples.mean(axis=1, keepdims=True)).astype(samples.dtype))
+
+
+def _resample(samples: Samples, old: int, new: int) -> Samples:
+    if not len(samples):
+        return samples
+    try:
+        import soxr
+    except (ImportError, OSError):
+        raise MissingLibraryError('resampling needs soxr: pip install "batchplant[audio]"') from None
+    try:
+        found: Samples = soxr.resample(np.ascontiguousarray(samples), old, new)
+    # It raises what it likes, also on rates it cannot do.
+    except Exception as error:
+        raise DecodeError(f"from {old} Hz to {new} Hz: {error}") from None
+    return found
+
+
+# -- writing -------------------------------------------------------------------------------------------------
+
+
+def _as_flac(samples: Samples) -> tuple[Samples, str]:
+    """As what FLAC can hold, exactly; EncodeError where it cannot."""
+    if samples.dtype == np.int16:
+        return samples, "PCM_16"
+    wide = samples if samples.dtype == np.int32 else wav.convert(samples, np.int32)
+    exact = not (wide & 0xFF).any()
+    if samples.dtype.kind == "f":
+        exact = exact and bool(np.array_equal(wav.convert(wide, samples.dtype), samples))
+    if not exact:
+        raise EncodeError(
+            f"FLAC holds 24 bits, and these {samples.dtype} samples need more; use encoding='wav', or name a "
+            "subtype (PCM_24, PCM_16) to round them"
+        )
+    return wide, "PCM_24"

@@ -1,0 +1,274 @@
+"""EXIF and ICC profiles of encoded pictures: which way up they are, and what travels with the pixels.
+
+JPEG, PNG, WebP and TIFF can hold both. Only bytes are parsed here; no library is needed.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ...errors import DecodeError, EncodeError
+from . import ifd
+
+EXIF, PROFILE = b"Exif\0\0", b"ICC_PROFILE\0"
+# Real profiles have some kilobytes, a few of them a megabyte or two. In a PNG they are packed.
+MOST_PROFILE = 16 << 20
+# What fits into one segment of a JPEG.
+MOST_SEGMENT = 65533
+
+
+class Metadata(NamedTuple):
+    """What describes a picture: EXIF as a small TIFF, an ICC profile; empty where there is none."""
+
+    exif: bytes = b""
+    icc: bytes = b""
+
+
+def orientation(data: Any) -> int:
+    """How the picture is to be turned, 1 to 8 as EXIF counts; 1 (not at all) where nothing is said."""
+    view = _view(data)
+    blob = view if ifd.order_of(view) else _exif(view)
+    order = ifd.order_of(blob)
+    if order is None:
+        return 1
+    for tag, kind, _, _, where in ifd.entries(blob, ifd.first_offset(blob, order), order):
+        if tag == ifd.ORIENTATION and kind == ifd.SHORT:
+            value = struct.unpack_from(order + "H", blob, where)[0]
+            return value if 1 <= value <= 8 else 1
+    return 1
+
+
+def read(data: Any) -> Metadata:
+    """The EXIF and the ICC profile of a picture."""
+    view = _view(data)
+    order = ifd.order_of(view)
+    if order is not None:
+        return _of_tiff(view, order)
+    return Metadata(bytes(_exif(view)), _icc(view))
+
+
+def upright(metadata: Metadata) -> Metadata:
+    """The same for pixels that have been turned."""
+    blob = bytearray(metadata.exif)
+    order = ifd.order_of(blob)
+    if order is None:
+        return metadata
+    for tag, kind, _, _, where in list(ifd.entries(blob, ifd.first_offset(blob, order), order)):
+        if tag == ifd.ORIENTATION and kind == ifd.SHORT:
+            struct.pack_into(order + "H", blob, where, 1)
+    return metadata._replace(exif=bytes(blob))
+
+
+def attach(data: bytes, encoding: str, metadata: Metadata, *, channels: int = 3) -> bytes:
+    """An encoded picture with EXIF and profile, which it has none of yet; unchanged where it can hold none.
+
+    A profile for another number of channels than the picture's is left out: it says nothing about them.
+    """
+    space = bytes(metadata.icc[16:20])
+    if {b"GRAY": (1, 2), b"RGB ": (3, 4), b"CMYK": (4,)}.get(space, (channels,)).count(channels) == 0:
+        metadata = metadata._replace(icc=b"")
+    if not any(metadata) or encoding not in _ATTACH:
+        return data
+    return _ATTACH[encoding](data, metadata)
+
+
+def is_lossy_webp(data: Any) -> bool:
+    """Whether a picture is a WebP whose pixels are stored with loss."""
+    view = _view(data)
+    return _encoding(view) == "webp" and any(kind == b"VP8 " for kind, _, _ in _webp_chunks(view))
+
+
+def _view(data: Any) -> memoryview:
+    return memoryview(data).cast("B")
+
+
+def _encoding(view: memoryview) -> str:
+    head = bytes(view[:12])
+    if head.startswith(b"\xff\xd8\xff"):
+        return "jpeg"
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "png"
+    return "webp" if head.startswith(b"RIFF") and head.endswith(b"WEBP") else ""
+
+
+def _exif(view: memoryview) -> bytes | memoryview:
+    """The EXIF data of a picture that is no TIFF."""
+    encoding = _encoding(view)
+    if encoding == "jpeg":
+        for marker, start, end in _jpeg_segments(view):
+            if marker == 0xE1 and bytes(view[start : start + 6]) == EXIF:
+                return view[start + 6 : end]
+        return b""
+    chunks = {"png": _png_chunks, "webp": _webp_chunks}.get(encoding)
+    for kind, start, end in chunks(view) if chunks else ():
+        if kind in (b"eXIf", b"EXIF"):
+            # Some writers put the prefix of a JPEG before it.
+            return view[start + 6 : end] if bytes(view[start : start + 6]) == EXIF else view[start:end]
+    return b""
+
+
+def _icc(view: memoryview) -> bytes:
+    encoding = _encoding(view)
+    if encoding == "jpeg":
+        parts = {
+            view[start + 12]: bytes(view[start + 14 : end])
+            for marker, start, end in _jpeg_segments(view)
+            if marker == 0xE2 and end - start >= 14 and bytes(view[start : start + 12]) == PROFILE
+        }
+        return b"".join(parts[number] for number in sorted(parts))
+    chunks = {"png": _png_chunks, "webp": _webp_chunks}.get(encoding)
+    for kind, start, end in chunks(view) if chunks else ():
+        if kind == b"iCCP":
+            return _unpacked(bytes(view[start:end]))
+        if kind == b"ICCP":
+            return bytes(view[start:end])
+    return b""
+
+
+def _unpacked(chunk: bytes) -> bytes:
+    name, _, packed = chunk.partition(b"\0")
+    unpack = zlib.decompressobj()
+    try:
+        found = unpack.decompress(packed[1:], MOST_PROFILE)
+    except zlib.error as error:
+        raise DecodeError(f"its ICC profile is damaged: {error}") from None
+    if unpack.unconsumed_tail:
+        raise DecodeError(f"its ICC profile unpacks to more than {MOST_PROFILE} bytes")
+    return found if len(name) < 80 else b""
+
+
+def _jpeg_segments(view: memoryview) -> Iterator[tuple[int, int, int]]:
+    """(marker, start, end) of what stands before the pixels."""
+    at, size = 2, len(view)
+    while at + 4 <= size:
+        if view[at] != 0xFF:
+            return
+        marker = view[at + 1]
+        if marker == 0xFF:
+            at += 1
+            continue
+        if marker in (0xD9, 0xDA):
+            return
+        if marker == 0x01 or 0xD0 <= marker <= 0xD8:
+            at += 2
+            continue
+        end = at + 2 + (view[at + 2] << 8 | view[at + 3])
+        if end > size or end < at + 4:
+            return
+        yield marker, at + 4, end
+        at = end
+
+
+def _png_chunks(view: memoryview) -> Iterator[tuple[bytes, int, int]]:
+    at = 8
+    while at + 12 <= len(view):
+        length, kind = struct.unpack_from(">I4s", view, at)
+        end = at + 8 + length
+        if end + 4 > len(view) or kind == b"IEND":
+            return
+        yield kind, at + 8, end
+        at = end + 4
+
+
+def _webp_chunks(view: memoryview) -> Iterator[tuple[bytes, int, int]]:
+    at = 12
+    while at + 8 <= len(view):
+        kind, length = struct.unpack_from("<4sI", view, at)
+        end = at + 8 + length
+        if end > len(view):
+            return
+        yield kind, at + 8, end
+        at = end + length % 2
+
+
+def _of_tiff(view: memoryview, order: str) -> Metadata:
+    found = ifd.read(view, ifd.first_offset(view, order), order, most=MOST_PROFILE)
+    profile = found.get(ifd.ICC)
+    icc = profile.data if isinstance(profile, ifd.Value) else b""
+    kept = {tag: one for tag, one in found.items() if tag not in ifd.STRUCTURE}
+    if not kept:
+        return Metadata(b"", icc)
+    return Metadata(b"II*\0" + struct.pack("<I", 8) + ifd.write(kept, 8), icc)
+
+
+def _to_jpeg(data: bytes, metadata: Metadata) -> bytes:
+    new = []
+    if metadata.exif:
+        if len(metadata.exif) + len(EXIF) > MOST_SEGMENT:
+            raise EncodeError(f"a JPEG cannot hold EXIF data of {len(metadata.exif)} bytes")
+        new.append(_segment(0xE1, EXIF + metadata.exif))
+    size = MOST_SEGMENT - len(PROFILE) - 2
+    parts = [metadata.icc[at : at + size] for at in range(0, len(metadata.icc), size)]
+    if len(parts) > 255:
+        raise EncodeError(f"a JPEG cannot hold an ICC profile of {len(metadata.icc)} bytes")
+    for number, part in enumerate(parts, 1):
+        new.append(_segment(0xE2, PROFILE + bytes([number, len(parts)]) + part))
+    # Behind the JFIF segment, which comes first.
+    first = next(_jpeg_segments(_view(data)), (0, 0, 2))
+    at = first[2] if first[0] == 0xE0 else 2
+    return b"".join([data[:at], *new, data[at:]])
+
+
+def _segment(marker: int, data: bytes) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, len(data) + 2) + data
+
+
+def _to_png(data: bytes, metadata: Metadata) -> bytes:
+    new = []
+    if metadata.icc:
+        new.append(_chunk(b"iCCP", b"ICC profile\0\0" + zlib.compress(metadata.icc)))
+    if metadata.exif:
+        new.append(_chunk(b"eXIf", metadata.exif))
+    # Behind the header.
+    return b"".join([data[:33], *new, data[33:]])
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _to_webp(data: bytes, metadata: Metadata) -> bytes:
+    chunks = [(kind, data[start:end]) for kind, start, end in _webp_chunks(_view(data))]
+    profile, exif, alpha = 0x20, 0x08, 0x10
+    if chunks[0][0] == b"VP8X":
+        _, head = chunks.pop(0)
+        flags, size = head[0], head[4:10]
+    else:
+        kind, body = chunks[0]
+        if kind == b"VP8L":
+            packed = int.from_bytes(body[1:5], "little")
+            width, height = (packed & 0x3FFF), (packed >> 14 & 0x3FFF)
+            flags = alpha if packed >> 28 & 1 else 0
+        else:
+            width, height = (one & 0x3FFF for one in struct.unpack_from("<HH", body, 6))
+            width, height, flags = width - 1, height - 1, 0
+        size = width.to_bytes(3, "little") + height.to_bytes(3, "little")
+    if metadata.icc:
+        flags |= profile
+        chunks.insert(0, (b"ICCP", metadata.icc))
+    if metadata.exif:
+        flags |= exif
+        chunks.append((b"EXIF", metadata.exif))
+    chunks.insert(0, (b"VP8X", bytes([flags, 0, 0, 0]) + size))
+    body = b"".join(kind + struct.pack("<I", len(one)) + one + b"\0" * (len(one) % 2) for kind, one in chunks)
+    return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body
+
+
+def _to_tiff(data: bytes, metadata: Metadata) -> bytes:
+    """With a new directory at the end; the pixels stay where they are. We write little-endian files."""
+    own = ifd.read(data, ifd.first_offset(data, "<"), "<")
+    more: ifd.Directory = {}
+    order = ifd.order_of(metadata.exif)
+    if order is not None:
+        found = ifd.read(metadata.exif, ifd.first_offset(metadata.exif, order), order)
+        more = {tag: one for tag, one in found.items() if tag not in ifd.STRUCTURE}
+    if metadata.icc:
+        more[ifd.ICC] = ifd.Value(ifd.UNDEFINED, metadata.icc)
+    data += b"\0" * (len(data) % 2)
+    return data[:4] + struct.pack("<I", len(data)) + data[8:] + ifd.write({**own, **more}, len(data))
+
+
+_ATTACH = {"jpeg": _to_jpeg, "png": _to_png, "webp": _to_webp, "tiff": _to_tiff}

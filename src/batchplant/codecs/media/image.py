@@ -1,0 +1,290 @@
+"""Pictures: look at the header, decode, encode, resize, turn.
+
+JPEG, PNG and WebP are decoded natively and without the GIL; the rest goes through Pillow (extra ``images``),
+and what Pillow cannot hold (colour of more than 8 bits, floats, many channels) through tifffile and
+imagecodecs (extra ``tiff``). Pixels are arrays, (height, width) for one channel and else (height, width,
+channels).
+
+Modes: L, LA, RGB, RGBA, P, CMYK and 1 have 8 bits at the most; I;16, LA;16, RGB;16 and RGBA;16 are uint16;
+I is int32 and F float32 in one channel. Everything else goes by its dtype and channels: float32x3, uint8x5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import _native, limits
+from ...columns import U8
+from ...errors import DecodeError, EncodeError, MissingLibraryError
+from . import exif, pillow, tiff
+from .header import ENCODINGS as ENCODINGS
+from .header import MODES as MODES
+from .header import Header as Header
+from .header import check as check
+from .header import check_bytes, too_large
+from .header import header as header
+from .header import modes as modes
+from .header import probe as probe
+from .pixels import Pixels as Pixels
+from .pixels import expand as expand
+from .pixels import fit as fit
+from .pixels import mode_name as mode_name
+from .pixels import mode_of as mode_of
+from .pixels import orient as orient
+from .pixels import pixels_to_rgb as pixels_to_rgb
+from .pixels import squeeze as squeeze
+
+SUFFIXES = {
+    ".jpg": "jpeg",
+    ".jpeg": "jpeg",
+    ".jpe": "jpeg",
+    ".png": "png",
+    ".webp": "webp",
+    ".gif": "gif",
+    ".bmp": "bmp",
+    ".tif": "tiff",
+    ".tiff": "tiff",
+}
+# The native decoder of JPEG has a limit of its own.
+MOST_PIXELS = 1 << 28
+LOSSLESS = ("png", "webp", "tiff", "bmp")
+# The modes that an encoding holds; TIFF holds all of them.
+HELD = {
+    "jpeg": ("L", "RGB", "CMYK"),
+    "png": ("L", "LA", "RGB", "RGBA", "P", "I;16", "LA;16", "RGB;16", "RGBA;16"),
+    "webp": ("L", "LA", "RGB", "RGBA"),
+    "bmp": ("L", "RGB", "P"),
+    "raw": ("L", "LA", "RGB", "RGBA"),
+}
+
+orientation = exif.orientation
+from_pillow = pillow.pixels_of
+palette_of = pillow.palette_of
+
+
+def holds(encoding: str, mode: str) -> bool:
+    """Whether pixels of this mode can be stored so without losing any of their values."""
+    return encoding == "tiff" or mode in HELD.get(encoding, ())
+
+
+def decode(data: Any, mode: str | None = None, *, mask: bool = False) -> Pixels:
+    """The pixels of an encoded picture, of its first page; ``mode`` converts only where nothing is lost.
+
+    Palettes are looked up. In mode P, and of a mask, the indices of its palette are the pixels.
+    """
+    indices = mode == "P" or (mask and mode in (None, "L"))
+    view, found = _look(data, indices=indices)
+    if indices:
+        mode = "P" if found.mode == "P" else None if mode is None else "L"
+    pixels = _native_decode(view, found, mode)
+    if pixels is None:
+        pixels = _library_decode(view, found, mode, indices=indices)
+    return pixels
+
+
+def _look(data: Any, *, indices: bool = False) -> tuple[U8, Header]:
+    """The bytes, and what they say to be; nothing is decoded that claims too much."""
+    view = np.frombuffer(data, dtype=np.uint8)
+    found = header(view)
+    if not found.encoding:
+        raise DecodeError("these bytes are no picture that batchplant knows")
+    check(found, view, indices=indices)
+    return view, found
+
+
+def _native_decode(view: U8, found: Header, mode: str | None) -> Pixels | None:
+    """The pixels, where the native code decodes such a picture."""
+    try:
+        if found.encoding == "jpeg":
+            if found.width * found.height > MOST_PIXELS:
+                return None
+            if found.mode in ("L", "RGB", "") and mode in (None, "RGB", found.mode):
+                return squeeze(_native.jpeg_decode(view.data, "RGB" if mode == "RGB" else None))
+        elif found.bits <= 8 and found.encoding in ("png", "webp"):
+            codec = _native.png_decode if found.encoding == "png" else _native.webp_decode
+            pixels = codec(view, mode, limits.max_pixels())
+            return None if pixels is None else squeeze(pixels)
+    except ValueError as error:
+        raise DecodeError(str(error)) from None
+    return None
+
+
+def _library_decode(view: U8, found: Header, mode: str | None, *, indices: bool) -> Pixels:
+    if _is_deep(view, found):
+        if mode not in (None, found.mode):
+            raise DecodeError(f"the picture is {found.mode}; making it {mode} would change its pixels")
+        return _png16_decode(view) if found.encoding == "png" else squeeze(tiff.read(view)[0])
+    image = pillow.load(view, found.encoding)
+    return pillow.pixels_of(image, None if mode == "P" else mode, indices=indices)
+
+
+def _is_deep(view: U8, found: Header) -> bool:
+    """Whether Pillow would cut it to 8 bits or not know it."""
+    if found.encoding == "png":
+        return found.bits == 16 and found.mode != "I;16"
+    page = next(tiff.pages(view), None) if found.encoding == "tiff" else None
+    if page is None or not page.width * page.height:
+        return False
+    # Beyond a limit of its own Pillow decodes nothing.
+    return not page.plain or (page.direct and page.width * page.height > pillow.own_limit())
+
+
+def _png16_decode(view: U8) -> Pixels:
+    library = _imagecodecs()
+    try:
+        pixels: Pixels = library.png_decode(view.data)
+    # As Pillow's, its decoders raise what they like.
+    except Exception as error:
+        raise DecodeError(f"{type(error).__name__}: {error}") from None
+    return pixels
+
+
+def _imagecodecs() -> Any:
+    try:
+        import imagecodecs
+    except ImportError:
+        needed = 'a PNG with colours of 16 bits needs imagecodecs: pip install "batchplant[tiff]"'
+        raise MissingLibraryError(needed) from None
+    return imagecodecs
+
+
+def to_rgb(data: Any) -> Pixels:
+    """The pixels as RGB whatever the picture is: alpha dropped, CMYK and 16 bits converted."""
+    view, found = _look(data)
+    if found.encoding == "tiff" and _is_deep(view, found):
+        pixels = squeeze(tiff.read(view)[0])
+        if mode_of(pixels).endswith(";16"):
+            pixels = (pixels >> 8).astype(np.uint8)
+        if mode_of(pixels) not in HELD["raw"]:
+            raise DecodeError(f"the picture is {found.mode}, and what its values are as RGB is not known")
+        return pixels_to_rgb(pixels)
+    native = _native_decode(view, found, None) if found.encoding in ("png", "webp") else None
+    if native is not None:
+        return pixels_to_rgb(native)
+    image = pillow.load(view, found.encoding)
+    if image.mode.startswith("I;16"):
+        return pixels_to_rgb((np.asarray(image) >> 8).astype(np.uint8))
+    return pillow.array_of(image, "RGB")
+
+
+def decode_palette(data: Any) -> tuple[Pixels, pillow.Palette | None]:
+    """The indices of a palette picture, and the palette."""
+    view, found = _look(data, indices=True)
+    image = pillow.load(view, found.encoding)
+    return pillow.pixels_of(image, indices=True), pillow.palette_of(image)
+
+
+def page_count(data: Any) -> int:
+    """How many pictures an encoded picture has: pages of a TIFF, pictures of an animation."""
+    view = np.frombuffer(data, dtype=np.uint8)
+    encoding = header(view).encoding
+    if encoding == "tiff":
+        return sum(1 for _ in tiff.pages(view))
+    if encoding not in ("gif", "webp", "png"):
+        return 1
+    if encoding == "webp" and b"ANIM" not in view[:64].tobytes():
+        return 1
+    if encoding == "png" and b"acTL" not in view[:4096].tobytes():
+        return 1
+    image = pillow.open_image(_look(view)[0], encoding)
+    try:
+        return int(getattr(image, "n_frames", 1))
+    # Pillow reads on to count, and may meet damage.
+    except Exception as error:
+        raise DecodeError(f"{type(error).__name__}: {error}") from None
+
+
+def pages(data: Any) -> Pixels:
+    """All pages of a TIFF, (pages, height, width[, channels]); all pictures of an animation, as RGB."""
+    view = np.frombuffer(data, dtype=np.uint8)
+    found = header(view)
+    if found.encoding != "tiff":
+        return decode(view)[None] if page_count(view) == 1 else np.stack(frames(view))
+    cost = size = count = 0
+    deep = _is_deep(view, found)
+    for count, page in enumerate(tiff.pages(view), 1):
+        cost, size = cost + page.cost, size + page.size
+        if cost > limits.max_pixels():
+            raise too_large(f"its first {count} pages have {cost} pixels")
+        check_bytes(f"a TIFF of {count} pages or more", size, view)
+    made = [squeeze(one) for one in tiff.read(view, 0, count)] if deep else _plain_pages(view, count)
+    if len({(one.shape, one.dtype) for one in made}) != 1:
+        raise DecodeError("its pages differ in size or kind")
+    return np.stack(made)
+
+
+def _plain_pages(view: U8, count: int) -> list[Pixels]:
+    image = pillow.open_image(view, "tiff")
+    made = []
+    for number in range(count):
+        try:
+            image.seek(number)
+            image.load()
+        # As Pillow's decoders do.
+        except Exception as error:
+            raise DecodeError(f"{type(error).__name__}: {error}") from None
+        made.append(pillow.pixels_of(image))
+    return made
+
+
+def frames(data: Any) -> list[Pixels]:
+    """All pictures of an animation, as RGB."""
+    view, known = _look(data)
+    image = pillow.load(view, known.encoding)
+    found: list[Pixels] = []
+    for number in range(1, getattr(image, "n_frames", 1) + 1):
+        try:
+            # It may grow on the way.
+            image.seek(number - 1)
+        # As Pillow's decoders do.
+        except Exception as error:
+            raise DecodeError(f"{type(error).__name__}: {error}") from None
+        what = f"an animation whose first {number} pictures are {image.width}×{image.height}"
+        pixels = number * image.width * image.height
+        if pixels > limits.max_pixels():
+            raise too_large(what)
+        check_bytes(what, 3 * pixels, view)
+        try:
+            found.append(pillow.array_of(image, "RGB"))
+        # As Pillow's decoders do.
+        except Exception as error:
+            raise DecodeError(f"{type(error).__name__}: {error}") from None
+    return found
+
+
+def encode(
+    pixels: Pixels,
+    encoding: str,
+    *,
+    quality: int = 90,
+    lossless: bool = True,
+    mode: str | None = None,
+    palette: pillow.Palette | None = None,
+) -> bytes:
+    """An encoded picture. WebP is lossless unless told otherwise; JPEG takes L, RGB and CMYK only.
+
+    ``mode`` tells CMYK from RGBA, which look alike. With a ``palette`` the pixels are indices of it.
+    """
+    mode = "P" if palette is not None else mode or mode_of(pixels)
+    if not holds(encoding, mode):
+        if encoding == "jpeg":
+            raise EncodeError(f"JPEG cannot hold {mode} pixels exactly; use png, or to_rgb=True")
+        raise EncodeError(f"{encoding} cannot hold {mode} pixels; use {'png or ' * holds('png', mode)}tiff")
+    if encoding == "jpeg" and mode != "CMYK":
+        try:
+            return _native.jpeg_encode(np.ascontiguousarray(expand(pixels)), quality)
+        except ValueError as error:
+            raise EncodeError(f"jpeg: {error}") from None
+    if encoding == "png" and mode in ("LA;16", "RGB;16", "RGBA;16"):
+        packed: bytes = _imagecodecs().png_encode(np.ascontiguousarray(pixels))
+        return packed
+    if encoding == "tiff" and mode not in ("L", "LA", "RGB", "RGBA", "CMYK", "P", "I;16"):
+        return tiff.write(squeeze(pixels))
+    options: dict[str, Any] = {}
+    if encoding == "webp":
+        options = {"lossless": True, "exact": True} if lossless else {"quality": quality}
+    elif encoding == "jpeg":
+        options = {"quality": quality}
+    return pillow.save(squeeze(pixels), encoding, mode, palette, **options)

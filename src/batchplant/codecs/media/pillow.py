@@ -1,0 +1,168 @@
+"""Pictures through Pillow (extra ``images``): opened as the encoding that we found, and as no other."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import limits
+from ...columns import U8
+from ...errors import DecodeError, EncodeError, MissingLibraryError
+from . import exif
+
+PLUGINS = {"jpeg": "Jpeg", "png": "Png", "webp": "WebP", "gif": "Gif", "bmp": "Bmp", "tiff": "Tiff"}
+# (from, to) of conversions that keep every value.
+EXACT = {("L", "RGB"), ("RGB", "RGBA"), ("L", "RGBA"), ("L", "LA"), ("LA", "RGBA")}
+# Larger pictures are taken in parts of so many bytes: Pillow would make two more copies of the whole.
+STRIP = 1 << 21
+
+Pixels = npt.NDArray[Any]
+
+
+class Palette(NamedTuple):
+    """The colours of a palette picture, and which of them are transparent."""
+
+    colours: bytes
+    transparency: int | bytes | None
+
+
+class _Memory(io.RawIOBase):
+    """Bytes as a file. Other than io.BytesIO it needs no copy of them."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data, self._at = data, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(found)] = found
+        self._at += len(found)
+        return len(found)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = max(0, (0, self._at, len(self._data))[whence] + offset)
+        return self._at
+
+
+def library() -> ModuleType:
+    try:
+        import PIL.Image
+    except ImportError:
+        raise MissingLibraryError('this picture needs Pillow: pip install "batchplant[images]"') from None
+    return PIL.Image
+
+
+def own_limit() -> float:
+    """The pixels from which on Pillow warns, or refuses to decode."""
+    found = library().MAX_IMAGE_PIXELS
+    return float("inf") if found is None else float(found)
+
+
+def open_image(view: U8, encoding: str) -> Any:
+    """A PIL image, nothing of it decoded yet; a DecodeError where it is larger than allowed.
+
+    Pillow's own ``open`` would try other formats too, and warns or raises by a limit of its own.
+    """
+    opened = library()
+    if encoding == "tiff" and exif.orientation(view) != 1:
+        # Pillow would turn the pixels of a TIFF, and of nothing else.
+        view = np.frombuffer(exif.upright(exif.Metadata(view.tobytes())).exif, np.uint8)
+    file = io.BufferedReader(_Memory(view.data)) if view.size > STRIP else io.BytesIO(view.tobytes())
+    try:
+        importlib.import_module(f"PIL.{PLUGINS[encoding]}ImagePlugin")
+        image = opened.OPEN[encoding.upper()][0](file, "")
+        width, height = image.size
+    # Pillow's decoders raise many kinds on damaged bytes (OSError, SyntaxError, struct.error, …).
+    except Exception as error:
+        raise DecodeError(f"{type(error).__name__}: {error}") from None
+    # A header may not tell all: a picture of an animation can be larger than the whole.
+    if width * height > limits.max_pixels():
+        raise DecodeError(f"the picture has {width}×{height} pixels, and the limit is {limits.max_pixels()}")
+    size = width * height * len(image.getbands())
+    if size > limits.allowed(view.size):
+        raise DecodeError(limits.too_large(f"the picture of {width}×{height} pixels", size, view.size))
+    return image
+
+
+def load(view: U8, encoding: str) -> Any:
+    """A decoded PIL image."""
+    image = open_image(view, encoding)
+    try:
+        image.load()
+    # As above.
+    except Exception as error:
+        raise DecodeError(f"{type(error).__name__}: {error}") from None
+    return image
+
+
+def pixels_of(image: Any, mode: str | None = None, *, indices: bool = False) -> Pixels:
+    """The pixels of a PIL image, converted to ``mode`` where that loses nothing.
+
+    Palettes are looked up; with ``indices`` the numbers of the colours are what is wanted.
+    """
+    transparent = "transparency" in image.info
+    if image.mode == "P" and indices:
+        return array_of(image)
+    looked_up = "RGBA" if transparent else "RGB"
+    has = {"P": looked_up, "1": "L"}.get(image.mode, image.mode)
+    if mode not in (None, has) and ((has, mode) not in EXACT or transparent):
+        raise DecodeError(f"the picture is {has}; making it {mode} would change its pixels")
+    return array_of(image, has, mode or has)
+
+
+def array_of(image: Any, *conversions: str) -> Pixels:
+    """The pixels of a PIL image, converted to one mode after the other."""
+    width, height = image.size
+    rows = max(1, STRIP // (4 * max(1, width)))
+    found: Pixels | None = None
+    for top in range(0, max(1, height), rows):
+        part = image if height <= rows else image.crop((0, top, width, min(top + rows, height)))
+        for mode in conversions:
+            part = part.convert(mode) if part.mode != mode else part
+        pixels = np.asarray(part)
+        pixels = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
+        if height <= rows:
+            return pixels
+        if found is None:
+            found = np.empty((height, *pixels.shape[1:]), pixels.dtype)
+        found[top : top + rows] = pixels
+    assert found is not None
+    return found
+
+
+def palette_of(image: Any) -> Palette | None:
+    """The palette of a PIL image that has one."""
+    if image.mode != "P":
+        return None
+    return Palette(bytes(image.getpalette("RGB")), image.info.get("transparency"))
+
+
+def save(pixels: Pixels, encoding: str, mode: str, palette: Palette | None = None, **options: Any) -> bytes:
+    """An encoded picture of these pixels, one channel without its axis."""
+    out = io.BytesIO()
+    try:
+        if mode in ("CMYK", "P"):
+            image = library().frombytes(mode, pixels.shape[1::-1], np.ascontiguousarray(pixels).tobytes())
+        else:
+            image = library().fromarray(pixels)
+        if palette is not None:
+            image.putpalette(palette.colours)
+            if palette.transparency is not None:
+                options["transparency"] = palette.transparency
+        image.save(out, format=encoding, **options)
+    except MissingLibraryError:
+        raise
+    # An encoder that a build of Pillow lacks is a KeyError.
+    except (OSError, ValueError, KeyError, TypeError, SystemError) as error:
+        raise EncodeError(f"{encoding}: {error}") from None
+    return out.getvalue()

@@ -1,0 +1,184 @@
+"""TIFF pictures that Pillow cannot hold: more than 8 bits in colour, floats, any number of channels, pages.
+
+Read and written by tifffile, with imagecodecs for what is compressed (extra ``tiff``).
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...columns import U8
+from ...errors import DecodeError, EncodeError, MissingLibraryError
+from . import ifd
+
+# A chain of directories may be as long as the file; nobody stores a picture of so many pages.
+MOST_PAGES = 1 << 16
+# None, LZW, Deflate, PackBits, LZMA, Zstandard: what unpacks to the size that the directory says, and how
+# many bytes a byte can become at the most. Codecs with a size of their own inside (JPEG and its kin) are not
+# read here: it may be any size.
+BOUNDED = {1: 1, 5: 4096, 8: 1040, 32773: 64, 32946: 1040, 34925: 1 << 40, 50000: 1 << 40}
+FORMATS = {1: "uint", 2: "int", 3: "float", 4: "uint"}
+RGB, PALETTE, SEPARATED, YCBCR = 2, 3, 5, 6
+_TAGS = {256, 257, 258, 259, 262, 277, 284, 322, 323, 338, 339, 32997, 32998}
+
+
+class Page(NamedTuple):
+    """What the directory of a page says."""
+
+    width: int
+    height: int
+    channels: int
+    bits: int
+    kind: str
+    photometric: int
+    compression: int
+    # What the channels beyond the colours are: 1 and 2 alpha, 0 nobody knows.
+    extra: int | None
+    # Values that one piece of it unpacks to at the most.
+    piece: int
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """Of its values; None where there is no such."""
+        sizes = (16, 32, 64) if self.kind == "float" else (8, 16, 32, 64)
+        room = next((size for size in sizes if size >= self.bits > 0), None)
+        return None if room is None or not self.kind else np.dtype(f"{self.kind}{room}")
+
+    @property
+    def size(self) -> int:
+        """In bytes, once it is unpacked."""
+        itemsize = 1 if self.dtype is None else self.dtype.itemsize
+        return max(self.width * self.height * self.channels, self.piece) * itemsize
+
+    @property
+    def cost(self) -> int:
+        """In pixels: four bytes count as one at least."""
+        return max(self.width * self.height, math.ceil(self.size / 4))
+
+    @property
+    def plain(self) -> bool:
+        """Whether Pillow holds it: 8 bits and less with up to four channels, or 16 bits in gray."""
+        if self.kind != "uint":
+            return False
+        if self.photometric in (0, 1) and self.channels == 1:
+            return self.bits in (1, 2, 4, 8, 16)
+        if self.photometric in (0, 1):
+            return self.channels == 2 and self.bits == 8 and self.extra in (1, 2)
+        if self.photometric == PALETTE:
+            return self.channels == 1 and self.bits in (1, 2, 4, 8)
+        # Pillow drops a fourth channel that is not alpha.
+        most = 4 if self.extra in (None, 1, 2) else 3
+        known = {RGB: (3, most), SEPARATED: (4,), YCBCR: (3,)}.get(self.photometric, ())
+        return self.bits == 8 and self.channels in known
+
+    @property
+    def direct(self) -> bool:
+        """Whether its values are its colours, so that tifffile gives the same as Pillow."""
+        simple = self.photometric in (1, RGB) and self.bits in (8, 16) and self.extra in (None, 2)
+        return simple and self.compression in BOUNDED
+
+
+def pages(view: U8) -> Iterator[Page]:
+    """What the directories say, one after another; a chain without end is an error."""
+    data = view.data
+    order = ifd.order_of(data)
+    at = ifd.first_offset(data, order) if order else 0
+    seen: set[int] = set()
+    while order and at:
+        if at in seen:
+            raise DecodeError("its pages lead back to an earlier one", offset=at)
+        if len(seen) == MOST_PAGES:
+            raise DecodeError(f"it has more than {MOST_PAGES} pages", offset=at)
+        seen.add(at)
+        yield _page(ifd.read(data, at, order, _TAGS, 1 << 20))
+        at = ifd.next_offset(data, at, order)
+
+
+def _page(found: ifd.Directory) -> Page:
+    def numbers(tag: int) -> list[int]:
+        one = found.get(tag)
+        return one.numbers() if isinstance(one, ifd.Value) else []
+
+    def number(tag: int, default: int) -> int:
+        return next(iter(numbers(tag)), default)
+
+    width, height, channels = number(256, 0), number(257, 0), number(277, 1)
+    depth = max(1, number(32997, 1))
+    bits, formats = set(numbers(258)) or {1}, set(numbers(339)) or {1}
+    # Channels of differing kinds have no common dtype; widths differ in RGB of 5, 6 and 5 bits.
+    kind = FORMATS.get(formats.pop(), "") if len(formats) == 1 else ""
+    separate = number(284, 1) == 2
+    piece = number(322, 0) * number(323, 0) * max(1, number(32998, 1)) * (1 if separate else channels)
+    piece = max(piece, width * height * depth * channels)
+    extra = next(iter(numbers(338)), None)
+    return Page(width, height, channels, max(bits), kind, number(262, -1), number(259, 1), extra, piece)
+
+
+def read(view: U8, first: int = 0, count: int = 1) -> list[npt.NDArray[Any]]:
+    """Pages of a picture; sizes have been compared with what is allowed."""
+    library = _library()
+    found: list[npt.NDArray[Any]] = []
+    try:
+        with library.TiffFile(io.BytesIO(view.data)) as file:
+            for page in file.pages[first : first + count]:
+                found.append(_pixels(page, view))
+    except DecodeError:
+        raise
+    # The library raises many kinds on damaged bytes.
+    except Exception as error:
+        raise DecodeError(f"{type(error).__name__}: {error}") from None
+    if len(found) != count:
+        raise DecodeError(f"it has {len(found)} pages where {count} were counted")
+    return found
+
+
+def _pixels(page: Any, view: U8) -> npt.NDArray[Any]:
+    if page.compression not in BOUNDED:
+        raise DecodeError(f"pictures of this kind are not read with compression {page.compression}")
+    # A bit may become a byte.
+    if page.nbytes > 8 * BOUNDED[page.compression] * len(view):
+        raise DecodeError(f"it claims {page.nbytes} bytes of pixels, and the file has {len(view)}")
+    pixels: npt.NDArray[Any] = page.asarray(maxworkers=1)
+    if page.axes.startswith("S") and pixels.ndim == 3:
+        pixels = np.moveaxis(pixels, 0, -1)
+    if pixels.ndim not in (2, 3) or pixels.shape[:2] != (page.imagelength, page.imagewidth):
+        raise DecodeError(f"its pixels have the shape {pixels.shape}")
+    return np.ascontiguousarray(pixels).astype(pixels.dtype.newbyteorder("="), copy=False)
+
+
+def write(pixels: npt.NDArray[Any]) -> bytes:
+    """Pixels (height, width[, channels]) of any kind of number, losslessly."""
+    library = _library()
+    colour = pixels.ndim == 3 and pixels.shape[2] in (3, 4)
+    out = io.BytesIO()
+    try:
+        library.imwrite(
+            out, pixels, byteorder="<", photometric="rgb" if colour else "minisblack", metadata=None,
+            planarconfig="contig" if pixels.ndim == 3 else None, compression="zlib", software=False,
+        )  # fmt: skip
+    except Exception as error:
+        raise EncodeError(f"tiff: {error}") from None
+    return out.getvalue()
+
+
+def _library() -> ModuleType:
+    try:
+        import tifffile
+    except ImportError:
+        raise MissingLibraryError(
+            'this picture needs tifffile and imagecodecs: pip install "batchplant[tiff]"'
+        ) from None
+    # It also logs what it raises, and without any handler that goes to the terminal.
+    logger = logging.getLogger("tifffile")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    found: ModuleType = tifffile
+    return found

@@ -1,0 +1,153 @@
+"""Video: facts about a clip, its frames and its sound, from the bytes of a file in memory.
+
+MP4, MOV, MKV, WebM and AVI, decoded by PyAV (extra ``video``); nothing is imported until a fact is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....columns import I64, U8
+from ....errors import BatchplantError, OptionError
+from .container import ENCODINGS, SUFFIXES, encoding_of
+from .encode import encode
+from .frames import check_frames, read_frames, rotation_of
+from .index import Index, index_of
+from .sound import read_sound, resampled
+
+__all__ = ["ENCODINGS", "SUFFIXES", "Clip", "Index", "encode", "encoding_of", "index_of"]
+
+
+class Clip(bytes):
+    """The bytes of a video, and what is in them.
+
+    A fact that is asked for reads the packets once, without decoding them; a DecodeError where they are no
+    video.
+    """
+
+    @functools.cached_property
+    def _index(self) -> Index:
+        """When each frame is shown, and where decoding can start."""
+        return index_of(memoryview(self))
+
+    @property
+    def encoding(self) -> str | None:
+        """mp4, mov, mkv, webm or avi, by the first bytes; None where they tell none."""
+        return encoding_of(self)
+
+    @property
+    def codec(self) -> str:
+        return self._index.codec
+
+    @property
+    def fps(self) -> float:
+        """Frames a second, on average."""
+        return self._index.fps
+
+    @property
+    def frames(self) -> int:
+        return len(self._index.times)
+
+    @property
+    def width(self) -> int:
+        return self._index.width
+
+    @property
+    def height(self) -> int:
+        return self._index.height
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return self._index.duration
+
+    @property
+    def times(self) -> npt.NDArray[np.float64]:
+        """The second at which each frame is shown; the first at 0."""
+        found = self._index
+        if not found.timed:
+            return np.arange(len(found.times)) / found.fps
+        seconds: npt.NDArray[np.float64] = (found.times - found.times[0]) * float(found.base)
+        return seconds
+
+    @functools.cached_property
+    def rotation(self) -> int:
+        """Degrees, against the clock, by which a player turns the pictures. Decodes one frame."""
+        return rotation_of(memoryview(self), self._index)
+
+    @property
+    def audio_rate(self) -> int | None:
+        """Samples a second of the sound; None where there is none."""
+        return None if self._index.sound is None else self._index.sound[0]
+
+    @property
+    def audio_channels(self) -> int | None:
+        return None if self._index.sound is None else self._index.sound[1]
+
+    def read(
+        self,
+        start: int = 0,
+        frames: int | None = None,
+        *,
+        stride: int = 1,
+        size: int | Sequence[int] | None = None,
+        upright: bool = False,
+    ) -> U8:
+        """Frames ``start``, ``start + stride``, … as uint8 (n, height, width, 3).
+
+        frames: how many; None: to the end, and where there are fewer an OptionError. size: (height, width),
+        or one number for both; FFmpeg's area filter. upright: turned as a player does.
+        """
+        numbers = wanted(len(self._index.times), start, frames, stride)
+        return read_frames(memoryview(self), self._index, numbers, size=size, upright=upright)
+
+    def audio(
+        self, start: float = 0.0, seconds: float | None = None, *, rate: int | None = None, mono: bool = False
+    ) -> npt.NDArray[np.float32]:
+        """The sound from a second on, as float32 (frames, channels); 0 is the first picture.
+
+        seconds: None: to the end. rate: resampled to it. mono: the mean of all channels.
+        """
+        found, own = read_sound(memoryview(self), self._index, start, seconds)
+        if mono:
+            found = found.mean(axis=1, keepdims=True, dtype=np.float32)
+        return found if rate in (None, own) else resampled(found, own, int(rate or own))
+
+    def described(self) -> str:
+        """One line for people; what is wrong where it is no video."""
+        try:
+            return (
+                f"{self.encoding} ({self.codec}), {self.width}×{self.height}, {self.frames} frames,"
+                f" {self.fps:.4g} frames a second"
+            )
+        except BatchplantError as error:
+            return f"{self.encoding or 'unknown'}: {error}"
+
+    def check(self) -> None:
+        """Decode every frame; DecodeError where one cannot be."""
+        check_frames(memoryview(self), self._index)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Clip, (bytes(self),)
+
+    def __repr__(self) -> str:
+        return f"<Clip: {self.encoding or 'unknown'}, {len(self)} bytes>"
+
+    __str__ = __repr__
+
+
+def wanted(total: int, start: int, frames: int | None, stride: int) -> I64:
+    """The numbers of these frames."""
+    if stride < 1:
+        raise OptionError(f"stride is from 1 on, not {stride}")
+    first = start + total if start < 0 else start
+    found = np.arange(first, total, stride)
+    if not 0 <= first <= total or (frames is not None and not 0 <= frames <= len(found)):
+        asked = "all" if frames is None else frames
+        raise OptionError(f"{asked} frames from {start} on, each {stride} after the last, of {total}")
+    return found if frames is None else found[:frames]

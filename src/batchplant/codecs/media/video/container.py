@@ -1,0 +1,196 @@
+"""A video in memory, opened by PyAV (FFmpeg) in a way that data cannot abuse.
+
+The demuxer is the one that the first bytes name, never one that FFmpeg guesses: a playlist stays closed.
+Nothing besides these bytes is ever opened. Only common codecs run, each in one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from ....errors import BatchplantError, DecodeError, MissingLibraryError, OptionError
+from . import boxes
+
+ENCODINGS = ("mp4", "mov", "mkv", "webm", "avi")
+SUFFIXES = {
+    ".mp4": "mp4",
+    ".m4v": "mp4",
+    ".mov": "mov",
+    ".mkv": "mkv",
+    ".webm": "webm",
+    ".avi": "avi",
+}
+DEMUXERS = {"mp4": "mp4", "mov": "mov", "mkv": "matroska", "webm": "matroska", "avi": "avi"}
+# Sound and still pictures that come in the boxes of MP4.
+NO_VIDEO = (b"M4A ", b"M4B ", b"heic", b"heix", b"hevc", b"mif1", b"msf1", b"avif")
+VIDEO_CODECS = frozenset((
+    "h264", "hevc", "vp8", "vp9", "av1", "libdav1d", "libaom-av1", "mpeg4", "mpeg2video", "mpeg1video",
+    "mjpeg", "h263", "msmpeg4", "msmpeg4v2", "msmpeg4v1", "wmv1", "wmv2", "vc1", "wmv3", "theora", "prores",
+    "ffv1", "huffyuv", "ffvhuff", "utvideo", "rawvideo", "png", "dvvideo", "dnxhd", "cinepak", "qtrle",
+))  # fmt: skip
+SOUND_CODECS = frozenset((
+    "aac", "mp3float", "mp3", "mp2float", "mp2", "opus", "libopus", "vorbis", "flac", "alac", "ac3", "eac3",
+    "pcm_s16le", "pcm_s16be", "pcm_s24le", "pcm_s24be", "pcm_s32le", "pcm_s32be", "pcm_f32le", "pcm_f32be",
+    "pcm_f64le", "pcm_f64be", "pcm_u8", "pcm_s8", "pcm_alaw", "pcm_mulaw", "adpcm_ms", "adpcm_ima_wav",
+))  # fmt: skip
+# 8K is 33 million; a clip has three bytes for each. The variables overrule them.
+MOST_FRAME_PIXELS = 1 << 26
+FRAME_VARIABLE = "BATCHPLANT_MAX_FRAME_PIXELS"
+MOST_CLIP_PIXELS = 1 << 30
+CLIP_VARIABLE = "BATCHPLANT_MAX_CLIP_PIXELS"
+OPTIONS = {
+    "protocol_whitelist": "none",
+    "codec_whitelist": ",".join(sorted(VIDEO_CODECS | SOUND_CODECS)),
+}
+
+
+def frame_limit() -> int:
+    """The most pixels that one frame may have."""
+    return _limit(FRAME_VARIABLE, MOST_FRAME_PIXELS)
+
+
+def clip_limit() -> int:
+    """The most pixels that one call returns, those of all frames together."""
+    return _limit(CLIP_VARIABLE, MOST_CLIP_PIXELS)
+
+
+def _limit(variable: str, usual: int) -> int:
+    said = os.environ.get(variable, "")
+    if said and not said.isdecimal():
+        raise OptionError(f"the environment variable {variable} is {said!r}, not a number")
+    return int(said or usual)
+
+
+def encoding_of(data: Any) -> str | None:
+    """The encoding that the first bytes tell; None where they are no video."""
+    head = bytes(memoryview(data)[:64])
+    if head[:4] == b"\x1a\x45\xdf\xa3":
+        return "webm" if b"webm" in head else "mkv"
+    if head[:4] == b"RIFF" and head[8:12] == b"AVI ":
+        return "avi"
+    if head[4:8] == b"ftyp":
+        if head[8:12] in NO_VIDEO:
+            return None
+        return "mov" if head[8:12] == b"qt  " else "mp4"
+    # QuickTime files from before there were types.
+    return "mov" if head[4:8] in (b"moov", b"mdat", b"wide", b"pnot") else None
+
+
+def pyav() -> Any:
+    try:
+        import av
+        import av.video.reformatter
+    except ImportError:
+        raise MissingLibraryError('video needs PyAV: pip install "batchplant[video]"') from None
+    return av
+
+
+class Memory:
+    """Bytes as a file. Other than io.BytesIO it needs no copy of them."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data, self._at = data, 0
+
+    def read(self, size: int) -> bytes:
+        found = bytes(self._data[self._at : self._at + max(size, 0)])
+        self._at += len(found)
+        return found
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        base = (0, self._at, len(self._data))[whence]
+        self._at = min(max(base + offset, 0), len(self._data))
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+
+@contextlib.contextmanager
+def guarded(doing: str) -> Iterator[None]:
+    """Whatever the library raises, as a DecodeError that says what was being done."""
+    try:
+        yield
+    except BatchplantError:
+        raise
+    except Exception as error:
+        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise DecodeError(f"{doing}: {said}") from None
+
+
+def _nothing(*_: object) -> None:
+    raise DecodeError("the video refers to another file")
+
+
+@contextlib.contextmanager
+def opened(data: memoryview) -> Iterator[Any]:
+    """The video in these bytes as a container of PyAV."""
+    av = pyav()
+    encoding = encoding_of(data)
+    if encoding is None:
+        raise DecodeError("these bytes are no video that batchplant knows")
+    boxes.check(data, encoding)
+    with guarded("the video cannot be opened"):
+        container = av.open(
+            Memory(data),
+            "r",
+            format=DEMUXERS[encoding],
+            # Only options that the demuxer has; FFmpeg refuses to open references unless it is told to.
+            container_options=OPTIONS,
+            # FFmpeg decodes a little when it opens a file.
+            options={"max_pixels": str(frame_limit())},
+            metadata_errors="replace",
+            io_open=_nothing,
+        )
+    try:
+        yield container
+    finally:
+        container.close()
+
+
+def video_of(container: Any) -> Any:
+    """The video among the streams, ready to be decoded; pictures of a cover are none."""
+    av = pyav()
+    cover = av.stream.Disposition.attached_pic
+    found = [stream for stream in container.streams.video if not stream.disposition & cover]
+    if not found:
+        raise DecodeError("there is no video in the file")
+    with guarded("the streams cannot be read"):
+        best = container.streams.best("video")
+    stream = best if best is not None and any(best.index == one.index for one in found) else found[0]
+    codec = stream.codec_context
+    if codec is None or codec.name not in VIDEO_CODECS:
+        raise DecodeError(f"no decoder for this video ({'unknown' if codec is None else codec.name})")
+    width, height = codec.width, codec.height
+    if width < 1 or height < 1:
+        raise DecodeError("the video says no size")
+    if width * height > frame_limit():
+        raise DecodeError(
+            f"frames of {width}×{height} are more than {frame_limit():,} pixels;"
+            f" the environment variable {FRAME_VARIABLE} allows more"
+        )
+    one_thread(codec)
+    # A size that stands further on in the stream is held to the same.
+    codec.options = {**codec.options, "max_pixels": str(frame_limit())}
+    return stream
+
+
+def sound_of(container: Any) -> Any:
+    """The sound among the streams, ready to be decoded, or None."""
+    if not container.streams.audio:
+        return None
+    with guarded("the streams cannot be read"):
+        stream = container.streams.best("audio") or container.streams.audio[0]
+    codec = stream.codec_context
+    if codec is None or codec.name not in SOUND_CODECS:
+        raise DecodeError(f"no decoder for this sound ({'unknown' if codec is None else codec.name})")
+    one_thread(codec)
+    return stream
+
+
+def one_thread(codec: Any) -> None:
+    """Many cells are decoded beside each other; threads inside each would only be in the way."""
+    codec.thread_count = 1
+    codec.thread_type = "NONE"

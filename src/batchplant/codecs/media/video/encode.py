@@ -1,0 +1,111 @@
+"""Pictures to an encoded video."""
+
+from __future__ import annotations
+
+import io
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ....errors import BatchplantError, EncodeError, OptionError
+from . import scheduling
+from .container import one_thread, pyav
+
+MUXERS = {"mp4": "mp4", "mov": "mov", "mkv": "matroska", "webm": "webm", "avi": "avi"}
+CODECS = {"mp4": "libx264", "mov": "libx264", "mkv": "libx264", "webm": "libvpx-vp9", "avi": "mpeg4"}
+# Lossless, in RGB: nothing is rounded on the way to other colours.
+LOSSLESS = {
+    "libx264rgb": ("rgb24", {"crf": "0"}),
+    "libvpx-vp9": ("gbrp", {"lossless": "1"}),
+    "ffv1": ("bgr0", {}),
+}
+# How the worst quality is called, and what the codec takes when none is asked for.
+WORST = {"libx264": 51, "libx265": 51, "libvpx-vp9": 63, "libvpx": 63, "libsvtav1": 63}
+USUAL = {"libx264": 23, "libx265": 28, "libvpx-vp9": 32, "libvpx": 32, "libsvtav1": 35}
+
+
+def encode(
+    frames: Any,
+    fps: float,
+    encoding: str = "mp4",
+    *,
+    codec: str | None = None,
+    quality: int | None = None,
+    lossless: bool = False,
+    gop: int | None = None,
+) -> bytes:
+    """Pictures (n, height, width, 3), uint8, as a video.
+
+    quality: 1 to 100, the codec's own usual one by default. lossless: every pixel comes back as it is. gop:
+    frames from one keyframe to the next, at most; fewer make random clips quicker and files larger.
+    """
+    pictures = np.asarray(frames)
+    if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.dtype != np.uint8 or 0 in pictures.shape:
+        raise EncodeError(f"a video is uint8 of shape (frames, height, width, 3), not {_said(pictures)}")
+    if encoding not in MUXERS:
+        raise OptionError(f"encoding is one of {', '.join(MUXERS)}, not {encoding!r}")
+    if not 0 < fps < math.inf:
+        raise OptionError(f"fps is a number above 0, not {fps!r}")
+    if quality is not None and not 1 <= quality <= 100:
+        raise OptionError(f"quality is from 1 to 100, not {quality!r}")
+    if gop is not None and gop < 1:
+        raise OptionError(f"gop is from 1 on, not {gop!r}")
+    if lossless:
+        name = codec or {"webm": "libvpx-vp9", "avi": "ffv1"}.get(encoding, "libx264rgb")
+        if name not in LOSSLESS:
+            raise OptionError(f"lossless video is written by {', '.join(LOSSLESS)}, not {name}")
+        pixels, options = LOSSLESS[name]
+    else:
+        name = codec or CODECS[encoding]
+        # Half as many colours as pixels need sides of an even number.
+        odd = pictures.shape[1] % 2 or pictures.shape[2] % 2
+        pixels = "yuv444p" if odd and name.startswith(("libx26", "libvpx-vp9")) else "yuv420p"
+        options = _quality(name, quality)
+    try:
+        return _write(pictures, fps, MUXERS[encoding], name, pixels, options, gop)
+    except BatchplantError:
+        raise
+    # Encoders raise many kinds on what they cannot do.
+    except Exception as error:
+        raise EncodeError(f"{name} in {encoding}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _quality(codec: str, quality: int | None) -> dict[str, str]:
+    if codec in WORST:
+        factor = USUAL[codec] if quality is None else round((100 - quality) / 100 * WORST[codec])
+        # VP9 and VP8 also obey a bit rate, unless it is none.
+        return {"crf": str(factor), **({"b": "0"} if codec.startswith("libvpx") else {})}
+    # Those of old take a step of the quantiser, 1 to 31.
+    step = 4 if quality is None else 1 + round((100 - quality) / 100 * 30)
+    return {"qmin": str(step), "qmax": str(step)}
+
+
+def _write(
+    pictures: Any, fps: float, muxer: str, codec: str, pixels: str, options: dict[str, str], gop: int | None
+) -> bytes:
+    av = pyav()
+    rate = Fraction(fps).limit_denominator(1001)
+    out = io.BytesIO()
+    quiet = {"libx265": {"x265-params": "log-level=none"}}.get(codec, {})
+    with scheduling.kept() as restore, av.open(out, "w", format=muxer) as container:
+        stream = container.add_stream(codec, rate=rate, options={**options, **quiet})
+        stream.height, stream.width = pictures.shape[1:3]
+        stream.pix_fmt = pixels
+        one_thread(stream.codec_context)
+        if gop is not None:
+            stream.codec_context.gop_size = gop
+        # Here threads are started.
+        container.start_encoding()
+        restore()
+        for number, picture in enumerate(pictures):
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+            frame.pts, frame.time_base = number, 1 / rate
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return out.getvalue()
+
+
+def _said(array: Any) -> str:
+    return f"{array.dtype} {array.shape}"

@@ -1,0 +1,211 @@
+"""Frames of a video by number: from the keyframe before, and only those that are wanted become pictures.
+
+A frame is known by the time at which it is shown, for the order of decoding is another. Decoding starts at
+the last keyframe that is shown at or before it: what follows a keyframe in the file and is shown after it
+needs nothing from before. Where a file marks keyframes that are none, the frame does not come out with its
+time, and decoding starts at the beginning of the file.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ....columns import I64, U8
+from ....errors import DecodeError, OptionError
+from .container import CLIP_VARIABLE, clip_limit, frame_limit, guarded, opened, pyav, video_of
+from .index import UNKNOWN, Index
+
+# A keyframe so few frames ahead is reached sooner by going on: the decoder has them already.
+NEAR = 4
+
+
+class _LostError(Exception):
+    """The frame did not come out of the decoder; says why."""
+
+
+def sized(size: int | Sequence[int] | None, index: Index) -> tuple[int, int]:
+    """Height and width of the pictures that are asked for."""
+    if size is None:
+        return index.height, index.width
+    given = (size, size) if isinstance(size, int | np.integer) else tuple(size)
+    if len(given) != 2 or not all(isinstance(side, int | np.integer) and side > 0 for side in given):
+        raise OptionError(f"size is one or two numbers from 1 on, not {size!r}")
+    if given[0] * given[1] > frame_limit():
+        raise OptionError(f"size is at most {frame_limit():,} pixels, not {given[0]}×{given[1]}")
+    return int(given[0]), int(given[1])
+
+
+def read_frames(
+    data: memoryview,
+    index: Index,
+    numbers: I64,
+    *,
+    size: int | Sequence[int] | None = None,
+    upright: bool = False,
+) -> U8:
+    """The frames of these numbers (checked), as (n, height, width, 3)."""
+    height, width = sized(size, index)
+    if len(numbers) * height * width > clip_limit():
+        raise DecodeError(
+            f"{len(numbers)} frames of {width}×{height} are more than {clip_limit():,} pixels; read fewer, or"
+            f" smaller ones; the environment variable {CLIP_VARIABLE} allows more"
+        )
+    wanted, back = np.unique(numbers, return_inverse=True)
+    out: U8 = np.empty((0, height, width, 3), dtype=np.uint8)
+    reformatter = pyav().video.reformatter.VideoReformatter()
+    for place, frame in enumerate(_decoded(data, index, wanted)):
+        turns = round(frame.rotation / 90) % 4 if upright else 0
+        # The size is that of the picture as it is returned.
+        high, wide = (width, height) if turns % 2 and size is not None else (height, width)
+        picture = np.rot90(_picture(reformatter, frame, high, wide), turns)
+        if place == 0:
+            out = np.empty((len(numbers), *picture.shape), dtype=np.uint8)
+        elif picture.shape != out.shape[1:]:
+            raise DecodeError("its frames are turned differently; read them without upright")
+        out[back == place] = picture
+    return out
+
+
+def check_frames(data: memoryview, index: Index) -> None:
+    """DecodeError where one of the frames cannot be decoded."""
+    for _ in _decoded(data, index, np.arange(len(index.times)), seek=False):
+        pass
+
+
+def rotation_of(data: memoryview, index: Index) -> int:
+    """Degrees, against the clock, that the first frame has to be turned by."""
+    for frame in _decoded(data, index, np.zeros(1, dtype=np.int64)):
+        return int(frame.rotation)
+    raise AssertionError
+
+
+def _picture(reformatter: Any, frame: Any, height: int, width: int) -> U8:
+    """One frame as RGB at a size; lies in memory of FFmpeg's."""
+    # What has the right size already is not filtered, and then this is what PyAV gives by itself.
+    same = (frame.height, frame.width) == (height, width)
+    with guarded("a frame cannot become a picture"):
+        made = reformatter.reformat(
+            frame, width, height, "rgb24", interpolation="BILINEAR" if same else "AREA", threads=1
+        )
+        plane = made.planes[0]
+        rows = np.frombuffer(plane, dtype=np.uint8).reshape(-1, plane.line_size)
+        return rows[:height, : 3 * width].reshape(height, width, 3)
+
+
+def _decoded(data: memoryview, index: Index, wanted: I64, *, seek: bool = True) -> Iterator[Any]:
+    """The wanted frames (ascending numbers), each decoded once."""
+    done, lost = 0, False
+    if seek and index.seekable:
+        try:
+            with opened(data) as container:
+                for frame in _Track(container, index).frames(wanted, seek=True):
+                    yield frame
+                    done += 1
+            return
+        except _LostError:
+            lost = True
+    try:
+        with opened(data) as container:
+            for frame in _Track(container, index).frames(wanted[done:], seek=False):
+                yield frame
+                done += 1
+    except _LostError as error:
+        raise DecodeError(f"frame {wanted[done]} of {len(index.times)}: {error}") from None
+    if lost:
+        # What is marked as keyframes are none.
+        index.seekable = False
+
+
+class _Track:
+    """The video of an opened file."""
+
+    def __init__(self, container: Any, index: Index) -> None:
+        self._container, self._index = container, index
+        self._stream = video_of(container)
+
+    def frames(self, wanted: I64, *, seek: bool) -> Iterator[Any]:
+        """The frames of these ascending numbers."""
+        index = self._index
+        keys = np.zeros(len(wanted), dtype=np.int64)
+        if seek:
+            after = np.searchsorted(index.key_times, index.times[wanted], side="right")
+            keys = np.maximum(after - 1, 0)
+        # The first frame that comes from each keyframe.
+        firsts = np.searchsorted(index.times, index.key_times[keys]) if seek else keys
+        flow: Iterator[tuple[int, Any]] = iter(())
+        last: int | None = None
+        for number, key, first in zip(wanted.tolist(), keys.tolist(), firsts.tolist(), strict=True):
+            if last is None or first > last + NEAR:
+                flow = self._flow(key)
+            last = number
+            for found, frame in flow:
+                if found == number:
+                    yield frame
+                    break
+                if found > number:
+                    raise _LostError("it does not come out of the decoder")
+            else:
+                raise _LostError("it does not come out of the decoder")
+
+    def _flow(self, key: int) -> Iterator[tuple[int, Any]]:
+        """(number, frame) from a keyframe on, all of them."""
+        index = self._index
+        floor = int(index.packets[index.keys[key]])
+        count, started = 0, key == 0
+        for packet in self._packets(key):
+            try:
+                found = packet.decode()
+            # Decoders raise many kinds on damaged bytes.
+            except Exception as error:
+                # Frames that are shown before the keyframe may need what lies before it.
+                if index.timed and packet.pts is not None and packet.pts < floor:
+                    continue
+                said = getattr(error, "strerror", None) or type(error).__name__
+                raise _LostError(f"{said} (byte {packet.pos} of the video)") from None
+            for frame in found:
+                if not index.timed:
+                    number, count = count, count + 1
+                elif frame.pts is None or frame.pts < floor:
+                    continue
+                else:
+                    number = int(np.searchsorted(index.times, frame.pts))
+                if frame.is_corrupt:
+                    raise _LostError("it is damaged")
+                if not started and not frame.key_frame:
+                    raise _LostError("its keyframe is none")
+                started = True
+                if not index.timed or (number < len(index.times) and index.times[number] == frame.pts):
+                    yield number, frame
+
+    def _packets(self, key: int) -> Iterator[Any]:
+        """Packets from a keyframe on."""
+        index = self._index
+        start = int(index.keys[key])
+        try:
+            if key == 0:
+                yield from itertools.islice(self._container.demux(self._stream), start, None)
+                return
+            # MP4 looks for decoding times, Matroska for those of showing; the first packet is always found.
+            for target in (int(index.packets[start]), int(index.key_dts[key]), int(index.packets.min())):
+                if target == UNKNOWN:
+                    continue
+                self._container.seek(target, stream=self._stream)
+                flow = self._container.demux(self._stream)
+                for packet in flow:
+                    place = index.place(packet.pts)
+                    if place is None or place > start:
+                        break
+                    if place == start:
+                        yield packet
+                        yield from flow
+                        return
+        except _LostError:
+            raise
+        except Exception as error:
+            said = getattr(error, "strerror", None) or type(error).__name__
+            raise _LostError(f"{said} (on the way to a keyframe)") from None
+        raise _LostError("there is no way to its keyframe")

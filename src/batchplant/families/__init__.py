@@ -1,0 +1,12 @@
+"""Base classes of formats, one module or package for each way of storing samples.
+
+- ``records``: one run of bytes for each sample (TFRecord, RecordIO, FFRecord, MessagePack);
+- ``text`` (and ``textscan``): rows of text (CSV, JSON);
+- ``tables/``: columns in row groups (Parquet, Arrow);
+- ``lake/``: tables whose files a log lists (Delta, Iceberg);
+- ``arrays/``: arrays in chunks (Zarr, N5);
+- ``folders/``: one file for each sample (pictures, sound, video);
+- ``objects``: Python objects (pickle, joblib); ``tensors/``: models as named tensors (safetensors, ONNX …).
+
+Only formats inherit from here. A family knows readers, writers, codecs and storage, and no format.
+"""

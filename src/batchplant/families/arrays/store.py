@@ -1,0 +1,220 @@
+"""Where arrays in chunks live: names and the bytes behind them, in a folder, a ZIP file or below a URL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...columns import U8
+from ...errors import AccessError, DamagedError, NotFoundError, Problem
+from ...storage import MappedSource, asking, file_system, is_below, is_remote, open_local, open_source
+from ...storage.zips import CHECKED, ZipMembers
+
+MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+class Blob(NamedTuple):
+    """The bytes behind a name; where they lie as they are in a local file, that file and their start."""
+
+    data: U8
+    file: str | None = None
+    start: int = 0
+    # Holds the mapping, so that the loader does not map the file again.
+    keep: Any = None
+
+
+class Store:
+    """Names to bytes, read only, safe from many threads."""
+
+    # Checksums that the store itself keeps, as `verify` names them.
+    own_checks: tuple[str, ...] = ()
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
+        """The bytes behind a name, or a part of them (a negative start counts from the end); None: not there.
+
+        Fewer come where there are fewer.
+        """
+        raise NotImplementedError
+
+    def place(self, name: str) -> Blob | None:
+        """The same without a copy where they lie in a local file as they are."""
+        data = self.read(name)
+        return None if data is None else Blob(data)
+
+    def children(self, name: str) -> list[str]:
+        """The folders right below a name, sorted."""
+        raise NotImplementedError
+
+    def size(self, name: str) -> int | None:
+        """The bytes that are stored below a name; None where it would take too long to say."""
+        return None
+
+    def full(self, name: str) -> str:
+        """What an error calls it."""
+        return f"{self.path.rstrip('/')}/{name}" if name else self.path
+
+    def problems(self) -> Iterator[Problem]:
+        """What does not have the checksum that the store itself keeps."""
+        return iter(())
+
+    def close(self) -> None:
+        """Let go of files."""
+
+
+class FolderStore(Store):
+    """A folder; the names are paths below it."""
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
+        try:
+            with open_local(os.path.join(self.path, name), buffering=0) as file:
+                whole = os.fstat(file.fileno()).st_size
+                start = max(0, whole + start) if start < 0 else min(start, whole)
+                # No memory for a size that lies.
+                size = whole - start if size is None else min(size, whole - start)
+                file.seek(start)
+                return np.frombuffer(file.read(size), dtype=np.uint8)
+        except MISSING:
+            return None
+        except OSError as error:
+            raise DamagedError(f"it cannot be read: {error.strerror}", path=self.full(name)) from None
+
+    def place(self, name: str) -> Blob | None:
+        file = os.path.join(self.path, name)
+        try:
+            source = MappedSource(file)
+        except MISSING:
+            return None
+        except OSError as error:
+            raise DamagedError(f"it cannot be read: {error.strerror}", path=file) from None
+        return Blob(source.data, file, 0, source)
+
+    def children(self, name: str) -> list[str]:
+        try:
+            with os.scandir(os.path.join(self.path, name)) as entries:
+                return sorted(one.name for one in entries if one.is_dir() and not one.name.startswith("."))
+        except OSError:
+            return []
+
+    def size(self, name: str) -> int:
+        places = (os.path.join(top, one) for top, _, names in os.walk(self.full(name)) for one in names)
+        # A link that leads nowhere holds nothing.
+        return sum(os.path.getsize(one) for one in places if os.path.isfile(one))
+
+
+class ZipStore(Store):
+    """The members of a ZIP file, local or remote; nothing is ever extracted.
+
+    ``roots`` are the names that the top of a dataset has; it may lie in a folder inside.
+    """
+
+    own_checks = (CHECKED,)
+
+    def __init__(self, path: str, roots: Iterable[str]) -> None:
+        super().__init__(path)
+        self._source = open_source(path)
+        self._members = ZipMembers(self._source)
+        self._top = zip_top(self._members, roots) or ""
+        self._folders: dict[str, set[str]] = {}
+        for name in self._members:
+            if name.startswith(self._top):
+                parts = name[len(self._top) :].split("/")
+                for depth in range(len(parts) - 1):
+                    self._folders.setdefault("/".join(parts[:depth]), set()).add(parts[depth])
+
+    def problems(self) -> Iterator[Problem]:
+        return self._members.problems(self.path)
+
+    def place(self, name: str) -> Blob | None:
+        member = self._top + name
+        if member not in self._members:
+            return None
+        try:
+            data = self._members.view(member)
+            if not self._members.stored(member):
+                return Blob(data)
+            file = None if is_remote(self.path) else self.path
+            return Blob(data, file, self._members.start(member), self._source)
+        except DamagedError as error:
+            raise error.at(path=self.path) from None
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
+        found = self.place(name)
+        if found is None:
+            return None
+        start = max(0, len(found.data) + start) if start < 0 else start
+        return found.data[start:] if size is None else found.data[start : start + size]
+
+    def children(self, name: str) -> list[str]:
+        return sorted(self._folders.get(name, ()))
+
+    def size(self, name: str) -> int:
+        below = f"{self._top}{name}/" if name else self._top
+        infos = self._members.infos
+        return sum(one.compress_size for other, one in infos.items() if other.startswith(below))
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def zip_top(names: Iterable[str], roots: Iterable[str]) -> str | None:
+    """The folder inside a ZIP file that holds one of these names, with a slash; None: there is none."""
+    wanted = tuple(roots)
+    found = [name for name in names if name.rsplit("/", 1)[-1] in wanted and name.count("/") <= 1]
+    if not found:
+        return None
+    return min(found, key=lambda name: (name.count("/"), name)).rpartition("/")[0].rstrip("/") + (
+        "/" if all("/" in name for name in found) else ""
+    )
+
+
+class UrlStore(Store):
+    """A folder below a URL, through fsspec."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._fs, self._root = file_system(path)
+        self._root = self._root.rstrip("/")
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
+        end = None if size is None else start + size
+        if start < 0 and (end is None or end >= 0):
+            end = None
+        try:
+            with asking(self.full(name), start, opening=True):
+                data = self._fs.cat_file(f"{self._root}/{name}", start=start or None, end=end)
+        except NotFoundError:
+            return None
+        return np.frombuffer(data, dtype=np.uint8)
+
+    def children(self, name: str) -> list[str]:
+        try:
+            with asking(self.full(name), opening=True):
+                found = self._fs.ls(f"{self._root}/{name}".rstrip("/"), detail=True)
+        # Not every server lists what it has.
+        except (NotFoundError, AccessError):
+            return []
+        return sorted(
+            one["name"].rstrip("/").rsplit("/", 1)[-1] for one in found if one["type"] == "directory"
+        )
+
+
+def open_store(path: str, roots: Iterable[str]) -> Store:
+    """The store at a path: a folder, a ZIP file, or a URL of either."""
+    if path.rstrip("/").lower().endswith(".zip") or (not is_remote(path) and os.path.isfile(path)):
+        return ZipStore(path, roots)
+    if is_remote(path):
+        return UrlStore(path)
+    if not os.path.isdir(path):
+        raise NotFoundError("no such file or folder", path=path)
+    return FolderStore(path)
+
+
+def good_name(name: str) -> bool:
+    """Whether a name out of a file stays inside of its store."""
+    return is_below(name) and "\\" not in name and not any(part in ("", ".") for part in name.split("/"))

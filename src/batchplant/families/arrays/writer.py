@@ -1,0 +1,302 @@
+"""GridWriter: fields as arrays in chunks. A format says how a chunk and the metadata look.
+
+Rows are gathered until a chunk is full; it is packed and written on several threads. What is not full yet
+at a checkpoint lies in a file of its own, so that a resumed writer goes on with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import zipfile
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
+from ...columns import U8, Columns, Flags, Ragged, as_bytes
+from ...errors import OptionError
+from ...schema import Audio, Field, Image, Schema, Video
+from ...storage import put_file
+from ...writer import WriteOptions, Writer
+from .compression import level_of, numcodecs
+from .layout import OFFSETS, SHAPE, VALID, VALUES, Note, fixed, parts_of, paths_of
+
+# A chunk is unpacked as a whole: large enough to pack well and to be few, small enough to read for one
+# sample.
+PACKED_BYTES = 1 << 20
+# Nothing has to be unpacked: few files.
+PLAIN_BYTES = 64 << 20
+IN_MEMORY = 256 << 20
+# The table of a shard has 16 bytes for each.
+MOST_CHUNKS = 1 << 20
+
+
+# "" → attributes of the top, field → its own.
+Attributes = Mapping[str, Mapping[str, Any]]
+
+
+@dataclasses.dataclass
+class Part:
+    """One array that is being written: its rows so far, and those that wait for a full chunk."""
+
+    path: str
+    dtype: np.dtype[Any]
+    row: tuple[int, ...]
+    # Rows of a chunk, and how many chunks one file has.
+    chunk: int
+    packing: str
+    level: int
+    chunks_per_file: int = 1
+    rows: int = 0
+    files: int = 0
+    waiting: list[U8] = dataclasses.field(default_factory=list)
+    waiting_bytes: int = 0
+    # What else is to be said about it.
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def width(self) -> int:
+        return self.dtype.itemsize * math.prod(self.row)
+
+    @property
+    def file_rows(self) -> int:
+        return self.chunk * self.chunks_per_file
+
+    def add(self, data: npt.NDArray[Any], rows: int) -> None:
+        self.rows += rows
+        if data.nbytes:
+            self.waiting.append(as_bytes(data))
+            self.waiting_bytes += data.nbytes
+
+    def take(self) -> U8 | None:
+        """The bytes of a full file; None where there are not enough yet."""
+        size = self.file_rows * self.width
+        if not size or self.waiting_bytes < size:
+            return None
+        whole = self.rest()
+        # The caller's columns are not held longer than needed.
+        self.waiting, self.waiting_bytes = [whole[size:].copy()], len(whole) - size
+        self.files += 1
+        return whole[:size]
+
+    def rest(self) -> U8:
+        if len(self.waiting) > 1:
+            self.waiting = [np.concatenate(self.waiting)]
+        return self.waiting[0] if self.waiting else np.empty(0, dtype=np.uint8)
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        return (self.rows, *self.row)
+
+    def values(self, data: U8) -> npt.NDArray[Any]:
+        return data.view(self.dtype).reshape(-1, *self.row)
+
+
+class Style:
+    """How a format writes a part."""
+
+    packings: tuple[str, ...] = ()
+    # Of the top.
+    attributes: Mapping[str, Any] = types.MappingProxyType({})
+
+    def pack(self, part: Part, values: npt.NDArray[Any]) -> Any:
+        """The bytes of a file for these rows, no more than it has room for."""
+        raise NotImplementedError
+
+    def file(self, part: Part, number: int) -> str:
+        """The name of a file below the top."""
+        raise NotImplementedError
+
+    def full_size(self, part: Part) -> int | None:
+        """How long a file of plain values has to be, where the rest of it is zeros; None: as it is."""
+        return None
+
+    def describe(self, parts: Sequence[Part], note: Note) -> dict[str, bytes]:
+        """Every metadata document by its name below the top."""
+        raise NotImplementedError
+
+
+def chunk_rows(width: int, packing: str, wanted: int | None) -> int:
+    """How many rows a chunk gets: by bytes, unless a number is wanted."""
+    if wanted is not None:
+        return wanted
+    return max(1, (PLAIN_BYTES if packing == "none" else PACKED_BYTES) // max(1, width))
+
+
+def write_chunks(file: Path, style: Style, part: Part, values: npt.NDArray[Any]) -> None:
+    """A file of chunks. Another process sees the old one or the new one, never a part."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    put_file(file, style.pack(part, values), style.full_size(part))
+
+
+def masked_rows(cells: Ragged, valid: Flags, part: Part) -> npt.NDArray[Any]:
+    """A row for each cell, zeros where it is missing."""
+    rows: npt.NDArray[Any] = np.zeros((len(cells), *part.row), dtype=part.dtype)
+    rows[valid] = cells.data.view(part.dtype).reshape(int(valid.sum()), *part.row)
+    return rows
+
+
+class GridWriter(Writer):
+    """Arrays in chunks in a folder, or in a ZIP file where the target's name ends so."""
+
+    def __init__(
+        self, path: str, schema: Schema, options: WriteOptions, style: Style, compression: str,
+        level: int | None, chunk_samples: int | None, chunks_per_file: int = 1, *,
+        attributes: Attributes | None = None,
+    ) -> None:  # fmt: skip
+        for name, given in (("chunk_samples", chunk_samples), ("chunks_per_shard", chunks_per_file)):
+            if given is not None and (type(given) is not int or given < 1):
+                raise OptionError(f"{name} is a number from 1 on, not {given!r}", path=path)
+        if chunks_per_file > MOST_CHUNKS:
+            raise OptionError(f"chunks_per_shard is at most {MOST_CHUNKS}, not {chunks_per_file}", path=path)
+        if attributes is not None and not set(attributes) <= {"", *schema}:
+            raise OptionError(f"attributes belong to '' or a field, not {', '.join(attributes)}", path=path)
+        self.style = style
+        style.attributes = (attributes or {}).get("", {})
+        auto = compression == "auto"
+        kind = "zstd" if auto else compression
+        level = level_of(kind, level, style.packings)
+        self._how = kind, level
+        if kind in ("zstd", "blosc"):
+            numcodecs()
+        self.paths = paths_of(schema)
+        self.parts: dict[tuple[str, str], Part] = {}
+        for name, field in schema.items():
+            for part, (dtype, row) in parts_of(field).items():
+                # Pictures, sound and video are packed already, and are used in place where they lie plain.
+                media = isinstance(field, Image | Audio | Video) and part == VALUES
+                packing = "none" if auto and media else kind
+                width = dtype.itemsize * math.prod(row)
+                wanted = None if part == VALUES and fixed(field) is None else chunk_samples
+                below = f"{self.paths[name]}/{part}" if part else self.paths[name]
+                rows = chunk_rows(width, packing, wanted)
+                self.parts[name, part] = Part(
+                    below, dtype, row, rows, packing, level if packing == kind else 0, chunks_per_file,
+                    attributes=(attributes or {}).get(name, {}) if part in ("", VALUES) else {},
+                )  # fmt: skip
+        self._packers: ThreadPoolExecutor | None = None
+        self._packing: deque[Future[None]] = deque()
+        super().__init__(path, schema, options)
+
+    @classmethod
+    def image_target(cls, field: Image) -> ImageTarget:
+        return ImageTarget(ANY_ENCODED | {"raw"})
+
+    @property
+    def _top(self) -> Path:
+        return self.partial.folder / "store"
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        self._top.mkdir(exist_ok=True)
+        if state is None:
+            for (_, name), part in self.parts.items():
+                if name == OFFSETS:
+                    part.add(np.zeros(1, dtype=np.int64), 1)
+            return
+        data = np.fromfile(self.partial.folder / state["tails"], dtype=np.uint8)
+        for part, (rows, files, size) in zip(self.parts.values(), state["parts"], strict=True):
+            part.rows, part.files = rows, files
+            part.waiting, part.waiting_bytes = [data[:size].copy()], size
+            data = data[size:]
+            # Files after the checkpoint are written anew.
+            number = files
+            while (left := self._top / self.style.file(part, number)).exists():
+                left.unlink()
+                number += 1
+        self._tails = state["tails"]
+
+    def _state(self) -> dict[str, Any]:
+        self._wait(0)
+        # Never over the file that the last checkpoint names.
+        self._tails = "tails-1" if getattr(self, "_tails", None) == "tails-0" else "tails-0"
+        with open(self.partial.folder / self._tails, "wb") as out:
+            for part in self.parts.values():
+                out.write(part.rest().data)
+        parts = [(part.rows, part.files, part.waiting_bytes) for part in self.parts.values()]
+        return {"tails": self._tails, "parts": parts}
+
+    def _write(self, columns: Columns) -> None:
+        for name, column in columns.items():
+            if not isinstance(column, Ragged):
+                self.parts[name, ""].add(column, len(column))
+            else:
+                self._add_ragged(name, self.schema[name], column)
+        for part in self.parts.values():
+            while (data := part.take()) is not None:
+                self._submit_chunk(part, part.files - 1, data)
+
+    def reserve(self, samples: int) -> None:
+        """So many samples whose chunks somebody else will write; see regions.py."""
+        self.received = self.written = samples
+        for part in self.parts.values():
+            part.rows = samples
+
+    def _add_ragged(self, name: str, field: Field, column: Ragged) -> None:
+        count = len(column)
+        valid = np.ones(count, dtype=np.bool_) if column.valid is None else column.valid
+        values = self.parts[name, VALUES]
+        if (name, VALID) in self.parts:
+            self.parts[name, VALID].add(valid, count)
+        packed = column.take(slice(None))
+        if (name, OFFSETS) not in self.parts:
+            values.add(masked_rows(packed, valid, values), count)
+            return
+        self.parts[name, OFFSETS].add(packed.offsets[1:] // values.width + values.rows, count)
+        values.add(packed.data, len(packed.data) // values.width)
+        if (name, SHAPE) in self.parts:
+            none = np.zeros((count, 3), dtype=np.int32)
+            self.parts[name, SHAPE].add(none if column.shape is None else column.shape, count)
+
+    def _submit_chunk(self, part: Part, number: int, data: U8) -> None:
+        if self._packers is None:
+            self._packers = ThreadPoolExecutor(self._workers, thread_name_prefix="batchplant-pack")
+        self._packing.append(self._packers.submit(self._write_file, part, number, data))
+        # Chunks in memory: a few for each worker, but no more than some hundred megabytes.
+        self._wait(min(2 * self._workers, IN_MEMORY // max(1, len(data))))
+
+    def _write_file(self, part: Part, number: int, data: U8) -> None:
+        write_chunks(self._top / self.style.file(part, number), self.style, part, part.values(data))
+
+    def _wait(self, most: int) -> None:
+        while len(self._packing) > most:
+            self._packing.popleft().result()
+
+    def _stop(self) -> None:
+        if self._packers is not None:
+            self._packers.shutdown(wait=True, cancel_futures=True)
+            self._packers = None
+        super()._stop()
+
+    def _finish(self) -> str:
+        for part in self.parts.values():
+            if part.files == 0 and part.width:
+                # One chunk is not longer than what it holds.
+                part.chunk = min(part.chunk, max(1, part.rows))
+            if len(rest := part.rest()):
+                self._submit_chunk(part, part.files, rest)
+        self._wait(0)
+        note = Note(self.schema, self.paths, self.written, self._how)
+        for name, data in self.style.describe(list(self.parts.values()), note).items():
+            file = self._top / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+        return self._zipped() if self.path.lower().endswith(".zip") else "store"
+
+    def _zipped(self) -> str:
+        """Stored, so that chunks are used where they lie; with fixed dates, so that equal data is equal."""
+        with zipfile.ZipFile(self.partial.folder / "archive", "w", zipfile.ZIP_STORED) as archive:
+            files = [file for file in self._top.rglob("*") if file.is_file()]
+            # The metadata of the top first, by which the file is recognised.
+            for file in sorted(files, key=lambda one: (len(one.relative_to(self._top).parts) > 1, one)):
+                member = zipfile.ZipInfo(file.relative_to(self._top).as_posix())
+                with open(file, "rb") as source, archive.open(member, "w", force_zip64=True) as out:
+                    while data := source.read(1 << 24):
+                        out.write(data)
+        return "archive"

@@ -1,0 +1,106 @@
+"""Which media there are folders of, and which of them a folder holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from ...codecs.media import audio, image, video
+from ...columns import U8, Ragged
+from ...errors import BatchplantError
+from ...schema import Audio, Field, Image, Video
+from ...storage import parse_object, read_beside
+from .metadata import first_names, metadata_of
+
+NOTE = ".batchplant.json"
+# Enough to tell which kinds of files lie in class folders: so many folders, so many names in each.
+FOLDERS, NAMES = 8, 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Media:
+    """What the kinds of folders differ in. ``encodings``: of many cells, "" where one is none of these."""
+
+    kind: type[Field]
+    one: str
+    many: str
+    suffixes: Mapping[str, str]
+    encodings: Callable[[Ragged], list[str]]
+
+    @property
+    def name(self) -> str:
+        """What the field is called, and how the note calls it."""
+        return self.kind.kind
+
+    @property
+    def format(self) -> str:
+        return f"{self.name}folder"
+
+    def has(self, file: str) -> bool:
+        return os.path.splitext(file)[1].lower() in self.suffixes
+
+    def suffix(self, encoding: str) -> str:
+        """How the name of a file of this encoding ends."""
+        usual = {"jpeg": ".jpg"}.get(encoding, f".{encoding}")
+        found = [suffix for suffix, one in self.suffixes.items() if one == encoding]
+        return found[0] if found and usual not in found else usual
+
+
+def _each(encoding_of: Callable[[U8], str | None]) -> Callable[[Ragged], list[str]]:
+    return lambda cells: ["" if data is None else encoding_of(data) or "" for data in cells]
+
+
+PICTURES = Media(
+    Image,
+    "picture",
+    "pictures",
+    image.SUFFIXES,
+    lambda cells: [image.ENCODINGS[code] for code in image.probe(cells)[:, 0].tolist()],
+)
+SOUNDS = Media(Audio, "sound", "sounds", audio.SUFFIXES, _each(audio.encoding_of))
+VIDEOS = Media(Video, "video", "videos", video.SUFFIXES, _each(video.encoding_of))
+MEDIA = (PICTURES, SOUNDS, VIDEOS)
+
+
+def media_in(path: str, names: Sequence[str]) -> list[Media]:
+    """The media that a folder with these names (folders end with a slash) seems to hold.
+
+    Our own note decides, then the files that a metadata file names, then what lies at the top, then what
+    lies in the first folders.
+    """
+    metadata = metadata_of(path)
+    found = _noted(path)
+    if not found and metadata is not None:
+        found = _media_of(first_names(os.path.join(path, metadata)))
+    found = found or _media_of(names)
+    folders = [name for name in names if name.endswith("/")]
+    if not found and len(folders) >= len(names) / 2:
+        found = _media_of(_names_below(path, folders[:FOLDERS]))
+    # Whoever opens it is told what is wrong with it.
+    told = metadata is not None or os.path.exists(os.path.join(path, NOTE))
+    return found or ([PICTURES] if told else [])
+
+
+def _noted(path: str) -> list[Media]:
+    try:
+        noted = parse_object(read_beside(os.path.join(path, NOTE)) or b"{}")
+    # Whoever opens it is told.
+    except (ValueError, BatchplantError):
+        return []
+    return [one for one in MEDIA if one.name in noted]
+
+
+def _media_of(names: Iterable[str]) -> list[Media]:
+    suffixes = {os.path.splitext(name)[1].lower() for name in names}
+    return [one for one in MEDIA if not suffixes.isdisjoint(one.suffixes)]
+
+
+def _names_below(path: str, folders: Iterable[str]) -> Iterator[str]:
+    for folder in folders:
+        try:
+            with os.scandir(os.path.join(path, folder)) as entries:
+                yield from (entry.name for entry in itertools.islice(entries, NAMES))
+        except OSError:
+            continue

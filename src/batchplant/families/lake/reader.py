@@ -1,0 +1,218 @@
+"""LakeReader: the rows of Parquet files in the order in which a table lists them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ...codecs import arrow
+from ...codecs.arrow.infer import is_whole_list
+from ...codecs.arrow.types import is_binary, is_file_struct
+from ...columns import I64, Columns, starts_of
+from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError
+from ...schema import Field, Schema
+from ..tables import ParquetPart, TableReader
+from ..tables.parquet import CHECKED
+
+# What is looked at to see what bytes are.
+SAMPLE_FILES, SAMPLE_ROWS = 4, 8
+# Samples of a file that cannot be read are listed one by one, unless there are more.
+MOST_LOST = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One file of a table.
+
+    rows, size: what the table says about it, None where it says nothing. constants: Arrow scalars of fields
+    that lie in no file. names: field → column, where they differ. deleted: rows that do not count any more.
+    scan: the library's own reading of one field, for files that do not tell by themselves what counts.
+    """
+
+    path: str
+    rows: int | None = None
+    size: int | None = None
+    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    deleted: I64 | None = None
+    scan: Callable[[str], Any] | None = None
+
+
+class LakeReader(TableReader):
+    """The subclass finds the parts and the Arrow schema in its ``__init__``, and calls ``_set_parts``."""
+
+    def _set_parts(self, parts: Sequence[Part], described: Any, given: Mapping[str, Field] | None) -> None:
+        self._parts = tuple(parts)
+        # An error stands for a file that cannot be read: only its own samples are lost.
+        with ThreadPoolExecutor(8, thread_name_prefix="batchplant-open") as pool:
+            self._files = list(pool.map(self._open_file, self._parts))
+        rows = [self._rows_of(number) for number in range(len(parts))]
+        self._firsts = np.cumsum([0, *map(len, rows)])
+        found = dict(arrow.schema_of(described, self._sample(described), gaps=self._gaps(described)))
+        self.schema = Schema({**found, **(given or {})}).select([*found])
+        self._set_units(np.concatenate([np.zeros(0, np.int64), *rows]))
+
+    @staticmethod
+    def _open_file(part: Part) -> ParquetPart | BatchplantError | None:
+        if part.scan is not None:
+            return None
+        try:
+            with wrapped(part.path):
+                try:
+                    found = ParquetPart(part.path)
+                except NotFoundError:
+                    raise DamagedError("the table lists it, but it is not there") from None
+                if part.size not in (None, found.size):
+                    raise DamagedError(f"it has {found.size} bytes, and the table says {part.size}")
+        except BatchplantError as error:
+            if part.rows is None or part.rows > MOST_LOST:
+                raise
+            return error
+        have = found.footer.rows
+        if part.rows not in (None, have):
+            raise DamagedError(f"it has {have} rows, and the table says {part.rows}", path=part.path)
+        return found
+
+    def _rows_of(self, number: int) -> I64:
+        """The rows of each row group that are not deleted."""
+        part, file = self._parts[number], self._files[number]
+        every = file.rows if isinstance(file, ParquetPart) else np.array([part.rows or 0], dtype=np.int64)
+        if part.deleted is None:
+            return every
+        ends = starts_of(every)
+        return every - np.diff(np.searchsorted(part.deleted, ends))
+
+    def _sample(self, described: Any) -> Any:
+        """The first rows of columns of bytes that no description explains."""
+        found: dict[str, Any] = {}
+        for one in described:
+            if arrow.KEY in (one.metadata or {}) or not (is_binary(one.type) or is_file_struct(one.type)):
+                continue
+            for number in range(min(len(self._parts), SAMPLE_FILES)):
+                # Whoever reads it will meet the same damage, and say where.
+                with contextlib.suppress(Exception):
+                    column = self._arrow_columns(number, 0, [one.name])[one.name]
+                    if one.name not in found and column.null_count < len(column):
+                        found[one.name] = column.drop_null()[:SAMPLE_ROWS]
+        # Columns of a table are equally long.
+        rows = min((len(column) for column in found.values()), default=0)
+        return arrow.pyarrow().table({name: column[:rows] for name, column in found.items()})
+
+    def _gaps(self, described: Any) -> set[str]:
+        """The lists of whole numbers inside of which some are missing, as the first files show."""
+        found = set()
+        for one in described:
+            looked = is_whole_list(one.type) and arrow.KEY not in (one.metadata or {})
+            for number in range(min(len(self._parts), SAMPLE_FILES) if looked else 0):
+                file = self._files[number]
+                if isinstance(file, ParquetPart):
+                    column = self._column_in(file.schema, self._parts[number], one.name)
+                    if column is not None and file.gaps([column]):
+                        found.add(one.name)
+        return found
+
+    def _column_in(self, file: Any, part: Part, name: str) -> str | None:
+        """What a field is called in a file of this Arrow schema; None where the file lacks it."""
+        column = part.names.get(name, name)
+        return column if column in file.names else None
+
+    def _arrow_columns(self, number: int, group: int, fields: Sequence[str]) -> dict[str, Any]:
+        """The rows of a row group that count; fields that the file lacks are left out."""
+        part, file = self._parts[number], self._files[number]
+        if isinstance(file, BatchplantError):
+            raise copy.copy(file)
+        if file is None:
+            assert part.scan is not None
+            return {name: part.scan(name) for name in fields}
+        names = [name for name in fields if name not in part.constants]
+        inside = {name: self._column_in(file.schema, part, name) for name in names}
+        columns = {name: column for name, column in inside.items() if column is not None}
+        read = file.load(group, list(dict.fromkeys(columns.values()))) if columns else None
+        kept = self._kept(number, group)
+        found = {}
+        for name, column in columns.items():
+            assert read is not None
+            found[name] = read.column(column) if kept is None else read.column(column).take(kept)
+        rows = int(file.rows[group]) if kept is None else len(kept)
+        for name, value in part.constants.items():
+            if name in fields:
+                found[name] = arrow.pyarrow().repeat(value, rows)
+        return found
+
+    def _kept(self, number: int, group: int) -> I64 | None:
+        """The rows of a row group that are not deleted; None: all."""
+        deleted, file = self._parts[number].deleted, self._files[number]
+        if deleted is None or not isinstance(file, ParquetPart):
+            return None
+        start, end = starts_of(file.rows)[group : group + 2]
+        first, last = np.searchsorted(deleted, [start, end])
+        return np.delete(np.arange(end - start), deleted[first:last] - start)
+
+    def _load(self, unit: int, fields: Sequence[str]) -> Columns:
+        number = int(np.searchsorted(self._firsts, unit, side="right")) - 1
+        found = self._arrow_columns(number, unit - int(self._firsts[number]), fields)
+        rows = int(self._starts[unit + 1] - self._starts[unit])
+        columns = Columns()
+        for name in fields:
+            field = self.schema[name]
+            cells = found[name] if name in found else arrow.pyarrow().nulls(rows, arrow.storage(field))
+            try:
+                columns[name] = arrow.column_of(field, cells)
+            except BatchplantError as error:
+                raise error.at(field=name) from None
+        return columns
+
+    def _path_of(self, unit: int) -> str:
+        return self._parts[int(np.searchsorted(self._firsts, unit, side="right")) - 1].path
+
+    def own_checks(self) -> tuple[str, ...]:
+        return (CHECKED,)
+
+    def facts(self) -> dict[str, Any]:
+        return {"files": len(self._parts), **super().facts()}
+
+    def close(self) -> None:
+        super().close()
+        for file in self._files:
+            if isinstance(file, ParquetPart):
+                file.close()
+
+
+@contextlib.contextmanager
+def wrapped(path: str) -> Iterator[None]:
+    """Whatever a library says about damaged bytes is one of our errors."""
+    try:
+        yield
+    except BatchplantError as error:
+        raise error.at(path=path) from None
+    except FileNotFoundError:
+        raise DamagedError("the table lists it, but it is not there", path=path) from None
+    except Exception as error:
+        raise DamagedError(first_line(error), path=path) from None
+    except BaseException as error:
+        # A panic of a library in Rust is no Exception.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DamagedError(first_line(error), path=path) from None
+
+
+def first_line(error: BaseException) -> str:
+    """What a library says, without the trace that it adds."""
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__
+
+
+def as_time(given: str | datetime.datetime) -> datetime.datetime:
+    """A point in time; one without a zone is UTC."""
+    try:
+        found = given if isinstance(given, datetime.datetime) else datetime.datetime.fromisoformat(given)
+    except (TypeError, ValueError):
+        raise OptionError(f"at is a time as 2025-01-31T12:00:00, not {given!r}") from None
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)

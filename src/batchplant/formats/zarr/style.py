@@ -1,0 +1,147 @@
+"""How a Zarr store is written: the documents of its arrays, and the bytes of its chunks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...columns import as_bytes
+from ...errors import OptionError
+from ...families.arrays import NOTE, Note, Part, Style
+from ...families.arrays.compression import pack
+from .codecs import pack_shard
+from .metadata import ARRAY, ATTRIBUTES, GROUP, TOGETHER, V3, Document
+
+
+def _json(document: Any) -> bytes:
+    return json.dumps(document, ensure_ascii=False).encode()
+
+
+class ZarrStyle(Style):
+    """How arrays are written; the note is in the attributes of the top."""
+
+    packings = ("none", "zstd", "gzip", "blosc")
+
+    def __init__(self, version: int) -> None:
+        if version not in (2, 3):
+            raise OptionError(f"zarr_format is 2 or 3, not {version!r}")
+        self.version = version
+
+    def pack(self, part: Part, values: npt.NDArray[Any]) -> Any:
+        if part.packing == "none" and part.chunks_per_file == 1:
+            # The end of a plain chunk is a hole in the file.
+            return as_bytes(values)
+        chunks = []
+        for start in range(0, len(values), part.chunk):
+            rows = np.ascontiguousarray(values[start : start + part.chunk])
+            if len(rows) < part.chunk:
+                # A chunk has its full size, also at the end of the array.
+                rows = np.concatenate([rows, np.zeros((part.chunk - len(rows), *part.row), part.dtype)])
+            data = as_bytes(rows)
+            size = part.dtype.itemsize
+            chunks.append(pack(part.packing, part.level, data, size, checksum=self.version == 3))
+        return chunks[0] if part.chunks_per_file == 1 else pack_shard(chunks, part.chunks_per_file)
+
+    def full_size(self, part: Part) -> int | None:
+        plain = part.packing == "none" and part.chunks_per_file == 1
+        return part.chunk * part.width if plain else None
+
+    def file(self, part: Part, number: int) -> str:
+        rest = ["0"] * len(part.row)
+        if self.version == 3:
+            return "/".join([part.path, "c", str(number), *rest])
+        return f"{part.path}/{'.'.join([str(number), *rest])}"
+
+    def describe(self, parts: Sequence[Part], note: Note) -> dict[str, bytes]:
+        attributes = {**self.attributes, NOTE: note.to_json()}
+        groups = sorted({part.path.rpartition("/")[0] for part in parts} - {""})
+        if self.version == 2:
+            group, nodes = {"zarr_format": 2}, {}
+            for name in groups:
+                nodes[f"{name}/{GROUP}"] = group
+            for part in parts:
+                nodes[f"{part.path}/{ARRAY}"] = self._array_v2(part)
+                if part.attributes:
+                    nodes[f"{part.path}/{ATTRIBUTES}"] = dict(part.attributes)
+            every = {GROUP: group, ATTRIBUTES: attributes, **nodes}
+            documents = {**every, TOGETHER: {"zarr_consolidated_format": 1, "metadata": every}}
+        else:
+            inner = {name: {"zarr_format": 3, "node_type": "group", "attributes": {}} for name in groups}
+            inner |= {part.path: self._array_v3(part) for part in parts}
+            together = {"kind": "inline", "must_understand": False, "metadata": inner}
+            top = {
+                "zarr_format": 3, "node_type": "group", "attributes": attributes,
+                "consolidated_metadata": together,
+            }  # fmt: skip
+            documents = {V3: top, **{f"{name}/{V3}": one for name, one in inner.items()}}
+        return {name: _json(one) for name, one in documents.items()}
+
+    def _array_v2(self, part: Part) -> Document:
+        compressor: Any = {"id": part.packing, "level": part.level}
+        if part.packing == "blosc":
+            compressor = {"id": "blosc", "cname": "zstd", "clevel": part.level, "shuffle": 1, "blocksize": 0}
+        return {
+            "zarr_format": 2,
+            "shape": list(part.counted),
+            "chunks": _chunk_shape(part, 1),
+            "dtype": part.dtype.str,
+            "compressor": None if part.packing == "none" else compressor,
+            "fill_value": _fill_of(part.dtype),
+            "order": "C",
+            "filters": None,
+            "dimension_separator": ".",
+        }
+
+    def _array_v3(self, part: Part) -> Document:
+        codecs: list[Any] = [{"name": "bytes", "configuration": {"endian": "little"}}]
+        config: dict[str, Any] = {"level": part.level}
+        if part.packing == "zstd":
+            config["checksum"] = True
+        if part.packing == "blosc":
+            config = {
+                "typesize": part.dtype.itemsize, "cname": "zstd", "clevel": part.level, "shuffle": "shuffle",
+                "blocksize": 0,
+            }  # fmt: skip
+        if part.packing != "none":
+            codecs.append({"name": part.packing, "configuration": config})
+        if part.chunks_per_file > 1:
+            index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+            inner = {
+                "chunk_shape": _chunk_shape(part, 1), "codecs": codecs, "index_codecs": index,
+                "index_location": "end",
+            }  # fmt: skip
+            codecs = [{"name": "sharding_indexed", "configuration": inner}]
+        grid = {"chunk_shape": _chunk_shape(part, part.chunks_per_file)}
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(part.counted),
+            "data_type": _name_v3(part.dtype),
+            "chunk_grid": {"name": "regular", "configuration": grid},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": _fill_of(part.dtype),
+            "codecs": codecs,
+            "attributes": dict(part.attributes),
+            "storage_transformers": [],
+        }
+
+
+def _chunk_shape(part: Part, times: int) -> list[int]:
+    # A size of 0 has no chunk, but a chunk has no size of 0.
+    return [part.chunk * times, *(max(1, size) for size in part.row)]
+
+
+def _fill_of(dtype: np.dtype[Any]) -> Any:
+    return {"b": False, "f": 0.0, "c": [0.0, 0.0]}.get(dtype.kind, 0)
+
+
+def _name_v3(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind not in "mM":
+        return dtype.name
+    unit, step = np.datetime_data(dtype)
+    kind = "numpy.datetime64" if dtype.kind == "M" else "numpy.timedelta64"
+    return {"name": kind, "configuration": {"unit": unit, "scale_factor": step}}

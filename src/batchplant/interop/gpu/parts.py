@@ -1,0 +1,137 @@
+"""Parts of a batch that came to the device in different ways."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import _native
+from ...columns import I64, U8
+from ...loading.pictures import Pictures
+from .resample import SUPPORT, Sources
+
+
+class Part(NamedTuple):
+    """Some pictures of a batch on the device, before the kernel."""
+
+    rows: I64
+    sources: Sources
+    boxes: Any
+    flip: Any
+
+
+class Windows:
+    """The parts of raw pictures that their boxes need, and where they are to lie, one behind the other.
+
+    ``room``: the bytes that all take together.
+    """
+
+    def __init__(self, batch: Pictures, rows: I64, result: tuple[int, int]) -> None:
+        assert batch.cells.shape is not None
+        shape = batch.cells.shape[rows]
+        self.batch, self.rows, self.channels = batch, rows, int(shape[0, 2])
+        self.boxes = batch.boxes[rows]
+        support = SUPPORT.get(batch.stage.filter, 0.0)
+        start = batch.cells.start[rows]
+        plan, self.room = _native.plan_windows(start, shape, self.boxes, support, *result)
+        self.corner = plan[:2].T
+        _, _, self.high, self.wide, self.start, self.line, self.width, self.place = plan
+
+    def gather(self, engine: Any, memory: U8) -> None:
+        """Copy them into ``memory``."""
+        cells = self.batch.cells
+        engine.gather(
+            cells.bases,
+            cells.base[self.rows],
+            self.start,
+            self.line,
+            self.high,
+            self.width,
+            memory,
+            self.place,
+        )
+
+    def part(self, whole: Any) -> Part:
+        """What they are on the device, where ``whole`` is the memory that they lie in."""
+        batch, rows = self.batch, self.rows
+        strides = np.empty((len(rows), 3), np.int64)
+        strides[:, 0], strides[:, 1:] = self.width, (self.channels, 1)
+        sources = Sources(
+            self.place + whole.data_ptr(), strides, batch.sizes[rows].astype(np.int64), self.corner,
+            _Views(whole, self.place, np.stack([self.high, self.wide], axis=1), self.channels), whole,
+        )  # fmt: skip
+        return Part(rows, sources, self.boxes, None if batch.flip is None else batch.flip[rows])
+
+
+class _Views:
+    """Pictures that lie in one tensor, as tensors (height, width, channels)."""
+
+    def __init__(self, whole: Any, place: I64, sizes: I64, channels: int) -> None:
+        self._whole, self._place, self._sizes, self._channels = whole, place, sizes, channels
+
+    def __getitem__(self, row: int) -> Any:
+        shape = (*self._sizes[row].tolist(), self._channels)
+        start = int(self._place[row])
+        return self._whole[start : start + int(np.prod(shape))].view(shape)
+
+
+def finished(whole: Any, rows: I64) -> Part:
+    """Pictures (number, height, width, channels) of the right size already."""
+    count, height, width, channels = whole.shape
+    start = whole.data_ptr() + np.arange(count, dtype=np.int64) * (height * width * channels)
+    strides = np.tile(np.array([width * channels, channels, 1], np.int64), (count, 1))
+    sizes = np.tile(np.array([height, width], np.int64), (count, 1))
+    boxes = np.tile(np.array([0.0, 0.0, width, height]), (count, 1))
+    return Part(rows, Sources(start, strides, sizes, np.zeros_like(sizes), whole, whole), boxes, None)
+
+
+def decoded(whole: Any, place: I64, batch: Pictures, rows: I64) -> Part:
+    """Whole pictures (height, width, 3), which begin at these places."""
+    sizes = batch.sizes[rows].astype(np.int64)
+    strides = np.empty((len(rows), 3), np.int64)
+    strides[:, 0], strides[:, 1:] = sizes[:, 1] * 3, (3, 1)
+    sources = Sources(
+        place + whole.data_ptr(), strides, sizes, np.zeros_like(sizes), _Views(whole, place, sizes, 3), whole
+    )
+    return Part(rows, sources, batch.boxes[rows], None if batch.flip is None else batch.flip[rows])
+
+
+class _Chosen:
+    """The views of several parts, in the order of the batch."""
+
+    def __init__(self, parts: list[Part], part: I64, row: I64) -> None:
+        self._parts, self._part, self._row = parts, part, row
+
+    def __getitem__(self, at: int) -> Any:
+        return self._parts[self._part[at]].sources.views[int(self._row[at])]
+
+
+def joined(parts: list[Part], count: int) -> Part:
+    """Several parts as one that has all rows of the batch, in order."""
+    if len(parts) == 1:
+        # Then its rows are all of them.
+        return parts[0]
+    rows = np.concatenate([part.rows for part in parts])
+    back = np.argsort(rows)
+
+    def put(values: list[Any]) -> Any:
+        return np.ascontiguousarray(np.concatenate(values)[back])
+
+    sources = [part.sources for part in parts]
+    flips = [
+        np.zeros(len(part.rows), np.bool_) if part.flip is None else np.asarray(part.flip, np.bool_)
+        for part in parts
+    ]
+    which = put([np.full(len(part.rows), number) for number, part in enumerate(parts)])
+    inside = put([np.arange(len(part.rows)) for part in parts])
+    return Part(
+        np.arange(count),
+        Sources(
+            put([one.start for one in sources]), put([one.strides for one in sources]),
+            put([one.sizes for one in sources]), put([one.corner for one in sources]),
+            _Chosen(parts, which, inside), [one.kept for one in sources],
+        ),
+        put([part.boxes for part in parts]),
+        put(flips),
+    )  # fmt: skip

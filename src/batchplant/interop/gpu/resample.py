@@ -1,0 +1,198 @@
+"""Crop, resize, flip, normalise and lay out a batch of pictures of differing sizes, on any torch device.
+
+For each side of each picture a table says which source pixels a result pixel needs, and how much of each. The
+rules are those of the engine (native/pictures/resample.cpp): results differ from its by rounding alone. One Triton
+kernel then makes the whole batch; where there is no Triton, torch does it picture by picture.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from ...columns import I64
+from ...ops.base import F64
+
+# Thinner parts of a pixel come from rounding, as the engine has it.
+SLIVER = 1e-3
+# As finely as the engine blends two neighbours.
+LINEAR_STEPS = 2048
+SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}
+
+
+class Views(Protocol):
+    """Pictures by number."""
+
+    def __getitem__(self, row: int, /) -> Any: ...
+
+
+class Sources(NamedTuple):
+    """Pictures on the device: where each begins, its strides (row, pixel, channel), height and width.
+
+    ``corner``: row and column of the first pixel that is there; what is above it or left of it is not
+    needed. ``views`` gives what is there as tensors (height, width, channels); ``kept`` is what their memory
+    belongs to.
+    """
+
+    start: I64
+    strides: I64
+    sizes: I64
+    corner: I64
+    views: Views
+    kept: Any
+
+
+def most_taps(filter: str, lengths: F64, result: int) -> int:
+    """The most source pixels that a result pixel needs, over pictures of which ``lengths`` are wanted."""
+    scale = float(max(lengths.max(initial=0.0) / result, 1.0))
+    if filter == "nearest":
+        return 1
+    return int(scale) + 2 if filter == "area" else int(2 * SUPPORT[filter] * scale) + 3
+
+
+def taps(low: Any, high: Any, source: Any, linear: Any, result: int, filter: str, count: int) -> Any:
+    """(first source pixel, weights) of every result pixel: int32 (n, result), float32 (n, result, count).
+
+    ``low`` and ``high`` bound what is wanted of ``source`` pixels, all float64 (n, 1); ``linear``: for area,
+    blend two neighbours, which is what it does to pictures that grow on either side.
+    """
+    i = torch.arange(result, dtype=torch.float64, device=low.device)[None]
+    k = torch.arange(count, dtype=torch.float64, device=low.device)
+    if filter != "area":
+        return _pillow_taps(low, (high - low) / result, source, i, k, filter)
+    # Inverted twice, as the engine does: where a result pixel ends just at the edge of a source pixel, the
+    # last bit decides which of two it sees.
+    # And divided as tensors: torch multiplies a number with the reciprocal.
+    inverse = torch.full_like(low, result) / (high - low)
+    first, weight = _area_taps(low, high, 1 / inverse, i, k)
+    other, share = _linear_taps(low, high, inverse, i)
+    first = torch.where(linear, other, first)
+    pair = torch.stack([1 - share, share], dim=-1)
+    pair = torch.nn.functional.pad(pair, (0, count - 2))
+    weight = torch.where(linear[..., None], pair, weight)
+    return first.to(torch.int32), weight.to(torch.float32)
+
+
+def nearest_taps(low: F64, high: F64, source: I64, result: int) -> tuple[Any, Any]:
+    """The same for the filter nearest, as arrays: one pixel each, found by adding up, as Pillow does."""
+    scale = (high - low) / result
+    steps = np.repeat(scale[:, None], result, axis=1)
+    steps[:, 0] = low + scale * 0.5
+    first = np.minimum(np.maximum(np.floor(np.cumsum(steps, axis=1)), 0), source[:, None] - 1)
+    return first.astype(np.int32), np.ones((*first.shape, 1), dtype=np.float32)
+
+
+def _area_taps(low: Any, high: Any, scale: Any, i: Any, k: Any) -> tuple[Any, Any]:
+    start = low + i * scale
+    end = torch.minimum(start + scale, high)
+    first = start.floor()
+    first = first + ((first + 1 - start <= SLIVER) & (first + 1 < high.ceil()))
+    at = first[..., None] + k
+    part = torch.minimum(at + 1, end[..., None]) - torch.maximum(at, start[..., None])
+    part = torch.where((k > 0) & (end[..., None] - at <= SLIVER), 0, part.clamp(min=0))
+    return first, part / part.sum(dim=-1, keepdim=True)
+
+
+def _linear_taps(low: Any, high: Any, inverse: Any, i: Any) -> tuple[Any, Any]:
+    left = low.floor()
+    start, count = low - left, high.ceil() - left
+    first = (start + i * (1 / inverse)).floor()
+    share = ((i + 1) - (first + 1 - start) * inverse).to(torch.float32)
+    share = torch.where(share <= 0, 0, share - share.floor())
+    share = (share * LINEAR_STEPS).round() / LINEAR_STEPS
+    over = first + 1 >= count
+    return left + torch.where(over, count - 1, first), torch.where(over, 0, share).to(torch.float64)
+
+
+def _pillow_taps(low: Any, scale: Any, source: Any, i: Any, k: Any, filter: str) -> tuple[Any, Any]:
+    wide = scale.clamp(min=1)
+    support = SUPPORT[filter] * wide
+    center = low + (i + 0.5) * scale
+    first = torch.minimum((center - support + 0.5).clamp(min=0).floor(), source - 1)
+    last = torch.minimum((center + support + 0.5).clamp(min=0).floor(), source)
+    at = first[..., None] + k
+    x = ((at - center[..., None] + 0.5) / wide[..., None]).abs()
+    if filter == "bilinear":
+        weight = (1 - x).clamp(min=0)
+    else:
+        near, far = (1.5 * x - 2.5) * x * x + 1, (((x - 5) * x + 8) * x - 4) * -0.5
+        weight = torch.where(x < 1, near, torch.where(x < 2, far, 0))
+    weight = torch.where(at < torch.maximum(last, first + 1)[..., None], weight, 0)
+    return first.to(torch.int32), (weight / weight.sum(dim=-1, keepdim=True)).to(torch.float32)
+
+
+@functools.cache
+def _kernels() -> Any:
+    """The Triton kernels; None where there is no Triton."""
+    try:
+        return importlib.import_module("batchplant.interop.gpu.kernel")
+    except ImportError:
+        return None
+
+
+def resample(
+    sources: Sources, boxes: F64, flip: Any, out: Any, *, filter: str, channels_first: bool,
+    scale: Any, offset: Any, upload: Any,
+) -> None:  # fmt: skip
+    """Fill ``out`` (n, height, width, channels), or channels first, with these boxes of the sources.
+
+    ``scale`` and ``offset``: what the levels of each channel are multiplied with, and what is added then;
+    None to keep them. ``upload`` brings a NumPy array to the device.
+    """
+    n = len(boxes)
+    height, width = out.shape[2:] if channels_first else out.shape[1:3]
+    # One small copy for all that is known of the pictures.
+    facts = np.empty((n, 11), dtype=np.int64)
+    facts[:, :4] = boxes.view(np.int64)
+    facts[:, 4:6] = sources.sizes
+    # Where the first pixel of the picture would be; it is never read where it is not there.
+    facts[:, 6] = sources.start - (sources.corner * sources.strides[:, :2]).sum(axis=1)
+    facts[:, 7:10] = sources.strides
+    facts[:, 10] = 0 if flip is None else flip
+    table = upload(facts)
+    wide = most_taps(filter, boxes[:, 2] - boxes[:, 0], width)
+    high = most_taps(filter, boxes[:, 3] - boxes[:, 1], height)
+    kernels = _kernels() if out.is_cuda else None
+    if filter == "nearest":
+        down = nearest_taps(boxes[:, 1], boxes[:, 3], sources.sizes[:, 0], height)
+        across = nearest_taps(boxes[:, 0], boxes[:, 2], sources.sizes[:, 1], width)
+        rows, columns = ([upload(one) for one in side] for side in (down, across))
+    elif kernels is not None:
+        rows, columns = kernels.taps(table, (height, width), (high, wide), filter)
+    else:
+        wanted = table[:, :4].contiguous().view(torch.float64)
+        x0, y0, x1, y1 = (wanted[:, one : one + 1] for one in range(4))
+        sizes = table[:, 4:6].to(torch.float64)
+        linear = ((x1 - x0) < width) | ((y1 - y0) < height)
+        rows = taps(y0, y1, sizes[:, :1], linear, height, filter, high)
+        columns = taps(x0, x1, sizes[:, 1:], linear, width, filter, wide)
+    if kernels is not None:
+        strides = out.stride()
+        if channels_first:
+            strides = (strides[0], strides[2], strides[3], strides[1])
+        kernels.resample(table, rows, columns, out, strides, (height, width), filter, scale, offset)
+        return
+    seen = out.permute(0, 2, 3, 1) if channels_first else out
+    for one in range(n):
+        top, left = (int(place) for place in sources.corner[one])
+        first = rows[0][one] - top, columns[0][one] - left
+        weight = rows[1][one], columns[1][one]
+        levels = _resample_one(sources.views[one], first, weight, flip=bool(facts[one, 10]))
+        seen[one].copy_(levels if scale is None else levels * scale + offset)
+
+
+def _resample_one(picture: Any, first: tuple[Any, Any], weight: tuple[Any, Any], *, flip: bool) -> Any:
+    levels = picture.to(torch.float32)
+    for side in (0, 1):
+        at = first[side][:, None].to(torch.int64) + torch.arange(weight[side].shape[-1], device=levels.device)
+        # What weighs nothing may lie outside of the picture.
+        at = at.clamp(0, levels.shape[side] - 1)
+        picked = levels[at] if side == 0 else levels[:, at]
+        share = weight[side][:, :, None, None] if side == 0 else weight[side][None, :, :, None]
+        levels = (picked * share).sum(dim=side + 1)
+    levels = (levels + 0.5).floor().clamp(0, 255)
+    return levels.flip(1) if flip else levels

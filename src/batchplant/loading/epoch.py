@@ -1,0 +1,308 @@
+"""One epoch: threads that make batches ahead of the loop that takes them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .. import order as orders
+from ..columns import I64
+from ..errors import OptionError, Problem
+from .batch import Batch, Device, Executor
+
+# Threads that prepare batches: while the engine decodes one, the Python part of the next runs.
+PRODUCERS = 2
+
+
+class Delivery(Protocol):
+    """What hands batches to a framework; see interop."""
+
+    # Whether batches go to memory that is not the CPU's.
+    elsewhere: bool
+
+    def allocate(self, size: int) -> Any: ...
+    def pictures(self, engine: Any, decode: str | None, share: float | None, ahead: int) -> Device | None: ...
+    def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]: ...
+    def receive(self, values: dict[str, Any], ticket: Any) -> dict[str, Any]: ...
+
+
+def check_process(made_in: int) -> None:
+    if os.getpid() != made_in:
+        raise OptionError(
+            "the loader was made before this process was forked, and threads do not come along; "
+            "make the loader in the process that uses it"
+        )
+
+
+class Tally:
+    """What the epochs of a loader came to, all together."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.waited, self.stepped, self.batches = 0.0, 0.0, 0
+        self.skipped: list[Problem] = []
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far an epoch has come; it outlives the epoch, so that a state can be taken after a break."""
+
+    epoch: int
+    shard: orders.Shard | orders.Turns
+    given: int = 0
+
+    @property
+    def position(self) -> int:
+        """How many samples of the whole order, over all ranks, were given out."""
+        return self.shard.position_after(self.given)
+
+    @property
+    def finished(self) -> bool:
+        return self.given >= len(self.shard)
+
+
+class _Shared:
+    """What an epoch and its threads share; the threads never hold the epoch, so that it can be let go."""
+
+    shard: orders.Shard | orders.Turns
+    epoch: int
+
+    def __init__(
+        self, executor: Executor, delivery: Delivery | None, indices: I64 | None, ahead: int
+    ) -> None:
+        self.executor, self.delivery, self.indices, self.ahead = executor, delivery, indices, ahead
+        self.process = os.getpid()
+        self.changed = threading.Condition()
+        self.made: dict[int, Any] = {}
+        # Batches that threads began to make, that were asked for, and that were taken.
+        self.next, self.asked, self.taken, self.stopped = 0, 0, 0, False
+        # Held by the thread that prepares a batch, up to the engine: so they come there in order.
+        self.preparing = threading.Lock()
+
+    def claim(self) -> int | None:
+        """The next batch to make, once there is room for it; None when there is nothing left to do."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.stopped or self.next < self.taken + self.ahead)
+            if self.stopped or self.next >= len(self.shard):
+                return None
+            self.next += 1
+            return self.next - 1
+
+    def put(self, number: int, made: Any) -> None:
+        with self.changed:
+            if not self.stopped:
+                self.made[number] = made
+            self.changed.notify_all()
+
+    def take(self) -> Any:
+        """The next batch or the exception in its place; None when there is none to come."""
+        with self.changed:
+            if self.stopped or self.asked >= len(self.shard):
+                return None
+            number, self.asked = self.asked, self.asked + 1
+            self.changed.wait_for(lambda: self.stopped or number in self.made)
+            self.taken += 1
+            self.changed.notify_all()
+            return self.made.pop(number, None)
+
+    @property
+    def over(self) -> bool:
+        return self.stopped or self.taken >= len(self.shard)
+
+    def stop(self) -> None:
+        # In a child of a fork, threads that are not there may hold the lock.
+        if os.getpid() != self.process:
+            return
+        with self.changed:
+            self.stopped = True
+            self.made.clear()
+            self.changed.notify_all()
+
+
+class _Turn:
+    """A thread's turn to prepare a batch; it may be given up before it ends."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock: threading.Lock | None = lock
+        lock.acquire()
+
+    def __enter__(self) -> _Turn:
+        return self
+
+    def end(self, *_: object) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    __exit__ = end
+
+
+def _produce(shared: _Shared) -> None:
+    while True:
+        with _Turn(shared.preparing) as turn:
+            number = shared.claim()
+            if number is None:
+                return
+            try:
+                made: Any = _make(shared, number, turn)
+            # It is raised again in the thread that asks for this batch.
+            except BaseException as error:
+                made = error
+        shared.put(number, made)
+        del made
+
+
+def _make(shared: _Shared, number: int, turn: _Turn) -> tuple[Batch, Any]:
+    positions = shared.shard.batch(number)
+    ids = positions if shared.indices is None else shared.indices[positions]
+    batch = shared.executor.run(ids, shared.epoch, turn.end)
+    if shared.delivery is None:
+        return batch, None
+    began = time.perf_counter()
+    values, ticket = shared.delivery.send(batch.values)
+    shared.executor.timer.add("device", began)
+    return Batch(values, batch.ids, batch.skipped), ticket
+
+
+class Epoch:
+    """One pass over the samples, begun with the first batch. Letting it go, or ``close``, ends its threads.
+
+    ``begin()`` says which epoch it is; ``begin(False)`` which it would be.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        delivery: Delivery | None,
+        begin: Callable[..., Progress],
+        tally: Tally,
+        *,
+        indices: I64 | None,
+        ahead: int,
+        ids: bool,
+    ) -> None:
+        self._delivery, self._tally, self._ids = delivery, tally, ids
+        self._shared = _Shared(executor, delivery, indices, ahead)
+        self._begin: Callable[..., Progress] | None = begin
+        self.progress: Progress | None = None
+        self._left = 0.0
+        self._threads: list[threading.Thread] = []
+
+    def _start(self) -> None:
+        """Unless that was done, begin to make batches; several threads may ask for the first."""
+        with self._shared.changed:
+            if self._begin is None or self._shared.stopped:
+                return
+            self.progress = self._begin()
+            self._shared.shard, self._shared.epoch = self.progress.shard, self.progress.epoch
+            # It holds the loader, which we need no longer.
+            self._begin = None
+            executor = self._shared.executor
+            count = PRODUCERS if executor.device is None else executor.device.producers(executor)
+            self._threads = [
+                threading.Thread(
+                    target=_produce, args=(self._shared,), name=f"batchplant-{part}", daemon=True
+                )
+                for part in range(count)
+            ]
+        _RUNNING.update(dict.fromkeys(self._threads, self._shared))
+        for thread in self._threads:
+            thread.start()
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing more to come."""
+        return self._shared.stopped
+
+    def __len__(self) -> int:
+        """Batches that are left."""
+        progress = self.progress or (self._begin(False) if self._begin else None)
+        return len(progress.shard) - progress.given if progress else 0
+
+    def __next__(self) -> Any:
+        check_process(self._shared.process)
+        try:
+            self._start()
+            return self._next()
+        except StopIteration:
+            raise
+        except BaseException:
+            # Ctrl-C, or an error in a batch; its traceback may hold us for long, but no thread.
+            self._shared.stop()
+            raise
+
+    def _next(self) -> Any:
+        began = time.perf_counter()
+        made = self._shared.take()
+        ended = time.perf_counter()
+        with self._tally.lock:
+            self._tally.stepped += began - self._left if self._left else 0.0
+            self._tally.waited += ended - began
+            self._left = ended
+        if made is None:
+            # Another thread may still wait for the batch it asked for.
+            if self._shared.over:
+                self.close()
+            raise StopIteration
+        if isinstance(made, BaseException):
+            self.close()
+            try:
+                raise made
+            finally:
+                # Else its traceback would hold it, and so us.
+                del made
+        batch, ticket = made
+        with self._tally.lock:
+            self._tally.batches += 1
+            self._tally.skipped += batch.skipped
+            if self.progress is not None:
+                self.progress.given += 1
+        values = dict(batch.values)
+        if self._ids:
+            values["ids"] = batch.ids
+        return values if self._delivery is None else self._delivery.receive(values, ticket)
+
+    def close(self, patience: float | None = None) -> None:
+        """Stop the threads; ``patience``: how long to wait for what they are doing."""
+        self._shared.stop()
+        if os.getpid() != self._shared.process:
+            return
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                _join(thread, patience)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_shared"):
+            self._shared.stop()
+
+
+def _join(thread: threading.Thread, patience: float | None) -> None:
+    # One that was never started cannot be waited for. Nor can one whose start Ctrl-C cut short before it said
+    # that it runs; it finds that the epoch is over, and ends.
+    with contextlib.suppress(RuntimeError):
+        thread.join(patience)
+
+
+# The threads and not the epochs: a thread may be amid native code when its epoch is gone already.
+_RUNNING: weakref.WeakKeyDictionary[threading.Thread, _Shared] = weakref.WeakKeyDictionary()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Before the interpreter goes: a thread that it ends amid native code would take the process down."""
+    running = list(_RUNNING.items())
+    for _, shared in running:
+        shared.stop()
+    for thread, shared in running:
+        if os.getpid() == shared.process:
+            _join(thread, 10)

@@ -1,0 +1,359 @@
+"""The Loader: epochs of batches, made in the background, in an exact order that can be resumed anywhere."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import _native
+from .. import order as orders
+from ..codecs.cells import decode_cell
+from ..columns import I64
+from ..errors import BatchplantError, OptionError, Problem
+from ..reader import Reader
+from ..registry import open as open_reader
+from .batch import Device, Executor
+from .buffers import Buffers
+from .epoch import Delivery, Epoch, Progress, Tally, check_process
+from .plan import Pipelines, make_plan
+
+STATE_VERSION = 1
+# How nice the engine's threads are to those that feed a device: they do little, but must do it at once.
+BESIDE_A_DEVICE = 10
+
+
+class Loader:
+    """Batches of a dataset, epoch after epoch: ``for batch in Loader("train.beton", 256, order="random")``.
+
+    source: a Reader or what :func:`batchplant.open` takes. order: ``sequential``, ``random``, ``shards``,
+    ``quasi_random``, ``windowed``, an array of sample numbers, or a function; see :mod:`batchplant.order`.
+    pipelines: ops for each field, None to leave one out; see :class:`batchplant.Pipe`. indices: only these
+    samples. rank, world: this process among many (default: what torch.distributed or the environment says
+    when an epoch begins).
+    workers: decoding threads (default: all cores); cpus: the cores they stay on. ahead: batches made in
+    advance. device: a torch device, for tensors there; None for NumPy. decode: how pictures get there:
+    None, made on the CPU and copied; or finished on the device, with JPEGs decoded by the ``cpu``, the
+    ``gpu``, both (``hybrid``), or what measures best (``auto``). gpu_share: the part that hybrid gives to the
+    GPU, not depending on its speed then. on_error: ``raise``, or ``skip`` to leave out what cannot be read
+    and list it in ``skipped``. ids: add the sample numbers as ``ids``.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        batch_size: int,
+        *,
+        order: Any = "sequential",
+        pipelines: Pipelines | None = None,
+        indices: Any = None,
+        rank: int | None = None,
+        world: int | None = None,
+        seed: int = 0,
+        drop_last: bool = False,
+        workers: int | None = None,
+        cpus: list[int] | None = None,
+        ahead: int = 3,
+        device: Any = None,
+        decode: str | None = None,
+        gpu_share: float | None = None,
+        on_error: str = "raise",
+        ids: bool = False,
+        dct: str = "accurate",
+        fast_scale: bool = False,
+        order_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if batch_size < 1 or ahead < 1:
+            raise OptionError(f"batch_size and ahead are at least 1, not {batch_size} and {ahead}")
+        if on_error not in ("raise", "skip"):
+            raise OptionError(f"on_error is raise or skip, not {on_error!r}")
+        self._options = {
+            "order": order, "pipelines": pipelines, "rank": rank, "world": world, "seed": seed,
+            "drop_last": drop_last, "workers": workers, "cpus": cpus, "ahead": ahead, "device": device,
+            "decode": decode, "gpu_share": gpu_share,
+            "on_error": on_error, "ids": ids, "dct": dct, "fast_scale": fast_scale,
+            "order_options": order_options,
+        }  # fmt: skip
+        self.reader = source if isinstance(source, Reader) else open_reader(source)
+        self.indices: I64 | None = None if indices is None else self.reader._check(indices)
+        self.samples = len(self.reader) if self.indices is None else len(self.indices)
+        self.batch_size, self.drop_last, self.ahead, self.seed = batch_size, drop_last, ahead, seed
+        if rank is not None and world is not None:
+            orders.place(rank, world)
+        self.plan = make_plan(self.reader, pipelines)
+        if ids and any(output.name == "ids" for output in self.plan.outputs):
+            raise OptionError("ids=True adds the sample numbers as ids, and a field has that name already")
+        self._delivery: Delivery | None = None
+        if device is not None:
+            # The loader knows no framework; a device names one.
+            self._delivery = importlib.import_module("batchplant.interop.torch").Delivery(device)
+        elif decode is not None or gpu_share is not None:
+            raise OptionError('decode says how pictures get to a device: name one, as in device="cuda"')
+        self._blocks: Any = None
+        self._marked: dict[str, Any] | None = None
+        self._epoch, self._position = 0, 0
+        # How many states were loaded.
+        self.loaded = 0
+        # Of so many processes that share the batches of this rank, the one that we are.
+        self._turn = (0, 1)
+        self._progress: Progress | None = None
+        self._live: weakref.WeakSet[Epoch] = weakref.WeakSet()
+        self._closed, self._process = False, os.getpid()
+        self._threads = workers or (len(cpus) if cpus else len(os.sched_getaffinity(0)))
+        engine = _native.Engine(self._threads, cpus, nice=0 if decode is None else BESIDE_A_DEVICE)
+        self._device: Device | None = None
+        if self._delivery is not None:
+            self._device = self._delivery.pictures(engine, decode, gpu_share, ahead)
+        self._executor = Executor(
+            self.reader, self.plan, engine,
+            Buffers(ahead + 2, self._delivery.allocate if self._delivery else None),
+            seed=seed, skip=on_error == "skip", dct=dct, fast_scale=fast_scale, device=self._device,
+        )  # fmt: skip
+        self._tally = Tally()
+
+    @property
+    def skipped(self) -> list[Problem]:
+        """What was left out so far, with on_error="skip"."""
+        return self._tally.skipped
+
+    @property
+    def rank(self) -> int:
+        """Which process this is among many, as far as is known now; an epoch asks when it begins."""
+        return self._place()[0]
+
+    @property
+    def world(self) -> int:
+        """How many processes share the samples."""
+        return self._place()[1]
+
+    def _place(self) -> tuple[int, int]:
+        return orders.place(self._options["rank"], self._options["world"])
+
+    # -- epochs ----------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Batches on this rank of the epoch under way, else of the next; of a resumed one, what was left."""
+        for live in list(self._live):
+            if live.progress is not None and live.progress is self._progress and not live.over:
+                return len(live.progress.shard)
+        return len(self._shard(self._epoch, self._position))
+
+    def __iter__(self) -> Iterator[Any]:
+        """The next epoch, or the rest of the one that a loaded state was in.
+
+        It begins with its first batch: an iterator that nobody takes anything from, as some trainers make,
+        counts for nothing.
+        """
+        check_process(self._process)
+        if self._closed:
+            raise OptionError("the loader is closed")
+        epoch = Epoch(
+            self._executor, self._delivery, self._begin, self._tally,
+            indices=self.indices, ahead=self.ahead, ids=self._options["ids"],
+        )  # fmt: skip
+        self._live.add(epoch)
+        return epoch
+
+    def _begin(self, count: bool = True) -> Progress:
+        """The epoch that is next; unless it is only to be looked at, the one after it is next then."""
+        with self._tally.lock:
+            progress = Progress(self._epoch, self._shard(self._epoch, self._position))
+            if count:
+                self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
+        return progress
+
+    def _shard(self, epoch: int, start: int) -> orders.Shard | orders.Turns:
+        rank, world = self._place()
+        whole = orders.shard(
+            self._make_order(epoch), rank=rank, world=world, batch_size=self.batch_size,
+            drop_last=self.drop_last, start=start,
+        )  # fmt: skip
+        return whole if self._turn == (0, 1) else orders.Turns(whole, *self._turn)
+
+    def _make_order(self, epoch: int) -> orders.Order:
+        asked = self._options["order"]
+        options = dict(self._options["order_options"] or {})
+        if isinstance(asked, str) and asked in orders.BY_BLOCKS and "blocks" not in options:
+            options["blocks"] = self._block_index(asked)
+        return orders.make(asked, self.samples, seed=self.seed, epoch=epoch, **options)
+
+    def _block_index(self, order: str) -> orders.BlockIndex:
+        """The grouping of samples by storage block, made once."""
+        if self._blocks is None:
+            blocks = self.reader.blocks()
+            if blocks is None:
+                raise OptionError(f"this format has no blocks, so {order} has nothing to go by; use random")
+            self._blocks = orders.BlockIndex(blocks if self.indices is None else blocks[self.indices])
+        return self._blocks  # type: ignore[no-any-return]
+
+    def ids_at(self, positions: I64) -> I64:
+        """The samples that stand at these places of ``indices``."""
+        return positions if self.indices is None else self.indices[positions]
+
+    # -- state -----------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, after the last batch that was given out; small, and JSON can hold it.
+
+        Of several epochs under way, it is the one begun last.
+        """
+        epoch, position, order = self._epoch, self._position, None
+        if self._progress is not None and not self._progress.finished:
+            epoch, position = self._progress.epoch, self._progress.position
+            order = self._progress.shard.order
+        elif position:
+            order = self._make_order(epoch)
+        return {
+            "version": STATE_VERSION, "epoch": epoch, "position": position, "seed": self.seed,
+            "samples": self.samples, **self._marks(), "drawn": self._drawn(order) if position else None,
+        }  # fmt: skip
+
+    def _marks(self) -> dict[str, Any]:
+        """What the row of samples depends on, besides the seed."""
+        if self._marked is None:
+            whole = self.indices is None or np.array_equal(self.indices, np.arange(len(self.reader)))
+            options = self._options["order_options"] or {}
+            self._marked = orders.marks(self._options["order"], options, None if whole else self.indices)
+        return self._marked
+
+    def _drawn(self, order: orders.Order | None) -> int | None:
+        """A checksum of an epoch that was begun; None where it need not be the same everywhere."""
+        return None if order is None else orders.drawn(order)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, exactly, with any number of workers and ranks, and any batch size."""
+        try:
+            version, samples, seed = state["version"], state["samples"], state["seed"]
+            epoch, position = int(state["epoch"]), int(state["position"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise OptionError(f"this is no state of a loader: {error!r}") from None
+        if version != STATE_VERSION:
+            raise OptionError(f"the state is of version {version}, and this reads version {STATE_VERSION}")
+        if samples != self.samples:
+            raise OptionError(f"the state is of a dataset of {samples} samples, this has {self.samples}")
+        other = orders.difference({**state, "seed": seed}, {"seed": self.seed, **self._marks()})
+        if other is not None:
+            raise OptionError(other)
+        # Says so where there is no such place.
+        own = self._drawn(self._shard(epoch, position).order) if position else None
+        if own is not None and state.get("drawn") not in (None, own):
+            raise OptionError(
+                f"the order of epoch {epoch} is not the one that the state was made with: another function, "
+                "or a file with other blocks"
+            )
+        self.go_to(epoch, position)
+        self.loaded += 1
+
+    # -- what else it can do ---------------------------------------------------------------------------
+
+    def filter(self, field: str | Sequence[str], predicate: Callable[..., bool]) -> Loader:
+        """A loader of the samples whose value in ``field`` fulfils ``predicate``.
+
+        Of several fields, ``predicate`` gets their values one after another:
+        ``loader.filter(["width", "height"], lambda width, height: width > height)``.
+        """
+        names = [field] if isinstance(field, str) else list(field)
+        if not names:
+            raise OptionError("filter needs at least one field")
+        schema = self.reader.schema.select(names)
+        numbers = np.arange(len(self.reader)) if self.indices is None else self.indices
+        chosen = []
+        for start in range(0, len(numbers), 1024):
+            part = numbers[start : start + 1024]
+            columns = self.reader.read(part, names)
+            kept = np.zeros(len(part), dtype=np.bool_)
+            for row, sample in enumerate(part):
+                values = []
+                for name in names:
+                    try:
+                        values.append(decode_cell(schema[name], columns[name], row))
+                    except BatchplantError as error:
+                        where = self.reader.where(int(sample))
+                        raise error.at(path=where, sample=int(sample), field=name) from None
+                kept[row] = bool(predicate(*values))
+            chosen.append(part[kept])
+        found = np.concatenate(chosen) if chosen else numbers
+        return type(self)(self.reader, self.batch_size, indices=found, **self._options)
+
+    def part(self, number: int, parts: int, rank: int, world: int) -> Loader:
+        """What one of several worker processes makes for a rank: every ``parts``-th batch from ``number`` on.
+
+        Taken in turn, their batches are those of the rank, in order.
+        """
+        if self._device is not None or (self._delivery is not None and self._delivery.elsewhere):
+            raise OptionError("batches for a device are not made in worker processes: use num_workers=0")
+        # What is open before a fork shares its place in the file with the other process.
+        reader = self.reader if os.getpid() == self._process else pickle.loads(pickle.dumps(self.reader))
+        threads = max(1, self._threads // parts)
+        options = {**self._options, "rank": rank, "world": world, "workers": threads, "indices": self.indices}
+        made = type(self)(reader, self.batch_size, **options)
+        made._turn = (number, parts)
+        return made
+
+    def go_to(self, epoch: int, position: int = 0) -> None:
+        """Go on at a place of an epoch."""
+        self._epoch, self._position, self._progress = epoch, position, None
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """By its arguments and its state: a copy opens the source again and goes on from here."""
+        state = self.state_dict()
+        options = {**self._options, "indices": self.indices}
+        return _remake, (type(self), self.reader, self.batch_size, options, state["epoch"], state["position"])
+
+    def as_iterable_dataset(self) -> Any:
+        """A torch IterableDataset of whole batches, for code that wants to make its own DataLoader."""
+        return importlib.import_module("batchplant.interop.torch").as_iterable_dataset(self)
+
+    def as_data_loader(self, **options: Any) -> Any:
+        """A torch DataLoader of our batches, dealt out to ranks already; options: the DataLoader's own."""
+        return importlib.import_module("batchplant.interop.torch").as_data_loader(self, **options)
+
+    def stats(self) -> dict[str, Any]:
+        """What the epochs so far waited for, in seconds, and what to do about it."""
+        spent = self._executor.timer.seconds
+        parts = {name: spent.get(name, 0.0) for name in ("storage", "decode", "transforms", "device")}
+        tally = self._tally
+        bottleneck, advice = _advise(parts, tally.waited, tally.stepped)
+        return {
+            **parts, **(self._device.stats() if self._device else {}),
+            "waited": tally.waited, "step": tally.stepped, "batches": tally.batches,
+            "jpeg warnings": self._executor.warnings, "skipped": len(self.skipped),
+            "bottleneck": bottleneck, "advice": advice,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Stop the running epochs and the engine's threads."""
+        self._closed = True
+        for live in list(self._live):
+            live.close()
+        if self._device is not None:
+            self._device.close()
+        self._executor.engine.close()
+
+
+def _remake(
+    kind: type[Loader], reader: Reader, batch_size: int, options: dict[str, Any], epoch: int, position: int
+) -> Loader:
+    made = kind(reader, batch_size, **options)
+    made.go_to(epoch, position)
+    return made
+
+
+ADVICE = {
+    "step": "the loop itself takes longer than loading; nothing to gain here",
+    "storage": "reading takes longest: use quasi_random order, a faster disk, or smaller pictures",
+    "decode": "decoding takes longest: more workers, smaller pictures (convert --max-resolution), or raw",
+    "transforms": "the ops behind the decoder take longest: fewer of them, or do them on the device",
+    "device": "copying to the device takes longest: send uint8 and normalise there",
+}
+
+
+def _advise(parts: dict[str, float], waited: float, stepped: float) -> tuple[str, str]:
+    total = waited + stepped
+    what = "step" if total == 0 or waited < 0.05 * total else max(parts, key=lambda name: parts[name])
+    return what, ADVICE[what]

@@ -1,0 +1,118 @@
+"""The side-car of checksums, ``NAME.crc``.
+
+Layout of version 2, little-endian: ``BPCRC2\\n\\0`` (8 bytes); u32 length of the JSON that follows; the JSON
+``{"fields": […], "schema": […]}``; per sample one u32 for each field; u64 number of samples; u32 CRC-32C of
+all bytes before it.
+
+The number of a cell is the CRC-32C of its bytes, and of raw pixels also of height, width and channels (three
+i32) behind them; that of a missing cell is 0xFFFFFFFF. ``schema`` is the one that the file is opened with. It
+is left out where the format keeps none.
+
+Version 1, ``BPCRC1\\n\\0``, has only fields and numbers: a missing cell is 0 there, as an empty one is, and
+nothing stands for the shape of raw pixels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _native
+from ..columns import Columns, Ragged, column_runs
+from ..errors import DamagedError, SchemaError
+from ..schema import Schema
+from . import NOTE_ERRORS, is_remote, open_source, parse_object
+
+SUFFIX = ".crc"
+SIDE_CAR = "{name}" + SUFFIX
+MAGIC_1 = b"BPCRC1\n\0"
+MAGIC = b"BPCRC2\n\0"
+MISSING = 0xFFFFFFFF
+END = 12
+PIECE = 4 << 20
+
+Sums = npt.NDArray[np.uint32]
+
+
+class Checksums(NamedTuple):
+    """What a side-car says. ``schema``: that of the dataset, where it is kept. ``version``: 1 or 2."""
+
+    fields: list[str]
+    sums: Sums
+    schema: Schema | None = None
+    version: int = 2
+
+
+class Growing(Protocol):
+    """A file that is written."""
+
+    size: int
+
+    def write(self, data: bytes) -> None: ...
+    def read_at(self, size: int, offset: int) -> bytes: ...
+
+
+def of_columns(fields: Iterable[str], columns: Columns, version: int = 2) -> Sums:
+    """The checksum of every cell: one row per sample, one column per field."""
+    sums = []
+    for name in fields:
+        column = columns[name]
+        data, starts, sizes = column_runs(column)
+        found = _native.crc32c_runs(data, starts, np.maximum(sizes, 0))
+        if version > 1:
+            if isinstance(column, Ragged) and column.shape is not None:
+                shapes = np.ascontiguousarray(column.shape, dtype="<i4")
+                for row in np.flatnonzero(column.raw).tolist():
+                    found[row] = _native.crc32c(shapes[row].tobytes(), int(found[row]))
+            found[sizes < 0] = MISSING
+        sums.append(found)
+    return np.ascontiguousarray(np.stack(sums, axis=1)) if sums else np.empty((columns.rows, 0), np.uint32)
+
+
+def header(fields: Sequence[str], schema: Schema | None = None) -> bytes:
+    """What the file begins with."""
+    said = {"fields": list(fields)} | ({} if schema is None else {"schema": schema.to_json()})
+    text = json.dumps(said).encode()
+    return MAGIC + len(text).to_bytes(4, "little") + text
+
+
+def finish(file: Growing, samples: int) -> None:
+    """Write the end of the file: how many samples there are, and the checksum of all that stands before."""
+    file.write(samples.to_bytes(8, "little"))
+    crc = 0
+    for at in range(0, file.size, PIECE):
+        crc = _native.crc32c(file.read_at(min(PIECE, file.size - at), at), crc)
+    file.write(int(crc).to_bytes(4, "little"))
+
+
+def load(path: str) -> Checksums | None:
+    """The checksums beside a dataset; None where there is no side-car."""
+    name = path.rstrip("/") + SUFFIX
+    if is_remote(path) or not os.path.exists(name):
+        return None
+    source = open_source(name)
+    try:
+        return _parse(source.view(0, source.size).data)
+    except (*NOTE_ERRORS, SchemaError) as error:
+        raise DamagedError(f"the checksums cannot be read: {error}", path=name) from None
+
+
+def _parse(data: memoryview) -> Checksums:
+    if data[:8] not in (MAGIC, MAGIC_1):
+        raise ValueError("it is no side-car of checksums")
+    version, end = (2, len(data) - END) if data[:8] == MAGIC else (1, len(data))
+    start = 12 + int.from_bytes(data[8:12], "little")
+    if version > 1 and (start > end or _native.crc32c(data[:-4]) != int.from_bytes(data[-4:], "little")):
+        raise ValueError("it is cut short, or changed since it was written")
+    said = parse_object(data[12:start])
+    fields = [str(one) for one in said["fields"]]
+    schema = Schema.from_json(said["schema"]) if "schema" in said else None
+    sums = np.frombuffer(data[:end], dtype="<u4", offset=start).reshape(-1, max(1, len(fields)))
+    if version > 1 and int.from_bytes(data[end:-4], "little") != len(sums):
+        raise ValueError(f"it has {len(sums)} rows, and not as many as it says")
+    return Checksums(fields, sums, schema, version)

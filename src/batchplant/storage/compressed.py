@@ -1,0 +1,327 @@
+"""Random access into GZIP, ZLIB and Zstandard files.
+
+A GZIP file is read from seek points, which indexed_gzip finds: each remembers 32 KiB of what was unpacked
+before it, so that unpacking can begin there. There is one every MiB; a read costs half of that on average.
+The points can be kept (:meth:`GzipSource.points`), and a reader that has them opens at once.
+
+For ZLIB and Zstandard files there is no library that could do this. They are unpacked once when they are
+opened: into memory, or, from 64 MiB on, into a temporary file without a name.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .. import _native, limits
+from ..columns import I64, U8, Ragged, as_bytes
+from ..errors import BatchplantError, DamagedError, MissingLibraryError, OptionError
+from . import Source, open_source, plan_ranges
+from .cache import ChunkCache
+
+# How zlib is told what it is to expect.
+WBITS = {"gzip": 31, "zlib": 15}
+# What `verify` calls what :func:`check_gzip` does.
+CHECKED = "CRC of gzip"
+PIECE = 1 << 20
+# A file of very many tiny members is copied that often, so little is handed over at a time.
+FEED = 16 << 10
+SPACING = 1 << 20
+# Runs that lie closer are unpacked in one go.
+GAP, MOST = 128 << 10, 8 << 20
+IN_MEMORY = 64 << 20
+
+
+def kind_of(head: bytes) -> str | None:
+    """What a file that begins like this is packed with: gzip, zlib, or None."""
+    if head[:3] == b"\x1f\x8b\x08":
+        return "gzip"
+    # Deflate with a window of at most 32 KiB, and a check of the two bytes; no preset dictionary.
+    zlib_head = len(head) > 1 and head[0] & 15 == 8 and head[0] >> 4 <= 7 and not head[1] & 32
+    return "zlib" if zlib_head and (head[0] << 8 | head[1]) % 31 == 0 else None
+
+
+def is_zstd(head: bytes) -> bool:
+    """Whether a file that begins like this is packed with Zstandard."""
+    return head[:4] == b"\x28\xb5\x2f\xfd"
+
+
+def unzstd(source: Source) -> Iterator[U8]:
+    """Everything that is packed in it, in pieces of at most 1 MiB; damage is a DamagedError."""
+    pyarrow = _pyarrow()
+    try:
+        stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(source.file(), mode="r"), "zstd")
+        while piece := stream.read(PIECE):
+            yield np.frombuffer(piece, dtype=np.uint8)
+    except BatchplantError:
+        raise
+    except (OSError, ValueError) as error:
+        raise DamagedError(f"not sound zstd: {error}", path=source.path) from None
+
+
+def zstd_compress(level: int | None = None) -> Callable[[U8], bytes]:
+    """Packs bytes as a frame of its own."""
+    pyarrow = _pyarrow()
+    if not 1 <= (3 if level is None else level) <= 22:
+        raise OptionError(f"level is 1 to 22 for zstd, not {level}")
+    codec = pyarrow.Codec("zstd", compression_level=level or 3)
+
+    def compress(data: U8) -> bytes:
+        packed: bytes = codec.compress(data.data, asbytes=True)
+        return packed
+
+    return compress
+
+
+def inflate(source: Source, kind: str = "gzip", report: Callable[[int], None] | None = None) -> Iterator[U8]:
+    """Everything that is packed in it, in pieces of at most 1 MiB; damage is a DamagedError.
+
+    ``report`` is told how many of the packed bytes are done. Zeros behind the end are taken for padding.
+    """
+    if kind not in WBITS:
+        raise OptionError(f"the compression is gzip or zlib, not {kind!r}", path=source.path)
+    unpack: Any = None
+    members = 0
+    for at in range(0, source.size, FEED):
+        data: Any = source.view(at, min(FEED, source.size - at)).data
+        end = at + len(data)
+        while len(data):
+            if unpack is None:
+                if members and not any(data):
+                    break
+                unpack = zlib.decompressobj(WBITS[kind])
+            try:
+                out = unpack.decompress(data, PIECE)
+            except zlib.error as error:
+                said = f"not sound {kind}: {error}"
+                raise DamagedError(said, path=source.path, offset=end - len(data)) from None
+            if out:
+                yield np.frombuffer(out, dtype=np.uint8)
+            data = memoryview(unpack.unused_data if unpack.eof else unpack.unconsumed_tail)
+            if unpack.eof:
+                # Another member may follow, in a file that was put together of several.
+                unpack, members = None, members + 1
+        if report is not None:
+            report(end)
+    if unpack is not None or not members:
+        raise DamagedError(f"the {kind} data ends too early", path=source.path, offset=source.size)
+
+
+class GzipSource(Source):
+    """What is packed in a GZIP file, as if it were a file of its own; ``size`` is that of the unpacked bytes.
+
+    ``points``: what :meth:`points` gave for the very same file.
+    """
+
+    def __init__(self, packed: Source, size: int, points: U8 | None = None) -> None:
+        super().__init__(packed.path, size)
+        self.packed = packed
+        self._lock = threading.Lock()
+        # Its own exceptions are kinds of these. Reads have their size; a buffer would unpack beyond it.
+        self._errors = (OSError, ValueError)
+        self._file = _indexed_gzip().IndexedGzipFile(
+            fileobj=packed.file(), spacing=SPACING, buffer_size=1, readbuf_size=FEED
+        )
+        if points is not None:
+            try:
+                self._file.import_index(fileobj=io.BytesIO(points.tobytes()))
+            except self._errors as error:
+                raise DamagedError(f"the seek points are damaged: {error}", path=self.path) from None
+
+    def points(self) -> U8:
+        """The seek points, for whoever opens the file next; takes a pass over it."""
+        out = io.BytesIO()
+        with self._lock:
+            try:
+                self._file.build_full_index()
+                self._file.export_index(fileobj=out)
+            except self._errors as error:
+                raise self._unsound(error) from None
+        return np.frombuffer(out.getvalue(), dtype=np.uint8)
+
+    def _unsound(self, error: Exception) -> BatchplantError:
+        """What was wrong: the server that did not give the bytes, or the bytes."""
+        return self.packed.failure() or DamagedError(f"not sound gzip: {error}", path=self.path)
+
+    def _view(self, start: int, size: int) -> U8:
+        if size == 0:
+            return np.empty(0, dtype=np.uint8)
+        with self._lock:
+            try:
+                data = self._file.pread(size, start)
+            except self._errors as error:
+                raise self._unsound(error) from None
+        if len(data) != size:
+            raise DamagedError(f"{len(data)} of {size} bytes are packed here", path=self.path, offset=start)
+        return np.frombuffer(data, dtype=np.uint8)
+
+    def gather(self, starts: I64, sizes: I64) -> Ragged:
+        self.check(starts, sizes)
+        return super().gather(starts, sizes)
+
+    def check(self, starts: I64, sizes: I64) -> None:
+        """DamagedError where a run is longer than so few packed bytes may make it."""
+        most = int(sizes.max(initial=0))
+        if most > limits.allowed(self.packed.size):
+            offset = int(starts[int(np.argmax(sizes))])
+            raise DamagedError(limits.too_large("it", most, self.packed.size), path=self.path, offset=offset)
+
+    def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
+        some = np.flatnonzero(sizes)
+        ranges, where = plan_ranges(starts[some], sizes[some], gap=GAP, most=MOST)
+        for number, (first, end) in enumerate(ranges):
+            rows = some[where == number]
+            data = self._view(first, end - first)
+            _native.copy_runs(data, starts[rows] - first, sizes[rows], out, out_starts[rows])
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+            self.packed.close()
+        super().close()
+
+
+class CachedSource(Source):
+    """The same with pieces that are kept for a while, because getting them costs more than keeping them."""
+
+    def __init__(self, source: GzipSource) -> None:
+        super().__init__(source.path, source.size)
+        self._source = source
+        self._pieces = ChunkCache()
+
+    def gather(self, starts: I64, sizes: I64) -> Ragged:
+        self._source.check(starts, sizes)
+        return super().gather(starts, sizes)
+
+    def _piece(self, number: int) -> U8:
+        start = number * PIECE
+        return self._pieces.get(
+            number,
+            lambda: self._source.view(start, min(PIECE, self.size - start)),
+            lambda piece: piece.nbytes,
+        )
+
+    def _view(self, start: int, size: int) -> U8:
+        first, last = start // PIECE, max(start, start + size - 1) // PIECE
+        if first * PIECE >= self.size:
+            return np.empty(0, dtype=np.uint8)
+        pieces = [self._piece(number) for number in range(first, last + 1)]
+        whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return whole[start - first * PIECE :][:size]
+
+    def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
+        some = np.flatnonzero(sizes)
+        ranges, where = plan_ranges(starts[some], sizes[some], gap=0, most=MOST)
+        for number, (first, end) in enumerate(ranges):
+            rows = some[where == number]
+            data = self._view(first, end - first)
+            _native.copy_runs(data, starts[rows] - first, sizes[rows], out, out_starts[rows])
+
+    def close(self) -> None:
+        self._source.close()
+        self._pieces.clear()
+        super().close()
+
+
+def check_gzip(path: str) -> None:
+    """A pass over a GZIP file that compares its checksums, which reading parts of it does not."""
+    source = open_source(path)
+    try:
+        for _ in inflate(source):
+            pass
+    finally:
+        source.close()
+
+
+class UnpackedSource(Source):
+    """What was packed, unpacked."""
+
+    def __init__(self, path: str, data: U8) -> None:
+        super().__init__(path, len(data))
+        self._data = data
+
+    def _view(self, start: int, size: int) -> U8:
+        return self._data[start : start + size]
+
+    def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
+        _native.copy_runs(self._data, starts, sizes, out, out_starts)
+
+    def close(self) -> None:
+        self._data = np.empty(0, dtype=np.uint8)
+        super().close()
+
+
+def limited(pieces: Iterator[U8], path: str, stored: int) -> Iterator[U8]:
+    """The pieces, up to as many bytes as a file of ``stored`` bytes may unpack to; then a DamagedError."""
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > limits.allowed(stored):
+            raise DamagedError(limits.too_large("the file", None, stored), path=path)
+        yield piece
+
+
+def unpack(packed: Source, kind: str) -> UnpackedSource:
+    """All of it, in memory or in a temporary file."""
+    pieces = unzstd(packed) if kind == "zstd" else inflate(packed, kind)
+    return kept(packed.path, pieces, packed.size)
+
+
+def kept(path: str, pieces: Iterator[U8], stored: int) -> UnpackedSource:
+    """All of these pieces of a file of ``stored`` bytes, in memory or in a temporary file."""
+    pieces = limited(pieces, path, stored)
+    memory: list[U8] = []
+    size = 0
+    for piece in pieces:
+        memory.append(piece)
+        size += len(piece)
+        if size >= IN_MEMORY:
+            break
+    else:
+        return UnpackedSource(path, np.concatenate(memory) if memory else np.empty(0, np.uint8))
+    # It has no name, and is gone with the last view of it, however this process ends.
+    with tempfile.TemporaryFile(prefix="batchplant-") as file:
+        while memory:
+            file.write(memory.pop(0).data)
+        for piece in pieces:
+            file.write(piece.data)
+        file.flush()
+        return UnpackedSource(path, as_bytes(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+
+
+def open_gzip(
+    path: str | Source, kind: str = "gzip", *, size: int | None = None, points: U8 | None = None
+) -> Source:
+    """Random access into what is packed in a file. A pass over the file checks it, and finds its size.
+
+    With the ``size`` (and the ``points``) that an earlier reader found, GZIP files are opened without one.
+    """
+    packed = path if isinstance(path, Source) else open_source(path)
+    if kind != "gzip":
+        return unpack(packed, kind)
+    if size is None:
+        size = sum(len(piece) for piece in inflate(packed, kind))
+    return GzipSource(packed, size, points)
+
+
+def _indexed_gzip() -> Any:
+    try:
+        import indexed_gzip
+    except ImportError:
+        raise MissingLibraryError('gzip files need indexed_gzip: pip install "batchplant[gzip]"') from None
+    return indexed_gzip
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise MissingLibraryError('zst files need pyarrow: pip install "batchplant[arrow]"') from None
+    return pyarrow
