@@ -1,7 +1,7 @@
 """Crop, resize, flip, normalise and lay out a batch of pictures of differing sizes, on any torch device.
 
 For each side of each picture a table says which source pixels a result pixel needs, and how much of each. The
-rules are those of the engine (native/pictures/resample.cpp): results differ from its by rounding alone. One Triton
+rules are those of the engine (native/pictures/resample.cpp); results differ by rounding alone. One Triton
 kernel then makes the whole batch; where there is no Triton, torch does it picture by picture.
 """
 
