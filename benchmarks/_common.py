@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine's name, timing in turns, FFCV's Python, results and figures."""
+"""What the benchmarks share: the machine's name, timing in turns, FFCV's Python, results."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from _figures import draw
 
 import batchplant
 from batchplant import _native
@@ -150,49 +151,9 @@ def others(results: dict[str, Any]) -> Iterator[None]:
 
 
 def save(out: Path, name: str, results: dict[str, Any]) -> None:
+    """OUT/NAME.json, and the figure drawn from it."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.json"
     path.write_text(json.dumps({"machine": machine(), **results}, indent=2) + "\n")
     print(f"wrote {path}")
-
-
-def bars(out: Path, name: str, title: str, unit: str, groups: dict[str, dict[str, float]]) -> None:
-    """One bar chart per group, side by side."""
-    if importlib.util.find_spec("matplotlib") is None:
-        print("matplotlib is not installed: no figure")
-        return
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    # Wide enough for the labels of many bars.
-    widths = [max(4.2, 0.95 * len(values)) for values in groups.values()]
-    figure, axes = plt.subplots(
-        1, len(groups), figsize=(sum(widths), 3.2), squeeze=False, width_ratios=widths
-    )
-    for axis, (group, values) in zip(axes[0], groups.items(), strict=True):
-        colours = ["#2a6f97" if "batchplant" in label else "#b0b7bf" for label in values]
-        # As long as the room under a bar allows.
-        wrapped = [
-            textwrap.fill(label, max(9, 48 // len(values)), break_long_words=False) for label in values
-        ]
-        drawn = axis.bar(wrapped, list(values.values()), color=colours, width=0.6)
-        axis.tick_params(axis="x", labelsize=8)
-        axis.bar_label(
-            drawn, fmt=lambda value: f"{value:,.3g}" if value < 100 else f"{value:,.0f}", padding=2
-        )
-        axis.set_title(group, fontsize=10)
-        axis.set_ylabel(unit, fontsize=9)
-        axis.margins(y=0.15)
-        axis.spines[["top", "right"]].set_visible(False)
-    where = machine()
-    figure.suptitle(title, fontsize=11)
-    figure.text(
-        0.5, 0.01, f"{where['cpu']}, {where['cores']} cores; median", ha="center", fontsize=8, color="#555"
-    )
-    figure.tight_layout(rect=(0, 0.04, 1, 1))
-    out.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out / f"{name}.svg")
-    figure.savefig(out / f"{name}.png", dpi=110)
-    print(f"wrote {out / name}.svg")
+    draw(out, name)

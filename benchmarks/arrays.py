@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import all_of, bars, interleaved, others, part_arguments, save, timed, workplace
+from _common import all_of, interleaved, others, part_arguments, save, timed, workplace
 
 import batchplant
 from batchplant import _native
@@ -144,17 +144,6 @@ def main() -> None:
         for name in args.parts:
             results[name] = PARTS[name](folder, args)
     save(args.out, "arrays", results)
-    groups = {}
-    if "copies" in results:
-        found = results["copies"]["rows/s"]
-        groups["random rows of 12 KB, thousand/s"] = {
-            name: one["median"] / 1e3 for name, one in found.items()
-        }
-    for format, one in results.get("chunks", {}).items():
-        groups[f"{format} chunks, shuffled, thousand rows/s"] = {
-            name: speed["median"] / 1e3 for name, speed in one["rows/s"].items()
-        }
-    bars(args.out, "arrays", "Arrays", "", groups)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from _common import bars, interleaved, others, part_arguments, photos, save, timed
+from _common import interleaved, others, part_arguments, photos, save, timed
 
 from batchplant import _native
 from batchplant.codecs.media import image
@@ -302,22 +302,6 @@ def main() -> None:
         for name in args.parts:
             results[name] = PARTS[name](args)
     save(args.out, "codecs", results)
-    groups = {
-        f"{title} {SIDE} px, images/s": median(one["images/s"])
-        for title, one in results.get("pictures", {}).get("cases", {}).items()
-    }
-    for part, title, unit in (
-        ("sound", f"1 s of {SECONDS} s FLAC, windows/s", "windows/s"),
-        ("video", f"{FRAMES} frames of {SECONDS} s H.264, clips/s", "clips/s"),
-    ):
-        if results.get(part):
-            groups[title] = median(results[part][unit])
-    if groups:
-        bars(args.out, "codecs", "Media", "", groups)
-
-
-def median(speeds: dict[str, dict[str, float]]) -> dict[str, float]:
-    return {name: one["median"] for name, one in speeds.items()}
 
 
 if __name__ == "__main__":

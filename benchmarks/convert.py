@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from _common import arguments, bars, ffcv_python, interleaved, others, photos, rates, save, timed, workplace
+from _common import arguments, ffcv_python, interleaved, others, photos, rates, save, timed, workplace
 
 import batchplant
 
@@ -96,12 +96,6 @@ def main() -> None:
                 )
             results["re-encode"][f"{size} px"] = rates(interleaved(tasks, args.rounds), count, "FFCV")
     save(args.out, "convert", results)
-    groups = {
-        f"{what}, {size}": {name: one["median"] for name, one in found["images/s"].items()}
-        for what in ("pass-through", "re-encode")
-        for size, found in results[what].items()
-    }
-    bars(args.out, "convert", "Folder of JPEGs to .beton", "images/s", groups)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import arguments, bars, interleaved, others, photos, save, workplace
+from _common import arguments, interleaved, others, photos, save, workplace
 
 import batchplant
 from batchplant import _native
@@ -321,10 +321,6 @@ def main() -> None:
         if "step" in args.parts:
             results["step"] = step(folder / "jpeg256.beton", args)
     save(args.out, "gpu", results)
-    shown = {name: results[name]["images/s"] for name in ("jpeg256", "jpeg500", "raw256") if name in results}
-    medians = {name: {side: one["median"] for side, one in found.items()} for name, found in shown.items()}
-    if medians:
-        bars(args.out, "gpu", f"To {device.name}: normalised float16 224 × 224", "images/s", medians)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _common import HERE, arguments, bars, ffcv_python, interleaved, others, photos, rates, save, workplace
+from _common import HERE, arguments, ffcv_python, interleaved, others, photos, rates, save, workplace
 
 import batchplant
 
@@ -253,15 +253,6 @@ def main() -> None:
         run = scale if args.threads_scaling else compare
         results["cases"] = run(folder, scratch, args, cores)
     save(args.out, name, results)
-    if args.threads_scaling:
-        groups = {"batchplant, JPEG 256 px, by threads": median(results["cases"])}
-    else:
-        groups = {case["title"]: median(case) for case in results["cases"].values()}
-    bars(args.out, name, f"Loading batches of {BATCH} from .beton", "images/s", groups)
-
-
-def median(case: dict[str, Any]) -> dict[str, float]:
-    return {name.replace(" + ", "\n"): one["median"] for name, one in case["images/s"].items()}
 
 
 if __name__ == "__main__":

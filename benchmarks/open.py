@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import arguments, bars, ffcv_python, others, save, workplace
+from _common import arguments, ffcv_python, others, save, workplace
 
 from batchplant.formats.beton.layout import ALLOCATION, DESCRIPTOR, HEADER, INT, RGB, table_dtype
 
@@ -95,13 +95,6 @@ def main() -> None:
             f"process {median['resident'] / 1e6:6.1f} MB, 256 labels {median['read'] * 1e3:.2f} ms"
         )
     save(args.out, "open", results)
-    bars(
-        args.out, "open", f"Opening a .beton of {args.samples:,} samples", "",
-        {
-            "ms": {name: results[name]["open"]["median"] * 1e3 for name in sides},
-            "MB of memory": {name: results[name]["grown"]["median"] / 1e6 for name in sides},
-        },
-    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import all_of, bars, interleaved, others, part_arguments, photos, save, timed, workplace
+from _common import all_of, interleaved, others, part_arguments, photos, save, timed, workplace
 from _record_peers import PEERS, TF_EXAMPLES
 
 import batchplant
@@ -262,18 +262,6 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], Found]] = {
 }
 
 
-def figure(args: argparse.Namespace, results: Found) -> None:
-    groups = {}
-    if "loading" in results:
-        found = results["loading"]["images/s"]
-        groups["JPEG 256 px, images/s"] = {name: one["median"] for name, one in found.items()}
-    for title, one in results.get("reading", {}).items():
-        chosen = {name: speed["median"] / 1e3 for name, speed in one["records/s"].items()}
-        groups[f"random reads of {title}, thousand records/s"] = chosen
-    if groups:
-        bars(args.out, "records", "Record formats in place", "", groups)
-
-
 def main() -> None:
     args = part_arguments(__doc__ or "", PARTS)
     results: Found = {"rounds": args.rounds, "batch": BATCH}
@@ -283,7 +271,6 @@ def main() -> None:
             results[name] = PARTS[name](folder, args)
     print(f"took {time.perf_counter() - began:.0f} s")
     save(args.out, "records", results)
-    figure(args, results)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
-from _common import bars, interleaved, others, part_arguments, save, timed, workplace
+from _common import interleaved, others, part_arguments, save, timed, workplace
 
 import batchplant
 from batchplant.loading.loader import Loader
@@ -189,11 +189,6 @@ def main() -> None:
         for name in args.parts:
             results[name] = PARTS[name](folder, args)
     save(args.out, "tables", results)
-    cases = [case for name in args.parts for case in results[name].values()]
-    groups = {
-        case["title"]: {name: one["median"] / 1e3 for name, one in case["rows/s"].items()} for case in cases
-    }
-    bars(args.out, "tables", "Tables", "thousand rows/s", groups)
 
 
 if __name__ == "__main__":
