@@ -282,8 +282,9 @@ def draw(found: dict[str, Any]) -> Any:
             else {"marker": "o", "markersize": 6}
         )
         axes.plot(x, y, color=colour, linewidth=1, label=family, zorder=3 if own else 2, **look)
-        for number, text in enumerate(labels):
-            above = 26 if own else 9 if number % 2 else -15
+        # The legend names it; a label would lie upon those of its neighbours.
+        for number, text in enumerate(() if own else labels):
+            above = 9 if number % 2 else -15
             axes.annotate(
                 text, (x[number], y[number]), xytext=(0, above), textcoords="offset points", ha="center",
                 fontsize=8, color=colour,
