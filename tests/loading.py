@@ -18,9 +18,7 @@ from batchplant.codecs.cells import encode_samples
 from batchplant.codecs.media import image
 from batchplant.columns import I64
 from batchplant.loading.loader import Loader
-
-# Longer than any machine needs; what waits as long has hung.
-PATIENCE = 60.0
+from processes import PATIENCE
 
 
 def pixels(sample: int, height: int = 12, width: int = 16, channels: int = 3) -> Any:

@@ -6,11 +6,9 @@ import contextlib
 import copy
 import io
 import multiprocessing
-import os
 import pickle
 import random
 import struct
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
+import processes
 from batchplant import ops, registry
 from batchplant.codecs.media import audio, mp3, sndfile, wav
 from batchplant.codecs.media.audio import Header, Sound
@@ -392,7 +391,7 @@ def test_no_library_until_asked() -> None:
         "    else:\n"
         "        raise AssertionError\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    processes.run([sys.executable, "-c", code], check=True)
 
 
 # -- damaged and hostile -------------------------------------------------------------------------------------
@@ -543,10 +542,7 @@ def test_fork_while_others_open(sounds: dict[str, bytes]) -> None:
         thread.start()
     try:
         for _ in range(10):
-            child = os.fork()
-            if child == 0:
-                os._exit(0 if Sound(sounds["ogg"]).read(0, 100).shape == (100, 2) else 1)
-            assert os.waitpid(child, 0)[1] == 0
+            assert processes.in_fork(lambda: Sound(sounds["ogg"]).read(0, 100).shape == (100, 2))
     finally:
         stop.set()
         for thread in threads:
@@ -834,9 +830,8 @@ def test_the_op_in_another_process(dataset: bp.Reader, method: str) -> None:
     context = multiprocessing.get_context(method)
     queue = context.Queue()
     child = context.Process(target=in_child, args=(dataset, op, queue))
-    child.start()
-    assert queue.get(timeout=60) == want
-    child.join()
+    with processes.started(child):
+        assert queue.get(timeout=processes.PATIENCE) == want
     again = pickle.loads(pickle.dumps(op))
     assert np.concatenate(loaded(dataset, again, seed=3)).tobytes() == want
 

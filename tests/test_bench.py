@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import batchplant
+import processes
 from batchplant.cli import bench, build_parser, main
 from batchplant.cli.bench import loader as loader_bench
 from batchplant.schema import Bytes
@@ -247,14 +248,11 @@ def test_ctrl_c_stops_it(dataset: Path) -> None:
     command = [sys.executable, "-m", "batchplant", "bench", "loader", str(dataset), "--epochs", "1000000"]
     # So that NumPy has no threads: then there are others only once batches are made.
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with processes.start(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         while len(os.listdir(f"/proc/{process.pid}/task")) < 3:
             assert process.poll() is None
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGINT)
-        try:
-            _, said = process.communicate(timeout=60)
-        finally:
-            process.kill()
+        _, said = process.communicate(timeout=processes.PATIENCE)
     assert process.returncode == 130
     assert said.startswith("batchplant: stopped\n")

@@ -7,7 +7,6 @@ import io
 import json
 import math
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant import _native
 from batchplant.cli import build_parser, main
 from batchplant.cli.bench import _coding, codecs
@@ -355,7 +355,7 @@ def test_ctrl_c_stops_it(folder: Path) -> None:
         "sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", code, "bench", "codecs", str(folder), *QUICK]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = processes.run(command, capture_output=True, text=True)
     assert done.returncode == 130
     assert done.stderr.startswith("batchplant: stopped\n")
     assert done.stdout == ""

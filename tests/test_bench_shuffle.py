@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
+import processes
 from batchplant import order as orders
 from batchplant.cli import build_parser, main
 from batchplant.cli.bench import shuffle
@@ -345,7 +345,7 @@ def test_ctrl_c_stops_it(sorted_by_label: Path) -> None:
         "sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", code, "bench", "shuffle", str(sorted_by_label)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = processes.run(command, capture_output=True, text=True)
     assert done.returncode == 130
     assert done.stderr.startswith("batchplant: stopped\n")
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import processes
 
 MANY, FEW = 1_000_000, 100_000
 ROW_BYTES = 216
@@ -90,7 +91,7 @@ def peaks(rows: int, folder: Path) -> dict[str, int]:
     # The limit counts what is reserved too, so nobody may reserve more than is used.
     plain = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
     environment = {**os.environ, **plain, "BATCHPLANT_CHUNK_CACHE": str(CACHE)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = processes.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, int] = json.loads(done.stdout)
     return found

@@ -1,6 +1,5 @@
 """ChunkCache: what it keeps, what it throws out, and many threads at once."""
 
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +8,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.storage.cache import MOST_BYTES, ChunkCache
+from processes import PATIENCE, in_fork
 
 
 def test_a_value_is_made_once():
@@ -72,15 +72,15 @@ def test_other_keys_need_not_wait():
 
     def slow():
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE)
         return b"slow"
 
     with ThreadPoolExecutor(1) as pool:
         waited = pool.submit(cache.get, "slow", slow, len)
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE)
         assert cache.get("quick", lambda: b"quick", len) == b"quick"
         go_on.set()
-        assert waited.result(10) == b"slow"
+        assert waited.result(PATIENCE) == b"slow"
 
 
 def test_damage_is_remembered_and_nothing_else_is():
@@ -112,12 +112,12 @@ def test_an_exception_goes_to_all_who_wait():
 
     def fail():
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE)
         raise bp.DamagedError("bad chunk")
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(cache.get, "key", fail, len)
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE)
         second = pool.submit(cache.get, "key", lambda: pytest.fail("made twice"), len)
         while not second.running():
             time.sleep(0.001)
@@ -125,7 +125,7 @@ def test_an_exception_goes_to_all_who_wait():
         go_on.set()
         for one in (first, second):
             with pytest.raises(bp.DamagedError, match="bad chunk"):
-                one.result(10)
+                one.result(PATIENCE)
 
 
 def test_what_is_made_while_the_cache_is_cleared_is_not_kept():
@@ -144,10 +144,7 @@ def test_a_forked_process_begins_anew_even_while_the_lock_is_held():
     cache = ChunkCache(1000)
     cache.get("key", lambda: b"parent", len)
     with cache._lock:
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if cache.get("key", lambda: b"child", len) == b"child" else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert in_fork(lambda: cache.get("key", lambda: b"child", len) == b"child")
     assert cache.get("key", lambda: b"again", len) == b"parent"
 
 

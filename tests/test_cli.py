@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pty
 import re
 import shutil
 import signal
@@ -18,6 +17,7 @@ import pytest
 from rich.console import Console
 
 import batchplant
+import processes
 from batchplant.cli import build_parser, main
 from batchplant.cli.draw import colour_of, picture
 from batchplant.cli.terminal import parse_options
@@ -132,26 +132,10 @@ def test_head(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_head_draws_pictures_in_a_terminal(dataset: Path) -> None:
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "batchplant", "head", str(dataset), "-n", "1"]
-    environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "60"}
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        seen = b""
-        while part := _read(ours):
-            seen += part
-        assert process.wait() == 0
-    os.close(ours)
-    lines = [line for line in seen.decode().splitlines() if "▀" in line]
+    shown = in_terminal(["head", str(dataset), "-n", "1"], 60)
+    lines = [line for line in shown.splitlines() if "▀" in line]
     assert len(lines) == 10
     assert lines[0].count("▀") == 32
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 65536)
-    except OSError:  # the other end is closed
-        return b""
 
 
 def test_convert_with_options(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -297,19 +281,16 @@ def test_a_stopped_conversion_leaves_no_target_and_resumes(number: int, tmp_path
     np.savez(source, x=np.arange(1000), y=np.arange(2000).reshape(1000, 2))
     target = tmp_path / "target.beton"
     command = [sys.executable, "-c", SLOW, "convert", str(source), str(target), "--quiet"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        try:
-            assert process.stdout.readline() == "ready\n"
-            process.send_signal(number)
-            _, said = process.communicate(timeout=60)
-        finally:
-            process.kill()
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        _, said = process.communicate(timeout=processes.PATIENCE)
     assert process.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     if number != signal.SIGKILL:
         assert "--resume" in said
     assert not target.exists()
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-m", "batchplant", "convert", str(source), str(target), "--resume", "--json"],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
@@ -322,7 +303,7 @@ def test_a_stopped_conversion_leaves_no_target_and_resumes(number: int, tmp_path
 
 def test_output_that_nobody_reads_is_no_error(dataset: Path) -> None:
     script = f"{sys.executable} -m batchplant head {dataset} -n 12 --json | head -n 1"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True)
+    done = processes.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True)
     assert done.stdout == "[\n"
     assert "Traceback" not in done.stderr
 
@@ -340,7 +321,7 @@ def run(args):
     held = Held()
     del held
     print("went on", flush=True)
-    time.sleep(60)
+    time.sleep(600)
     return 0
 
 cli.formats.run = run
@@ -350,7 +331,7 @@ sys.exit(cli.main(["formats"]))
 
 def test_ctrl_c_is_not_lost_while_an_object_goes():
     """Python ignores exceptions in __del__, Ctrl-C too: it is raised again."""
-    done = subprocess.run([sys.executable, "-c", IGNORED], capture_output=True, text=True, timeout=100)
+    done = processes.run([sys.executable, "-c", IGNORED], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "went on\n", "batchplant: stopped\n")
 
 
@@ -360,8 +341,8 @@ def test_ctrl_c_is_not_lost_while_an_object_goes():
 def in_shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A script of bash in which `bp` is the command."""
     whole = f'bp() {{ {sys.executable} -m batchplant "$@"; }}; {script}'
-    return subprocess.run(
-        ["bash", "-o", "pipefail", "-c", whole], capture_output=True, text=True, timeout=100,
+    return processes.run(
+        ["bash", "-o", "pipefail", "-c", whole], capture_output=True, text=True,
         env={**os.environ, **environment},
     )  # fmt: skip
 
@@ -551,17 +532,7 @@ def test_new_users_mistakes(tmp_path: Path, table: Path, capsys: pytest.CaptureF
 
 
 def in_terminal(argv: list[str], columns: int, **environment: str) -> str:
-    ours, theirs = pty.openpty()
-    settings = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(columns), **environment}
-    command = [sys.executable, "-m", "batchplant", *argv]
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env={**os.environ, **settings}) as process:
-        os.close(theirs)
-        seen = b""
-        while part := _read(ours):
-            seen += part
-        assert process.wait() == 0
-    os.close(ours)
-    return seen.decode().replace("\r\n", "\n")
+    return processes.run_in_terminal([sys.executable, "-m", "batchplant", *argv], columns, **environment)
 
 
 def test_head_shows_tables(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -703,7 +674,7 @@ def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     (tmp_path / "script").write_text(capsys.readouterr().out)
     ask = 'ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _batchplant; echo "${COMPREPLY[*]}"; }'
     lines = [f"source {tmp_path}/script", ask, *(f"ask {words}" for words, _ in COMPLETED)]
-    done = subprocess.run(["bash", "-eu", "-c", "\n".join(lines)], capture_output=True, text=True)
+    done = processes.run(["bash", "-eu", "-c", "\n".join(lines)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     answers = [" ".join(sorted(line.split())) for line in done.stdout.splitlines()]
     assert answers == [meant for _, meant in COMPLETED]
@@ -717,7 +688,7 @@ def test_other_shells_take_the_script(shell: str, capsys: pytest.CaptureFixture[
         assert word in script
     if shutil.which(shell) is not None:
         (tmp_path / "script").write_text(script)
-        subprocess.run([shell, "-n", str(tmp_path / "script")], check=True)
+        processes.run([shell, "-n", str(tmp_path / "script")], check=True)
 
 
 def test_resume_is_named_only_where_there_is_a_state(

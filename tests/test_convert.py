@@ -3,13 +3,13 @@
 import importlib
 import os
 import signal
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant.testing.cases import cells, jpeg, pixels, png
 
 convert_module = importlib.import_module("batchplant.convert")
@@ -268,7 +268,7 @@ bp.convert(sys.argv[1], sys.argv[2], progress=progress)
 @pytest.mark.parametrize("target", ["a.beton", "a.npz", "folder"])
 def test_a_killed_conversion_resumes(source, target, tmp_path):
     out = tmp_path / "out" / target
-    done = subprocess.run([sys.executable, "-c", KILLED, str(source), str(out)], capture_output=True)
+    done = processes.run([sys.executable, "-c", KILLED, str(source), str(out)], capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     assert os.listdir(out.parent) == [f".{target}.partial"]
     result = bp.convert(source, out, resume=True)

@@ -3,7 +3,6 @@
 import functools
 import io
 import os
-import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant import ops
 from batchplant.codecs.media.image_rules import ImageOptions
 from batchplant.errors import DecodeError, OptionError
@@ -654,7 +654,7 @@ for filter in ("area", "bilinear", "bicubic"):
 def test_the_kernels_do_what_torch_does():
     """Triton can interpret kernels; where it is installed, that is how they are tried without a GPU."""
     pytest.importorskip("triton")
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-W", "ignore", "-c", INTERPRETED],
         env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True,
     )  # fmt: skip

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import processes
 from batchplant.registry import all_formats
 
 HERE = Path(__file__).parent / "faults"
@@ -31,12 +31,12 @@ def shim(tmp_path_factory):
         pytest.skip("there is no C compiler")
     made = tmp_path_factory.mktemp("shim") / "shim.so"
     source = str(HERE / "shim.c")
-    subprocess.run([compiler, "-x", "c", "-shared", "-fPIC", "-O1", "-o", made, source, "-ldl"], check=True)
+    processes.run([compiler, "-x", "c", "-shared", "-fPIC", "-O1", "-o", made, source, "-ldl"], check=True)
     return made
 
 
 def drive(shim: Path, *args: str) -> None:
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, str(HERE / "drive.py"), *args],
         env={**os.environ, "LD_PRELOAD": str(shim)},
         capture_output=True,

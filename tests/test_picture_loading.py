@@ -3,7 +3,6 @@
 import io
 import json
 import struct
-import subprocess
 import sys
 import threading
 import zlib
@@ -13,8 +12,10 @@ import pytest
 from PIL import Image
 
 import batchplant as bp
+import processes
 from batchplant import _native, limits, ops
 from batchplant.codecs.media import image as pictures
+from processes import PATIENCE
 
 WITHOUT = "none" in (_native.features()["png"], _native.features()["webp"])
 
@@ -78,7 +79,7 @@ def test_others_are_decoded_in_as_many_threads_as_there_are_workers(tmp_path, mo
 
     def meet(data, mode=None, **options):
         # Breaks, and fails the test, unless three come here at once.
-        together.wait(30)
+        together.wait(PATIENCE)
         return decode(data, mode, **options)
 
     monkeypatch.setattr(pictures, "decode", meet)
@@ -272,7 +273,7 @@ resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 30),) * 2)
 loader = bp.Loader(sys.argv[1], 8, on_error="skip", workers=1)
 print([batch["image"].shape for batch in loader], len(loader.skipped))
 """
-    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, timeout=100)
+    done = processes.run([sys.executable, "-c", script, path], capture_output=True, text=True)
     assert done.stdout.strip() == "[(7, 40, 48, 3)] 1", done.stderr
 
 

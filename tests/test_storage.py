@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
+import processes
 from batchplant import storage
 from batchplant.storage import Partial, open_source, plan_ranges
 from batchplant.testing.cases import cells, jpeg
@@ -310,19 +311,13 @@ sys.stdin.read()
 
 def test_another_process_that_is_killed(tmp_path):
     target = tmp_path / "a.npz"
-    other = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(target)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
+    command = [sys.executable, "-c", HOLD, str(target)]
+    with processes.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "writing\n"
         with pytest.raises(bp.BusyError):
             bp.create(target, {"n": bp.Int()})
         assert os.listdir(tmp_path) == [".a.npz.partial"]
-        other.send_signal(signal.SIGKILL)
-        assert other.wait() == -signal.SIGKILL
-    finally:
-        other.kill()
-        other.communicate()
+    assert other.returncode == -signal.SIGKILL
     assert os.listdir(tmp_path) == [".a.npz.partial"]
     state = json.loads((tmp_path / ".a.npz.partial" / "state.json").read_text())
     assert state["written"] == 1

@@ -1,12 +1,12 @@
 """The suite for formats serves a plug-in that is installed like any other, and finds what is wrong."""
 
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+import processes
 from batchplant.testing.damage import cut_points, flip_points, memory_bounded
 
 PLUG_IN = '''
@@ -95,7 +95,7 @@ def plug_in(tmp_path_factory):
 def run_suite(folder, *arguments, broken=""):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_jsonlist.py", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(folder), "BROKEN": broken}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return processes.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def test_a_plug_in_passes_in_five_lines(plug_in):

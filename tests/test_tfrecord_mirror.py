@@ -27,6 +27,7 @@ from PIL import Image
 
 import batchplant as bp
 import batchplant.tfrecord as tf
+import processes
 from batchplant import _native
 from batchplant.tfrecord import parsing, wire
 from batchplant.tfrecord.data import threads
@@ -73,7 +74,7 @@ def test_the_same_script_gives_what_tensorflow_gives(tmp_path: Path, monkeypatch
     python = os.environ.get("BATCHPLANT_TF_PYTHON")
     if not python:
         pytest.skip("BATCHPLANT_TF_PYTHON does not name a Python with TensorFlow")
-    done = subprocess.run(
+    done = processes.run(
         [python, SCRIPT, "tensorflow", GOLDEN / "inputs.npz", tmp_path], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -99,7 +100,7 @@ def test_the_same_script_gives_what_tensorflow_gives(tmp_path: Path, monkeypatch
         "    for pair in zip(ours, theirs):\n"
         "        tf.nest.map_structure(tf.debugging.assert_equal, *pair)\n"
     )
-    done = subprocess.run([python, "-c", code, tmp_path], capture_output=True, text=True)
+    done = processes.run([python, "-c", code, tmp_path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -352,7 +353,7 @@ def test_parallel_maps_keep_the_order() -> None:
 
 
 def test_parallel_calls_do_run_at_the_same_time() -> None:
-    meet = threading.Barrier(3, timeout=30)
+    meet = threading.Barrier(3, timeout=processes.PATIENCE)
     made = [int(x) for x in D.range(9).map(lambda x: (meet.wait(), x)[1], num_parallel_calls=3)]
     assert made == list(range(9))
 
@@ -374,9 +375,8 @@ def workers() -> list[str]:
 def settle() -> list[str]:
     """The threads that are left, once those that were told to stop have had time to."""
     gc.collect()
-    for _ in range(500):
-        if not workers():
-            break
+    deadline = time.monotonic() + processes.PATIENCE
+    while workers() and time.monotonic() < deadline:
         time.sleep(0.01)
     return workers()
 
@@ -460,20 +460,13 @@ elif {end!r} == "interrupt":
         pass
 """
     (tmp_path / "x.jpg").write_bytes(picture(0, (400, 300)))
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, tmp_path / "x.jpg"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
+    command = [sys.executable, "-c", code, tmp_path / "x.jpg"]
+    with processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         if end == "interrupt":
             process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    finally:
-        process.kill()
+        _, said = process.communicate(timeout=processes.PATIENCE)
     if end == "interrupt":
         assert "KeyboardInterrupt" in said
         assert process.returncode in (1, -signal.SIGINT, 130)
@@ -497,7 +490,7 @@ if os.fork() == 0:
     os._exit(4)
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60)
+    done = processes.run([sys.executable, "-W", "ignore", "-c", code])
     assert done.returncode == 0
 
 

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant import ops
 from batchplant.errors import OptionError
 from batchplant.loading.loader import Loader
@@ -50,7 +50,6 @@ AUGMENT = [
 nothing_left_behind = pytest.fixture(autouse=True)(leaves_nothing)
 HAS_CUDA = torch.cuda.is_available()
 # Processes that each import a framework, on a machine with other things to do.
-LAUNCH_PATIENCE = 4 * PATIENCE
 # Each device is tried by the same tests.
 DEVICES = [
     "cpu",
@@ -92,11 +91,10 @@ def run(op: ops.Op, batch: Any) -> Any:
 
 
 def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return processes.run(
         [sys.executable, "-c", script, *arguments],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
         check=False,
     )
 
@@ -443,11 +441,10 @@ def test_worker_processes_make_the_batches_in_turn(plain, tmp_path, start, persi
     # What is spawned imports the script.
     script = tmp_path / "workers.py"
     script.write_text(WORKERS)
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-W", "ignore", str(script), plain, start, str(persistent)],
         capture_output=True,
         text=True,
-        timeout=LAUNCH_PATIENCE,
         check=False,
     )
     assert done.stderr == ""
@@ -572,24 +569,12 @@ def launch(tmp_path: Path, script: str, *arguments: str, **environment: str) -> 
     if environment:
         each = [{name: value.format(rank=rank) for name, value in environment.items()} for rank in range(2)]
     command = [sys.executable, "-W", "ignore", str(path), str(out), *arguments]
-    started = [
-        subprocess.Popen(
-            command,
-            env={**usual, **one},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        for one in each
-    ]
-    try:
-        said = [process.communicate(timeout=LAUNCH_PATIENCE)[0] for process in started]
-    finally:
-        for process in started:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(processes.start(command, env={**usual, **one}, **pipes)) for one in each
+        ]
+        said = [process.communicate(timeout=PATIENCE)[0] for process in started]
     assert [process.returncode for process in started] == [0] * len(started), said
     return [json.loads(one.read_text()) for one in sorted(out.iterdir())]
 

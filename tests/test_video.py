@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant import registry
 from batchplant.cli import main
 from batchplant.codecs.media import video
@@ -229,7 +230,7 @@ def test_nothing_is_imported_before_a_fact_is_asked_for() -> None:
         "try: Clip(b'\\0\\0\\0\\x20ftypisom').frames\n"
         "except bp.MissingLibraryError as error: print(error)\n"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = processes.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == 'video needs PyAV: pip install "batchplant[video]"\n'
 
 
@@ -377,11 +378,9 @@ def test_many_threads_read_one_clip() -> None:
 def test_a_clip_is_read_after_a_fork() -> None:
     clip = Clip(source("h264.mp4"))
     clip.read(9, 2)
-    pid = os.fork()
-    if not pid:
-        ok = Clip(bytes(clip)).read(9, 2).sum() > 0 and clip.read(20, 1).shape[0] == 1
-        os._exit(0 if ok else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert processes.in_fork(
+        lambda: bool(Clip(bytes(clip)).read(9, 2).sum() > 0 and clip.read(20, 1).shape[0] == 1)
+    )
 
 
 def test_goldens() -> None:
@@ -531,11 +530,11 @@ def test_no_encoder_makes_threads_real_time(codec: str) -> None:
     if codec not in av.codecs_available:
         pytest.skip(f"this FFmpeg has no {codec}")
     try:
-        subprocess.run(["true"], check=True, preexec_fn=lambda: os.sched_setscheduler(0, os.SCHED_FIFO, MOST))
+        processes.run(["true"], check=True, preexec_fn=lambda: os.sched_setscheduler(0, os.SCHED_FIFO, MOST))
     except (OSError, subprocess.SubprocessError):
         pytest.skip("this user may not make a thread real-time, so no encoder can")
     command = [sys.executable, "-c", REAL_TIME, codec]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = processes.run(command, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["{(0, 0)} {(0, 0)}"] * 2, done.stderr
 
 

@@ -6,7 +6,6 @@ import lzma
 import os
 import shutil
 import struct
-import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from PIL import Image as Pillow
 
 import batchplant as bp
+import processes
 from batchplant.codecs.media import image
 from batchplant.formats.beton import writer as beton_writer
 from batchplant.formats.beton.layout import (
@@ -651,7 +651,7 @@ for path in sys.argv[1:]:
 def ffcv_python():
     """An interpreter that has FFCV."""
     found = os.environ.get("BATCHPLANT_FFCV_PYTHON", sys.executable)
-    if subprocess.run([found, "-c", "import ffcv"], capture_output=True).returncode:
+    if processes.run([found, "-c", "import ffcv"], capture_output=True).returncode:
         pytest.skip("FFCV is not installed; BATCHPLANT_FFCV_PYTHON may name a Python that has it")
     return found
 
@@ -691,7 +691,7 @@ def test_ffcv_reads_what_we_write(ffcv_python, tmp_path):
         ours = write(path, schema, wrote[path], write_mode=mode, page_size=SMALL_PAGE)
         assert len(set(ours.blocks().tolist())) > 1
         assert (ours.page > SMALL_PAGE) == (name == "grown")
-    done = subprocess.run([ffcv_python, "-c", READ_WITH_FFCV, *wrote], capture_output=True, text=True)
+    done = processes.run([ffcv_python, "-c", READ_WITH_FFCV, *wrote], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     for path, expected in wrote.items():
         for os_cache in (True, False):

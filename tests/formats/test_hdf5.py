@@ -5,7 +5,6 @@ import lzma
 import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant.formats.hdf5 import heap, stored
 from batchplant.ops import CenterCrop
 from batchplant.order import orders
@@ -423,10 +423,10 @@ def test_a_forked_process_reads(compression, tmp_path):
                 queue.put(repr(error))
 
         child = context.Process(target=read)
-        child.start()
-        assert queue.get() == values[[599, 3]].tolist()
-        child.join(20)
-        assert child.exitcode == 0
+        with processes.started(child):
+            assert queue.get() == values[[599, 3]].tolist()
+            child.join(processes.PATIENCE)
+            assert child.exitcode == 0
         assert [one.result()["n"][0] for one in busy] == [n % 600 for n in range(200)]
     assert h5py.h5f.get_obj_count(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE) == 0
 
@@ -710,7 +710,7 @@ except OSError as error:
     print("said", error.strerror)
 """
     path = tmp_path / "t.h5"
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-c", script, str(path), layout, str(most)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr

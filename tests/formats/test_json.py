@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 from typing import ClassVar
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
+import processes
 from batchplant.families import textscan
 from batchplant.formats.json import append
 from batchplant.testing import FormatSuite
@@ -287,8 +287,8 @@ for n in range(40):
 
 def test_many_processes_append(tmp_path):
     path = str(tmp_path / "a.jsonl")
-    running = [subprocess.Popen([sys.executable, "-c", APPEND, path, str(who)]) for who in range(4)]
-    assert [one.wait(timeout=120) for one in running] == [0] * 4
+    commands = [[sys.executable, "-c", APPEND, path, str(who)] for who in range(4)]
+    assert [one.returncode for one in processes.run_together(*commands)] == [0] * 4
     with bp.open(path) as reader:
         assert len(reader) == 4 * 40 * 2
         found = reader.read(range(len(reader)))

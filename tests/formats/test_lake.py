@@ -1,5 +1,6 @@
 """What Delta Lake and Iceberg have in common: versions, transactions, fields that come later."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant.cli import main
 from batchplant.convert import convert
 from batchplant.testing.cases import cells, jpeg
@@ -149,12 +151,14 @@ def test_processes_append_at_a_time(path):
     write(path, [])
     command = [sys.executable, "-c", APPEND, path]
     firsts = [20, 40, 60]
-    running = [subprocess.Popen([*command, str(first)], stdin=subprocess.PIPE, text=True) for first in firsts]
-    for one in running:
-        one.stdin.write("go\n")
-        one.stdin.flush()
-    for one in running:
-        one.communicate(timeout=120)
+    with contextlib.ExitStack() as stack:
+        pipes = {"stdin": subprocess.PIPE, "text": True}
+        running = [stack.enter_context(processes.start([*command, str(first)], **pipes)) for first in firsts]
+        for one in running:
+            one.stdin.write("go\n")
+            one.stdin.flush()
+        for one in running:
+            one.communicate(timeout=processes.PATIENCE)
     codes = [one.returncode for one in running]
     assert set(codes) <= {0, 3}
     assert 0 in codes

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
+import processes
 from batchplant import _native, ops
 from batchplant.formats.lmdb import pages
 from batchplant.formats.lmdb import writer as lmdb_writer
@@ -521,11 +522,8 @@ def test_processes_read_the_same(way, tmp_path):
     with bp.open(tmp_path / "a.lmdb") as reader:
         queue = context.Queue()
         workers = [context.Process(target=_read_all, args=(reader, queue)) for _ in range(2)]
-        for worker in workers:
-            worker.start()
-        found = [queue.get(timeout=60) for _ in workers]
-        for worker in workers:
-            worker.join()
+        with processes.started(*workers):
+            found = [queue.get(timeout=processes.PATIENCE) for _ in workers]
         assert found == [cells(reader)["data"]] * 2
 
 

@@ -3,7 +3,6 @@
 import json
 import shutil
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant.formats import n5
 from batchplant.testing import FormatSuite, damage
 from batchplant.testing.cases import all_cases, check_samples, jpeg
@@ -177,8 +177,8 @@ for start in range(part * unit, 500, 2 * unit):
 def test_processes_write_ranges_of_one_dataset(tmp_path):
     path = str(tmp_path / "a.n5")
     n5.allocate(path, {"n": bp.Int(), "ok": bp.Bool()}, 500, chunk_samples=30)
-    workers = [subprocess.Popen([sys.executable, "-c", WRITES_A_PART, path, str(part)]) for part in range(2)]
-    assert [worker.wait(timeout=100) for worker in workers] == [0, 0]
+    commands = [[sys.executable, "-c", WRITES_A_PART, path, str(part)] for part in range(2)]
+    assert [one.returncode for one in processes.run_together(*commands)] == [0] * 2
     with bp.open(path) as reader:
         assert reader.read(range(500))["n"].tolist() == list(range(500))
         assert reader.read(range(500))["ok"].tolist() == [n % 2 == 0 for n in range(500)]

@@ -7,7 +7,6 @@ import os
 import pickle
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
+import processes
 from batchplant.codecs import protobuf
 from batchplant.codecs.protobuf import block, number
 from batchplant.families.tensors import BITS, TENSORS, from_array
@@ -137,7 +137,7 @@ def test_threads_pickles_and_processes(tmp_path):
         assert all(found == expected for found in pool.map(lambda _: cells(reader), range(32)))
         script = "import pickle, sys\nfrom batchplant.testing.cases import cells\n"
         script += "sys.stdout.buffer.write(pickle.dumps(cells(pickle.load(sys.stdin.buffer))))"
-        done = subprocess.run([sys.executable, "-c", script], input=pickle.dumps(reader), capture_output=True)
+        done = processes.run([sys.executable, "-c", script], input=pickle.dumps(reader), capture_output=True)
         assert done.returncode == 0, done.stderr.decode()
         assert pickle.loads(done.stdout) == expected
 
@@ -152,7 +152,7 @@ def test_opening_needs_no_library(tmp_path):
         f"try: bp.verify({str(tmp_path / 'b.onnx')!r})\n"
         "except bp.MissingLibraryError as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = processes.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first == "True"

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import struct
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -17,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
+import processes
 from batchplant.families.tensors import TENSORS
 from batchplant.formats.pytorch.objects import STORAGES
 from batchplant.formats.pytorch.unpickle import Unpickler
@@ -391,4 +391,4 @@ def test_pytorch_is_not_imported():
         "assert not {'torch', 'ml_dtypes', 'safetensors'} & set(sys.modules)"
     )
     for name in ("nested.pt", "script.pt"):
-        subprocess.run([sys.executable, "-c", code, GOLDEN / "pytorch" / name], check=True)
+        processes.run([sys.executable, "-c", code, GOLDEN / "pytorch" / name], check=True)

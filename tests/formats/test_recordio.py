@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import struct
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
+import processes
 from batchplant import _native, ops
 from batchplant.formats.recordio import layout
 from batchplant.testing import FormatSuite
@@ -436,7 +436,7 @@ def test_mxnet_reads_what_we_write(tmp_path):
     with bp.create(tmp_path / "a.rec", {"image": bp.Image(), "label": bp.Int()}) as out:
         for number in range(5):
             out.append({"image": jpeg() + MAGIC * number, "label": number})
-    done = subprocess.run(
+    done = processes.run(
         [MXNET, "-c", READ_BY_MXNET, str(tmp_path / "a.rec")], capture_output=True, text=True, check=True
     )
     expected = [f"{n} {n} {float(n)} {(jpeg() + MAGIC * n).hex()}" for n in range(5)]

@@ -5,7 +5,6 @@ import itertools
 import json
 import pickle
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
+import processes
 from batchplant import _native
 from batchplant.codecs.protobuf import block, number, varint
 from batchplant.formats.savedmodel.bundle import part_key
@@ -186,7 +186,7 @@ def test_threads_pickles_and_processes():
         assert all(found == expected for found in pool.map(lambda _: cells(reader), range(32)))
         script = "import pickle, sys\nfrom batchplant.testing.cases import cells\n"
         script += "sys.stdout.buffer.write(pickle.dumps(cells(pickle.load(sys.stdin.buffer))))"
-        done = subprocess.run([sys.executable, "-c", script], input=pickle.dumps(reader), capture_output=True)
+        done = processes.run([sys.executable, "-c", script], input=pickle.dumps(reader), capture_output=True)
         assert done.returncode == 0, done.stderr.decode()
         assert pickle.loads(done.stdout) == expected
 

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import struct
-import subprocess
 import zlib
 from pathlib import Path
 from typing import ClassVar
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant import _native
 from batchplant.formats.tfrecord import FixedLen, FixedLenSequence, VarLen
 from batchplant.interleave import interleave, interleaved
@@ -588,7 +588,7 @@ print(json.dumps(found))
 def test_tensorflow_reads_what_we_write(kind, tmp_path):
     path = written(tmp_path / "a.tfrecord", compression=kind)
     name = "" if kind == "none" else kind.upper()
-    done = subprocess.run([TENSORFLOW, "-c", _READ, path, name], capture_output=True, text=True)
+    done = processes.run([TENSORFLOW, "-c", _READ, path, name], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     for n, found in enumerate(json.loads(done.stdout.splitlines()[-1])):
         wrote = sample(n)

@@ -9,7 +9,6 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
+import processes
 from batchplant import _native
 from batchplant.formats.webdataset.layout import Note
 from batchplant.testing import FormatSuite
@@ -453,7 +453,7 @@ def test_webdataset_reads_what_we_write(suffix, tmp_path):
 def test_tar_has_nothing_to_say_about_it(tmp_path):
     long = {"__key__": bp.Text(), "t": bp.Text()}
     path = written(tmp_path / "a.tar", 2, long, lambda n: {"__key__": f"{'d' * 150}/{n}", "t": "x" * n})
-    done = subprocess.run(["tar", "-tf", path], capture_output=True, text=True)
+    done = processes.run(["tar", "-tf", path], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == [f"{'d' * 150}/{n}.t.txt" for n in range(2)]
 

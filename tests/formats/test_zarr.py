@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import shutil
 import struct
-import subprocess
 import sys
 import warnings
 import zipfile
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant.formats import zarr as format_zarr
 from batchplant.testing import FormatSuite, damage
 from batchplant.testing.cases import ORDINARY, all_cases, check_samples, jpeg
@@ -439,8 +439,8 @@ def test_processes_write_ranges_of_one_dataset(options, tmp_path):
     format_zarr.allocate(path, schema, 1000, chunk_samples=30, **options)
     with bp.open(path) as reader, pytest.raises(bp.DamagedError, match="missing"):
         reader.read([0])
-    workers = [subprocess.Popen([sys.executable, "-c", WRITES_A_PART, path, str(part)]) for part in range(3)]
-    assert [worker.wait(timeout=100) for worker in workers] == [0, 0, 0]
+    commands = [[sys.executable, "-c", WRITES_A_PART, path, str(part)] for part in range(3)]
+    assert [one.returncode for one in processes.run_together(*commands)] == [0] * 3
     with bp.open(path) as reader:
         assert bp.verify(reader).problems == []
         for n, sample in enumerate(reader):
@@ -478,9 +478,8 @@ def test_a_reader_survives_a_fork(tmp_path):
         context = multiprocessing.get_context("fork")
         queue = context.Queue()
         child = context.Process(target=_read_in_child, args=(reader, expected, queue))
-        child.start()
-        assert queue.get(timeout=60)
-        child.join()
+        with processes.started(child):
+            assert queue.get(timeout=processes.PATIENCE)
 
 
 # --- lies ---------------------------------------------------------------------------------------------

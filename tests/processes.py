@@ -1,0 +1,105 @@
+"""Processes that tests start: none outlives its test, however that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+# Longer than any machine needs, however busy: what waits as long has hung. pytest's own time-out is later.
+PATIENCE = 600.0
+
+
+@contextlib.contextmanager
+def start(command: Any, **how: Any) -> Iterator[subprocess.Popen[Any]]:
+    """``subprocess.Popen``; at the end of the block the process is killed, and whatever it started."""
+    with subprocess.Popen(command, start_new_session=True, **how) as process:
+        try:
+            yield process
+        finally:
+            # The group lasts as long as anything in it, also when the process itself is gone.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def run(
+    command: Any, *, input: Any = None, capture_output: bool = False, check: bool = False, **how: Any
+) -> subprocess.CompletedProcess[Any]:
+    """``subprocess.run`` that waits no longer than PATIENCE and leaves nothing behind."""
+    if input is not None:
+        how["stdin"] = subprocess.PIPE
+    if capture_output:
+        how |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start(command, **how) as process:
+        out, error = process.communicate(input, timeout=PATIENCE)
+    done = subprocess.CompletedProcess(command, process.returncode, out, error)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def run_together(*commands: Any, **how: Any) -> list[subprocess.CompletedProcess[Any]]:
+    """``run`` of many at a time; none has to wait for another to be started."""
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(start(command, **how)) for command in commands]
+        said = [process.communicate(timeout=PATIENCE) for process in running]
+    return [
+        subprocess.CompletedProcess(process.args, process.returncode, *parts)
+        for process, parts in zip(running, said, strict=True)
+    ]
+
+
+def run_in_terminal(command: Any, columns: int, **environment: str) -> str:
+    """What a process that ends well shows in a terminal, standard error included."""
+    ours, theirs = pty.openpty()
+    usual = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(columns)}
+    seen = b""
+    with start(command, stdout=theirs, stderr=theirs, env={**os.environ, **usual, **environment}) as process:
+        os.close(theirs)
+        # Read as it comes: a full terminal makes the process wait. EIO says that the other end is closed.
+        with os.fdopen(ours, "rb", buffering=0) as terminal, contextlib.suppress(OSError):
+            while part := terminal.read(1 << 16):
+                seen += part
+        assert process.wait(PATIENCE) == 0, seen
+    return seen.decode().replace("\r\n", "\n")
+
+
+@contextlib.contextmanager
+def started(*children: BaseProcess) -> Iterator[None]:
+    """Processes of multiprocessing: started, and killed at the end of the block."""
+    try:
+        for child in children:
+            child.start()
+        yield
+    finally:
+        for child in children:
+            if child.pid is not None:
+                child.kill()
+                child.join()
+
+
+def in_fork(work: Callable[[], bool]) -> bool:
+    """Whether ``work`` gives True in a fork of this process, which never gets any further than that."""
+    child = os.fork()
+    if child == 0:
+        good = False
+        try:
+            good = work()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0 if good else 1)
+    status = None
+    try:
+        status = os.waitpid(child, 0)[1]
+    finally:
+        if status is None:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    return status == 0
