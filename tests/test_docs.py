@@ -154,8 +154,9 @@ def test_the_example_format_passes_the_suite(tmp_path: Path) -> None:
     (info / "entry_points.txt").write_text("\n".join(["[batchplant.formats]", *lines, ""]))
     # What is left out damages records; the formats' own tests do that to the same base class.
     quick = "not (TestFrames and (damage or other_formats or another_process))"
+    files = ["test_rec.py", "test_frames.py"]
     done = subprocess.run(
-        [sys.executable, *"-m pytest -q -p no:cacheprovider test_rec.py test_frames.py -k".split(), quick],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", quick, *files],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
