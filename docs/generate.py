@@ -1,9 +1,9 @@
-"""Write the pages that are made from the code: the formats, the ops, and the format table in the README.
+"""Write what is made from the code: the pages of the formats and the ops, the tables of README and registry.
 
 usage: generate.py [--check]
 
 Everything comes from the formats' and the ops' own descriptions. With --check nothing is written; the exit
-code is 1 when a page is not up to date.
+code is 1 when something is not up to date.
 """
 
 from __future__ import annotations
@@ -12,21 +12,36 @@ import argparse
 import ast
 import importlib
 import inspect
+import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from batchplant import ops
-from batchplant.format import Format
+from batchplant import formats, ops
+from batchplant.format import Format, Outline
 from batchplant.options import own_options
 from batchplant.reader import Reader
-from batchplant.registry import all_formats
 from batchplant.writer import Writer
 
 ROOT = Path(__file__).resolve().parent.parent
 README, PAGE, OPS = ROOT / "README.md", ROOT / "docs" / "formats.md", ROOT / "docs" / "reference" / "ops.md"
+TABLE = ROOT / "src" / "batchplant" / "formats" / "_table.py"
 START, END = "<!-- formats:start -->", "<!-- formats:end -->"
-PACKAGE = "batchplant.formats."
+
+TABLE_TEXT = '''\
+"""What the registry knows of each format before it imports its module, by the module's name.
+
+Written by docs/generate.py (make docs) from the formats themselves: edit those, not this file.
+"""
+
+from ..format import Outline
+
+# fmt: off
+# ruff: noqa: E501
+OUTLINES: dict[str, Outline] = {{
+{rows}
+}}
+'''
 
 INTRO = """\
 <!-- Written by docs/generate.py (make docs) from the formats themselves: edit those, not this page. -->
@@ -111,17 +126,34 @@ def main(argv: list[str]) -> int:
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Every generated page and what has to stand in it."""
-    formats = own_formats()
-    yield README, with_table(README.read_text("utf-8"), table(formats, "docs/formats.md"))
-    parts = [INTRO, table(formats, ""), AFTER_TABLE, *(section(one) for one in formats)]
+    found = own_formats()
+    yield README, with_table(README.read_text("utf-8"), table(found, "docs/formats.md"))
+    parts = [INTRO, table(found, ""), AFTER_TABLE, *(section(one) for one in found)]
     yield PAGE, "\n".join(parts)
+    yield TABLE, TABLE_TEXT.format(rows="\n".join(f'    "{one.name}": {outline(one)},' for one in found))
     yield OPS, "\n".join([OPS_INTRO, *(ops_section(name) for name in OPS_SECTIONS)])
 
 
 def own_formats() -> list[Format]:
-    """The formats that come with batchplant; an installed plug-in is not documented here."""
-    ours = [one for one in all_formats().values() if one.reader.__module__.startswith(PACKAGE)]
-    return sorted(ours, key=lambda one: one.name)
+    """The formats that come with batchplant, found by their modules: the registry's table is made here."""
+    names = [module.name for module in pkgutil.iter_modules(formats.__path__)]
+    found = {
+        name: importlib.import_module(f"{formats.__name__}.{name}").FORMAT
+        for name in sorted(names)
+        if not name.startswith("_")
+    }
+    wrong = [name for name, one in found.items() if one.name != name]
+    if wrong:
+        raise SystemExit(f"a format is called as its module, and these are not: {', '.join(wrong)}")
+    return list(found.values())
+
+
+def outline(one: Format) -> str:
+    """The outline as it is written in Python, without what is as usual."""
+    suffixes, *others = one.outline._asdict().items()
+    usual = Outline._field_defaults
+    given = [f"{name}={value!r}" for name, value in others if value != usual[name]]
+    return f"Outline({', '.join([repr(suffixes[1]), *given])})".replace("'", '"')
 
 
 def with_table(text: str, made: str) -> str:

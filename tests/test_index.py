@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant
@@ -353,7 +353,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=80)
 @given(
     value=VALUES, key=st.sampled_from(["arrays", "facts", "stamp", "kind", "dtype", "shape", "start", "crc"])
 )
@@ -924,9 +923,7 @@ class ToyReader(batchplant.Reader):
 @pytest.fixture
 def toy_format(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = batchplant.Format("toy", "Toy", (".toy",), "https://example.org/toy", ToyReader, None)
-    known = {**registry.own_formats(), "toy": toy}
-    monkeypatch.setattr(registry, "own_formats", lambda: known)
-    monkeypatch.setattr(registry, "all_formats", lambda: known)
+    monkeypatch.setattr(registry, "plug_ins", lambda: {"toy": toy})
 
 
 def main(arguments: list[str]) -> int:

@@ -43,17 +43,17 @@ def test_earlier_layers_and_other_packages_are_fine(check):
 @pytest.mark.parametrize(
     "text",
     [
-        "from batchplant.loading.loader import Loader",
-        "import batchplant.loading.loader",
-        "from batchplant import loader",
-        "from . import loader",
-        "from .loader import Loader",
-        "def f():\n    from .loader import Loader",
-        "try:\n    import batchplant.loading.loader\nexcept ImportError:\n    pass",
+        "from batchplant.loading import Loader",
+        "import batchplant.loading",
+        "from batchplant import loading",
+        "from . import loading",
+        "from .loading import Loader",
+        "def f():\n    from .loading import Loader",
+        "try:\n    import batchplant.loading\nexcept ImportError:\n    pass",
     ],
 )
 def test_a_later_layer_is_found_however_it_is_imported(check, text):
-    assert check(schema=text, loader="") == ["schema: imports loader, which is in a later layer"]
+    assert check(schema=text, loading="") == ["schema: imports loading, which is in a later layer"]
 
 
 def test_the_compiled_module_counts_as_a_module(check):
@@ -61,10 +61,10 @@ def test_the_compiled_module_counts_as_a_module(check):
 
 
 def test_imports_for_type_checkers_do_not_count(check):
-    text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .loader import Loader\n"
-    assert check(schema=text, loader="") == []
-    problems = check(schema=text + "else:\n    from .loader import Loader\n")
-    assert problems == ["schema: imports loader, which is in a later layer"]
+    text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .loading import Loader\n"
+    assert check(schema=text, loading="") == []
+    problems = check(schema=text + "else:\n    from .loading import Loader\n")
+    assert problems == ["schema: imports loading, which is in a later layer"]
 
 
 def test_the_package_itself_is_a_late_layer(check):
@@ -89,9 +89,49 @@ def test_a_format_of_several_files_may_use_its_own(check):
     assert check(**files) == []
 
 
-def test_cycle_inside_a_layer(check):
+def test_a_circle_inside_a_layer(check):
     problems = check(schema="def f():\n    from .columns import C", columns="from .schema import S")
-    assert problems == ["cycle: columns -> schema -> columns"]
+    assert problems == ["circle of 2: columns, schema (columns -> schema -> columns)"]
+
+
+def test_a_circle_is_told_once_however_many_ways_lead_around_it(check):
+    problems = check(
+        storage__in__a="from . import b, c",
+        storage__in__b="from . import c",
+        storage__in__c="from . import a",
+    )
+    assert problems == ["circle of 3: storage.a, storage.b, storage.c (storage.a -> storage.c -> storage.a)"]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('import_module("batchplant.loading.loader")', "batchplant.loading.loader by its name"),
+        ('importlib.import_module(f"batchplant.loading.{x}")', "batchplant.loading by its name"),
+        ('import_module("batchplant.loading." + x)', "batchplant.loading by its name"),
+        ('import_module(".loading", __package__)', "batchplant.loading by its name"),
+        ('__import__("batchplant.loading")', "batchplant.loading by its name"),
+        ("import_module(x)", "a module by a name that only running tells"),
+        ('import_module(f"{x}.loading")', "a module by a name that only running tells"),
+        ('import_module(f"batch{x}")', "a module by a name that only running tells"),
+    ],
+)
+def test_imports_by_name_are_found(check, text, named):
+    problems = check(schema=f"def f():\n    {text}", loading__in____init__="", loading__in__loader="")
+    assert f"schema: imports {named}; only registry, frameworks, ffcv.redirect may" in problems
+    layer = "schema: imports loading, which is in a later layer"
+    deeper = "schema: imports loading.loader, which is in a later layer"
+    assert ("running" in named) != (layer in problems or deeper in problems)
+
+
+def test_imports_by_name_that_are_fine(check):
+    others = 'import_module("numba")\nimport_module(f"PIL.{x}")\nimport_module(f"joblib{x}")\n'
+    assert check(schema=others, frameworks='import_module("batchplant.interop.torch")', interop="") == []
+
+
+def test_a_circle_through_a_name(check):
+    problems = check(storage__in__a='import_module("batchplant.storage.b")', storage__in__b="from . import a")
+    assert problems[1:] == ["circle of 2: storage.a, storage.b (storage.a -> storage.b -> storage.a)"]
 
 
 def test_same_layer_without_a_cycle_is_fine(check):
@@ -107,6 +147,6 @@ def test_long_module(check):
 
 
 def test_exit_status(layers, check, tmp_path, capsys):
-    check(schema="from .loader import Loader", loader="")
+    check(schema="from .loading import Loader", loading="")
     assert layers.main([str(tmp_path / "batchplant")]) == 1
     assert "later layer" in capsys.readouterr().err

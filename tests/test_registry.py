@@ -257,11 +257,11 @@ def installed(monkeypatch):
         monkeypatch.setattr(
             importlib.metadata, "entry_points", lambda group: found if group == registry.ENTRY_POINTS else []
         )
-        registry.all_formats.cache_clear()
+        registry.plug_ins.cache_clear()
 
     yield install
     monkeypatch.undo()
-    registry.all_formats.cache_clear()
+    registry.plug_ins.cache_clear()
 
 
 def test_a_plug_in_is_a_format_like_others(installed, tmp_path):

@@ -1,8 +1,9 @@
-"""Check that the package keeps its shape: who may import whom, no cycles, no overlong module.
+"""Check that the package keeps its shape: who may import whom, no circles, no overlong module.
 
 usage: check_layers.py [PACKAGE_FOLDER]
 
-Imports inside functions count like those at the top; only `if TYPE_CHECKING:` blocks are left out.
+Imports inside functions count like those at the top, and so do those of a module by its name,
+`import_module("batchplant.…")`. Only `if TYPE_CHECKING:` blocks are left out.
 """
 
 import ast
@@ -14,18 +15,26 @@ from pathlib import Path
 # right below the package; "__init__" stands for the package's own __init__, which may import anything.
 LAYERS = [
     ["errors", "_native", "_version"],
-    ["schema", "columns", "limits"],
+    ["schema", "columns", "limits", "frameworks"],
     ["storage", "codecs", "order"],
-    ["reader", "writer", "memory", "families"],
-    ["format", "options"],
+    ["reader", "writer", "tensors"],
+    ["format"],
+    ["families", "memory"],
+    ["options"],
     ["shards", "interleave", "formats"],
     ["registry"],
     ["convert", "verify", "split", "summary"],
     ["ops"],
     ["loading"],
     ["interop"],
-    ["__init__", "ffcv", "ffrecord", "tfrecord", "tensors", "cli", "testing", "__main__"],
+    ["__init__", "ffcv", "ffrecord", "tfrecord", "cli", "testing", "__main__"],
 ]
+# The only ones that import modules of ours by their names, and why. They are not held to the layers by it.
+BY_NAME = {
+    "registry": "a format is imported when a file of that format is opened",
+    "frameworks": "the core hands out what interop makes, and knows no framework",
+    "ffcv.redirect": "a script asks for the modules by FFCV's own names",
+}
 # Parts whose members know nothing of each other.
 ISLANDS = ["formats"]
 LONGEST_MODULE = 400
@@ -49,9 +58,10 @@ def check(package: Path) -> list[str]:
     return [
         *find_long(files),
         *find_unknown(files),
+        *find_by_name(package.name, files),
         *find_wrong_layers(graph),
         *find_linked_islands(graph),
-        *find_cycles(graph),
+        *find_circles(graph),
     ]
 
 
@@ -64,15 +74,21 @@ def module_name(package: Path, path: Path) -> str:
 
 
 def imports(package: str, path: Path, module: str, files: dict[str, Path]) -> set[str]:
-    is_package = path.name == "__init__.py"
-    here = [package, *(module.split(".") if module != "__init__" else [])]
-    parent = here if is_package else here[:-1]
     found = set()
-    for name in imported_names(ast.parse(path.read_text("utf-8"), str(path)), parent):
+    parent = parent_of(package, path, module)
+    tree = ast.parse(path.read_text("utf-8"), str(path))
+    named = () if module in BY_NAME else named_imports(tree, package, parent)
+    for name in [*imported_names(tree, parent), *(name for name in named if name is not None)]:
         target = resolve(name, package, files)
         if target is not None and target != module:
             found.add(target)
     return found
+
+
+def parent_of(package: str, path: Path, module: str) -> list[str]:
+    """The parts of the name that relative imports start from."""
+    here = [package, *(module.split(".") if module != "__init__" else [])]
+    return here if path.name == "__init__.py" else here[:-1]
 
 
 def imported_names(tree: ast.AST, parent: list[str]) -> Iterator[str]:
@@ -84,6 +100,39 @@ def imported_names(tree: ast.AST, parent: list[str]) -> Iterator[str]:
             above = parent[: len(parent) - node.level + 1] if node.level else []
             origin = ".".join([*above, *([node.module] if node.module else [])])
             yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+def named_imports(tree: ast.AST, package: str, parent: list[str]) -> Iterator[str | None]:
+    """Names of ours that are imported as text, as far as the text is known; None where nothing of it is."""
+    for node in runtime_nodes(tree):
+        if not isinstance(node, ast.Call) or called(node) not in ("import_module", "__import__"):
+            continue
+        text = known_text(node.args[0]) if node.args else ""
+        if text.startswith("."):
+            dots = len(text) - len(text.lstrip("."))
+            text = ".".join([*parent[: len(parent) - dots + 1], text.lstrip(".")])
+        first = text.split(".")[0]
+        if not first or (package.startswith(first) and text == first != package):
+            yield None
+        elif first == package:
+            yield text.rstrip(".")
+
+
+def called(node: ast.Call) -> str:
+    """The last part of the name of what is called."""
+    found = node.func
+    return found.attr if isinstance(found, ast.Attribute) else found.id if isinstance(found, ast.Name) else ""
+
+
+def known_text(node: ast.expr) -> str:
+    """How the text of an expression begins; nothing where only running it would tell."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return known_text(node.values[0]) if node.values else ""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod):
+        return known_text(node.left)
+    return ""
 
 
 def runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -138,6 +187,16 @@ def find_unknown(files: dict[str, Path]) -> Iterator[str]:
             yield f"{part}: in no layer: add it to LAYERS in tools/check_layers.py"
 
 
+def find_by_name(package: str, files: dict[str, Path]) -> Iterator[str]:
+    for module, path in files.items():
+        if module in BY_NAME:
+            continue
+        tree = ast.parse(path.read_text("utf-8"), str(path))
+        for name in named_imports(tree, package, parent_of(package, path, module)):
+            what = "a module by a name that only running tells" if name is None else f"{name} by its name"
+            yield f"{module}: imports {what}; only {', '.join(BY_NAME)} may"
+
+
 def find_wrong_layers(graph: Graph) -> Iterator[str]:
     for module, target in edges(graph):
         mine, theirs = rank_of(module), rank_of(target)
@@ -160,24 +219,40 @@ def edges(graph: Graph) -> Iterator[tuple[str, str]]:
             yield from ((module, target) for target in sorted(graph[module]))
 
 
-def find_cycles(graph: Graph) -> Iterator[str]:
-    """One line for each way back to a module that is being visited, found depth first."""
-    done: set[str] = set()
-    trail: list[str] = []
+def find_circles(graph: Graph) -> Iterator[str]:
+    """One line for all modules that lead to each other, with a shortest way around."""
+    reached = {module: reachable(graph, module) for module in graph if module != "__init__"}
+    seen: set[str] = set()
+    for module in sorted(reached):
+        circle = {other for other in reached[module] if module in reached.get(other, ())}
+        if not circle or module in seen:
+            continue
+        seen |= circle
+        way = " -> ".join(way_back(graph, module))
+        yield f"circle of {len(circle)}: {', '.join(sorted(circle))} ({way})"
 
-    def visit(module: str) -> Iterator[str]:
-        if module in trail:
-            yield "cycle: " + " -> ".join([*trail[trail.index(module) :], module])
-            return
-        if module in done or module == "__init__":
-            return
-        trail.append(module)
-        for target in sorted(graph.get(module, ())):
-            yield from visit(target)
-        done.add(trail.pop())
 
-    for module in sorted(graph):
-        yield from visit(module)
+def reachable(graph: Graph, module: str) -> set[str]:
+    found: set[str] = set()
+    waiting = [module]
+    while waiting:
+        for target in graph.get(waiting.pop(), set()) - found - {"__init__"}:
+            found.add(target)
+            waiting.append(target)
+    return found
+
+
+def way_back(graph: Graph, module: str) -> list[str]:
+    """A shortest way from a module to itself."""
+    ways = [[module]]
+    seen: set[str] = set()
+    for way in ways:
+        for target in sorted(graph.get(way[-1], set()) - seen - {"__init__"}):
+            if target == module:
+                return [*way, module]
+            seen.add(target)
+            ways.append([*way, target])
+    return []
 
 
 if __name__ == "__main__":

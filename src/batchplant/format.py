@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 from .errors import SchemaError
-from .families.tensors import check_schema
 from .reader import Reader
 from .schema import KINDS, Field, Schema
 from .storage import Source, is_remote, open_source
+from .tensors import TENSORS
 from .writer import Writer
 
 HEAD_SIZE = 16384
 FOLDER_ENTRIES = 2000
+
+T = TypeVar("T")
 
 
 class Probe:
@@ -25,6 +28,14 @@ class Probe:
     def __init__(self, path: str) -> None:
         self.path = path
         self.folder = not is_remote(path) and os.path.isdir(path)
+        self._answers: dict[Callable[[Probe], Any], Any] = {}
+
+    def ask(self, question: Callable[[Probe], T]) -> T:
+        """What a function says of this file or folder, found out once: several formats may ask the same."""
+        if question not in self._answers:
+            self._answers[question] = question(self)
+        found: T = self._answers[question]
+        return found
 
     @functools.cached_property
     def source(self) -> Source:
@@ -42,21 +53,34 @@ class Probe:
     @functools.cached_property
     def names(self) -> list[str]:
         """The first names in a folder, without the hidden ones; folders end with a slash."""
-        if not self.folder:
-            return []
-        found: list[str] = []
+        return self._listed(FOLDER_ENTRIES) if self.folder else []
+
+    @functools.cached_property
+    def all_names(self) -> list[str]:
+        """All names in a folder, however many there are."""
+        return self.names if len(self.names) < FOLDER_ENTRIES else self._listed(None)
+
+    def _listed(self, most: int | None) -> list[str]:
         with os.scandir(self.path) as entries:
-            for entry in entries:
-                if not entry.name.startswith("."):
-                    found.append(entry.name + ("/" if entry.is_dir() else ""))
-                if len(found) == FOLDER_ENTRIES:
-                    break
-        return sorted(found)
+            shown = (entry for entry in entries if not entry.name.startswith("."))
+            some = itertools.islice(shown, most)
+            return sorted(entry.name + ("/" if entry.is_dir() else "") for entry in some)
 
 
 def never(probe: Probe) -> bool:
     """For formats that have no magic: only the suffix tells."""
     return False
+
+
+class Outline(NamedTuple):
+    """What the registry has to know of a format before it imports its module; :class:`Format` explains it."""
+
+    suffixes: tuple[str, ...]
+    folder: bool | None = False
+    side_cars: tuple[str, ...] = ()
+    describes: bool = False
+    media: str | None = None
+    has_parts: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +100,32 @@ class Format:
     folder: bool | None = False
     extra: str | None = None
     notes: str = ""
-    # A model: named tensors, and no other fields than those of batchplant.tensors.TENSORS.
-    tensors: bool = False
+    # Exactly these fields, in any order, and no others; then ``kinds`` is empty.
+    only: Schema | None = None
+    # A table of text: beside files of another format it describes those, and is no shard.
+    describes: bool = False
+    # A folder of files that are each a value of this kind. A target without a suffix becomes such a folder.
+    media: type[Field] | None = None
+    # Why a folder that holds such files is not taken for one: a sentence, or None where it holds none.
+    doubt: Callable[[Probe], str | None] | None = None
+    # The files that are read through this one, and not on their own: those that an index names.
+    parts: Callable[[str], Iterable[str]] | None = None
 
     def __post_init__(self) -> None:
         self.reader.format = self.name
         if self.writer is not None:
             self.writer.format = self.name
+
+    @property
+    def outline(self) -> Outline:
+        return Outline(
+            suffixes=self.suffixes,
+            folder=self.folder,
+            side_cars=() if self.writer is None else self.writer.side_cars,
+            describes=self.describes,
+            media=None if self.media is None else self.media.kind,
+            has_parts=self.parts is not None,
+        )
 
     def matches(self, probe: Probe) -> bool:
         """Whether the content is this format's; damaged bytes are a no, never an exception."""
@@ -100,8 +143,15 @@ class Format:
 
     def check(self, schema: Schema) -> None:
         """SchemaError in one sentence when a field cannot live here."""
-        if self.tensors:
-            check_schema(schema, self.name)
+        if self.only is not None:
+            if dict(schema) != dict(self.only):
+                wrong = [name for name, field in schema.items() if dict(self.only).get(name) != field]
+                known = " (batchplant.tensors.TENSORS)" if self.tensors else ""
+                needed = f"exactly the fields {', '.join(self.only)}{known}"
+                raise SchemaError(
+                    f"{self.name} holds {self.holds}, and needs {needed}, not {', '.join(schema)}",
+                    field=wrong[0] if wrong else None,
+                )
             return
         for name, field in schema.items():
             reason = self.refuses(field)
@@ -111,6 +161,11 @@ class Format:
                     f" (`batchplant formats` says which hold {field.kind})",
                     field=name,
                 )
+
+    @property
+    def tensors(self) -> bool:
+        """Whether its files are models: every sample is a named tensor."""
+        return self.only is not None and dict(self.only) == dict(TENSORS)
 
     @property
     def holds(self) -> str:

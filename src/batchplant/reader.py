@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, overload
@@ -25,7 +24,9 @@ from .errors import (
     Problem,
     SampleIndexError,
 )
+from .frameworks import torch_part
 from .schema import Image, Schema
+from .tensors import Tensors
 
 # Cells that tell the mode of masks.
 LOOKED_AT = 16
@@ -162,9 +163,7 @@ class Reader:
 
     def to_torch(self, fields: Iterable[str] | None = None) -> Any:
         """A map-style dataset of torch: decoded samples as dicts, numbers and arrays as tensors."""
-        # The reader knows no framework; who asks for one has it.
-        interop = importlib.import_module("batchplant.interop.torch")
-        return interop.Samples(self if fields is None else self.select(fields))
+        return torch_part().Samples(self if fields is None else self.select(fields))
 
     def to_arrow(self, fields: Iterable[str] | None = None) -> Any:
         """All samples as a pyarrow.Table, in memory; the kinds of the fields stand in its metadata."""
@@ -181,10 +180,7 @@ class Reader:
 
     def tensors(self) -> Mapping[str, npt.NDArray[Any]]:
         """The tensors of a model by name, each read when it is asked for, in place where it can be."""
-        found: Mapping[str, npt.NDArray[Any]] = importlib.import_module(
-            "batchplant.families.tensors"
-        ).Tensors(self)
-        return found
+        return Tensors(self)
 
     def verify_each(self, rows: Iterable[int]) -> Iterator[Problem]:
         """The damaged cells among these samples, read one by one."""

@@ -5,16 +5,15 @@ A package adds a format with an entry point in the group ``batchplant.formats`` 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import glob
 import importlib
-import importlib.util
 import os
-import pkgutil
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,62 +21,42 @@ from typing import Any, TypeVar
 from . import formats
 from .codecs.media.image_rules import ImageOptions, stored_field
 from .errors import NotFoundError, OptionError, UnknownFormatError, near, no_such
-from .families.folders import MEDIA, media_in
-from .families.tensors import without_indexed
-from .format import Format, Probe
+from .format import Format, Outline, Probe
+from .formats._table import OUTLINES
 from .options import accept
 from .reader import Reader
-from .schema import Field, Image, Schema
+from .schema import KINDS, Field, Image, Schema
 from .shards import Concat, ShardWriter
 from .storage import is_remote, recover, side_car
 from .storage.index.progress import stopping
+from .storage.patterns import braces, natural
 from .writer import WriteOptions, Writer
 
 ENTRY_POINTS = "batchplant.formats"
-NOTES = ("csv", "json")
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
 @functools.cache
-def _modules() -> dict[str, str]:
-    """The modules of our own formats, and their text; empty where that cannot be had."""
-    found: dict[str, str] = {}
-    for module in pkgutil.iter_modules(formats.__path__):
-        spec = importlib.util.find_spec(f"{formats.__name__}.{module.name}")
-        try:
-            found[module.name] = Path(str(spec and spec.origin)).read_text("utf-8")
-        except (OSError, ValueError):
-            found[module.name] = ""
+def _own(name: str) -> Format:
+    """A format of ours, imported when it is needed: all of them take much longer than one."""
+    found: Format = importlib.import_module(f"{formats.__name__}.{name}").FORMAT
     return found
 
 
-def _own(module: str) -> Format:
-    found: Format = importlib.import_module(f"{formats.__name__}.{module}").FORMAT
-    return found
-
-
-@functools.cache
 def own_formats() -> dict[str, Format]:
     """Our own formats by name."""
-    return {one.name: one for one in map(_own, _modules())}
-
-
-def _likely(path: str) -> dict[str, Format]:
-    """Those of our own formats whose text has a suffix of the path in it: importing all takes much longer."""
-    name = os.path.basename(path.rstrip("/")).lower()
-    suffixes = [f'"{name[at:]}"' for at, letter in enumerate(name) if letter == "."]
-    likely = [module for module, text in _modules().items() if any(one in text for one in suffixes)]
-    return {one.name: one for one in map(_own, likely)}
+    return {name: _own(name) for name in OUTLINES}
 
 
 @functools.cache
-def all_formats() -> dict[str, Format]:
-    """Every format by name: our own, then those of other packages."""
+def plug_ins() -> dict[str, Format]:
+    """The formats of other packages by name; none replaces one of ours."""
     # Half of the time that opening a first file would take, and needed only here.
     import importlib.metadata
 
-    found = dict(own_formats())
+    found: dict[str, Format] = {}
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             one = entry.load()
@@ -87,56 +66,71 @@ def all_formats() -> dict[str, Format]:
         except Exception as error:
             warnings.warn(f"the format plug-in {entry.name} does not load: {error}", stacklevel=2)
             continue
-        found.setdefault(one.name, one)
+        if one.name not in OUTLINES:
+            found.setdefault(one.name, one)
     return found
 
 
+def all_formats() -> dict[str, Format]:
+    """Every format by name: our own, then those of other packages."""
+    return {**own_formats(), **plug_ins()}
+
+
+def _outlines() -> dict[str, Outline]:
+    """The outline of every format; only the modules of plug-ins are imported for it."""
+    return {**OUTLINES, **{name: one.outline for name, one in plug_ins().items()}}
+
+
 def get_format(name: str) -> Format:
-    if name in _modules() and _own(name).name == name:
+    if name in OUTLINES:
         return _own(name)
-    known = all_formats()
-    if name not in known:
-        raise OptionError(no_such("format", name, sorted(known)))
-    return known[name]
+    if name not in plug_ins():
+        raise OptionError(no_such("format", name, sorted(_outlines())))
+    return plug_ins()[name]
 
 
-def by_suffix(path: str, known: Mapping[str, Format] | None = None) -> Format | None:
-    """The format whose suffix the path has; the longest suffix wins."""
+def _suffixed(path: str, known: Mapping[str, Outline]) -> str | None:
+    """The name of the format whose suffix the path has; the longest suffix wins."""
     # Shards may carry their number behind the suffix: train.tfrecord-00000-of-00010.
-    name = re.sub(r"-\d+-of-\d+$", "", os.path.basename(path.rstrip("/")).lower())
+    file = re.sub(r"-\d+-of-\d+$", "", os.path.basename(path.rstrip("/")).lower())
     matches = [
-        (len(suffix), one)
-        for one in (all_formats() if known is None else known).values()
-        for suffix in one.suffixes
-        if name.endswith(suffix)
+        (len(suffix), name) for name, one in known.items() for suffix in one.suffixes if file.endswith(suffix)
     ]
     return max(matches, key=lambda match: match[0])[1] if matches else None
 
 
-def find_format(path: str) -> Format | None:
+def by_suffix(path: str) -> Format | None:
+    """The format whose suffix the path has."""
+    name = _suffixed(path, _outlines())
+    return None if name is None else get_format(name)
+
+
+def find_format(path: str | Probe) -> Format | None:
     """The format of what lies at a path: by content, then by suffix; None for a folder of shards."""
-    probe = Probe(path)
+    probe = path if isinstance(path, Probe) else Probe(path)
+    path = probe.path
     if not probe.folder and not is_remote(path) and not os.path.exists(path):
         raise NotFoundError("no such file or folder", path=path)
     # What the suffix promises, if the content keeps the promise, is the answer whoever else is asked.
-    promised = by_suffix(path, _likely(path))
-    if promised is not None and promised.matches(probe):
-        return promised
+    promised = _suffixed(path, OUTLINES)
+    others = [name for name, one in OUTLINES.items() if one.folder in (None, probe.folder)]
+    for name in others if promised is None else [promised, *others]:
+        if _own(name).matches(probe):
+            return _own(name)
     # Those of other packages are looked for only where ours do not know the content.
-    for known in (own_formats, all_formats):
-        suffixed = by_suffix(path, known())
-        matches = [one for one in known().values() if one.matches(probe)]
-        if matches:
-            return suffixed if suffixed in matches else matches[0]
+    promised = _suffixed(path, _outlines())
+    theirs = {name: one for name, one in plug_ins().items() if one.matches(probe)}
+    if theirs:
+        return theirs.get(promised or "") or next(iter(theirs.values()))
     if probe.folder:
         return None
-    if suffixed is not None and not suffixed.folder:
-        return suffixed
+    if promised is not None and not _outlines()[promised].folder:
+        return get_format(promised)
     if not probe.size:
         raise UnknownFormatError("the file is empty, and its name does not tell a format", path=path)
     raise UnknownFormatError(
         f"no format knows these bytes (they begin {probe.head[:8]!r}); name one with format (--format): "
-        f"{', '.join(sorted(all_formats()))}",
+        f"{', '.join(sorted(_outlines()))}",
         path=path,
     )
 
@@ -144,18 +138,18 @@ def find_format(path: str) -> Format | None:
 def expand(path: str) -> list[str]:
     """Braces (``{a,b}``, ``{000..123}``) and globs to paths; a path that exists is taken as it is."""
     if is_remote(path):
-        return list(_braces(path))
+        return list(braces(path))
     _recover(path)
     if os.path.exists(path):
         return [path]
     found: list[str] = []
-    for one in _braces(path):
+    for one in braces(path):
         if os.path.exists(one) or not glob.has_magic(one):
             found.append(one)
             continue
         for folder in {os.path.dirname(match) for match in glob.glob(one)}:
             _recover(folder)
-        matches = sorted(glob.glob(one), key=_natural)
+        matches = sorted(glob.glob(one), key=natural)
         if not matches:
             raise NotFoundError("no file matches", path=one)
         found += _without_side_cars(matches)
@@ -170,38 +164,12 @@ def _recover(path: str) -> None:
 
 def _without_side_cars(paths: list[str]) -> list[str]:
     """These files without those that only belong to others among them."""
-    writers = [one.writer for one in own_formats().values() if one.writer is not None]
-    templates = {template for one in writers for template in one.all_side_cars()}
+    templates = {*Writer.all_side_cars(), *(one for each in _outlines().values() for one in each.side_cars)}
     tails = tuple(template.partition("}")[2] for template in templates)
     if not any(path.endswith(tails) for path in paths):
         return paths
     beside = {str(side_car(path, template)) for path in paths for template in templates}
     return [path for path in paths if str(Path(path)) not in beside]
-
-
-def _braces(path: str) -> Iterator[str]:
-    match = re.search(r"\{([^{}]*)\}", path)
-    if match is None:
-        yield path
-        return
-    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", match[1])
-    if numbers:
-        first, last, width = int(numbers[1]), int(numbers[2]), len(numbers[1])
-        if not 0 <= last - first < 1_000_000:
-            raise OptionError(f"{{{match[1]}}} is no range of shards", path=path)
-        parts: Iterable[str] = (f"{number:0{width}d}" for number in range(first, last + 1))
-    elif "," in match[1]:
-        parts = match[1].split(",")
-    else:
-        yield path
-        return
-    for part in parts:
-        yield from _braces(path[: match.start()] + part + path[match.end() :])
-
-
-def _natural(name: str) -> list[Any]:
-    """Sort key: part-2 before part-10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def open(path: Any, *, format: str | None = None, **options: Any) -> Reader:
@@ -222,8 +190,8 @@ def open(path: Any, *, format: str | None = None, **options: Any) -> Reader:
     given = [path] if isinstance(path, str | os.PathLike) else path
     if not given:
         raise OptionError("there is no path to open")
-    paths = files_of(given, format)
-    readers = in_parallel(functools.partial(_open_one, format=format, options=options), paths)
+    found = files_of(given, format)
+    readers = in_parallel(functools.partial(_open_one, options=options), found)
     return readers[0] if len(readers) == 1 else Concat(readers)
 
 
@@ -236,63 +204,90 @@ def _open_data(data: Any, format: str | None, options: dict[str, Any]) -> Reader
     return made(data, **accept("memory", made, options))
 
 
-def files_of(given: Iterable[str | os.PathLike[str]], format: str | None = None) -> list[str]:
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A dataset to open, and its format where that is known already."""
+
+    path: str
+    known: Format | None = None
+
+    def format(self) -> Format:
+        found = self.known or find_format(self.path)
+        # Only a folder of shards has no format, and files_of takes those apart.
+        assert found is not None
+        return found
+
+
+def files_of(given: Iterable[str | os.PathLike[str]], format: str | None = None) -> list[Found]:
     """What there is to open, one by one, behind paths, globs, braces and folders of shards."""
-    found: list[str] = []
+    named = None if format is None else get_format(format)
+    found: list[Found] = []
     for path in (one for each in given for one in expand(os.fspath(each))):
-        shards = format is None and os.path.isdir(path) and find_format(path) is None
-        found += _folder_shards(path) if shards else [path]
-    return without_indexed(found)
+        if named is not None or is_remote(path) or not os.path.isdir(path):
+            found.append(Found(path, named))
+            continue
+        probe = Probe(path)
+        known = find_format(probe)
+        found += map(Found, _folder_shards(probe)) if known is None else [Found(path, known)]
+    return _without_parts(found)
 
 
-def in_parallel(function: Callable[[str], T], paths: Sequence[str]) -> list[T]:
-    """What the function gives for every path, in order; run on threads, for scanning a file may take long.
+def _without_parts(found: list[Found]) -> list[Found]:
+    """These files without those that come through another one among them, such as an index of tensors."""
+    if len(found) < 2:
+        return found
+    leading = {name: one for name, one in _outlines().items() if one.has_parts}
+    parts: set[str] = set()
+    for one in found:
+        name = _suffixed(one.path, leading)
+        lead = None if name is None else get_format(name).parts
+        parts.update(map(os.path.normpath, () if lead is None else lead(one.path)))
+    return [one for one in found if os.path.normpath(one.path) not in parts]
 
-    The error of the first path that has one is raised. It, and Ctrl-C, stop the others.
+
+def in_parallel(function: Callable[[S], T], given: Sequence[S]) -> list[T]:
+    """What the function makes of everything given, in order; on threads, for scanning a file may take long.
+
+    The error of the first that has one is raised. It, and Ctrl-C, stop the others.
     """
-    if len(paths) < 2:
-        return [function(path) for path in paths]
+    if len(given) < 2:
+        return [function(one) for one in given]
     stop = threading.Event()
 
-    def work(path: str) -> T:
+    def work(one: S) -> T:
         with stopping(stop):
-            return function(path)
+            return function(one)
 
-    pool = ThreadPoolExecutor(min(len(paths), max(4, os.cpu_count() or 1)), "batchplant-open")
+    pool = ThreadPoolExecutor(min(len(given), max(4, os.cpu_count() or 1)), "batchplant-open")
     try:
-        return list(pool.map(work, paths))
+        return list(pool.map(work, given))
     finally:
         stop.set()
         pool.shutdown(cancel_futures=True)
 
 
-def _open_one(path: str, format: str | None, options: dict[str, Any]) -> Reader:
-    found = get_format(format) if format is not None else find_format(path)
-    # Only a folder has no format, and files_of has opened those.
-    assert found is not None
-    return found.reader(path, **accept(found.name, found.reader, options))
+def _open_one(one: Found, options: dict[str, Any]) -> Reader:
+    found = one.format()
+    return found.reader(one.path, **accept(found.name, found.reader, options))
 
 
-def _folder_shards(path: str) -> list[str]:
+def _folder_shards(probe: Probe) -> list[str]:
     """The files of one format in a folder that is none itself."""
-    names = [name for name in sorted(os.listdir(path), key=_natural) if not name.startswith(".")]
-    shards = [name for name in _without_side_cars(names) if by_suffix(name) is not None]
-    # Tables of text beside files of another format describe those.
-    data = [name for name in shards if by_suffix(name) not in map(own_formats().get, NOTES)]
-    shards = data or shards
-    kinds = {by_suffix(name) for name in shards}
-    media = [] if data else media_in(path, Probe(path).names)
-    if len(media) > 1:
-        raise UnknownFormatError(
-            f"the folder holds {' and '.join(one.many for one in media)}; say which with format (--format): "
-            f"{' or '.join(one.format for one in media)}; or name the files in a metadata.csv",
-            path=path,
-        )
+    known = _outlines()
+    names = [name.rstrip("/") for name in sorted(probe.all_names, key=natural)]
+    named = ((name, _suffixed(name, known)) for name in _without_side_cars(names))
+    shards = {name: one for name, one in named if one is not None}
+    data = {name: one for name, one in shards.items() if not known[one].describes}
+    doubts = [get_format(name).doubt for name, one in known.items() if one.media is not None and not data]
+    for reason in (doubt(probe) for doubt in doubts if doubt is not None):
+        if reason is not None:
+            raise UnknownFormatError(reason, path=probe.path)
+    kinds = sorted(set((data or shards).values()))
     if len(kinds) != 1:
-        known = ", ".join(sorted({one.name for one in kinds if one is not None}))
-        what = f"files of several formats ({known}); name some" if known else "nothing that batchplant reads"
-        raise UnknownFormatError(f"the folder holds {what}", path=path)
-    return [os.path.join(path, name) for name in shards]
+        several = f"files of several formats ({', '.join(kinds)}); name some"
+        what = several if kinds else "nothing that batchplant reads"
+        raise UnknownFormatError(f"the folder holds {what}", path=probe.path)
+    return [os.path.join(probe.path, name) for name in data or shards]
 
 
 def create(
@@ -380,20 +375,23 @@ def _as_stored(schema: Schema, made: type[Writer], write: WriteOptions) -> Schem
 
 def target_format(path: str, schema: Mapping[str, Field] | None = None) -> Format:
     """The format to write at a path: by suffix; a path without one is a folder of what the schema has."""
-    found = by_suffix(path)
+    known = _outlines()
+    name = _suffixed(path, known)
+    if name is not None:
+        return get_format(name)
     suffix = os.path.splitext(path.rstrip("/"))[1].lower()
-    if found is None and not suffix:
-        fields = (schema or {}).values()
-        media = [one for one in MEDIA if any(isinstance(field, one.kind) for field in fields)]
-        if fields and not media:
-            raise UnknownFormatError(
-                "a name without a suffix is a folder of pictures, sounds or videos, and no field holds such; "
-                "give the name a suffix, such as .parquet, or name the format (--to)",
-                path=path,
-            )
-        return get_format((media or MEDIA)[0].format)
-    if found is None:
+    if suffix:
         hint = near(suffix, [one for each in all_formats().values() if each.writer for one in each.suffixes])
         message = f"no format that we write has the suffix {suffix}{hint}; `batchplant formats` lists all"
         raise UnknownFormatError(message, path=path)
-    return found
+    folders = {one.media: name for name, one in known.items() if one.media is not None}
+    # In the order of the kinds: pictures come before sounds and videos.
+    media = [kind for kind in KINDS if kind in folders]
+    held = [kind for kind in media if any(field.kind == kind for field in (schema or {}).values())]
+    if schema and not held:
+        raise UnknownFormatError(
+            f"a name without a suffix is a folder of files ({', '.join(media)}), and no field holds such; "
+            "give the name a suffix, such as .parquet, or name the format (--to)",
+            path=path,
+        )
+    return get_format(folders[(held or media)[0]])

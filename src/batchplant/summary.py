@@ -15,12 +15,11 @@ from .codecs.media import audio, image
 from .codecs.media.video import header as video
 from .columns import Column, Columns, Ragged, column_runs, concat_columns
 from .errors import BatchplantError, DataError
-from .families.tensors import is_tensors
-from .families.tensors import summary as tensor_facts
-from .families.tensors.kinds import shape_of, text_of
 from .reader import Reader
 from .schema import Audio, Bool, Field, Float, Image, Int, Tensor, Video
 from .storage import is_remote
+from .tensors import is_tensors, shape_of, text_of
+from .tensors import summary as tensor_facts
 
 # Enough for a good picture of the spread; a dataset of millions is not read for it.
 LOOK_AT = 2000

@@ -15,12 +15,12 @@ import numpy as np
 from .codecs.cells import cell_bytes, decode_cell
 from .columns import I64, Column, Columns, Ragged, column_runs, end_within
 from .errors import BatchplantError, DamagedError, DataError, OptionError, Problem
-from .families.tensors.kinds import is_tensors, text_of
 from .reader import Reader, View
 from .registry import open as open_reader
 from .schema import Audio, Field, Schema, Video
 from .shards import Concat
 from .storage import checksums
+from .tensors import is_tensors, text_of
 
 STEP = 256
 STEP_BYTES = 64 << 20

@@ -20,7 +20,7 @@ import time
 from typing import Any
 
 from ..options import accept, own_options
-from ..registry import files_of, find_format, get_format, in_parallel
+from ..registry import Found, files_of, in_parallel
 from ..storage import index
 from .terminal import add_source, human_size, parse_options, print_json
 
@@ -38,7 +38,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     options = parse_options(args.option)
     what = "where" if args.where else "remove" if args.remove else "rebuild" if args.force else "write"
-    work = functools.partial(_one, format=args.format, options=options, what=what)
+    work = functools.partial(_one, options=options, what=what)
     found = in_parallel(work, files_of(args.source, args.format))
     if args.json:
         print_json(found)
@@ -47,10 +47,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _one(path: str, format: str | None, options: dict[str, Any], what: str) -> dict[str, Any]:
-    known = get_format(format) if format is not None else find_format(path)
-    # A folder of shards was taken apart before.
-    assert known is not None
+def _one(one: Found, options: dict[str, Any], what: str) -> dict[str, Any]:
+    path, known = one.path, one.format()
     if "index" not in own_options(known.reader):
         return {"file": path, "state": f"{known.name} needs no index"}
     given = accept(known.name, known.reader, options)
@@ -68,11 +66,11 @@ def _one(path: str, format: str | None, options: dict[str, Any], what: str) -> d
         row = {"samples": len(reader), "seconds": round(time.monotonic() - start, 3)}
     if not seen:
         return {"file": path, **row, "state": "none is needed"}
-    one = seen[-1]
-    if one.place is None:
+    last = seen[-1]
+    if last.place is None:
         return {"file": path, **row, "state": "in memory only"}
-    state = "fresh" if not one.built else "rebuilt" if old is not None else "built"
-    return {**_there(path, one.place, state), **row}
+    state = "fresh" if not last.built else "rebuilt" if old is not None else "built"
+    return {**_there(path, last.place, state), **row}
 
 
 def _there(path: str, place: str, state: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from ..codecs.media import audio
 from ..errors import BatchplantError
-from ..families.folders import SOUNDS, FolderReader, FolderWriter, media_in, shared
+from ..families.folders import SOUNDS, FolderReader, FolderWriter, media_in, mixed, shared
 from ..format import Format, Probe
 from ..schema import Audio, Bool, Float, Int, Json, Text
 
@@ -48,7 +48,7 @@ class AudioFolderWriter(FolderWriter):
 
 def sniff(probe: Probe) -> bool:
     """Sounds, and no other media, at the top, in the first folders, or named by a metadata file."""
-    return media_in(probe.path, probe.names) == [SOUNDS]
+    return probe.ask(media_in) == [SOUNDS]
 
 
 FORMAT = Format(
@@ -62,6 +62,8 @@ FORMAT = Format(
     kinds=(Audio, Int, Float, Bool, Text, Json),
     optional=True,
     folder=True,
+    media=Audio,
+    doubt=mixed,
     extra="audio",
     notes="class per subfolder, flat, or metadata.csv / metadata.jsonl",
 )

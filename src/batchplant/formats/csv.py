@@ -305,5 +305,6 @@ FORMAT = Format(
     writer=CsvWriter,
     kinds=EVERY_KIND,
     optional=True,
+    describes=True,
     notes="types found in all rows; bytes as base64, tensors as JSON text; random access, also into gzip",
 )

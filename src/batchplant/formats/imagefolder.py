@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..codecs.media import image
-from ..families.folders import PICTURES, FolderReader, FolderWriter, media_in, shared
+from ..families.folders import PICTURES, FolderReader, FolderWriter, media_in, mixed, shared
 from ..families.folders.pairs import Asked
 from ..format import Format, Probe
 from ..schema import Bool, Float, Image, Int, Json, Schema, Text
@@ -59,7 +59,7 @@ class ImageFolderWriter(FolderWriter):
 
 def sniff(probe: Probe) -> bool:
     """Pictures, and no other media, at the top, in the first folders, or named by a metadata file."""
-    return media_in(probe.path, probe.names) == [PICTURES]
+    return probe.ask(media_in) == [PICTURES]
 
 
 FORMAT = Format(
@@ -73,6 +73,8 @@ FORMAT = Format(
     kinds=(Image, Int, Float, Bool, Text, Json),
     optional=True,
     folder=True,
+    media=Image,
+    doubt=mixed,
     extra="images",
     notes="class per subfolder, flat, images and masks side by side, or metadata.csv / metadata.jsonl",
 )

@@ -342,5 +342,6 @@ FORMAT = Format(
     writer=JsonWriter,
     kinds=EVERY_KIND,
     optional=True,
+    describes=True,
     notes="lines, arrays, streams; types found in all records; bytes as base64; random access, gzip too",
 )

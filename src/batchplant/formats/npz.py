@@ -31,12 +31,12 @@ from ..codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ..columns import I64, U8, Column, Columns, Ragged, Spans, as_bytes, column_runs
 from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, UnsafeError
 from ..families.tensors import BITS, Entry, TensorReader, TensorWriter, is_tensors
-from ..families.tensors.kinds import NUMPY
 from ..format import Format, Probe
 from ..reader import Reader
 from ..schema import EVERY_KIND, Field, Image, Schema
 from ..storage import NOTE_ERRORS, open_source, parse
 from ..storage.zips import CHECKED, ZipMembers, ZipSpool
+from ..tensors import NUMPY
 from ..writer import WriteOptions
 
 SCHEMA = "batchplant.json"

@@ -18,10 +18,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ..errors import BatchplantError, DamagedError, OptionError, SchemaError
-from ..families.tensors import BITS, Entry, TensorReader, TensorWriter, read_index
+from ..families.tensors import BITS, Entry, TensorReader, TensorWriter, indexed, read_index
 from ..format import Format, Probe
 from ..schema import Schema
 from ..storage import Source, open_source
+from ..tensors import TENSORS
 from ..writer import WriteOptions
 
 INDEX = ".safetensors.index.json"
@@ -210,6 +211,7 @@ FORMAT = Format(
     reader=SafetensorsReader,
     writer=SafetensorsWriter,
     sniff=sniff,
-    tensors=True,
+    only=TENSORS,
+    parts=indexed(INDEX),
     notes="named tensors, used in place; models in several files open by their index",
 )

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from ..codecs.media import video
 from ..codecs.media.video.header import Header, header
 from ..errors import BatchplantError
-from ..families.folders import VIDEOS, FolderReader, FolderWriter, media_in, shared
+from ..families.folders import VIDEOS, FolderReader, FolderWriter, media_in, mixed, shared
 from ..format import Format, Probe
 from ..schema import Bool, Float, Int, Json, Text, Video
 
@@ -52,7 +52,7 @@ class VideoFolderWriter(FolderWriter):
 
 def sniff(probe: Probe) -> bool:
     """Videos, and no other media, at the top, in the first folders, or named by a metadata file."""
-    return media_in(probe.path, probe.names) == [VIDEOS]
+    return probe.ask(media_in) == [VIDEOS]
 
 
 FORMAT = Format(
@@ -66,6 +66,8 @@ FORMAT = Format(
     kinds=(Video, Int, Float, Bool, Text, Json),
     optional=True,
     folder=True,
+    media=Video,
+    doubt=mixed,
     extra="video",
     notes="class per subfolder, flat, or metadata.csv / metadata.jsonl",
 )

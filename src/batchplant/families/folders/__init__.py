@@ -9,7 +9,7 @@ write has ``.batchplant.json`` beside it with the schema, so that kinds and the 
 in the file's name) come back.
 """
 
-from .media import MEDIA, PICTURES, SOUNDS, VIDEOS, Media, media_in
+from .media import MEDIA, PICTURES, SOUNDS, VIDEOS, Media, media_in, mixed
 from .reader import FolderReader, shared
 from .writer import FolderWriter
 
@@ -22,5 +22,6 @@ __all__ = [
     "FolderWriter",
     "Media",
     "media_in",
+    "mixed",
     "shared",
 ]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ...codecs.media import audio, image, video
 from ...columns import U8, Ragged
 from ...errors import BatchplantError
+from ...format import Probe
 from ...schema import Audio, Field, Image, Video
 from ...storage import parse_object, read_beside
 from .metadata import first_names, metadata_of
@@ -64,12 +65,13 @@ VIDEOS = Media(Video, "video", "videos", video.SUFFIXES, _each(video.encoding_of
 MEDIA = (PICTURES, SOUNDS, VIDEOS)
 
 
-def media_in(path: str, names: Sequence[str]) -> list[Media]:
-    """The media that a folder with these names (folders end with a slash) seems to hold.
+def media_in(probe: Probe) -> list[Media]:
+    """The media that a folder seems to hold; ``probe.ask(media_in)`` looks once for all that ask.
 
     Our own note decides, then the files that a metadata file names, then what lies at the top, then what
     lies in the first folders.
     """
+    path, names = probe.path, probe.names
     metadata = metadata_of(path)
     found = _noted(path)
     if not found and metadata is not None:
@@ -81,6 +83,17 @@ def media_in(path: str, names: Sequence[str]) -> list[Media]:
     # Whoever opens it is told what is wrong with it.
     told = metadata is not None or os.path.exists(os.path.join(path, NOTE))
     return found or ([PICTURES] if told else [])
+
+
+def mixed(probe: Probe) -> str | None:
+    """Why a folder is not taken for one of media: it holds several kinds of them."""
+    media = probe.ask(media_in)
+    if len(media) < 2:
+        return None
+    return (
+        f"the folder holds {' and '.join(one.many for one in media)}; say which with format (--format): "
+        f"{' or '.join(one.format for one in media)}; or name the files in a metadata.csv"
+    )
 
 
 def _noted(path: str) -> list[Media]:

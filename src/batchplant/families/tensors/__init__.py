@@ -11,18 +11,18 @@ A format makes a list of :class:`Entry` and hands it to ``TensorReader._accept``
 tensor by ``TensorWriter._put``, and finds all of them in ``entries`` when it finishes.
 """
 
-from .kinds import (
+from ...tensors import (
     BITS,
     TENSORS,
+    Tensors,
     as_array,
-    check_schema,
     from_array,
     is_tensors,
     numpy_dtype,
     size_of,
     summary,
 )
-from .reader import Entry, TensorReader, Tensors, read_index, without_indexed
+from .reader import Entry, TensorReader, indexed, read_index
 from .stats import statistics
 from .writer import Placed, TensorWriter
 
@@ -35,13 +35,12 @@ __all__ = [
     "TensorWriter",
     "Tensors",
     "as_array",
-    "check_schema",
     "from_array",
+    "indexed",
     "is_tensors",
     "numpy_dtype",
     "read_index",
     "size_of",
     "statistics",
     "summary",
-    "without_indexed",
 ]

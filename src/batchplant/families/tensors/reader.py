@@ -1,27 +1,22 @@
-"""TensorReader: what the readers of models share. Tensors: their tensors by name."""
+"""TensorReader: what the readers of models share."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
-import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...columns import I64, U8, Columns, Ragged, Spans, starts_of
-from ...errors import BatchplantError, DamagedError, SchemaError
+from ...errors import BatchplantError, DamagedError
 from ...reader import Reader
 from ...schema import is_text
-from ...storage import NOTE_ERRORS, Source, is_plain, mapped, open_source, parse_object, read_whole
-from .kinds import TENSORS, as_array, is_tensors, shape_of, size_of, summary, text_of
-
-# Files that say in which others the tensors of a model lie.
-INDEXES = (".safetensors.index.json", ".bin.index.json")
+from ...storage import NOTE_ERRORS, Source, is_plain, open_source, parse_object, read_whole
+from ...tensors import TENSORS, about_tensor, size_of, summary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +35,6 @@ class Entry:
     @property
     def count(self) -> int:
         return math.prod(self.shape)
-
-
-def _named(error: BatchplantError, name: str) -> BatchplantError:
-    """The error, and which tensor it is about."""
-    error.message = f"tensor {name[:200]!r}: {error.message}"
-    return error
 
 
 class TensorReader(Reader):
@@ -73,7 +62,7 @@ class TensorReader(Reader):
                 seen.add(entry.name)
                 self._check_bounds(entry)
             except BatchplantError as error:
-                raise _named(error, entry.name).at(path=path, sample=number) from None
+                raise about_tensor(error, entry.name).at(path=path, sample=number) from None
         self._sizes = np.array([entry.size for entry in self._entries], dtype=np.int64)
 
     def _check_bounds(self, entry: Entry) -> None:
@@ -139,7 +128,7 @@ class TensorReader(Reader):
                 if data.size != entry.size:
                     raise DamagedError(f"{data.size} bytes came, not {entry.size}")
             except BatchplantError as error:
-                raise _named(error, entry.name).at(path=self.path, sample=int(indices[row])) from None
+                raise about_tensor(error, entry.name).at(path=self.path, sample=int(indices[row])) from None
             out[offsets[row] : offsets[row + 1]] = data
         for file, places in runs.items():
             rows, starts = np.array(places, dtype=np.int64).T
@@ -172,59 +161,6 @@ class TensorReader(Reader):
             source.close()
 
 
-class Tensors(Mapping[str, npt.NDArray[Any]]):
-    """The tensors of a model by name, read when they are asked for; in place where the format lets them."""
-
-    def __init__(self, reader: Reader) -> None:
-        if not is_tensors(reader.schema):
-            raise SchemaError(
-                f"this is no model: its fields are {', '.join(reader.schema)}, not {', '.join(TENSORS)}",
-                path=reader.path,
-            )
-        self._reader = reader
-        self._rows: dict[str, int] = {}
-        for columns in reader.scan(4096, ["name"]):
-            for row in range(columns.rows):
-                name = text_of(columns["name"], row)
-                if name in self._rows:
-                    raise SchemaError(f"two tensors are called {name!r}", path=reader.path)
-                self._rows[name] = len(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._rows
-
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        row = self._rows[name]
-        try:
-            dtype, shape = self.kind(name)
-            return as_array(dtype, shape, self.bytes_of(name))
-        except BatchplantError as error:
-            raise _named(error, name).at(path=self._reader.path, sample=row) from None
-
-    def kind(self, name: str) -> tuple[str, tuple[int, ...]]:
-        """Dtype and shape, without reading the values."""
-        columns = self._reader.read([self._rows[name]], ["dtype", "shape"])
-        return text_of(columns["dtype"], 0), shape_of(columns["shape"], 0)
-
-    def bytes_of(self, name: str) -> U8:
-        """The values as they are stored."""
-        row = self._rows[name]
-        spans = self._reader.spans("data", [row])
-        data = None if spans is None else mapped(spans.files[int(spans.file[0])])
-        if spans is not None and data is not None:
-            start = int(spans.start[0])
-            return data[start : start + int(spans.size[0])]
-        found = self._reader.read([row], ["data"])["data"]
-        assert isinstance(found, Ragged)
-        return found.data[found.offsets[0] : found.offsets[1]]
-
-
 def read_index(path: str) -> dict[str, list[str]]:
     """File → names, of a ``…index.json`` that says which tensor of a model lies in which file beside it."""
     found: dict[str, list[str]] = {}
@@ -243,8 +179,6 @@ def read_index(path: str) -> dict[str, list[str]]:
     }
 
 
-def without_indexed(paths: list[str]) -> list[str]:
-    """These files without those that an index among them leads to: their tensors come through it, once."""
-    indexes = [path for path in paths if path.endswith(INDEXES)] if len(paths) > 1 else []
-    named = {os.path.normpath(file) for path in indexes for file in read_index(path)}
-    return [path for path in paths if os.path.normpath(path) not in named]
+def indexed(suffix: str) -> Callable[[str], list[str]]:
+    """For ``Format.parts``: the files that an index with this suffix leads to."""
+    return lambda path: list(read_index(path)) if path.endswith(suffix) else []

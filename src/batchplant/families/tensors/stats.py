@@ -9,7 +9,7 @@ import numpy as np
 
 from ...columns import U8
 from ...errors import MissingLibraryError, SchemaError
-from .kinds import BITS, as_array
+from ...tensors import BITS, as_array
 
 # A multiple of eight, so that packed values begin with a byte.
 STEP = 1 << 20

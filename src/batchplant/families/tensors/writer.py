@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from ...columns import U8, Columns
 from ...errors import BatchplantError, SchemaError
+from ...tensors import BITS, shape_of, size_of, text_of
 from ...writer import Writer
-from .kinds import BITS, shape_of, size_of, text_of
 
 
 @dataclasses.dataclass(frozen=True)

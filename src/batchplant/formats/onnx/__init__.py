@@ -14,6 +14,7 @@ from __future__ import annotations
 from ...codecs.protobuf import BYTES, VARINT, parts
 from ...errors import BatchplantError
 from ...format import Format, Probe
+from ...tensors import TENSORS
 from .reader import OnnxReader
 from .writer import OnnxWriter
 
@@ -49,6 +50,6 @@ FORMAT = Format(
     writer=OnnxWriter,
     sniff=sniff,
     extra="onnx",
-    tensors=True,
+    only=TENSORS,
     notes="initialisers, used in place, also in external data; writes a model without operators",
 )

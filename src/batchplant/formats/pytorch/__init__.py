@@ -15,8 +15,10 @@ beside them; open that one.
 from __future__ import annotations
 
 from ...errors import BatchplantError
+from ...families.tensors import indexed
 from ...format import Format, Probe
 from ...storage.zips import ZipMembers
+from ...tensors import TENSORS
 from .reader import INDEX, LEGACY, PytorchReader
 from .writer import PytorchWriter
 
@@ -50,6 +52,7 @@ FORMAT = Format(
     reader=PytorchReader,
     writer=PytorchWriter,
     sniff=sniff,
-    tensors=True,
+    only=TENSORS,
+    parts=indexed(INDEX),
     notes="state dicts and TorchScript, read without PyTorch and without running anything; storages in place",
 )

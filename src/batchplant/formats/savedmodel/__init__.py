@@ -26,6 +26,7 @@ from ...errors import BatchplantError, DamagedError, NotFoundError, Problem
 from ...families.tensors import BITS, Entry, TensorReader, size_of
 from ...format import Format, Probe
 from ...storage import Source, is_remote, open_source
+from ...tensors import TENSORS
 from .bundle import DTYPES, OTHER_DTYPES, STRING, Bundle, Stored
 from .graph import read_graphs
 from .table import FOOTER, MAGIC, masked
@@ -264,6 +265,6 @@ FORMAT = Format(
     writer=None,
     sniff=sniff,
     folder=None,
-    tensors=True,
+    only=TENSORS,
     notes="read only: variables, used in place, without TensorFlow; also checkpoints by their .index",
 )

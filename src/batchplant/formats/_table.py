@@ -1,0 +1,40 @@
+"""What the registry knows of each format before it imports its module, by the module's name.
+
+Written by docs/generate.py (make docs) from the formats themselves: edit those, not this file.
+"""
+
+from ..format import Outline
+
+# fmt: off
+# ruff: noqa: E501
+OUTLINES: dict[str, Outline] = {
+    "arrow": Outline((".arrow", ".feather", ".ipc", ".arrows"), folder=None),
+    "audiofolder": Outline((), folder=True, media="audio"),
+    "beton": Outline((".beton",)),
+    "csv": Outline((".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".tsv.zst", ".tab", ".tab.gz", ".tab.zst"), side_cars=("{name}.schema.json",), describes=True),
+    "delta": Outline((".delta",), folder=True),
+    "ffrecord": Outline((".ffr",), side_cars=("{name}.schema.json",)),
+    "hdf5": Outline((".h5", ".hdf5", ".he5")),
+    "iceberg": Outline((".iceberg",), folder=True),
+    "imagefolder": Outline((), folder=True, media="image"),
+    "joblib": Outline((".joblib",)),
+    "json": Outline((".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json", ".json.gz", ".json.zst"), side_cars=("{name}.schema.json",), describes=True),
+    "lmdb": Outline((".lmdb", ".mdb"), folder=None),
+    "lst": Outline((".lst",)),
+    "msgpack": Outline((".msgpack", ".mpk", ".msgpack.gz", ".mpk.gz"), side_cars=("{name}.schema.json",)),
+    "n5": Outline((".n5", ".n5.zip"), folder=None),
+    "npy": Outline((".npy",)),
+    "npz": Outline((".npz",)),
+    "onnx": Outline((".onnx",), side_cars=("{name}.data",)),
+    "parquet": Outline((".parquet", ".pq"), folder=None),
+    "pickle": Outline((".pkl", ".pickle")),
+    "pmml": Outline((".pmml",)),
+    "pytorch": Outline((".pt", ".pth", ".ckpt", ".bin.index.json"), has_parts=True),
+    "recordio": Outline((".rec",), side_cars=("{name}.schema.json", "{stem}.idx")),
+    "safetensors": Outline((".safetensors", ".safetensors.index.json"), has_parts=True),
+    "savedmodel": Outline((".index",), folder=None),
+    "tfrecord": Outline((".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz"), side_cars=("{name}.schema.json", "{name}.idx")),
+    "videofolder": Outline((), folder=True, media="video"),
+    "webdataset": Outline((".tar", ".tar.gz", ".tgz"), side_cars=("{stem}.idx",)),
+    "zarr": Outline((".zarr", ".zarr.zip"), folder=None),
+}
