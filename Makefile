@@ -46,13 +46,15 @@ setup: $(VENV)/.test
 demo: $(VENV)/.installed
 	@$(PY) demo/run.py
 
-# Files whole to one process: their tests share what they set up.
-test: setup
-	@$(PY) -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+# Each process gets a run of neighbouring tests, which share what they set up; one that is done takes from the rest.
+PYTEST := $(PY) -m pytest -n auto --dist worksteal
 
-# Every system call of every writer fails in turn, and whatever else takes long.
+test: setup
+	@$(PYTEST) $(PYTEST_ARGS)
+
+# Every system call of every writer fails in turn, files are cut at every byte, and whatever else takes long.
 test-all: setup
-	@$(PY) -m pytest -n auto --dist loadfile -m '' $(PYTEST_ARGS)
+	@BATCHPLANT_EXHAUSTIVE=1 $(PYTEST) -m '' --timeout 7200 $(PYTEST_ARGS)
 
 # Where nothing can be installed: make -o setup test-gpu PY=python3, with the package built there.
 test-gpu: setup

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
@@ -249,7 +249,6 @@ def test_encoding_of() -> None:
     assert audio.encoding_of(np.frombuffer(golden("opus.opus"), np.uint8)) == "opus"
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     dtype=st.sampled_from(["int16", "int32", "float32", "float64"]),
     frames=st.integers(0, 300),
@@ -267,7 +266,6 @@ def test_wav_round_trip(dtype: str, frames: int, channels: int, rate: int, seed:
     assert sound.read(dtype=dtype).tobytes() == values.tobytes()
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     frames=st.integers(1, 6000), channels=st.integers(1, 8), seed=st.integers(0, 2**31), wide=st.booleans()
 )
@@ -427,12 +425,14 @@ def test_every_truncation(name: str) -> None:
 def test_random_flips(name: str) -> None:
     data = bytes(golden(name))
     rng = random.Random(name)
+    found = []
     for _ in range(150):
         bad = bytearray(data)
         for _ in range(rng.choice((1, 1, 4))):
             # The header more often than what follows.
             bad[rng.randrange(rng.choice((60, len(bad))))] = rng.randrange(256)
-        survives(bytes(bad))
+        found.append(survives(bytes(bad)))
+    assert any(one is None for one in found)
 
 
 def test_flips_in_flac_and_ogg_are_found() -> None:
@@ -442,7 +442,6 @@ def test_flips_in_flac_and_ogg_are_found() -> None:
         assert survives(bytes(bad)) is None
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     front=st.sampled_from([b"", b"RIFF\0\0\0\0WAVE", b"fLaC", b"OggS", b"ID3", b"\xff\xfb\x90\x44"]),
     rest=st.binary(max_size=300),

@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -125,7 +125,6 @@ def test_parts_equal_those_of_the_whole(engines, kind):
             assert np.array_equal(part, whole[channels][y0:y1, x0:x1]), box
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(SUBSAMPLINGS), quality=st.integers(1, 100))
 def test_any_picture_and_part(engines, seed, kind, quality):
     rng = np.random.default_rng(seed)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
@@ -45,7 +45,6 @@ def test_what_stands_still_measures_nothing() -> None:
     assert quality.kept_neighbours(still[::-1]) == 1
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(2, 60), st.integers(0, 1000))
 def test_measures_agree_with_their_definition(n: int, seed: int) -> None:
     taken = np.random.default_rng(seed).permutation(n)
@@ -68,7 +67,6 @@ def test_entropy_of_labels_and_batches() -> None:
     assert str(quality.entropy(np.zeros(9, np.int64))) == "0.0"
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=80), st.integers(1, 20))
 def test_batch_entropy_is_the_mean_of_each(codes: list[int], size: int) -> None:
     values = np.array(codes, np.int64)

@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
@@ -29,7 +29,6 @@ def written(path, field, values):
     return bp.open(path)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.text(alphabet="ab\0ä", max_size=4), min_size=1, max_size=8, unique=True),
     st.lists(st.text("ab\0ä", max_size=6)),
@@ -39,7 +38,6 @@ def test_a_code_is_the_place_in_the_vocabulary(vocabulary, values):
     assert codes(ops.Categories(vocabulary), values) == expected
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-1, 0, 1]), min_size=1, max_size=8, unique=True

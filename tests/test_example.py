@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
@@ -313,7 +313,6 @@ LISTS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(KEYS, LISTS, max_size=5))
 def test_what_is_written_is_what_protobuf_writes(features):
     make = {BYTES: bytes_list, FLOAT: floats, INT64: ints}

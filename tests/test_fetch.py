@@ -178,12 +178,12 @@ def test_what_is_in_memory_is_told(file, fd):
     starts, sizes = np.arange(0, SIZE - 4096, 4096), np.full(SIZE // 4096 - 1, 4096)
     starts = starts[: len(sizes)]
     mapping.sum()
-    assert _native.resident(mapping, starts, sizes) == 1
-    assert _native.cached(fd, starts, sizes) in (1, -1)
-    assert _native.resident(mapping, starts[:0], sizes[:0]) == 1
+    assert _native.resident_fraction(mapping, starts, sizes) == 1
+    assert _native.cached_fraction(fd, starts, sizes) in (1, -1)
+    assert _native.resident_fraction(mapping, starts[:0], sizes[:0]) == 1
     _native.will_need(mapping, starts, sizes)
     with pytest.raises(IndexError, match="run 0"):
-        _native.resident(mapping, np.array([SIZE]), np.array([1]))
+        _native.resident_fraction(mapping, np.array([SIZE]), np.array([1]))
     with pytest.raises(IndexError, match="run 1"):
         _native.will_need(mapping, np.array([0, 1]), np.array([1, SIZE]))
 
@@ -194,13 +194,13 @@ def test_what_is_not_in_memory_is_told(tmp_path):
     drop(path)
     opened = open_source(str(path))
     starts, sizes = np.arange(0, 1 << 20, 1 << 16), np.full(16, 1000)
-    if _native.resident(opened.data, starts, sizes) == 1:
+    if _native.resident_fraction(opened.data, starts, sizes) == 1:
         pytest.skip("this file system keeps every file in memory")
-    assert _native.resident(opened.data, starts, sizes) < 1
+    assert _native.resident_fraction(opened.data, starts, sizes) < 1
     opened.will_need(starts, sizes)
     opened.gather(starts, sizes)
     opened.data.sum()
-    assert _native.resident(opened.data, starts, sizes) == 1
+    assert _native.resident_fraction(opened.data, starts, sizes) == 1
 
 
 def test_mapping_a_file(file, tmp_path):
@@ -237,8 +237,8 @@ def counted(monkeypatch):
         def resident(self, *args):
             return 0.5
 
-        def gather_runs(self, data, starts, sizes, look):
-            return None if look else _native.gather_runs(data, starts, sizes)
+        def gather_runs(self, data, starts, sizes, if_resident):
+            return None if if_resident else _native.gather_runs(data, starts, sizes)
 
         def gather_runs_crc32(self, *args):
             return None
@@ -283,7 +283,7 @@ def test_what_is_in_memory_is_copied(file, monkeypatch):
 def test_a_file_that_others_own(cached, fetches, file, counted, monkeypatch):
     """The kernel does not say what of the mapping is in memory; reading without waiting may tell."""
     opened = open_source(str(file))
-    opened._told = False
+    opened._residency_known = False
     monkeypatch.setattr(source._native, "cached", lambda *_: cached, raising=False)
     assert [one.tobytes() for one in opened.gather(STARTS, SIZES)] == expected(file)
     assert len(counted) == fetches
@@ -316,10 +316,19 @@ def test_a_file_that_is_another_by_now(how, tmp_path, counted):
     assert counted == []
 
 
-def test_missing_cells_are_not_called_for(file):
+def test_missing_cells_are_not_called_for(file, monkeypatch):
     opened = open_source(str(file))
-    opened._told = False
-    opened.will_need(np.array([0, 0]), np.array([-1, 100]))
+    opened._residency_known = False
+    asked = []
+    monkeypatch.setattr(
+        source._native, "will_need", lambda data, *runs: asked.append([one.tolist() for one in runs])
+    )
+    opened.will_need(np.array([7, 300]), np.array([-1, 100]))
+    assert asked == [[[7, 300], [0, 100]]]
+    monkeypatch.undo()
+    # Of the kernel itself, which would refuse a run before the file's begin.
+    opened.will_need(np.array([0, 300]), np.array([-1, 100]))
+    assert opened.view(300, 100).tobytes() == file.read_bytes()[300:400]
 
 
 def test_more_files_than_a_process_may_open(tmp_path):
@@ -331,7 +340,7 @@ import numpy as np
 files = [open_source(f"{tmp_path}/{{number}}") for number in range(200)]
 starts = np.arange(4) * 10
 for number, file in enumerate(files):
-    file._told = False
+    file._residency_known = False
     assert file.gather(starts, np.full(4, 3)).data.tobytes() == bytes([number]) * 12
 """
     for number in range(200):

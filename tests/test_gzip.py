@@ -6,6 +6,7 @@ import pickle
 import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,15 +71,41 @@ def test_damaged_seek_points_do_no_harm(plain, tmp_path):
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(plain, 1))
     points = open_gzip(str(path)).points()
+    wanted = plain[3 << 20 : (3 << 20) + 100]
     rng = np.random.default_rng(2)
+    for size in rng.integers(1, len(points), 20).tolist():
+        with pytest.raises(bp.DamagedError):
+            open_gzip(str(path), size=len(plain), points=points[:size])
+    same = 0
     for _ in range(60):
         wrong = points.copy()
         wrong[rng.integers(0, 200, 3)] = rng.integers(0, 256, 3)
         try:
-            source = open_gzip(str(path), size=len(plain), points=wrong[: rng.integers(1, len(wrong) + 1)])
-            source.view(3 << 20, 100)
+            found = open_gzip(str(path), size=len(plain), points=wrong).view(3 << 20, 100)
         except bp.DamagedError:
             continue
+        # Where they lead elsewhere, as many bytes come from there: the index has a checksum of its own.
+        assert len(found) == 100
+        same += found.tobytes() == wanted
+    assert same > 20
+
+
+def test_damaged_seek_points_of_an_index_are_made_anew(tmp_path):
+    path = tmp_path / "a.tfrecord.gz"
+    # Everything is unpacked from the 32 KiB before it, which seek points hold.
+    block = np.random.default_rng(0).bytes(20_000)
+    samples = [{"data": bytes([n]) + block * 5} for n in range(40)]
+    with bp.create(path, {"data": bp.Bytes()}) as out:
+        for sample in samples:
+            out.append(sample)
+    assert list(bp.open(path, index="write")) == samples
+    wanted = [39, 25, 12]
+    kept = Path(f"{path}.bpindex")
+    whole = kept.read_bytes()
+    for place in np.random.default_rng(3).integers(0, len(whole), 20).tolist():
+        kept.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        with bp.open(path) as reader:
+            assert [reader[n] for n in wanted] == [samples[n] for n in wanted], place
 
 
 @pytest.mark.parametrize("kind", ["gzip", "zlib"])

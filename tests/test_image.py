@@ -11,7 +11,7 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -161,7 +161,6 @@ def test_png_of_16_bits_is_exact(channels):
         image.decode(data, "L")
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["uint8", *DEEP]), st.integers(1, 9), st.integers(1, 9), st.integers(1, 6),
     st.sampled_from(["png", "tiff", "webp", "bmp"]),
@@ -571,7 +570,6 @@ def test_a_large_profile_and_large_notes_in_a_jpeg():
         exif.attach(bare, "jpeg", exif.Metadata(bytes(70_000)))
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(["II*\0", "MM\0*"]))
 def test_directories_of_any_bytes(data, start):
     blob = start.encode() + data

@@ -89,15 +89,6 @@ def suffix(name: str) -> str:
 FORMATS = [name for name, one in registry.all_formats().items() if one.writer is not None and not one.tensors]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def unsynced() -> Iterator[None]:
-    """Whether files last through a power cut is not asked here, and takes half of the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda fd: None)
-        patch.setattr("os.sync", lambda: None)
-        yield
-
-
 class Sources:
     """The dataset in every format, written when it is first asked for."""
 

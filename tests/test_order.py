@@ -11,16 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batchplant import order as orders
 from batchplant.errors import OptionError, SampleIndexError
 from batchplant.order import BlockIndex, Order, Shard, keyed, make, shard
-
-# How long an example takes depends on the machine, and is no property of the code.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 seeds = st.integers(0, 2**64 - 1)
 sizes = st.one_of(st.integers(0, 40), st.integers(0, 3000))
@@ -99,7 +95,6 @@ def test_random_is_a_permutation_of_every_size(n):
         assert np.array_equal(np.sort(orders.random(n, seed=seed, epoch=9)[:]), np.arange(n))
 
 
-@settings(max_examples=40)
 @given(st.integers(1, 200), st.integers(0, 50), st.data())
 def test_every_way_to_ask_gives_the_same(n, seed, data):
     positions = data.draw(st.lists(st.integers(-n, n - 1), max_size=30))

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
@@ -189,7 +189,6 @@ def test_a_transparent_colour_is_kept_from_modes_with_alpha(colour, bits):
     parts=st.integers(1, 4), filters=st.lists(st.integers(0, 4), min_size=1, max_size=5),
     seed=st.integers(0, 9),
 )  # fmt: skip
-@settings(max_examples=100, deadline=None)
 def test_any_picture(kind, width, height, lace, parts, filters, seed):
     data = png(width, height, kind[1], kind[0], lace, parts=parts, filters=tuple(filters), seed=seed)
     assert np.array_equal(_native.png_decode(data), by_pillow(data))

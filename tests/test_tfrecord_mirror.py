@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -709,7 +709,6 @@ def message(content: dict[str, tuple[str, list[Any]]]) -> Any:
 
 
 @given(st.dictionaries(st.text(max_size=6), values, max_size=5))
-@settings(max_examples=80, deadline=None)
 def test_any_example_survives(content: dict[str, tuple[str, list[Any]]]) -> None:
     data = message(content).SerializeToString()
     again = tf.train.Example.FromString(data)
@@ -727,7 +726,6 @@ def test_any_example_survives(content: dict[str, tuple[str, list[Any]]]) -> None
 
 
 @given(st.dictionaries(st.text(max_size=6), values, max_size=4), st.data())
-@settings(max_examples=150, deadline=None)
 def test_damaged_messages_are_refused_or_read(content: dict[str, Any], data: st.DataObject) -> None:
     good = bytearray(message(content).SerializeToString())
     for _ in range(data.draw(st.integers(0, 3))):
@@ -760,7 +758,6 @@ def test_the_native_writer_writes_the_same_bytes() -> None:
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=150, deadline=None)
 def test_damaged_tensors_are_refused_or_read(data: bytes) -> None:
     for kind in (tf.string, tf.float16, tf.int64):
         head = b"\x08" + wire.varint({"string": 7, "float16": 19, "int64": 9}[kind.name])

@@ -27,6 +27,7 @@ class TestSuite(FormatSuite):
 
 
 class TestCompressedStream(FormatSuite):
+    wraps = True
     format = "arrow"
     suffix = ".arrows"
     options: ClassVar = {"compression": "zstd"}

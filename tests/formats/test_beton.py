@@ -280,7 +280,11 @@ def check_pages(reader):
     return page
 
 
-def test_the_page_grows_for_a_large_sample(tmp_path):
+@pytest.mark.parametrize("may_move", [True, False])
+def test_the_page_grows_for_a_large_sample(may_move, tmp_path, monkeypatch):
+    """That alone moves nothing."""
+    if not may_move:
+        monkeypatch.setattr(beton_writer.BetonWriter, "_move", None)
     sizes = [1000, 1_500_000, 1_500_000, 5 * MIB, 7, 0, 2_000_000]
     samples = [{"n": n, "blob": bytes([n + 1]) * size} for n, size in enumerate(sizes)]
     schema = {"n": bp.Int(), "blob": bp.Bytes()}
@@ -288,11 +292,6 @@ def test_the_page_grows_for_a_large_sample(tmp_path):
     check_samples(reader, schema, samples)
     assert check_pages(reader) == 8 * MIB
     assert bp.verify(reader).problems == []
-
-
-def test_a_larger_page_alone_moves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(beton_writer.BetonWriter, "_move", None)
-    test_the_page_grows_for_a_large_sample(tmp_path)
 
 
 @pytest.mark.parametrize("length", [None, 10, 95_000])

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
@@ -29,6 +29,7 @@ class TestCsv(FormatSuite):
 
 
 class TestZstd(FormatSuite):
+    wraps = True
     format = "csv"
     suffix = ".tsv.zst"
     in_place = False
@@ -283,7 +284,6 @@ texts_of = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 cells_of = st.one_of(st.none(), texts_of)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(cells_of, cells_of), max_size=8), st.sampled_from([",", ";", "\t", "|", " "]))
 def test_any_text_comes_back(tmp_path_factory, rows, delimiter):
     path = tmp_path_factory.mktemp("csv") / "a.csv"
@@ -295,7 +295,6 @@ def test_any_text_comes_back(tmp_path_factory, rows, delimiter):
         assert [tuple(sample.values()) for sample in reader] == rows
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.floats(), st.floats(width=32), st.integers(-(2**63), 2**63 - 1)), min_size=1))
 def test_any_number_comes_back(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("csv") / "a.csv"
@@ -521,7 +520,6 @@ def test_which_escapes_there_are(tmp_path):
         assert reader[0] == {"a": "1,2", "b": "x^"}
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(texts_of, texts_of), min_size=1, max_size=6), st.booleans(), st.booleans())
 def test_any_text_that_python_escapes(tmp_path_factory, rows, doublequote, bare):
     quoting = csv.QUOTE_NONE if bare else csv.QUOTE_MINIMAL

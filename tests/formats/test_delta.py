@@ -10,18 +10,11 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.testing import FormatSuite, damage
+from batchplant.testing import FormatSuite
 from batchplant.testing.cases import jpeg
 
 deltalake = pytest.importorskip("deltalake")
 pa = pytest.importorskip("pyarrow")
-
-
-@pytest.fixture(autouse=True)
-def few_places(monkeypatch):
-    """A table is several files, and all of them are read anew each time."""
-    for name, value in (("CUT_EVERYWHERE", 0), ("CUT_ENDS", 30), ("CUT_BETWEEN", 20), ("FLIPS", 60)):
-        monkeypatch.setattr(damage, name, value)
 
 
 class TestSuite(FormatSuite):

@@ -17,13 +17,6 @@ pytest.importorskip("pyiceberg")
 pa = pytest.importorskip("pyarrow")
 
 
-@pytest.fixture(autouse=True)
-def few_places(monkeypatch):
-    """A table is several files, and all of them are read anew each time."""
-    for name, value in (("CUT_EVERYWHERE", 0), ("CUT_ENDS", 16), ("CUT_BETWEEN", 16), ("FLIPS", 24)):
-        monkeypatch.setattr(damage, name, value)
-
-
 class TestSuite(FormatSuite):
     format = "iceberg"
     suffix = ".iceberg"

@@ -25,6 +25,7 @@ KINDS = ["zlib", "gzip", "bz2", "lzma", "xz", "lz4"]
 
 
 class TestCompressed(FormatSuite):
+    wraps = True
     format = "joblib"
     suffix = ".joblib"
     options: ClassVar = {"compress": "zlib"}

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
@@ -348,7 +348,6 @@ def same(one, other):
     return one == other or (one != one and other != other)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), nested, min_size=1), min_size=1, max_size=4))
 def test_any_records_of_python(tmp_path_factory, records):
     path = tmp_path_factory.mktemp("json") / "a.jsonl"

@@ -25,6 +25,7 @@ class TestSuite(FormatSuite):
 
 
 class TestGzip(FormatSuite):
+    wraps = True
     format = "msgpack"
     suffix = ".msgpack.gz"
     in_place = False

@@ -26,11 +26,6 @@ class TestSuite(FormatSuite):
     suffix = ".n5"
     golden = GOLDEN
 
-    @pytest.fixture(autouse=True)
-    def _few_flips(self, monkeypatch):
-        # There are many files, and each flip reads them all.
-        monkeypatch.setattr(damage, "FLIPS", 60)
-
     def files(self, path):
         """Attributes of the top and of an array, and blocks of each packing."""
         names = ("attributes.json", "fixed/attributes.json", "text/offsets/0", "fixed/0/0/0", "number/0")

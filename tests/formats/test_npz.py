@@ -26,6 +26,7 @@ class TestSuite(FormatSuite):
 
 
 class TestCompressed(FormatSuite):
+    wraps = True
     format = "npz"
     suffix = ".npz"
     options: ClassVar = {"compress": True}

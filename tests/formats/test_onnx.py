@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
@@ -344,7 +344,6 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.dictionaries(st.text(min_size=1, max_size=9), st.lists(st.integers(0, 4), max_size=4), max_size=4),
     st.booleans(),

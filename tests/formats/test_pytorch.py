@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
@@ -370,7 +370,6 @@ plain = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=100)
 @given(value=plain, protocol=st.integers(2, 5))
 def test_plain_values_are_read_as_python_reads_them(value, protocol):
     found = Unpickler(memoryview(pickle.dumps(value, protocol))).load()
@@ -378,7 +377,6 @@ def test_plain_values_are_read_as_python_reads_them(value, protocol):
     assert type(found) is type(value)
 
 
-@settings(deadline=None, max_examples=200)
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_values_or_errors(data):
     with contextlib.suppress(bp.BatchplantError):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
@@ -86,7 +86,6 @@ def test_golden_pictures_with_one_or_several_labels(tmp_path):
 words = st.lists(st.sampled_from([MAGIC, b"", b"a", b"1234", MAGIC[:3], MAGIC[1:], b"x" * 9]), max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(words.map(b"".join), max_size=6))
 def test_the_magic_may_stand_anywhere(tmp_path_factory, records):
     path = tmp_path_factory.mktemp("split") / "a.rec"

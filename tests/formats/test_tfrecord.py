@@ -54,11 +54,13 @@ class TestSuite(Records):
 
 
 class TestGzip(Records):
+    wraps = True
     suffix = ".tfrecord.gz"
     in_place = False
 
 
 class TestZlib(Records):
+    wraps = True
     options: ClassVar = {"compression": "zlib"}
     in_place = False
 

@@ -37,6 +37,7 @@ class TestSuite(FormatSuite):
 
 
 class TestCompressed(FormatSuite):
+    wraps = True
     format = "webdataset"
     suffix = ".tar.gz"
     in_place = False
@@ -215,7 +216,7 @@ NAMES = st.text(st.sampled_from("ab./_AÉ"), min_size=1, max_size=9).filter(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.lists(NAMES, max_size=8))
 def test_samples_are_those_of_webdataset(tmp_path, names):
     wds = pytest.importorskip("webdataset")

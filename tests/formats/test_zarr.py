@@ -32,11 +32,6 @@ class TestSuite(FormatSuite):
     suffix = ".zarr"
     golden = GOLDEN
 
-    @pytest.fixture(autouse=True)
-    def _few_flips(self, monkeypatch):
-        # There are many files, and each flip reads them all.
-        monkeypatch.setattr(damage, "FLIPS", 60)
-
     def files(self, path):
         """The metadata that is read, one document that it repeats, and chunks of each packing."""
         names = ("zarr.json", "text/zarr.json", "text/offsets/c/0", "text/values/c/0", "fixed/c/0/0/0")

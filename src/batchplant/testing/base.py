@@ -21,7 +21,8 @@ from ..shards import ShardWriter
 from ..storage import side_car
 from ..verify import verify
 from ..writer import Writer
-from .cases import ORDINARY, Case, Sample, all_cases
+from .cases import ORDINARY, SOME, Case, Sample, all_cases
+from .damage import EXHAUSTIVE
 
 
 class Bench:
@@ -31,7 +32,9 @@ class Bench:
     dataset of this format cannot do without; left out where the field under test is of that kind itself.
     leave_out: names of ``all_cases`` that do not apply; values: other values for some of them. keeps_schema:
     the very same kinds come back. keeps_jpeg: JPEG files are stored byte for byte. in_place: some field has
-    spans. notices_cuts: no truncation goes unnoticed. golden: a folder with one folder of files per format.
+    spans. wraps: the same parser as that of another suite, behind a compression for example: it is tried with
+    fewer kinds and less damage. notices_cuts: no truncation goes unnoticed. golden: a folder with one folder
+    of files per format.
     """
 
     format: ClassVar[str]
@@ -44,6 +47,7 @@ class Bench:
     keeps_schema: ClassVar[bool] = True
     keeps_jpeg: ClassVar[bool] = True
     in_place: ClassVar[bool] = True
+    wraps: ClassVar[bool] = False
     notices_cuts: ClassVar[bool] = True
     golden: ClassVar[Path | None] = None
 
@@ -89,7 +93,7 @@ class Bench:
         """The cases that the format holds (or does not), each also with missing values."""
         found: dict[str, Case] = {}
         for name, (field, values) in all_cases().items():
-            if name not in self.leave_out:
+            if name not in self.leave_out and (name in SOME or EXHAUSTIVE or not self.wraps):
                 values = self.values.get(name, values)
                 optional = dataclasses.replace(field, optional=True)
                 found |= {name: (field, values), f"{name}, optional": (optional, [None, *values, None])}

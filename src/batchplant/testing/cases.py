@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +27,12 @@ def pixels(*shape: int, dtype: Any = np.uint8) -> Any:
     return np.random.default_rng(shape).integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
 
 
+@functools.cache
 def jpeg(height: int = 8, width: int = 8, channels: int = 3) -> bytes:
     return image.encode(image.squeeze(pixels(height, width, channels)), "jpeg")
 
 
+@functools.cache
 def png(*shape: int) -> bytes:
     return image.encode(pixels(*shape), "png")
 
@@ -41,11 +44,13 @@ def numbers(dtype: str, *shape: int) -> Any:
     return values
 
 
+@functools.cache
 def sound(frames: int, *, channels: int = 1) -> bytes:
     """A WAV file."""
     return wav.write(numbers("int16", frames, channels), 8000, "PCM_16")
 
 
+@functools.cache
 def film(frames: int, side: int = 16) -> bytes:
     """An AVI file of JPEG pictures: the one video that needs no library to be written."""
 
@@ -61,8 +66,9 @@ def film(frames: int, side: int = 16) -> bytes:
     return chunk(b"RIFF", b"AVI " + parts)
 
 
+@functools.cache
 def all_cases() -> dict[str, Case]:
-    """Every kind of field with values at its limits."""
+    """Every kind of field with values at its limits; nobody changes them."""
     varied = [numbers("float32", n, 2) for n in (3, 0, 1)]
     freely = [numbers("int64", n, 4 - n) for n in (1, 4, 0)]
     found: dict[str, Case] = {
@@ -98,6 +104,9 @@ def all_cases() -> dict[str, Case]:
         found[f"tensor {name}"] = Tensor(name, (2, 3)), [numbers(name, 2, 3), np.zeros((2, 3), name)]
     return found
 
+
+# Those of all_cases that a format has to hold in each of its forms: of every kind one, of any length.
+SOME = ("bytes", "text", "json", "int64", "float32", "image", "image jpeg", "tensor, first size varies")
 
 # One field of every kind, and its value in sample n.
 ORDINARY: dict[str, tuple[Field, Callable[[int], Any]]] = {

@@ -9,27 +9,34 @@ from pathlib import Path
 
 import numpy as np
 
-# Files up to this size are cut at every byte; of larger ones the ends, and some places between.
-CUT_EVERYWHERE, CUT_ENDS, CUT_BETWEEN = 64 << 10, 4 << 10, 300
-FLIPS = 400
+# With this variable, which `make test-all` sets, files are cut at every byte; otherwise at some places only.
+EXHAUSTIVE = os.environ.get("BATCHPLANT_EXHAUSTIVE", "0") not in ("", "0")
+# Of a dataset: its files share them, unless all shall be tried.
+CUTS, FLIPS = (64 << 10, 400) if EXHAUSTIVE else (300, 120)
+FEWEST = 12
 MEMORY_ALWAYS, MEMORY_PER_BYTE = 64 << 20, 8
 
 
-def cut_points(size: int) -> list[int]:
-    """Where to cut a file, longest first."""
-    if size <= CUT_EVERYWHERE:
+def cut_points(size: int, most: int = CUTS) -> list[int]:
+    """Where to cut a file, longest first: everywhere, or half of the places near the ends."""
+    if size <= most:
         return list(range(size - 1, -1, -1))
-    between = np.random.default_rng(size).integers(CUT_ENDS, size - CUT_ENDS, CUT_BETWEEN).tolist()
-    return sorted({*range(CUT_ENDS), *between, *range(size - CUT_ENDS, size)}, reverse=True)
+    ends = max(most // 4, 1)
+    between = np.random.default_rng(size).integers(ends, size - ends, most - 2 * ends).tolist()
+    return sorted({*range(ends), *between, *range(size - ends, size)}, reverse=True)
 
 
-def flip_points(size: int) -> list[tuple[int, int]]:
+def flip_points(size: int, most: int = FLIPS) -> list[tuple[int, int]]:
     """(byte, bit) to flip: half of them near the ends, where structure is."""
     rng = np.random.default_rng(size)
-    places = rng.integers(0, size, FLIPS)
-    ends = rng.integers(0, min(CUT_ENDS, size), FLIPS)
+    places = rng.integers(0, size, most)
+    ends = rng.integers(0, min(4 << 10, size), most)
     places[::4], places[2::4] = ends[::4], size - 1 - ends[2::4]
-    return list(zip(places.tolist(), rng.integers(0, 8, FLIPS).tolist(), strict=True))
+    return list(zip(places.tolist(), rng.integers(0, 8, most).tolist(), strict=True))
+
+
+def _share(places: int, files: int) -> int:
+    return places if EXHAUSTIVE else max(places // files, FEWEST)
 
 
 def flip(file: Path, place: int, bit: int) -> None:
@@ -40,18 +47,18 @@ def flip(file: Path, place: int, bit: int) -> None:
         stream.write(bytes([byte ^ 1 << bit]))
 
 
-def cuts(file: Path) -> Iterator[str]:
-    """Truncate a file at one place after another, saying where; whole again in the end."""
+def cuts(file: Path, files: int = 1) -> Iterator[str]:
+    """Truncate one of so many files at one place after another, saying where; whole again in the end."""
     whole = file.read_bytes()
-    for size in cut_points(len(whole)):
+    for size in cut_points(len(whole), _share(CUTS, files)):
         os.truncate(file, size)
         yield f"{file.name} cut to {size} of {len(whole)} bytes"
     file.write_bytes(whole)
 
 
-def flips(file: Path) -> Iterator[str]:
-    """Flip one bit after another, saying which; each is flipped back."""
-    for place, bit in flip_points(os.path.getsize(file)):
+def flips(file: Path, files: int = 1) -> Iterator[str]:
+    """Flip one bit after another in one of so many files, saying which; each is flipped back."""
+    for place, bit in flip_points(os.path.getsize(file), _share(FLIPS, files)):
         flip(file, place, bit)
         yield f"{file.name} with bit {bit} of byte {place} flipped"
         flip(file, place, bit)
