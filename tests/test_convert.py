@@ -120,7 +120,7 @@ def test_options_of_both_sides(source, tmp_path):
 
 
 def test_pictures_are_converted_as_told(source, tmp_path):
-    bp.convert(source, tmp_path / "a.beton", images=bp.ImageOptions("raw", max_resolution=10))
+    bp.convert(source, tmp_path / "a.beton", images=bp.ImageOptions(write_mode="raw", max_resolution=10))
     with bp.open(tmp_path / "a.beton") as reader:
         assert reader.read(range(100), ["image"])["image"].raw.all()
         assert {sample["image"].shape for sample in reader} == {
@@ -234,7 +234,7 @@ def test_not_resuming_begins_anew(source, tmp_path, monkeypatch):
         ({"fields": ["n"]}, "fields"),
         ({"shuffle": True}, "shuffle"),
         ({"limit": 5, "seed": 2}, "limit, seed"),
-        ({"images": bp.ImageOptions("raw")}, "images"),
+        ({"images": bp.ImageOptions(write_mode="raw")}, "images"),
         ({"checksums": True}, "checksums"),
     ],
 )

@@ -341,7 +341,7 @@ def test_convert_keeps_masks_exactly_and_says_so(tmp_path):
         assert np.array_equal(reader[0]["mask"], image.fit(classes(), 16, nearest=True))
         assert exif.is_lossy_webp(cells(reader)["image"][0])
     # Once said it is remembered.
-    done = bp.convert(tmp_path / "b.tar", tmp_path / "c.npz", images=bp.ImageOptions("jpg"))
+    done = bp.convert(tmp_path / "b.tar", tmp_path / "c.npz", images=bp.ImageOptions(write_mode="jpg"))
     with bp.open(tmp_path / "c.npz") as reader:
         assert reader.schema["mask"].mask
         assert np.array_equal(reader[0]["mask"], image.fit(classes(), 16, nearest=True))

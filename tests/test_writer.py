@@ -231,13 +231,52 @@ def test_overwriting_without_checksums_removes_the_old_ones(tmp_path):
         assert (tmp_path / "a.npz.crc").exists() == checksums
 
 
-def test_fields_may_have_their_own_picture_options(tmp_path):
+@pytest.mark.parametrize("how", ["create", "convert"])
+@pytest.mark.parametrize(
+    ("images", "sizes"),
+    [
+        (bp.ImageOptions(max_resolution=10), [(5, 10, 3), (5, 10, 3)]),
+        ({"small": bp.ImageOptions(max_resolution=10)}, [(5, 10, 3), (20, 40, 3)]),
+        ({}, [(20, 40, 3), (20, 40, 3)]),
+        (None, [(20, 40, 3), (20, 40, 3)]),
+    ],
+)
+def test_picture_options_are_for_all_fields_or_by_field(how, images, sizes, tmp_path):
     schema = {"small": bp.Image(), "large": bp.Image()}
-    options = {"small": bp.ImageOptions(max_resolution=10)}
-    with bp.create(tmp_path / "a.npz", schema, images=options) as out:
+    samples = {name: [pixels(20, 40, 3)] for name in schema}
+    if how == "create":
+        with bp.create(tmp_path / "a.npz", schema, images=images) as out:
+            out.append({name: values[0] for name, values in samples.items()})
+    else:
+        with bp.create(tmp_path / "b.npz", schema) as out:
+            out.append({name: values[0] for name, values in samples.items()})
+        bp.convert(tmp_path / "b.npz", tmp_path / "a.npz", images=images)
+    [found] = bp.open(tmp_path / "a.npz")
+    assert [found[name].shape for name in schema] == sizes
+
+
+def test_fields_without_picture_options_of_their_own_get_the_others(tmp_path):
+    schema = {"small": bp.Image(), "large": bp.Image()}
+    own = {"large": bp.ImageOptions()}
+    with bp.create(tmp_path / "a.npz", schema, images=own, max_resolution=10) as out:
         out.append({"small": pixels(20, 40, 3), "large": pixels(20, 40, 3)})
     [found] = bp.open(tmp_path / "a.npz")
     assert (found["small"].shape, found["large"].shape) == ((5, 10, 3), (20, 40, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "reason"),
+    [
+        ({"images": bp.ImageOptions(), "quality": 5}, bp.OptionError, "leave the other options for pictures"),
+        ({"images": {"x": bp.ImageOptions()}}, bp.FieldNameError, "'x'"),
+        ({"images": {"n": bp.ImageOptions()}}, bp.OptionError, "'n', which is Int.* and no picture"),
+        ({"images": {"i": {"quality": 5}}}, bp.OptionError, "images is an ImageOptions, or maps fields"),
+    ],
+)
+def test_picture_options_that_cannot_be(options, error, reason, tmp_path):
+    with pytest.raises(error, match=reason):
+        bp.create(tmp_path / "a.npz", {"n": bp.Int(), "i": bp.Image()}, **options)
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .codecs.media import image_rules
-from .codecs.media.image_rules import ImageOptions
+from .codecs.media.image_rules import ImageOptions, Images
 from .columns import I64, Columns, column_runs, end_within
 from .errors import DataError, OptionError, Problem
 from .options import own_options
@@ -127,7 +127,7 @@ def convert(
     shuffle: bool = False,
     seed: int = 0,
     masks: Iterable[str] = (),
-    images: ImageOptions | None = None,
+    images: Images | None = None,
     shard_size: int | None = None,
     shard_samples: int | None = None,
     workers: int | None = None,
@@ -144,10 +144,10 @@ def convert(
     The target appears only when it is complete. Stopped by Ctrl-C, a kill or an error, a long conversion
     leaves a hidden folder beside the target, and the same call with ``resume=True`` goes on from there.
     ``on_error="skip"`` leaves out what cannot be read or encoded; the result lists it. ``masks`` are fields
-    of pictures whose values are classes, by their names in the source.
+    of pictures whose values are classes, by their names in the source. ``images`` says how pictures are
+    stored: an :class:`ImageOptions` for all fields, or a dict of them by the fields' names in the target.
     """
     began = time.monotonic()
-    images = images or ImageOptions()
     reader = (
         source if isinstance(source, Reader) else open_reader(source, format=format, **(source_options or {}))
     )
@@ -156,8 +156,8 @@ def convert(
     names = dict(rename or {})
     order = _order(len(reader), limit, shuffle, seed)
     options = WriteOptions(
-        overwrite=overwrite, length=len(order), workers=workers, on_error=on_error, images=images,
-        checksums=checksums, resume=resume,
+        overwrite=overwrite, length=len(order), workers=workers, on_error=on_error,
+        images=ImageOptions() if images is None else images, checksums=checksums, resume=resume,
     )  # fmt: skip
     made_by = get_format(target_format) if target_format is not None else format_of_target(os.fspath(target))
     can = own_options(made_by.writer) if made_by.writer else ()
@@ -168,7 +168,7 @@ def convert(
     )  # fmt: skip
     identity = {
         "source": reader.path, "samples": len(reader), "fields": chosen.to_json(), "rename": names,
-        "limit": limit, "shuffle": shuffle, "seed": seed, "images": dataclasses.asdict(images),
+        "limit": limit, "shuffle": shuffle, "seed": seed, "images": _described(options.images),
         "shard_size": shard_size, "shard_samples": shard_samples, "checksums": checksums,
         "stamp": _stamp(reader.path),
         "target_options": {name: repr(value) for name, value in (target_options or {}).items()},
@@ -183,7 +183,7 @@ def convert(
             error.sample, error.path = feed.source_of(error.sample)
         raise
     skipped = [problem for _, problem in feed.skipped] + [feed.named(one) for one in writer.skipped]
-    remarks = [*writer.remarks(), *image_rules.remarks(writer.schema, images), *_lost(reader, can)]
+    remarks = [*writer.remarks(), *image_rules.remarks(writer.schema, options.images_of), *_lost(reader, can)]
     return Conversion(writer.files, writer.written, skipped, time.monotonic() - began, start, remarks)
 
 
@@ -208,6 +208,13 @@ def _lost(reader: Reader, can: Collection[str]) -> list[str]:
         return []
     some = [f"{name}.{key}" if name else key for name, values in found.items() for key in values]
     return [f"the source's attributes are not kept: {', '.join(some[:8])}{', …' * (len(some) > 8)}"]
+
+
+def _described(images: Images) -> dict[str, Any]:
+    """The options for pictures as JSON."""
+    if isinstance(images, ImageOptions):
+        return dataclasses.asdict(images)
+    return {name: dataclasses.asdict(one) for name, one in images.items()}
 
 
 def _stamp(path: str) -> list[int] | None:

@@ -11,15 +11,13 @@ import glob
 import importlib
 import os
 import re
-import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from . import formats
-from .codecs.media.image_rules import ImageOptions, stored_field
+from .codecs.media.image_rules import ImageOptions, Images, stored_field
 from .errors import NotFoundError, OptionError, UnknownFormatError, near, no_such
 from .format import Format, Outline, Probe
 from .formats._table import OUTLINES
@@ -28,14 +26,11 @@ from .reader import Reader
 from .schema import KINDS, Field, Image, Schema
 from .shards import Concat, ShardWriter
 from .storage import is_remote, recover, side_car
-from .storage.index.progress import stopping
+from .storage.index.progress import in_parallel
 from .storage.patterns import braces, natural
 from .writer import WriteOptions, Writer
 
 ENTRY_POINTS = "batchplant.formats"
-
-S = TypeVar("S")
-T = TypeVar("T")
 
 
 @functools.cache
@@ -245,27 +240,6 @@ def _without_parts(found: list[Found]) -> list[Found]:
     return [one for one in found if os.path.normpath(one.path) not in parts]
 
 
-def in_parallel(function: Callable[[S], T], given: Sequence[S]) -> list[T]:
-    """What the function makes of everything given, in order; on threads, for scanning a file may take long.
-
-    The error of the first that has one is raised. It, and Ctrl-C, stop the others.
-    """
-    if len(given) < 2:
-        return [function(one) for one in given]
-    stop = threading.Event()
-
-    def work(one: S) -> T:
-        with stopping(stop):
-            return function(one)
-
-    pool = ThreadPoolExecutor(min(len(given), max(4, os.cpu_count() or 1)), "batchplant-open")
-    try:
-        return list(pool.map(work, given))
-    finally:
-        stop.set()
-        pool.shutdown(cancel_futures=True)
-
-
 def _open_one(one: Found, options: dict[str, Any]) -> Reader:
     found = one.format()
     return found.reader(one.path, **accept(found.name, found.reader, options))
@@ -312,20 +286,28 @@ def create(
     quality: int | None = None,
     lossless: bool = False,
     orient: bool = False,
-    images: Mapping[str, ImageOptions] | None = None,
+    images: Images | None = None,
     **options: Any,
 ) -> Writer | ShardWriter:
     """Write a dataset: ``with create("a.beton", schema) as out: out.append({...})``.
 
-    The format comes from the suffix unless named. See :class:`ImageOptions` for what happens to pictures
-    (``images`` gives some fields their own) and :class:`WriteOptions` for the rest; further options are
-    the format's own. With ``shard_samples`` or ``shard_size`` (bytes) it writes files of limited size.
+    The format comes from the suffix unless named. ``images`` says how pictures are stored: an
+    :class:`ImageOptions` for all fields, or a dict of them by field. The options from ``write_mode`` to
+    ``orient`` are those of ImageOptions, for all fields that ``images`` does not name. See
+    :class:`WriteOptions` for the rest; further options are the format's own. With ``shard_samples`` or
+    ``shard_size`` (bytes) it writes files of limited size.
     """
     pictures = ImageOptions(
-        write_mode, max_resolution, jpeg_quality, smart_threshold, compress_probability, reencode, to_rgb,
-        seed, image_format, quality, lossless, orient,
+        write_mode=write_mode, max_resolution=max_resolution, jpeg_quality=jpeg_quality, to_rgb=to_rgb,
+        smart_threshold=smart_threshold, compress_probability=compress_probability, reencode=reencode,
+        seed=seed, image_format=image_format, quality=quality, lossless=lossless, orient=orient,
     )  # fmt: skip
-    write = WriteOptions(overwrite, length, workers, on_error, pictures, dict(images or {}), checksums)
+    if isinstance(images, ImageOptions) and pictures != ImageOptions():
+        raise OptionError("images says how pictures are stored; leave the other options for pictures out")
+    write = WriteOptions(
+        overwrite=overwrite, length=length, workers=workers, on_error=on_error, checksums=checksums,
+        images=pictures if images is None else images, other_images=pictures,
+    )  # fmt: skip
     return create_with(os.fspath(path), Schema(schema), write, format=format, **options)
 
 
@@ -346,6 +328,7 @@ def create_with(
     if not schema:
         raise OptionError("a dataset needs at least one field", path=path)
     found.check(schema)
+    _check_images(schema, write)
     made = found.writer
     options = accept(found.name, made, options)
     schema = _as_stored(schema, made, write)
@@ -363,13 +346,18 @@ def create_with(
     )  # fmt: skip
 
 
+def _check_images(schema: Schema, write: WriteOptions) -> None:
+    for name, field in schema.select(write.images if isinstance(write.images, Mapping) else ()).items():
+        if not isinstance(field, Image):
+            raise OptionError(f"images has options for {name!r}, which is {field} and no picture")
+
+
 def _as_stored(schema: Schema, made: type[Writer], write: WriteOptions) -> Schema:
     """The schema with the encodings and modes that pictures will have."""
     fields = dict(schema)
     for name, field in schema.items():
         if isinstance(field, Image):
-            options = write.images_by_field.get(name, write.images)
-            fields[name] = stored_field(field, options, made.image_target(field))
+            fields[name] = stored_field(field, write.images_of(name), made.image_target(field))
     return Schema(fields)
 
 

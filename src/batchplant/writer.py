@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from .codecs.cells import encode_samples
-from .codecs.media.image_rules import ImageOptions, ImageTarget, conform
+from .codecs.media.image_rules import ImageOptions, Images, ImageTarget, conform
 from .columns import Columns, Ragged, column_runs
 from .errors import BatchplantError, OptionError, Problem
 from .schema import Audio, Field, Image, Schema, Video
@@ -30,22 +30,23 @@ TASK_ROWS = 16
 TASK_BYTES = 2 << 20
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class WriteOptions:
     """What every writer understands, whatever its format.
 
     length: how many samples will come, where known. workers: threads that encode (default: all cores).
     on_error: ``raise``, or ``skip`` to leave out what cannot be encoded and list it in ``skipped``.
-    images_by_field: ImageOptions for some fields in place of ``images``. checksums: also write a side-car
-    with the CRC of every cell. resume: go on from the checkpoint of a writer that was suspended.
+    images: ImageOptions for all fields, or by field; fields that are not named get the usual ones, or those
+    of ``other_images``. checksums: also write a side-car with the CRC of every cell. resume: go on from the
+    checkpoint of a writer that was suspended.
     """
 
     overwrite: bool = False
     length: int | None = None
     workers: int | None = None
     on_error: str = "raise"
-    images: ImageOptions = dataclasses.field(default_factory=ImageOptions)
-    images_by_field: Mapping[str, ImageOptions] = dataclasses.field(default_factory=dict)
+    images: Images = dataclasses.field(default_factory=ImageOptions)
+    other_images: ImageOptions = dataclasses.field(default_factory=ImageOptions)
     checksums: bool = False
     resume: bool = False
 
@@ -54,6 +55,13 @@ class WriteOptions:
             raise OptionError(f"on_error is raise or skip, not {self.on_error!r}")
         if self.workers is not None and self.workers < 1:
             raise OptionError(f"workers must be at least 1, not {self.workers}")
+        named = self.images.values() if isinstance(self.images, Mapping) else [self.images]
+        if not all(isinstance(one, ImageOptions) for one in named):
+            raise OptionError("images is an ImageOptions, or maps fields to ImageOptions")
+
+    def images_of(self, field: str) -> ImageOptions:
+        """How the pictures of a field are stored."""
+        return self.images.get(field, self.other_images) if isinstance(self.images, Mapping) else self.images
 
 
 @dataclasses.dataclass
@@ -293,7 +301,7 @@ class Writer:
         for name, field in self.schema.items():
             column = columns[name]
             if isinstance(field, Image) and isinstance(column, Ragged):
-                options = self.options.images_by_field.get(name, self.options.images)
+                options = self.options.images_of(name)
                 target = self.image_target(field)
                 done[name], errors = conform(column, options, target, numbers, mask=field.mask)
                 for row, error in errors:

@@ -20,8 +20,9 @@ import time
 from typing import Any
 
 from ..options import accept, own_options
-from ..registry import Found, files_of, in_parallel
+from ..registry import Found, files_of
 from ..storage import index
+from ..storage.index.progress import in_parallel
 from .terminal import add_source, human_size, parse_options, print_json
 
 HEADER = ("file", "samples", "index", "state", "seconds", "place")

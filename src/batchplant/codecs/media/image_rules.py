@@ -9,7 +9,7 @@ lossy way. What is encoded anew keeps its EXIF data and its ICC profile where th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +26,9 @@ LOSSY = ("jpeg", "webp")
 ANY_ENCODED = frozenset(encoding for encoding in image.ENCODINGS if encoding)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """How a writer stores the pictures of one field.
+    """How a writer stores pictures, those of all fields or of one.
 
     write_mode: None (keep what is there, lossless otherwise), or FFCV's ``jpg``, ``raw``, ``smart`` (JPEG
     where the raw pixels exceed ``smart_threshold`` bytes, else raw) and ``proportion`` (JPEG with
@@ -96,6 +96,10 @@ class ImageOptions:
         return webp or self.image_format == "jpeg" or self.write_mode not in (None, "raw")
 
 
+# For all fields of pictures, or for some by name.
+Images = ImageOptions | Mapping[str, ImageOptions]
+
+
 @dataclasses.dataclass(frozen=True)
 class ImageTarget:
     """What a format can hold in an image field: encodings ("raw" among them), and modes (None: all)."""
@@ -126,12 +130,15 @@ def stored_field(field: Image, options: ImageOptions, target: ImageTarget) -> Im
     return dataclasses.replace(field, encoding=encoding, mode=mode)
 
 
-def remarks(fields: Mapping[str, Field], options: ImageOptions) -> list[str]:
-    """What a user may not expect of masks, one sentence each."""
-    masks = [name for name, field in fields.items() if isinstance(field, Image) and field.mask]
-    if not masks or not (options.lossy or options.to_rgb or options.image_format == "webp"):
-        return []
-    return [f"{', '.join(masks)}: a mask is stored without loss and as it is, whatever is asked for pictures"]
+def remarks(fields: Mapping[str, Field], options_of: Callable[[str], ImageOptions]) -> list[str]:
+    """What a user may not expect of masks, one sentence each. ``options_of``: the options of a field."""
+    masks = []
+    for name in (name for name, field in fields.items() if isinstance(field, Image) and field.mask):
+        asked = options_of(name)
+        if asked.lossy or asked.to_rgb or asked.image_format == "webp":
+            masks.append(name)
+    said = "a mask is stored without loss and as it is, whatever is asked for pictures"
+    return [f"{', '.join(masks)}: {said}"] if masks else []
 
 
 def conform(

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from .. import Source
 
 Report = Callable[[int], None]
 # From here on scanning takes long enough to show a bar.
 LARGE = 512 << 20
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 class Stopped(BaseException):
@@ -30,6 +35,27 @@ def stopping(event: threading.Event) -> Iterator[None]:
         yield
     finally:
         _LOCAL.stop = None
+
+
+def in_parallel(function: Callable[[S], T], given: Sequence[S]) -> list[T]:
+    """What the function makes of everything given, in order; on threads, for scanning a file may take long.
+
+    The error of the first that has one is raised. It, and Ctrl-C, stop the others.
+    """
+    if len(given) < 2:
+        return [function(one) for one in given]
+    stop = threading.Event()
+
+    def work(one: S) -> T:
+        with stopping(stop):
+            return function(one)
+
+    pool = ThreadPoolExecutor(min(len(given), max(4, os.cpu_count() or 1)), "batchplant-open")
+    try:
+        return list(pool.map(work, given))
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
 
 
 def check_stop() -> None:
