@@ -29,10 +29,10 @@ from batchplant import ops
 from batchplant.codecs.media import image
 from batchplant.columns import Ragged
 from batchplant.errors import DamagedError, DecodeError, OptionError, SampleIndexError
+from batchplant.loading import batch as batch_module
 from batchplant.loading import loader as loader_module
-from batchplant.loading.batch import Executor
+from batchplant.loading.batch import PRODUCERS
 from batchplant.loading.buffers import Buffers
-from batchplant.loading.epoch import PRODUCERS
 from batchplant.loading.loader import ADVICE, Loader
 from batchplant.loading.plan import Pipe
 from batchplant.ops import Draws
@@ -302,12 +302,12 @@ def test_the_size_of_a_picture_that_its_header_does_not_tell(tmp_path, monkeypat
     how: dict[str, Any] = {"pipelines": {"image": [ops.RandomResizedCrop(7)]}}
     want = checksum(Loader(raw, 6, **how))
     path = image_folder(tmp_path / "bmp", encodings=("bmp",))
-    monkeypatch.setattr(Executor, "_sizes", lambda self, cells: np.zeros((len(cells.start), 2), np.int32))
+    monkeypatch.setattr(batch_module, "sizes_of", lambda cells: np.zeros((len(cells.start), 2), np.int32))
     assert checksum(Loader(path, 6, **how)) == want
 
 
 def test_few_files_are_mapped_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("batchplant.loading.batch.MAPPED_FILES", 5)
+    monkeypatch.setattr("batchplant.loading.locate.MAPPED_FILES", 5)
     count = 30
     path = image_folder(tmp_path / "jpeg", count, ("png", "jpeg"), height=4, width=5)
     reader = bp.open(path)
@@ -318,7 +318,7 @@ def test_few_files_are_mapped_at_a_time(tmp_path, monkeypatch):
         for _ in range(2):
             found = np.concatenate([batch["image"] for batch in loader])
             assert np.array_equal(found, whole)
-        assert len(loader._executor._maps) == most
+        assert len(loader._executor._locator._maps) == most
 
 
 def test_two_files_as_one(tmp_path):
@@ -1826,8 +1826,8 @@ class _Clock:
 
 def test_time_is_counted_where_it_passes(plain, monkeypatch):
     clock = _Clock()
-    for module in ("execute", "epoch"):
-        monkeypatch.setattr(f"batchplant.{module}.time", clock)
+    for module in ("batch", "epoch"):
+        monkeypatch.setattr(f"batchplant.loading.{module}.time", clock)
     turn = threading.Semaphore(0)
 
     def slow(batch: Any) -> Any:

@@ -111,7 +111,7 @@ def test_every_step_draws_by_a_name_of_its_own(reader):
 def test_a_plan_can_be_read(reader):
     text = str(make_plan(reader, {"image": [ops.Resize(8), ops.ChannelsFirst(), np.copy], "label": None}))
     decoder = "Resize(size=(8, 8), filter=None, orient=False)"
-    assert text.startswith(f"image: image → engine({decoder}) → Function(")
+    assert text.startswith(f"image: image → engine({decoder}, ChannelsFirst()) → Function(")
     assert text.endswith("→ uint8 (3, 8, 8) with channels first")
 
 
@@ -146,7 +146,9 @@ def test_what_the_engine_takes_over(reader, name):
     found = output(make_plan(reader, {"image": steps}), "image")
     stage = found.image
     taken = (
-        ("F" if stage.flip else "") + ("N" if stage.normalize else "") + ("C" if stage.channels_first else "")
+        ("F" if stage.flip else "")
+        + ("N" if stage.target.normalize else "")
+        + ("C" if stage.target.channels_first else "")
     )
     assert taken + "".join(f"+{type(step.op).__name__}" for step in found.steps) == want
 

@@ -329,7 +329,7 @@ def test_ops_for_arrays_work_on_tensors_where_ffcv_has_them(plain):
     [
         ([interop.ToTensor(), ops.RandomGrayscale()], "needs pictures"),
         ([interop.ToTensor(), ops.ChannelsFirst()], "needs pictures"),
-        ([interop.ToTensor(), ops.Convert("float32")], "Convert needs NumPy numbers"),
+        ([ops.Convert(torch.bfloat16)], r"NumPy has no torch.bfloat16: put ToTensor\(\) before Convert"),
         ([ops.ChannelsFirst(), interop.ToTorchImage()], "ToTorchImage needs pictures"),
         ([interop.ToTorchImage(), interop.ToTorchImage()], "ToTorchImage needs pictures"),
         ([interop.ToTensor], r"write ToTensor\(\) with parentheses"),
@@ -804,7 +804,7 @@ class TestGpu:
 
     def test_batches_are_made_in_pinned_memory(self, raw):
         loader = Loader(raw, 4, device="cuda")
-        memory = loader._executor.buffers.take((1000,), np.dtype(np.uint8))
+        memory = loader._executor.on_cpu.buffers.take((1000,), np.dtype(np.uint8))
         assert torch.from_numpy(memory).is_pinned()
 
     def test_pinned_memory_is_not_filled_again_before_it_was_copied(self, tmp_path):

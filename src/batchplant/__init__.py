@@ -29,6 +29,7 @@ from .format import Format, Probe
 from .interleave import interleave
 from .limits import max_bytes, max_pixels
 from .loading.loader import Loader
+from .loading.pictures import PictureOptions
 from .loading.plan import Pipe
 from .reader import Reader
 from .registry import create, open
@@ -65,6 +66,7 @@ __all__ = [
     "MissingLibraryError",
     "NotFoundError",
     "OptionError",
+    "PictureOptions",
     "Pipe",
     "Probe",
     "Problem",

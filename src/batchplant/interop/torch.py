@@ -6,20 +6,20 @@ stream of their own, and the stream that the training step runs on waits for the
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..codecs.cells import decode_sample
 from ..columns import I64, U8, Columns, Masked
 from ..errors import BatchplantError, MissingLibraryError, OptionError
-from ..loading.loader import Loader
-from ..ops.base import Draws, Op, Spec
-from ..ops.values import viewed
+from ..loading.on_cpu import OnCpu
+from ..ops.base import Draws, Op, Spec, Tensors
+from ..ops.dtypes import numpy_dtype, torch_dtype
+from ..ops.values import Convert, View
 from ..order.place import of_group
 from ..reader import Reader
 from ..schema import Bool, Float, Int, Tensor
@@ -30,6 +30,16 @@ try:
     import torch.utils.data
 except ImportError:
     raise MissingLibraryError("this needs PyTorch: pip install torch") from None
+
+from .gpu.on_device import OnDevice
+
+if TYPE_CHECKING:
+    from ..loading.loader import Loader
+
+__all__ = [
+    "Convert", "Delivery", "ModuleWrapper", "Samples", "ToDevice", "ToTensor", "ToTorchImage", "View",
+    "as_data_loader", "as_iterable_dataset", "as_tensor", "numpy_dtype", "torch_dtype",
+]  # fmt: skip
 
 # Worker processes of one machine that can be told apart.
 SEATS = 4096
@@ -73,17 +83,9 @@ class Delivery:
         memory: U8 = torch.empty(size, dtype=torch.uint8, pin_memory=self._cuda).numpy()
         return memory
 
-    def pictures(self, engine: Any, decode: str | None, share: float | None, ahead: int) -> Any:
-        """What makes pictures on the device; None where they are made here, and copied."""
-        if decode is None:
-            if share is not None:
-                raise OptionError('gpu_share says how decode="hybrid" splits; without it nothing is split')
-            return None
-        split = Split(decode, share)
-        # It imports this module.
-        return importlib.import_module("batchplant.interop.gpu.on_device").DevicePictures(
-            self, engine, split, ahead
-        )
+    def pictures(self, on_cpu: OnCpu, decode: str, share: float | None, ahead: int) -> OnDevice:
+        """What makes pictures on the device."""
+        return OnDevice(self.device, self.stream, on_cpu, Split(decode, share), ahead)
 
     def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Begin the copies; the second part is the event to wait for, and what must live until then."""
@@ -136,6 +138,9 @@ class ToTensor(Op):
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         return as_tensor(batch)
 
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        return self.run(batch, ids, draws)
+
 
 class ToDevice(Op):
     """Tensors on another device."""
@@ -152,6 +157,9 @@ class ToDevice(Op):
         found = as_tensor(batch)
         moved = isinstance(found, torch.Tensor)
         return found.to(self.device, non_blocking=self.non_blocking) if moved else found
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        return self.run(batch, ids, draws)
 
 
 class ToTorchImage(Op):
@@ -177,38 +185,8 @@ class ToTorchImage(Op):
         tensor = tensor.permute(0, 3, 1, 2)
         return tensor if self.channels_last else tensor.contiguous()
 
-
-class Convert(Op):
-    """Another dtype, of torch or of NumPy, by value."""
-
-    def __init__(self, target_dtype: Any) -> None:
-        self.target_dtype = target_dtype
-
-    def infer(self, spec: Spec) -> Spec:
-        return spec.but(dtype=numpy_dtype(self.target_dtype) or spec.dtype)
-
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        if isinstance(batch, tuple):
-            return self.run(batch[0], ids, draws), batch[1]
-        if isinstance(batch, torch.Tensor):
-            return batch.to(torch_dtype(self.target_dtype))
-        return batch.astype(numpy_dtype(self.target_dtype))
-
-
-class View(Op):
-    """The same bytes as another dtype, of torch or of NumPy."""
-
-    def __init__(self, target_dtype: Any) -> None:
-        self.target_dtype = target_dtype
-
-    def infer(self, spec: Spec) -> Spec:
-        dtype = numpy_dtype(self.target_dtype) or spec.dtype
-        return spec.but(dtype=dtype, shape=viewed(spec, dtype) if dtype else spec.shape)
-
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        if isinstance(batch, torch.Tensor):
-            return batch.view(torch_dtype(self.target_dtype))
-        return batch.view(numpy_dtype(self.target_dtype))
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        return self.run(batch, ids, draws)
 
 
 class ModuleWrapper(Op):
@@ -225,23 +203,8 @@ class ModuleWrapper(Op):
         with torch.no_grad():
             return self.module(as_tensor(batch))
 
-
-def torch_dtype(dtype: Any) -> Any:
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    return torch.from_numpy(np.empty(0, dtype=dtype)).dtype
-
-
-def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """NumPy's name of a dtype; None where it has none (bfloat16)."""
-    if not isinstance(dtype, torch.dtype):
-        plain: np.dtype[Any] = np.dtype(dtype)
-        return plain
-    try:
-        found: np.dtype[Any] = torch.empty(0, dtype=dtype).numpy().dtype
-        return found
-    except TypeError:
-        return None
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        return self.run(batch, ids, draws)
 
 
 class _Batches(torch.utils.data.IterableDataset):  # type: ignore[misc]

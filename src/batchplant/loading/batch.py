@@ -1,32 +1,30 @@
-"""Make one batch: read, decode in the engine, run the ops. Any thread may do so at any time."""
+"""Make one batch: read, make pictures, run the ops. Any thread may do so at any time."""
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _native, limits
 from ..codecs.cells import decode_cell
-from ..columns import I32, I64, U8, Column, Masked, Ragged
+from ..columns import I64, Column, Masked, Ragged
 from ..errors import BatchplantError, DataError, DecodeError, Problem
-from ..ops.base import CellErrors, CellOp, Draws, Op
-from ..ops.each import Threads
+from ..ops.base import CellErrors, CellOp, Draws
 from ..ops.values import ragged_values
 from ..reader import Reader
 from ..schema import Field
-from ..storage import MappedSource, is_remote, mapped
-from .buffers import Buffers
-from .pictures import Located, Pictures, check_claims, check_size, known, pixels_of, raw_cell, turns_of
+from .locate import Locator, sizes_of, turns_of
+from .on_cpu import OnCpu
+from .pictures import Backend, Device, Failures, Request, Result
 from .plan import ImageStage, Output, Plan, Step, spec_of
 
-# Beyond this many files per batch that no reader has mapped, mapping each costs more than reading it.
-MAPPED_FILES = 64
-NOT_NATIVE = 2
+# Threads that make batches: while the engine decodes one, the Python part of the next runs.
+PRODUCERS = 2
 
 
 class Timer:
@@ -52,282 +50,230 @@ class Batch(NamedTuple):
     skipped: list[Problem]
 
 
-class Device(Protocol):
-    """What makes pictures on a device; see interop."""
+class Prepared(NamedTuple):
+    """A batch that was read and whose pictures were begun; ``columns`` None: it is still to be read."""
 
-    def takes(self, output: Output) -> bool: ...
-    def run(self, op: Op, batch: Any, ids: I64, draws: Draws) -> Any: ...
-    def make(
-        self, executor: Executor, batch: Pictures, ids: I64, epoch: int, failed: dict[int, DataError],
-        prepared: Callable[[], None],
-    ) -> Any: ...  # fmt: skip
-    def producers(self, executor: Executor) -> int: ...
-    def stats(self) -> dict[str, Any]: ...
-    def close(self) -> None: ...
+    ids: I64
+    epoch: int
+    columns: dict[str, Column] | None
+    pictures: dict[str, Callable[[], Result]]
+    failures: Failures
 
 
 class Executor:
-    """Turns sample numbers into batches as a plan says."""
+    """Turns sample numbers into batches as a plan says, in two steps.
+
+    ``prepare`` is called for one batch at a time, in order; ``finish`` for many side by side.
+    """
 
     def __init__(
-        self,
-        reader: Reader,
-        plan: Plan,
-        engine: Any,
-        buffers: Buffers,
-        *,
-        seed: int,
-        skip: bool = False,
-        dct: str = "accurate",
-        fast_scale: bool = False,
-        device: Device | None = None,
-    ) -> None:
-        self.device = device
-        self.reader, self.plan, self.engine, self.buffers = reader, plan, engine, buffers
-        self.seed, self.skip, self.dct, self.fast_scale = seed, skip, dct, fast_scale
+        self, reader: Reader, plan: Plan, on_cpu: OnCpu, on_device: Device | None = None, *,
+        seed: int, skip: bool = False,
+    ) -> None:  # fmt: skip
+        self.reader, self.plan, self.on_cpu, self.on_device = reader, plan, on_cpu, on_device
+        self.seed, self.skip = seed, skip
         self._last_of = {one.field: one.name for one in plan.outputs if not one.is_mask}
+        self._locator = Locator(reader)
         self.timer = Timer()
-        self.warnings = 0
-        # For pictures that the engine cannot decode.
-        self._threads = Threads(engine.threads)
-        self._maps: OrderedDict[str, U8] = OrderedDict()
-        self._maps_lock = threading.Lock()
 
-    def run(self, ids: I64, epoch: int, prepared: Callable[[], None] = lambda: None) -> Batch:
-        """The batch of these samples. ``prepared`` is called once the rest can be done beside others."""
+    def run(self, ids: I64, epoch: int) -> Batch:
+        """The batch of these samples."""
+        return self.finish(self.prepare(ids, epoch))
+
+    def prepare(self, ids: I64, epoch: int) -> Prepared:
+        """Read the batch, draw boxes and flips, and queue its pictures."""
+        pictures: dict[str, Callable[[], Result]] = {}
+        if not self.plan.pictures:
+            # Nothing to queue, and reading need not be in order.
+            return Prepared(ids, epoch, None, pictures, {})
+        columns, failures = self._read(ids)
+        for output in self.plan.pictures:
+            if failures:
+                break
+            assert output.image is not None
+            request, failures = self._request(output, output.image, ids, epoch)
+            if request is not None:
+                began = time.perf_counter()
+                pictures[output.name] = self._begin(output, request, list(failures))
+                self.timer.add("decode", began)
+        return Prepared(ids, epoch, columns, pictures, failures)
+
+    def _begin(self, output: Output, request: Request, refused: list[int]) -> Callable[[], Result]:
+        """Queue the pictures that are not refused."""
+        rows = np.delete(np.arange(len(request)), refused)
+        made = self._backend(output).begin(request.part(rows, request.target) if refused else request)
+
+        def result() -> Result:
+            array, failures = made()
+            return Result(
+                array, {int(rows[row]): one.at(field=output.field) for row, one in failures.items()}
+            )
+
+        return result
+
+    def finish(self, prepared: Prepared) -> Batch:
+        """The batch, made; without the samples that fail, where those are to be skipped."""
         skipped: list[Problem] = []
         while True:
-            failed: dict[int, DataError] = {}
-            values = self._values(ids, epoch, failed, prepared)
-            if not failed:
+            ids, epoch, _, _, failures = prepared
+            values: dict[str, Any] = {}
+            if not failures:
+                values, failures = self._values(prepared)
+            if not failures:
                 return Batch(values, ids, skipped)
-            rows = sorted(failed)
-            problems = [self._placed(failed[row], int(ids[row])) for row in rows]
-            # An exception whose own traceback leads to it would outlive its handling, and so would we.
-            failed.clear()
+            # Errors come in the order of samples: so those of the other pictures are needed too.
+            for made in prepared.pictures.values():
+                failures = {**made().failures, **failures}
+            rows = sorted(failures)
+            problems = [self._located(failures[row], int(ids[row])) for row in rows]
+            # What is raised must not be held by the frames in its own traceback: it would outlive its handling.
+            failures.clear()
+            prepared.failures.clear()
             if not self.skip:
                 raise problems.pop(0)
             skipped += [Problem.of(one) for one in problems]
-            ids = np.delete(ids, rows)
+            prepared = self.prepare(np.delete(ids, rows), epoch)
 
-    def _placed(self, error: DataError, sample: int) -> DataError:
+    def producers(self) -> int:
+        """How many threads should make batches."""
+        if self.on_device is None:
+            return PRODUCERS
+        try:
+            first = [self.reader.spans(one.field, np.zeros(1, np.int64)) for one in self.plan.on_device]
+        # It is said of the batch that has it, if there is one.
+        except (DataError, IndexError):
+            return self.on_device.producers(raw=False)
+        return self.on_device.producers(
+            raw=all(one is not None and one.shape is not None and bool(one.shape.any()) for one in first)
+        )
+
+    def _located(self, error: DataError, sample: int) -> DataError:
         """The error with its place: a reader of many files names the file and counts within it."""
+        # Frames of whoever collected it hold it too.
+        error.__traceback__ = None
         return error.at(path=self.reader.where(sample), sample=sample)
 
-    def _values(
-        self, ids: I64, epoch: int, failed: dict[int, DataError], prepared: Callable[[], None]
-    ) -> dict[str, Any]:
-        if not any(output.image for output in self.plan.outputs):
-            prepared()
-        began = time.perf_counter()
-        columns = self._read(ids, failed)
-        self.timer.add("storage", began)
-        values: dict[str, Any] = {}
-        for output in self.plan.outputs:
-            if failed:
-                break
-            run = self._run_op(output)
-            if output.image is not None:
-                value = self._pictures(output, output.image, ids, epoch, failed, prepared)
-            else:
-                field = self.reader.schema[output.field]
-                # Not the last output of the field: the others must not see what the ops do to this one.
-                last = self._last_of[output.field] == output.name
-                value = columns[output.field]
-                if not output.steps or not isinstance(output.steps[0].op, CellOp):
-                    value = _as_values(field, output.field, value, failed, copy=not last)
-            if failed:
-                break
-            began = time.perf_counter()
-            for step in output.steps:
-                try:
-                    value = run(step.op, value, ids, Draws(self.seed, epoch, ids, step.key))
-                except CellErrors as found:
-                    failed.update({row: one.at(field=output.field) for row, one in found.errors.items()})
-                    break
-                except Exception as error:
-                    if isinstance(error, BatchplantError):
-                        error.at(path=self.reader.path, field=output.name)
-                    error.add_note(_where(output, step, ids))
-                    raise
-            self.timer.add("transforms", began)
-            values[output.name] = value
-        return values
+    def _backend(self, output: Output) -> Backend:
+        return self.on_device if output.on_device and self.on_device is not None else self.on_cpu
 
-    def _run_op(self, output: Output) -> Callable[..., Any]:
-        """How the steps behind the decoder run: here, or on the device."""
-        there = self.device is not None and self.device.takes(output)
-        return self.device.run if there else _run_here  # type: ignore[union-attr]
+    # -- reading ---------------------------------------------------------------------------------------
 
-    def _read(self, ids: I64, failed: dict[int, DataError]) -> dict[str, Column]:
+    def _read(self, ids: I64) -> tuple[dict[str, Column], Failures]:
         fields = self.plan.columns
         if not fields:
-            return {}
+            return {}, {}
+        began = time.perf_counter()
         try:
-            return dict(self.reader.read(ids, fields))
+            return dict(self.reader.read(ids, fields)), {}
         except DataError:
+            failures: Failures = {}
             for field in fields:
-                self._find_failed(self.reader.read, field, ids, failed)
-            if not failed:
+                failures = {**self._find_failed(self.reader.read, field, ids), **failures}
+            if not failures:
                 raise
-            return {}
+            return {}, failures
+        finally:
+            self.timer.add("storage", began)
 
-    def _find_failed(
-        self, read: Callable[[I64, list[str]], Any], field: str, ids: I64, failed: dict[int, DataError]
-    ) -> None:
+    def _find_failed(self, read: Callable[[I64, list[str]], Any], field: str, ids: I64) -> Failures:
         """The samples whose cell cannot be read, found by reading each alone."""
+        failures: Failures = {}
         for row in range(len(ids)):
             try:
                 read(ids[row : row + 1], [field])
             except DataError as error:
-                failed.setdefault(row, error.at(field=field))
+                failures[row] = error.at(field=field)
+        return failures
 
-    def _pictures(
-        self, output: Output, stage: ImageStage, ids: I64, epoch: int, failed: dict[int, DataError],
-        prepared: Callable[[], None],
-    ) -> Any:  # fmt: skip
+    def _request(
+        self, output: Output, stage: ImageStage, ids: I64, epoch: int
+    ) -> tuple[Request | None, Failures]:
+        """What is asked of the back end, and what is wrong with pictures that must not be decoded."""
+        field, decoder, flip = output.field, stage.decoder, stage.flip
         began = time.perf_counter()
         try:
-            cells = self._locate(output.field, ids)
+            cells = self._locator.find(field, ids)
         except DataError as error:
-            self._find_failed(lambda one, _: self._locate(output.field, one), output.field, ids, failed)
-            if not failed:
-                error.at(path=self.reader.path, field=output.field)
-                raise
-            return None
-        sizes, turns = self._sizes(cells), None
-        if stage.decoder.op.orient:  # type: ignore[attr-defined]
+            failures = self._find_failed(lambda one, _: self._locator.find(field, one), field, ids)
+            if not failures:
+                raise error.at(path=self.reader.path, field=field) from None
+            return None, failures
+        sizes, turns = sizes_of(cells), None
+        if decoder.op.orient:
             turns = turns_of(cells)
             sizes[turns >= 5] = sizes[turns >= 5, ::-1]
-        began = self.timer.add("storage", began)
-        batch = Pictures(output, stage, cells, sizes, turns, None, None, None)
-        check_claims(batch, failed)
-        check_size(batch, failed)
-        if failed:
-            # They go before memory is taken for any; the others are looked at without them.
-            rest = np.delete(np.arange(len(ids)), list(failed))
-            found: dict[int, DataError] = {}
-            if len(rest):
-                self._pictures(output, stage, ids[rest], epoch, found, prepared)
-            failed.update({int(rest[row]): one for row, one in found.items()})
-            return None
-        boxes = self._boxes(stage, sizes, ids, epoch)
-        flip = None
-        if stage.flip is not None:
-            flip = stage.flip.op.flips(Draws(self.seed, epoch, ids, stage.flip.key))  # type: ignore[attr-defined]
-        if self.device is not None and self.device.takes(output):
-            batch = batch._replace(boxes=boxes, flip=flip)
-            value = self.device.make(self, batch, ids, epoch, failed, prepared)
-            self.timer.add("decode", began)
-            return value
-        # Memory only when its turn has come: a batch that waits for the engine needs none. Raw pixels are
-        # copied in a moment, and waiting would cost more than it saves.
-        if cells.shape is None:
-            self.engine.wait_turn()
-        out = self.buffers.take((len(ids), *known(stage.spec.shape)), stage.spec.dtype or np.dtype(np.uint8))
-        prepared()
-        if len(ids):
-            self.decode(batch._replace(boxes=boxes, flip=flip, out=out), ids, epoch, failed)
-        self.timer.add("decode", began)
-        return out
+        self.timer.add("storage", began)
 
-    def _boxes(self, stage: ImageStage, sizes: I32, ids: I64, epoch: int) -> Any:
-        # A picture of no known size is refused by whoever decodes it; until then it has one.
-        draws = Draws(self.seed, epoch, ids, stage.decoder.key)
-        return stage.decoder.op.boxes(np.maximum(sizes, 1), draws)  # type: ignore[attr-defined]
-
-    def decode(self, batch: Pictures, ids: I64, epoch: int, failed: dict[int, DataError]) -> None:
-        """Fill ``batch.out``; what cannot be decoded is left in ``failed`` by row."""
-        status, errors, warned = self._run_engine(batch, batch.cells, slice(None), batch.turns)
-        self.warnings += warned
-        for row, message in errors:
-            failed[row] = DecodeError(message, field=batch.output.field)
-        others = np.flatnonzero(status == NOT_NATIVE).tolist()
-        try:
-            self._threads.each(len(others), lambda n: self._decode_other(batch, others[n], ids, epoch))
-        except CellErrors as found:
-            failed.update({others[n]: one.at(field=batch.output.field) for n, one in found.errors.items()})
-
-    def _run_engine(
-        self, batch: Pictures, cells: Located, rows: slice, turns: U8 | None
-    ) -> tuple[Any, list[tuple[int, str]], int]:
-        stage, scale, offset = batch.stage, None, None
-        if stage.normalize is not None:
-            scale = (1 / stage.normalize.std).astype(np.float32)
-            offset = (-stage.normalize.mean / stage.normalize.std).astype(np.float32)
-        status, errors, warned = self.engine.decode(
-            cells.bases, cells.base, cells.start, cells.size, cells.shape, batch.boxes[rows],
-            None if batch.flip is None else batch.flip[rows], batch.out[rows],
-            layout="nchw" if stage.channels_first else "nhwc",
-            filter=stage.filter, dct=self.dct, fast_scale=self.fast_scale, strict=True,
-            scale=scale, offset=offset, orient=turns, mode=stage.mode, most_pixels=limits.max_pixels(),
-        )  # fmt: skip
-        return status, errors, warned
-
-    def _decode_other(self, batch: Pictures, row: int, ids: I64, epoch: int) -> None:
-        """A picture that the engine cannot decode: to pixels first, then as raw."""
-        pixels = pixels_of(batch, row)
-        if pixels.shape[:2] != tuple(batch.sizes[row]):
-            # The header did not tell.
-            wrong: dict[int, DataError] = {}
+        def redraw(row: int, size: tuple[int, int]) -> Any:
             one = slice(row, row + 1)
-            batch.sizes[row] = pixels.shape[:2]
-            batch.boxes[row] = self._boxes(batch.stage, batch.sizes[one], ids[one], epoch)[0]
-            check_size(batch._replace(sizes=batch.sizes[one]), wrong)
-            if wrong:
-                raise wrong[0]
-        done, errors, _ = self._run_engine(batch, raw_cell(pixels), slice(row, row + 1), None)
-        if done[0]:
-            why = errors[0][1] if errors else f"a picture of {pixels.shape[2]} channels does not fit"
-            raise DecodeError(why)
+            draws = Draws(self.seed, epoch, ids[one], decoder.key)
+            return decoder.op.boxes(np.array([size], dtype=np.int32), draws)[0]
 
-    def _locate(self, field: str, ids: I64) -> Located:
-        """Where the cells are: in mapped files where they can be, else read."""
-        spans = self.reader.spans(field, ids)
-        bases = None if spans is None else self._bases(spans.files)
-        if spans is not None and bases is not None:
-            return Located(bases, spans.file, spans.start, spans.size, spans.shape)
-        column = self.reader.read(ids, [field])[field]
-        assert isinstance(column, Ragged)
-        start = np.ascontiguousarray(column.starts)
-        return Located([column.data], np.zeros(len(ids), dtype=np.int32), start, column.sizes, column.shape)
+        # A picture of no known size is refused, or has one, once it is decoded.
+        boxes = decoder.op.boxes(np.maximum(sizes, 1), Draws(self.seed, epoch, ids, decoder.key))
+        flips = None if flip is None else flip.op.flips(Draws(self.seed, epoch, ids, flip.key))
+        request = Request(cells, sizes, boxes, flips, turns, stage.target, redraw)
+        return request, {row: error.at(field=field) for row, error in request.refused().items()}
 
-    def _bases(self, files: Sequence[str]) -> list[U8] | None:
-        """These files, mapped; None where reading the cells is better."""
-        found = [mapped(path) for path in files]
-        missing = sum(base is None for base in found)
-        if missing > MAPPED_FILES or any(map(is_remote, files)):
-            return None
-        try:
-            return [
-                self._map(path) if base is None else base for path, base in zip(files, found, strict=True)
-            ]
-        except OSError:
-            # A file that went away: the reader knows how to say so.
-            return None
+    # -- values ----------------------------------------------------------------------------------------
 
-    def _map(self, path: str) -> U8:
-        with self._maps_lock:
-            found = self._maps.pop(path, None)
-            self._maps[path] = found = MappedSource(path).data if found is None else found
-            # Those used last stay; in a folder of a million pictures, each is a file.
-            while len(self._maps) > 2 * MAPPED_FILES:
-                self._maps.popitem(last=False)
-            return found
+    def _values(self, prepared: Prepared) -> tuple[dict[str, Any], Failures]:
+        ids, epoch, columns, pictures, _ = prepared
+        if columns is None:
+            columns, failures = self._read(ids)
+            if failures:
+                return {}, failures
+        values: dict[str, Any] = {}
+        for output in self.plan.outputs:
+            if output.image is not None:
+                began = time.perf_counter()
+                # Let go of what it holds as soon as it is made.
+                value, failures = pictures.pop(output.name)()
+                self.timer.add("decode", began)
+            else:
+                value, failures = self._column(output, columns[output.field])
+            if not failures:
+                value, failures = self._steps(output, value, ids, epoch)
+            if failures:
+                return {}, {row: error.at(field=output.field) for row, error in failures.items()}
+            values[output.name] = value
+        return values, {}
 
-    def _sizes(self, cells: Located) -> I32:
-        """(height, width) of every picture; zeros where the header tells none."""
-        raw = np.zeros(len(cells.start), dtype=np.bool_) if cells.shape is None else cells.shape.any(axis=1)
-        all_raw = bool(raw.all())
-        sizes = _native.look(cells.bases, cells.base, cells.start, cells.size, headers=not all_raw)
-        if cells.shape is not None:
-            if all_raw:
-                return cells.shape[:, :2].copy()
-            sizes[raw] = cells.shape[raw, :2]
-        return sizes
+    def _column(self, output: Output, column: Column) -> tuple[Any, Failures]:
+        if output.steps and isinstance(output.steps[0].op, CellOp):
+            return column, {}
+        # Not the last output of the field: the others must not see what the ops do to this one.
+        last = self._last_of[output.field] == output.name
+        return _as_values(self.reader.schema[output.field], column, copy=not last)
+
+    def _steps(self, output: Output, value: Any, ids: I64, epoch: int) -> tuple[Any, Failures]:
+        began = time.perf_counter()
+        for number, step in enumerate(output.steps):
+            there = self.on_device if output.on_device and number < output.device_steps else None
+            if output.on_device and number == output.device_steps:
+                value = self._fetch(output, value)
+            draws = Draws(self.seed, epoch, ids, step.key)
+            try:
+                run = step.op.run if there is None else functools.partial(there.run, step.op)
+                value = run(value, ids, draws)
+            except CellErrors as found:
+                return None, found.errors
+            except Exception as error:
+                if isinstance(error, BatchplantError):
+                    error.at(path=self.reader.path, field=output.name)
+                error.add_note(_where(output, step, ids))
+                raise
+        self.timer.add("transforms", began)
+        return value, {}
+
+    def _fetch(self, output: Output, value: Any) -> Any:
+        """What the device made, for the steps that run here."""
+        assert self.on_device is not None
+        before = output.steps[output.device_steps - 1].spec if output.device_steps else None
+        return self.on_device.fetch(value, tensor=before is not None and before.torch)
 
 
-def _as_values(field: Field, name: str, column: Column, failed: dict[int, DataError], *, copy: bool) -> Any:
+def _as_values(field: Field, column: Column, *, copy: bool) -> tuple[Any, Failures]:
     """A column as a batch: an array, (values, offsets), or a list where cells are no numbers.
 
     Arrays belong to the batch and can be written to.
@@ -336,11 +282,11 @@ def _as_values(field: Field, name: str, column: Column, failed: dict[int, DataEr
         try:
             column = column.values
         except DecodeError as error:
-            failed[error.sample or 0] = error.at(field=name)
-            return None
+            return None, {error.sample or 0: error}
     if not isinstance(column, Ragged):
-        return column.copy() if copy or not column.flags.writeable else column
+        return column.copy() if copy or not column.flags.writeable else column, {}
     spec = spec_of(field)
+    failures: Failures = {}
     if spec.dtype is None:
         cells = []
         for row in range(len(column)):
@@ -348,23 +294,19 @@ def _as_values(field: Field, name: str, column: Column, failed: dict[int, DataEr
                 value = decode_cell(field, column, row)
                 cells.append(value.copy() if isinstance(value, np.ndarray) else value)
             except DataError as error:
-                failed[row] = error.at(field=name)
-        return cells
-    rest = known(spec.shape[1:])
+                failures[row] = error
+        return cells, failures
+    rest = tuple(size for size in spec.shape[1:] if size is not None)
     width = spec.dtype.itemsize * int(np.prod(rest))
     for row in np.flatnonzero(column.sizes % width).tolist():
-        failed[row] = DecodeError(f"{column.sizes[row]} bytes are not {field}", field=name)
-    if failed:
-        return None
+        failures[row] = DecodeError(f"{column.sizes[row]} bytes are not {field}")
+    if failures:
+        return None, failures
     values, offsets = ragged_values(column, spec.dtype, rest)
-    return values.copy() if copy or not values.flags.writeable else values, offsets
+    return (values.copy() if copy or not values.flags.writeable else values, offsets), {}
 
 
-def _run_here(op: Op, batch: Any, ids: I64, draws: Draws) -> Any:
-    return op.run(batch, ids, draws)
-
-
-def _where(output: Output, step: Step, ids: I64) -> str:
+def _where(output: Output, step: Step[Any], ids: I64) -> str:
     """What a note on an exception says, beside the stack trace of whoever wrote the function."""
     some = ", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "")
     return f"batchplant: field {output.name!r}, step {step.op!r}, samples {some}"

@@ -15,10 +15,9 @@ from typing import Any, Protocol
 from .. import order as orders
 from ..columns import I64
 from ..errors import OptionError, Problem
-from .batch import Batch, Device, Executor
-
-# Threads that prepare batches: while the engine decodes one, the Python part of the next runs.
-PRODUCERS = 2
+from .batch import Batch, Executor
+from .on_cpu import OnCpu
+from .pictures import Device
 
 
 class Delivery(Protocol):
@@ -28,7 +27,7 @@ class Delivery(Protocol):
     elsewhere: bool
 
     def allocate(self, size: int) -> Any: ...
-    def pictures(self, engine: Any, decode: str | None, share: float | None, ahead: int) -> Device | None: ...
+    def pictures(self, on_cpu: OnCpu, decode: str, share: float | None, ahead: int) -> Device: ...
     def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]: ...
     def receive(self, values: dict[str, Any], ticket: Any) -> dict[str, Any]: ...
 
@@ -83,8 +82,13 @@ class _Shared:
         self.made: dict[int, Any] = {}
         # Batches that threads began to make, that were asked for, and that were taken.
         self.next, self.asked, self.taken, self.stopped = 0, 0, 0, False
-        # Held by the thread that prepares a batch, up to the engine: so they come there in order.
-        self.preparing = threading.Lock()
+        # Held by the thread that prepares a batch: so they come to the engine in order.
+        self.in_order = threading.Lock()
+
+    def ids_of(self, number: int) -> I64:
+        """The samples of a batch."""
+        positions = self.shard.batch(number)
+        return positions if self.indices is None else self.indices[positions]
 
     def claim(self) -> int | None:
         """The next batch to make, once there is room for it; None when there is nothing left to do."""
@@ -126,43 +130,28 @@ class _Shared:
             self.changed.notify_all()
 
 
-class _Turn:
-    """A thread's turn to prepare a batch; it may be given up before it ends."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock: threading.Lock | None = lock
-        lock.acquire()
-
-    def __enter__(self) -> _Turn:
-        return self
-
-    def end(self, *_: object) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-    __exit__ = end
-
-
 def _produce(shared: _Shared) -> None:
     while True:
-        with _Turn(shared.preparing) as turn:
+        prepared: Any = None
+        with shared.in_order:
             number = shared.claim()
             if number is None:
                 return
             try:
-                made: Any = _make(shared, number, turn)
+                prepared = shared.executor.prepare(shared.ids_of(number), shared.epoch)
             # It is raised again in the thread that asks for this batch.
+            except BaseException as error:
+                made: Any = error
+        if prepared is not None:
+            try:
+                made = _deliver(shared, shared.executor.finish(prepared))
             except BaseException as error:
                 made = error
         shared.put(number, made)
-        del made
+        del made, prepared
 
 
-def _make(shared: _Shared, number: int, turn: _Turn) -> tuple[Batch, Any]:
-    positions = shared.shard.batch(number)
-    ids = positions if shared.indices is None else shared.indices[positions]
-    batch = shared.executor.run(ids, shared.epoch, turn.end)
+def _deliver(shared: _Shared, batch: Batch) -> tuple[Batch, Any]:
     if shared.delivery is None:
         return batch, None
     began = time.perf_counter()
@@ -204,8 +193,7 @@ class Epoch:
             self._shared.shard, self._shared.epoch = self.progress.shard, self.progress.epoch
             # It holds the loader, which we need no longer.
             self._begin = None
-            executor = self._shared.executor
-            count = PRODUCERS if executor.device is None else executor.device.producers(executor)
+            count = self._shared.executor.producers()
             self._threads = [
                 threading.Thread(
                     target=_produce, args=(self._shared,), name=f"batchplant-{part}", daemon=True

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .. import _native
+from .. import _native, frameworks
 from .. import order as orders
 from ..codecs.cells import decode_cell
 from ..columns import I64
 from ..errors import BatchplantError, OptionError, Problem
 from ..reader import Reader
 from ..registry import open as open_reader
-from .batch import Device, Executor
+from .batch import Executor
 from .buffers import Buffers
 from .epoch import Delivery, Epoch, Progress, Tally, check_process
+from .on_cpu import OnCpu
+from .pictures import Device, PictureOptions
 from .plan import Pipelines, make_plan
 
 STATE_VERSION = 1
@@ -37,11 +39,10 @@ class Loader:
     samples. rank, world: this process among many (default: what torch.distributed or the environment says
     when an epoch begins).
     workers: decoding threads (default: all cores); cpus: the cores they stay on. ahead: batches made in
-    advance. device: a torch device, for tensors there; None for NumPy. decode: how pictures get there:
-    None, made on the CPU and copied; or finished on the device, with JPEGs decoded by the ``cpu``, the
-    ``gpu``, both (``hybrid``), or what measures best (``auto``). gpu_share: the part that hybrid gives to the
-    GPU, not depending on its speed then. on_error: ``raise``, or ``skip`` to leave out what cannot be read
-    and list it in ``skipped``. ids: add the sample numbers as ``ids``.
+    advance. device: a torch device, for tensors there; None for NumPy. pictures: how they are made, see
+    :class:`PictureOptions`; its options can also be given directly, as in ``decode="hybrid"``. on_error:
+    ``raise``, or ``skip`` to leave out what cannot be read and list it in ``skipped``. ids: add the sample
+    numbers as ``ids``.
     """
 
     def __init__(
@@ -60,24 +61,21 @@ class Loader:
         cpus: list[int] | None = None,
         ahead: int = 3,
         device: Any = None,
-        decode: str | None = None,
-        gpu_share: float | None = None,
+        pictures: PictureOptions | None = None,
         on_error: str = "raise",
         ids: bool = False,
-        dct: str = "accurate",
-        fast_scale: bool = False,
         order_options: Mapping[str, Any] | None = None,
+        **picture_options: Any,
     ) -> None:
         if batch_size < 1 or ahead < 1:
             raise OptionError(f"batch_size and ahead are at least 1, not {batch_size} and {ahead}")
         if on_error not in ("raise", "skip"):
             raise OptionError(f"on_error is raise or skip, not {on_error!r}")
+        pictures = (pictures or PictureOptions()).but(picture_options)
         self._options = {
             "order": order, "pipelines": pipelines, "rank": rank, "world": world, "seed": seed,
             "drop_last": drop_last, "workers": workers, "cpus": cpus, "ahead": ahead, "device": device,
-            "decode": decode, "gpu_share": gpu_share,
-            "on_error": on_error, "ids": ids, "dct": dct, "fast_scale": fast_scale,
-            "order_options": order_options,
+            "pictures": pictures, "on_error": on_error, "ids": ids, "order_options": order_options,
         }  # fmt: skip
         self.reader = source if isinstance(source, Reader) else open_reader(source)
         self.indices: I64 | None = None if indices is None else self.reader._check(indices)
@@ -85,15 +83,14 @@ class Loader:
         self.batch_size, self.drop_last, self.ahead, self.seed = batch_size, drop_last, ahead, seed
         if rank is not None and world is not None:
             orders.place(rank, world)
-        self.plan = make_plan(self.reader, pipelines)
+        self.plan = make_plan(self.reader, pipelines, on_device=pictures.decode is not None)
         if ids and any(output.name == "ids" for output in self.plan.outputs):
             raise OptionError("ids=True adds the sample numbers as ids, and a field has that name already")
         self._delivery: Delivery | None = None
         if device is not None:
             # The loader knows no framework; a device names one.
-            self._delivery = importlib.import_module("batchplant.interop.torch").Delivery(device)
-        elif decode is not None or gpu_share is not None:
-            raise OptionError('decode says how pictures get to a device: name one, as in device="cuda"')
+            self._delivery = frameworks.torch_part().Delivery(device)
+        pictures.check(device)
         self._blocks: Any = None
         self._marked: dict[str, Any] | None = None
         self._epoch, self._position = 0, 0
@@ -105,16 +102,41 @@ class Loader:
         self._live: weakref.WeakSet[Epoch] = weakref.WeakSet()
         self._closed, self._process = False, os.getpid()
         self._threads = workers or (len(cpus) if cpus else len(os.sched_getaffinity(0)))
-        engine = _native.Engine(self._threads, cpus, nice=0 if decode is None else BESIDE_A_DEVICE)
+        engine = _native.Engine(self._threads, cpus, nice=0 if pictures.decode is None else BESIDE_A_DEVICE)
         self._device: Device | None = None
-        if self._delivery is not None:
-            self._device = self._delivery.pictures(engine, decode, gpu_share, ahead)
+        on_cpu = self._on_cpu(engine)
+        if self._delivery is not None and pictures.decode is not None:
+            self._device = self._delivery.pictures(on_cpu, pictures.decode, pictures.gpu_share, ahead)
+            self._warn_of_obstacles(pictures.decode)
         self._executor = Executor(
-            self.reader, self.plan, engine,
-            Buffers(ahead + 2, self._delivery.allocate if self._delivery else None),
-            seed=seed, skip=on_error == "skip", dct=dct, fast_scale=fast_scale, device=self._device,
-        )  # fmt: skip
+            self.reader, self.plan, on_cpu, self._device, seed=seed, skip=on_error == "skip"
+        )
         self._tally = Tally()
+
+    def _on_cpu(self, engine: _native.Engine) -> OnCpu:
+        pictures: PictureOptions = self._options["pictures"]
+        buffers = Buffers(self.ahead + 2, self._delivery.allocate if self._delivery else None)
+        return OnCpu(engine, buffers, dct=pictures.dct, fast_scale=pictures.fast_scale)
+
+    def _warn_of_obstacles(self, decode: str) -> None:
+        """Say which steps keep pictures, or what follows them, from the device."""
+        found = [one for one in self.plan.pictures if one.obstacle]
+        if any(one.on_device for one in found) or (found and not self.plan.on_device):
+            said = "; ".join(f"{one.name}: {one.obstacle}" for one in found)
+            warnings.warn(
+                f"decode={decode!r}: {said} (print(loader.plan) shows what runs where)", stacklevel=3
+            )
+
+    def __repr__(self) -> str:
+        parts = [f"{self.samples:,} samples", f"batches of {self.batch_size:,}"]
+        order = self._options["order"]
+        parts.append(f"order {order}" if isinstance(order, str) else "an order of your own")
+        rank, world = self._place()
+        parts += [f"rank {rank} of {world}"] if world > 1 else []
+        parts.append(f"{self._threads} threads")
+        parts += [f"on {self._options['device']}"] if self._delivery is not None else []
+        state = "closed" if self._closed else f"epoch {self._epoch}"
+        return f"<Loader of {self.reader.path}: {', '.join(parts)}; {state}>"
 
     @property
     def skipped(self) -> list[Problem]:
@@ -307,11 +329,11 @@ class Loader:
 
     def as_iterable_dataset(self) -> Any:
         """A torch IterableDataset of whole batches, for code that wants to make its own DataLoader."""
-        return importlib.import_module("batchplant.interop.torch").as_iterable_dataset(self)
+        return frameworks.torch_part().as_iterable_dataset(self)
 
     def as_data_loader(self, **options: Any) -> Any:
         """A torch DataLoader of our batches, dealt out to ranks already; options: the DataLoader's own."""
-        return importlib.import_module("batchplant.interop.torch").as_data_loader(self, **options)
+        return frameworks.torch_part().as_data_loader(self, **options)
 
     def stats(self) -> dict[str, Any]:
         """What the epochs so far waited for, in seconds, and what to do about it."""
@@ -322,7 +344,7 @@ class Loader:
         return {
             **parts, **(self._device.stats() if self._device else {}),
             "waited": tally.waited, "step": tally.stepped, "batches": tally.batches,
-            "jpeg warnings": self._executor.warnings, "skipped": len(self.skipped),
+            "jpeg warnings": self._executor.on_cpu.warnings, "skipped": len(self.skipped),
             "bottleneck": bottleneck, "advice": advice,
         }  # fmt: skip
 
@@ -333,7 +355,7 @@ class Loader:
             live.close()
         if self._device is not None:
             self._device.close()
-        self._executor.engine.close()
+        self._executor.on_cpu.engine.close()
 
 
 def _remake(

@@ -1,20 +1,21 @@
-"""From pipelines to a frozen plan: which fields are read, what the engine does, every shape known.
+"""From pipelines to a frozen plan: which fields are read, what runs where, every shape known.
 
 The first steps of a picture's pipeline (decoder, flip, normalisation, channels first) become one
-:class:`ImageStage`, which the engine does in one pass. What follows runs as ops on the batch.
+:class:`ImageStage`, done in one pass: by the engine, or by a device. What follows runs as ops on the batch:
+on that device as far as the ops have a device form, then on the CPU.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from .. import frameworks
 from ..codecs.cells import decode_cell
 from ..codecs.media import image as pictures
 from ..columns import Ragged, dense_of
@@ -26,10 +27,15 @@ from ..reader import Reader
 from ..schema import Field, Image, Tensor
 
 CHANNELS = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
+# Of the modes of pictures, those that a device makes.
+DEVICE_MODES = ("RGB", "L")
 # How many samples may be damaged before the size of pictures cannot be told.
 LOOKED_AT = 64
 # Of a picture in a batch; the engine makes none that is longer.
 LONGEST_SIDE = 65535
+
+
+OpT = TypeVar("OpT", bound=Op, covariant=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,43 +50,91 @@ Pipelines = Mapping[str, Pipe | Sequence[Op | Callable[..., Any]] | None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-    """An op and the name its random draws go by."""
+class Step(Generic[OpT]):
+    """An op, the name its random draws go by, and what comes out of it."""
 
-    op: Op
+    op: OpT
     key: str
+    spec: Spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What every picture of a batch becomes.
+
+    ``mode`` is the one that they are decoded to; P: the indices of palettes, the levels of gray pictures.
+    ``as_stored``: nobody asked for a size, so all must have that of the first.
+    """
+
+    mode: str
+    filter: str
+    height: int
+    width: int
+    channels: int
+    as_stored: bool
+    normalize: Normalize | None = None
+    channels_first: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.uint8) if self.normalize is None else self.normalize.dtype
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        size = (self.height, self.width)
+        return (self.channels, *size) if self.channels_first else (*size, self.channels)
+
+    @property
+    def pixels(self) -> Target:
+        """The same without normalisation and with channels last."""
+        return dataclasses.replace(self, normalize=None, channels_first=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageStage:
-    """What the engine does to pictures: box, resize, flip, table of values, layout.
+    """What is done to pictures in one pass: box, resize, flip, normalisation, layout."""
 
-    ``mode`` is the one that they are decoded to; P: the indices of palettes, the levels of gray pictures.
-    """
+    decoder: Step[ImageDecoder]
+    flip: Step[RandomHorizontalFlip] | None
+    target: Target
 
-    decoder: Step
-    mode: str
-    filter: str
-    flip: Step | None
-    normalize: Normalize | None
-    channels_first: bool
-    spec: Spec
+    def __str__(self) -> str:
+        steps: list[Any] = [self.decoder.op]
+        steps += [one for one in (self.flip and self.flip.op, self.target.normalize) if one is not None]
+        return ", ".join([*map(repr, steps), *(["ChannelsFirst()"] if self.target.channels_first else [])])
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """One entry of every batch."""
+    """One entry of every batch.
+
+    ``on_device``: a device makes the pictures and runs the first ``device_steps`` steps; the rest runs on the
+    CPU, and ``obstacle`` says why.
+    """
 
     name: str
     field: str
     image: ImageStage | None
-    steps: tuple[Step, ...]
+    steps: tuple[Step[Op], ...]
     spec: Spec
+    on_device: bool = False
+    device_steps: int = 0
+    obstacle: str = ""
 
     @property
     def is_mask(self) -> bool:
         """Whether it says which values of its field are there."""
         return bool(self.steps) and isinstance(self.steps[0].op, Present)
+
+    def __str__(self) -> str:
+        ways = [self.field]
+        if self.image is not None:
+            ways.append(f"{'device' if self.on_device else 'engine'}({self.image})")
+        for number, step in enumerate(self.steps):
+            ways += ["CPU"] if self.on_device and number == self.device_steps else []
+            ways.append(repr(step.op))
+        said = f"{self.name}: {' → '.join(ways)} → {self.spec}"
+        return f"{said}\n  {self.obstacle}" if self.obstacle else said
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,17 +148,24 @@ class Plan:
         """The fields that are read as columns; pictures are decoded where they lie."""
         return tuple(dict.fromkeys(one.field for one in self.outputs if one.image is None))
 
+    @property
+    def pictures(self) -> tuple[Output, ...]:
+        return tuple(one for one in self.outputs if one.image is not None)
+
+    @property
+    def on_device(self) -> tuple[Output, ...]:
+        """The outputs that a device makes."""
+        return tuple(one for one in self.outputs if one.on_device)
+
     def __str__(self) -> str:
-        lines = []
-        for one in self.outputs:
-            steps = [] if one.image is None else [f"engine({one.image.decoder.op!r})"]
-            steps += [repr(step.op) for step in one.steps]
-            lines.append(f"{one.name}: {' → '.join([one.field, *steps])} → {one.spec}")
-        return "\n".join(lines)
+        return "\n".join(map(str, self.outputs))
 
 
-def make_plan(reader: Reader, pipelines: Pipelines | None = None) -> Plan:
-    """The plan for these pipelines; fields without one are given as they are, those with None left out."""
+def make_plan(reader: Reader, pipelines: Pipelines | None = None, *, on_device: bool = False) -> Plan:
+    """The plan for these pipelines; fields without one are given as they are, those with None left out.
+
+    ``on_device``: there is a device that can make pictures.
+    """
     given = dict(pipelines or {})
     outputs = []
     for name in [*reader.schema, *(one for one in given if one not in reader.schema)]:
@@ -128,7 +189,7 @@ def make_plan(reader: Reader, pipelines: Pipelines | None = None) -> Plan:
             outputs += _mask(outputs[-1], reader, given)
     if not outputs:
         raise OptionError("every field is left out; a batch would be empty")
-    return Plan(tuple(outputs))
+    return Plan(tuple(map(_placed, outputs) if on_device else outputs))
 
 
 MASK = "_mask"
@@ -169,26 +230,43 @@ def _mask(output: Output, reader: Reader, given: Pipelines) -> list[Output]:
     return [_output(reader, name, Pipe(output.field, [Present(), *asked]))]
 
 
+def _placed(output: Output) -> Output:
+    """The output with its pictures on the device, and as many of its steps as can run there."""
+    if output.image is None:
+        return output
+    mode = output.image.target.mode
+    if mode not in DEVICE_MODES:
+        return dataclasses.replace(output, obstacle=f"the CPU makes pictures of mode {mode}")
+    count = 0
+    while count < len(output.steps) and output.steps[count].op.device_form is not None:
+        count += 1
+    obstacle = ""
+    if count < len(output.steps):
+        what = output.steps[count].op
+        obstacle = f"{what!r} has no device form: it and what follows run on the CPU"
+    return dataclasses.replace(output, on_device=True, device_steps=count, obstacle=obstacle)
+
+
 def _output(reader: Reader, name: str, pipe: Pipe) -> Output:
     field = reader.schema[pipe.field]
     image = None
     try:
         if isinstance(pipe.ops, Op | str) or not isinstance(pipe.ops, Iterable):
             raise OptionError(f"a pipeline is a list of ops, not {pipe.ops!r}")
-        ops = [_as_op(one) for one in pipe.ops]
-        steps = [Step(op, op.share or f"{name}/{number}") for number, op in enumerate(ops)]
+        ops = [(op, op.share or f"{name}/{number}") for number, op in enumerate(map(_as_op, pipe.ops))]
         if isinstance(field, Image):
-            if not steps or not isinstance(steps[0].op, ImageDecoder):
-                steps.insert(0, Step(Decode(), f"{name}/decode"))
-            image, steps = _fuse(reader, pipe.field, field, steps)
-            spec = image.spec
+            if not ops or not isinstance(ops[0][0], ImageDecoder):
+                ops.insert(0, (Decode(), f"{name}/decode"))
+            image, spec, ops = _fuse(reader, pipe.field, field, ops)
         else:
             spec = spec_of(field)
-        for number, step in enumerate(steps):
-            if isinstance(step.op, CellOp) and number == 0 and image is None:
-                spec = step.op.infer_field(field)
+        steps: list[Step[Op]] = []
+        for number, (op, key) in enumerate(ops):
+            if isinstance(op, CellOp) and number == 0 and image is None:
+                spec = op.infer_field(field)
             else:
-                spec = step.op.infer(spec)
+                spec = op.infer(spec)
+            steps.append(Step(op, key, spec))
     except OptionError as error:
         raise error.at(path=reader.path, field=name) from None
     return Output(name, pipe.field, image, tuple(steps), spec)
@@ -204,16 +282,18 @@ def _as_op(one: Any) -> Op:
         raise OptionError(f"write {one.__name__}() with parentheses")
     if torch is not None and isinstance(one, torch.nn.Module):
         # The plan knows no framework; the module is of one.
-        wrapped: Op = importlib.import_module("batchplant.interop.torch").ModuleWrapper(one)
+        wrapped: Op = frameworks.torch_part().ModuleWrapper(one)
         return wrapped
     if callable(one):
         return Function(one)
     raise OptionError(f"a pipeline holds ops and functions, not {one!r}")
 
 
-def _fuse(reader: Reader, name: str, field: Image, steps: list[Step]) -> tuple[ImageStage, list[Step]]:
-    """The stage that the engine does, and the steps that are left."""
-    decoder = steps[0].op
+def _fuse(
+    reader: Reader, name: str, field: Image, ops: list[tuple[Op, str]]
+) -> tuple[ImageStage, Spec, list[tuple[Op, str]]]:
+    """The stage that is done in one pass, what comes out of it, and the ops that are left."""
+    decoder = ops[0][0]
     assert isinstance(decoder, ImageDecoder)
     mode = field.mode or "RGB"
     if field.mask and field.mode in (None, "L"):
@@ -228,14 +308,15 @@ def _fuse(reader: Reader, name: str, field: Image, steps: list[Step]) -> tuple[I
     filter = decoder.filter or ("nearest" if field.mask else "area")
     size = decoder.size if decoder.size is not None else _first_size(reader, name, mode, decoder.orient)
     spec = Spec(np.dtype(np.uint8), (*size, channels))
-    rest = steps[1:]
-    flip: Step | None = None
+    first = Step(decoder, ops[0][1], spec)
+    rest = ops[1:]
+    flip: Step[RandomHorizontalFlip] | None = None
     normalize: Normalize | None = None
     channels_first = False
     while rest:
-        op = rest[0].op
+        op, key = rest[0]
         if type(op) is RandomHorizontalFlip and flip is None and normalize is None and not channels_first:
-            flip = rest[0]
+            flip = Step(op, key, op.infer(spec))
         elif type(op) is Normalize and normalize is None and not channels_first and op.dtype != np.float64:
             normalize = op
         elif type(op) is ChannelsFirst and not channels_first:
@@ -244,7 +325,8 @@ def _fuse(reader: Reader, name: str, field: Image, steps: list[Step]) -> tuple[I
             break
         spec = op.infer(spec)
         rest = rest[1:]
-    return ImageStage(steps[0], mode, filter, flip, normalize, channels_first, spec), rest
+    target = Target(mode, filter, *size, channels, decoder.size is None, normalize, channels_first)
+    return ImageStage(first, flip, target), spec, rest
 
 
 def _first_size(reader: Reader, name: str, mode: str, orient: bool) -> tuple[int, int]:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from .audio import DecodeAudio
-from .augment import (
+from .augment import Cutout, ImageMixup, Poison, RandomCrop, RandomTranslate
+from .base import CellErrors, CellOp, Draws, Op, Spec
+from .categories import Categories
+from .colour import (
     ColorJitter,
-    Cutout,
     GaussianBlur,
-    ImageMixup,
-    Poison,
     RandomBrightness,
     RandomContrast,
-    RandomCrop,
     RandomGrayscale,
     RandomHue,
     RandomSaturation,
     RandomSolarization,
-    RandomTranslate,
 )
-from .base import CellErrors, CellOp, Draws, Op, Spec
-from .categories import Categories
 from .decode import (
     CenterCrop,
     ChannelsFirst,

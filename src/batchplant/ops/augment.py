@@ -1,4 +1,4 @@
-"""Changes to decoded pictures: batches of (samples, height, width, channels), uint8 unless said."""
+"""Augmentation of decoded pictures, (samples, height, width, channels): what moves, covers or mixes them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..columns import I64
 from ..errors import OptionError
-from .base import Draws, Op, Spec, check_probability, per_sample
+from .base import Draws, Op, Spec, Tensors, per_sample
 from .decode import pair_of
 
 
@@ -23,215 +22,6 @@ class PictureOp(Op):
         if spec.dtype != np.uint8:
             raise OptionError(f"{type(self).__name__} needs uint8 pictures, not {spec}")
         return spec
-
-
-class ColourOp(PictureOp):
-    """A PictureOp on three channels, done to each sample with probability ``p``."""
-
-    p: float
-
-    def infer(self, spec: Spec) -> Spec:
-        if spec.picture(self)[2] != 3:
-            raise OptionError(f"{type(self).__name__} needs three channels, not {spec}")
-        return super().infer(spec)
-
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        chosen = draws.chance(self.p)
-        strength = self.strength(draws)[chosen]
-        if chosen.any():
-            batch[chosen] = _levels(self.change(batch[chosen].astype(np.float32), strength))
-        return batch
-
-    def strength(self, draws: Draws) -> Any:
-        """One number for each sample of the batch."""
-        return np.zeros(len(draws))
-
-    def change(self, pictures: Any, strength: Any) -> Any:
-        """The pictures, as float32, changed."""
-        raise NotImplementedError
-
-
-def _levels(values: Any) -> npt.NDArray[np.uint8]:
-    """Cut to 0..255; fractions are dropped, as FFCV and torchvision do."""
-    found: npt.NDArray[np.uint8] = np.clip(values, 0, 255).astype(np.uint8)
-    return found
-
-
-def luma(pictures: Any) -> Any:
-    """The gray of every pixel, exactly as Pillow's ``convert("L")``; all its steps are exact in float32."""
-    red, green, blue = (pictures[..., channel] for channel in range(3))
-    return np.floor((19595 * red + 38470 * green + 7471 * blue + 32768) / 65536)
-
-
-def _around_one(magnitude: float, draws: Draws) -> Any:
-    return draws.uniform(max(0.0, 1 - magnitude), 1 + magnitude)
-
-
-def _blend(pictures: Any, other: Any, ratio: Any) -> Any:
-    ratio = per_sample(ratio, 4).astype(np.float32)
-    return ratio * pictures + (1 - ratio) * other
-
-
-class _Magnitude(ColourOp):
-    def __init__(self, magnitude: float, p: float = 0.5, *, share: str | None = None) -> None:
-        if magnitude < 0:
-            raise OptionError(f"magnitude must not be negative, as {magnitude} is")
-        self.magnitude = float(magnitude)
-        self.p = check_probability(p, "p")
-        self.share = share
-
-    def strength(self, draws: Draws) -> Any:
-        return _around_one(self.magnitude, draws)
-
-
-class RandomBrightness(_Magnitude):
-    """Multiply by a random number from 1 - magnitude to 1 + magnitude."""
-
-    def change(self, pictures: Any, strength: Any) -> Any:
-        return _blend(pictures, np.float32(0), strength)
-
-
-class RandomContrast(_Magnitude):
-    """Move every pixel away from, or towards, the mean luma of its picture."""
-
-    def change(self, pictures: Any, strength: Any) -> Any:
-        # Summed exactly, so that it does not depend on how many pictures are summed side by side.
-        mean = luma(pictures).mean(axis=(1, 2), dtype=np.float64).astype(np.float32)
-        return _blend(pictures, per_sample(mean, 4), strength)
-
-
-class RandomSaturation(_Magnitude):
-    """Move every pixel away from, or towards, its own gray."""
-
-    def change(self, pictures: Any, strength: Any) -> Any:
-        return _blend(pictures, luma(pictures)[..., None], strength)
-
-
-class RandomHue(_Magnitude):
-    """Turn the hue by a random part of the circle, from -magnitude to magnitude (at most 0.5)."""
-
-    def __init__(self, magnitude: float, p: float = 0.5, *, share: str | None = None) -> None:
-        super().__init__(magnitude, p, share=share)
-        if magnitude > 0.5:
-            raise OptionError(f"magnitude of a hue is at most 0.5, not {magnitude}")
-
-    def strength(self, draws: Draws) -> Any:
-        return draws.uniform(-self.magnitude, self.magnitude)
-
-    def change(self, pictures: Any, strength: Any) -> Any:
-        red, green, blue = (pictures[..., channel] / 255 for channel in range(3))
-        high = np.maximum(np.maximum(red, green), blue)
-        low = np.minimum(np.minimum(red, green), blue)
-        spread = high - low
-        part = np.where(spread == 0, 1, spread)
-        hue = np.where(
-            high == red,
-            (green - blue) / part,
-            np.where(high == green, 2 + (blue - red) / part, 4 + (red - green) / part),
-        )
-        hue = (hue / 6 + per_sample(strength, 3)) % 1.0
-        saturation = spread / np.where(high == 0, 1, high)
-        return np.rint(255 * np.stack([_hsv_channel(n, hue, saturation, high) for n in (5, 3, 1)], axis=-1))
-
-
-def _hsv_channel(n: int, hue: Any, saturation: Any, value: Any) -> Any:
-    k = (n + hue * 6) % 6
-    return value - value * saturation * np.clip(np.minimum(k, 4 - k), 0, 1)
-
-
-class ColorJitter(Op):
-    """Brightness, contrast, saturation and hue, one after another, to each sample with probability ``p``."""
-
-    def __init__(
-        self,
-        brightness: float = 0.0,
-        contrast: float = 0.0,
-        saturation: float = 0.0,
-        hue: float = 0.0,
-        p: float = 1.0,
-        *,
-        share: str | None = None,
-    ) -> None:
-        kinds = (RandomBrightness, RandomContrast, RandomSaturation, RandomHue)
-        amounts = (brightness, contrast, saturation, hue)
-        self._steps = [kind(amount) for kind, amount in zip(kinds, amounts, strict=True) if amount]
-        self.brightness, self.contrast, self.saturation, self.hue = amounts
-        self.p = check_probability(p, "p")
-        self.share = share
-
-    def infer(self, spec: Spec) -> Spec:
-        for step in self._steps:
-            spec = step.infer(spec)
-        return spec
-
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        chosen = draws.chance(self.p)
-        strengths = [step.strength(draws)[chosen] for step in self._steps]
-        if chosen.any():
-            pictures = batch[chosen]
-            for step, strength in zip(self._steps, strengths, strict=True):
-                pictures = _levels(step.change(pictures.astype(np.float32), strength))
-            batch[chosen] = pictures
-        return batch
-
-
-class RandomGrayscale(ColourOp):
-    """Gray with probability ``p``, in three equal channels."""
-
-    def __init__(self, p: float = 0.1, *, share: str | None = None) -> None:
-        self.p = check_probability(p, "p")
-        self.share = share
-
-    def change(self, pictures: Any, strength: Any) -> Any:
-        return np.repeat(luma(pictures)[..., None], 3, axis=-1)
-
-
-class RandomSolarization(ColourOp):
-    """Invert the levels from ``threshold`` on."""
-
-    def __init__(self, threshold: int = 128, p: float = 0.5, *, share: str | None = None) -> None:
-        self.threshold = int(threshold)
-        self.p = check_probability(p, "p")
-        self.share = share
-
-    def change(self, pictures: Any, strength: Any) -> Any:
-        return np.where(pictures >= self.threshold, 255 - pictures, pictures)
-
-
-class GaussianBlur(ColourOp):
-    """Blur with a Gaussian kernel of ``kernel_size`` pixels and a random sigma."""
-
-    def __init__(
-        self,
-        kernel_size: int = 3,
-        sigma: Sequence[float] = (0.1, 2.0),
-        p: float = 0.5,
-        *,
-        share: str | None = None,
-    ) -> None:
-        if kernel_size < 1 or kernel_size % 2 == 0 or not 0 < sigma[0] <= sigma[1]:
-            raise OptionError("kernel_size is odd, and sigma is (low, high) above 0")
-        self.kernel_size, self.sigma = kernel_size, (float(sigma[0]), float(sigma[1]))
-        self.p = check_probability(p, "p")
-        self.share = share
-
-    def strength(self, draws: Draws) -> Any:
-        return draws.uniform(*self.sigma)
-
-    def change(self, pictures: Any, strength: Any) -> Any:
-        half = self.kernel_size // 2
-        offsets = np.arange(-half, half + 1)
-        kernel = np.exp(-0.5 * (offsets / np.asarray(strength)[:, None]) ** 2)
-        kernel = (kernel / kernel.sum(axis=1, keepdims=True)).astype(np.float32)
-        for axis in (1, 2):
-            size = pictures.shape[axis]
-            # Mirrored at the edge, without repeating the edge itself.
-            around = np.pad(np.arange(size), half, mode="reflect" if size > half else "edge")
-            pictures = sum(
-                per_sample(kernel[:, step], 4) * np.take(pictures, around[step : step + size], axis=axis)
-                for step in range(self.kernel_size)
-            )
-        return np.rint(pictures)
 
 
 class FillOp(Op):
@@ -272,6 +62,15 @@ class Cutout(FillOp):
             batch[row, top[row] : top[row] + size, left[row] : left[row] + size] = self.fill
         return batch
 
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        size, torch = self.crop_size, tensors.torch
+        top = tensors.send(per_sample(draws.integers(batch.shape[1] - size + 1), 4))
+        left = tensors.send(per_sample(draws.integers(batch.shape[2] - size + 1), 4))
+        y = torch.arange(batch.shape[1], device=batch.device).view(1, -1, 1, 1)
+        x = torch.arange(batch.shape[2], device=batch.device).view(1, 1, -1, 1)
+        inside = (y >= top) & (y < top + size) & (x >= left) & (x < left + size)
+        return torch.where(inside, tensors.send(self.fill).to(batch.dtype), batch)
+
 
 class RandomTranslate(FillOp):
     """Shift by up to ``padding`` pixels each way, the rest filled with a colour."""
@@ -293,6 +92,10 @@ class RandomTranslate(FillOp):
             room[pad : pad + height, pad : pad + width] = batch[row]
             batch[row] = room[top[row] : top[row] + height, left[row] : left[row] + width]
         return batch
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        top, left = draws.integers(2 * self.padding + 1), draws.integers(2 * self.padding + 1)
+        return _padded_windows(batch, self.padding, self.fill, (top, left), tuple(batch.shape[1:3]), tensors)
 
 
 class RandomCrop(FillOp):
@@ -329,6 +132,28 @@ class RandomCrop(FillOp):
             out[row] = room[top[row] : top[row] + high, left[row] : left[row] + wide]
         return out
 
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        (high, wide), pad = self.size, self.padding
+        top = draws.integers(batch.shape[1] + 2 * pad - high + 1)
+        left = draws.integers(batch.shape[2] + 2 * pad - wide + 1)
+        return _padded_windows(batch, pad, self.fill, (top, left), self.size, tensors)
+
+
+def _padded_windows(
+    batch: Any, pad: int, fill: Any, corner: tuple[I64, I64], size: tuple[int, int], tensors: Tensors
+) -> Any:
+    """Of tensors: from every picture, with ``pad`` pixels of ``fill`` around it, the window at its corner."""
+    torch = tensors.torch
+    count, height, width, channels = batch.shape
+    room = torch.empty(
+        (count, height + 2 * pad, width + 2 * pad, channels), dtype=batch.dtype, device=batch.device
+    )
+    room[:] = tensors.send(fill).to(batch.dtype)
+    room[:, pad : pad + height, pad : pad + width] = batch
+    y, x = (tensors.send(at[:, None] + np.arange(side)) for at, side in zip(corner, size, strict=True))
+    row = torch.arange(count, device=batch.device).view(-1, 1, 1)
+    return room[row, y[:, :, None], x[:, None, :]]
+
 
 class Poison(PictureOp):
     """Lay a mask of opacity ``alpha`` over the pictures of some samples."""
@@ -360,6 +185,12 @@ class Poison(PictureOp):
             batch[rows] = np.clip(laid, *self.clamp).astype(batch.dtype)
         return batch
 
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        alpha = tensors.send(self.alpha[..., None] if self.alpha.ndim == 2 else self.alpha)
+        laid = (batch.float() * (1 - alpha) + tensors.send(self.mask) * alpha).clamp(*self.clamp)
+        chosen = tensors.send(per_sample(np.isin(ids, self.indices), 4))
+        return tensors.torch.where(chosen, laid.to(batch.dtype), batch)
+
 
 class ImageMixup(PictureOp):
     """Mix every picture with the one before it in the batch; use LabelMixup with the same arguments."""
@@ -368,10 +199,17 @@ class ImageMixup(PictureOp):
         self.alpha, self.same_lambda = check_alpha(alpha), bool(same_lambda)
         self.share = f"mixup {self.alpha} {self.same_lambda}"
 
+    def _parts(self, draws: Draws) -> Any:
+        return per_sample(mixup_parts(self.alpha, self.same_lambda, len(draws), draws), 4).astype(np.float32)
+
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        part = per_sample(mixup_parts(self.alpha, self.same_lambda, len(batch), draws), 4).astype(np.float32)
+        part = self._parts(draws)
         mixed = part * batch + (1 - part) * np.roll(batch, 1, axis=0)
         return mixed.astype(batch.dtype)
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        part = tensors.send(self._parts(draws))
+        return (part * batch + (1 - part) * batch.roll(1, 0)).to(batch.dtype)
 
 
 def check_alpha(alpha: float) -> float:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -113,13 +113,26 @@ class Spec:
         return self
 
 
+class Tensors(Protocol):
+    """What the device form of an op works with."""
+
+    # The module.
+    torch: Any
+
+    def send(self, values: Any) -> Any:
+        """An array as a tensor on the device; float64 becomes float32."""
+
+
 class Op:
     """One step of a pipeline. Subclasses keep their arguments as attributes and never change them.
 
     ``share``: ops with the same name draw the same numbers for a sample, in whatever fields they run.
+    ``on_device(batch, ids, draws, tensors)``: ``run`` for a tensor on a device, with the same draws; an op
+    without it (None) runs on the CPU.
     """
 
     share: str | None = None
+    on_device: Callable[[Any, I64, Draws, Tensors], Any] | None = None
 
     def infer(self, spec: Spec) -> Spec:
         """What comes out when ``spec`` goes in; OptionError where the op cannot take it."""
@@ -128,6 +141,16 @@ class Op:
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         """The batch after this step. It may be changed in place: it belongs to the pipeline."""
         raise NotImplementedError
+
+    @property
+    def device_form(self) -> Callable[[Any, I64, Draws, Tensors], Any] | None:
+        """``on_device``; None also where a subclass changed ``run`` and left ``on_device`` as it was."""
+        for kind in type(self).__mro__:
+            if "on_device" in vars(kind):
+                return self.on_device
+            if "run" in vars(kind):
+                return None
+        return None
 
     def __repr__(self) -> str:
         said = ", ".join(

@@ -14,7 +14,7 @@ import numpy as np
 from .. import _native
 from ..columns import I32, I64
 from ..errors import OptionError
-from .base import F64, Draws, Op, Spec, check_probability
+from .base import F64, Draws, Op, Spec, Tensors, check_probability, per_sample
 
 FILTERS = ("area", "bilinear", "bicubic", "nearest")
 
@@ -154,6 +154,9 @@ class RandomHorizontalFlip(Op):
         batch[flip] = batch[flip, :, ::-1]
         return batch
 
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        return tensors.torch.where(tensors.send(per_sample(self.flips(draws), 4)), batch.flip(2), batch)
+
 
 class Normalize(Op):
     """(pixel - mean) / std for each channel, as float32 or float16."""
@@ -183,6 +186,10 @@ class Normalize(Op):
             out[..., channel] = table[:, channel][batch[..., channel]]
         return out
 
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        mean, std = tensors.send(self.mean), tensors.send(self.std)
+        return ((batch.float() - mean) / std).to(getattr(tensors.torch, self.dtype.name))
+
 
 class ChannelsFirst(Op):
     """(height, width, channels) to (channels, height, width)."""
@@ -193,3 +200,6 @@ class ChannelsFirst(Op):
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         return np.ascontiguousarray(np.moveaxis(batch, -1, 1))
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        return batch.permute(0, 3, 1, 2).contiguous()

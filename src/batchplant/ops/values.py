@@ -12,7 +12,8 @@ from ..columns import I64, Column, Ragged, as_bytes
 from ..errors import OptionError
 from ..schema import Field
 from .augment import check_alpha, mixup_parts
-from .base import CellOp, Draws, Op, Spec, per_sample
+from .base import CellOp, Draws, Op, Spec, Tensors, per_sample
+from .dtypes import is_torch_dtype, numpy_dtype, torch_dtype
 
 
 class ReplaceLabel(Op):
@@ -83,38 +84,52 @@ class Present(CellOp):
 
 
 class Convert(Op):
-    """Another dtype, by value."""
+    """Another dtype, of NumPy or of torch, by value; for arrays and for tensors."""
 
     def __init__(self, target_dtype: Any) -> None:
-        self.target_dtype = np.dtype(target_dtype)
+        self.target_dtype = target_dtype if is_torch_dtype(target_dtype) else np.dtype(target_dtype)
 
     def infer(self, spec: Spec) -> Spec:
-        _numpy(spec, self)
-        return spec.but(dtype=self.target_dtype)
+        return spec.but(dtype=_numpy(spec, self))
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         if isinstance(batch, tuple):
-            return batch[0].astype(self.target_dtype), batch[1]
-        return batch.astype(self.target_dtype)
+            return self.run(batch[0], ids, draws), batch[1]
+        if isinstance(batch, np.ndarray):
+            return batch.astype(numpy_dtype(self.target_dtype))
+        return batch.to(torch_dtype(self.target_dtype))
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        return self.run(batch, ids, draws)
 
 
 class View(Op):
-    """The same bytes as another dtype."""
+    """The same bytes as another dtype, of NumPy or of torch; for arrays and for tensors."""
 
     def __init__(self, target_dtype: Any) -> None:
-        self.target_dtype = np.dtype(target_dtype)
+        self.target_dtype = target_dtype if is_torch_dtype(target_dtype) else np.dtype(target_dtype)
 
     def infer(self, spec: Spec) -> Spec:
-        _numpy(spec.numbers(self), self)
-        return spec.but(dtype=self.target_dtype, shape=viewed(spec, self.target_dtype))
+        dtype = _numpy(spec.numbers(self), self)
+        return spec.but(dtype=dtype, shape=viewed(spec, dtype) if dtype else spec.shape)
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        return np.ascontiguousarray(batch).view(self.target_dtype)
+        if isinstance(batch, np.ndarray):
+            return np.ascontiguousarray(batch).view(numpy_dtype(self.target_dtype))
+        return batch.view(torch_dtype(self.target_dtype))
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        return self.run(batch, ids, draws)
 
 
-def _numpy(spec: Spec, op: Op) -> None:
-    if spec.dtype is None or spec.torch:
-        raise OptionError(f"{type(op).__name__} needs NumPy numbers, not {spec}")
+def _numpy(spec: Spec, op: Convert | View) -> np.dtype[Any] | None:
+    """The dtype that comes out, as NumPy calls it; None for a tensor's that NumPy has no name for."""
+    if spec.dtype is None:
+        raise OptionError(f"{type(op).__name__} needs numbers, not {spec}")
+    dtype = numpy_dtype(op.target_dtype)
+    if dtype is None and not spec.torch:
+        raise OptionError(f"NumPy has no {op.target_dtype}: put ToTensor() before {type(op).__name__}")
+    return dtype or spec.dtype
 
 
 def viewed(spec: Spec, dtype: np.dtype[Any]) -> tuple[int | None, ...]:

@@ -10,7 +10,6 @@ from ... import order as orders
 from ...columns import I64
 from ...errors import OptionError
 from ...loading.batch import Executor
-from ...loading.buffers import Buffers
 from ...loading.loader import Loader
 from ...loading.plan import Pipelines, make_plan
 from ..translate import Delivery
@@ -26,11 +25,8 @@ class CoreLoader(Loader):
         old = self._executor
         self.plan = make_plan(self.reader, pipelines)
         self._delivery = delivery
-        self._executor = Executor(
-            self.reader, self.plan, old.engine,
-            Buffers(self.ahead + 2, delivery.allocate if delivery else None),
-            seed=self.seed, skip=old.skip, dct=old.dct, fast_scale=old.fast_scale,
-        )  # fmt: skip
+        on_cpu = self._on_cpu(old.on_cpu.engine)
+        self._executor = Executor(self.reader, self.plan, on_cpu, seed=self.seed, skip=old.skip)
         self._executor.timer = old.timer
 
     def _make_order(self, epoch: int) -> orders.Order:

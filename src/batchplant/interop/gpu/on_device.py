@@ -1,6 +1,6 @@
 """Pictures made on a device: decoded there, or here, or both; cropped, resized and normalised there.
 
-The box and the flip of every sample are drawn as on the CPU. Then, on the threads of the loader:
+A request holds the box and the flip of every sample. Then, on the threads of the loader:
 
 - raw pixels: those that the box needs are gathered into pinned memory, one copy for the batch;
 - JPEGs that the GPU decodes: their bytes are gathered into pinned memory, and nvJPEG makes pixels of them;
@@ -16,25 +16,25 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ... import _native, limits
 from ...columns import I64, starts_of
-from ...errors import DataError, OptionError
-from ...loading.batch import Executor
-from ...loading.pictures import Pictures
-from ...loading.plan import ImageStage, Output
-from ...ops.base import F64, Draws
-from ..torch import torch_dtype
+from ...errors import OptionError
+from ...loading.on_cpu import OnCpu
+from ...loading.pictures import Failures, Request, Result
+from ...loading.plan import Target
+from ...ops.base import F64, Draws, Op
+from ...ops.dtypes import torch_dtype
 from .nvjpeg import LONGEST_SIDE, Decoder, decoder_on
-from .ops import on_device
+from .ops import DeviceTensors
 from .parts import Part, Windows, decoded, finished, joined
 from .resample import resample
 from .split import Split
-from .streams import Streams, Way, rounded
+from .streams import Streams, Transfer, rounded
 
 # A picture that shrinks by more than this has too many pixels under one of the result.
 MOST_SHRINK = 32
@@ -46,12 +46,21 @@ RAW_PRODUCERS = 2
 FEEDERS = 2
 
 
-class DevicePictures:
-    """Makes the pictures of a plan on ``delivery``'s device; see the module."""
+class _Rows(NamedTuple):
+    """Rows of a batch by the way that they take: up as raw pixels, decoded by the GPU, decoded by the CPU."""
 
-    def __init__(self, delivery: Any, engine: Any, split: Split, ahead: int) -> None:
-        self.device, self.engine, self.split = delivery.device, engine, split
-        self.streams = Streams(delivery.device, delivery.stream, ahead + PRODUCERS)
+    raw: I64
+    gpu: I64
+    cpu: I64
+
+
+class OnDevice:
+    """A :class:`~batchplant.loading.pictures.Device`; see the module."""
+
+    def __init__(self, device: Any, kernels: Any, on_cpu: OnCpu, split: Split, ahead: int) -> None:
+        self.device, self.on_cpu, self.split = device, on_cpu, split
+        self.streams = Streams(device, kernels, ahead + PRODUCERS)
+        self._tensors = DeviceTensors(device)
         self.decoder: Decoder | None = None
         if split.share > 0:
             try:
@@ -67,97 +76,89 @@ class DevicePictures:
         self.seconds = {"decode cpu": 0.0, "decode gpu": 0.0}
         self.decoded = {"cpu": 0, "gpu": 0, "raw": 0}
 
-    # -- planning --------------------------------------------------------------------------------------
+    def producers(self, raw: bool) -> int:
+        return RAW_PRODUCERS if raw else PRODUCERS
 
-    def takes(self, output: Output) -> bool:
-        """Whether all that is done to this output can be done on the device."""
-        stage = output.image
-        if stage is None or stage.mode not in ("RGB", "L"):
-            return False
-        return all(on_device(step.op) is not None for step in output.steps)
+    # -- steps behind the decoder ----------------------------------------------------------------------
 
-    def producers(self, executor: Executor) -> int:
-        """How many threads should call this at a time."""
-        fields = [output.field for output in executor.plan.outputs if self.takes(output)]
-        try:
-            first = [executor.reader.spans(field, np.zeros(1, np.int64)) for field in fields]
-        # It is said of the batch that has it, if there is one.
-        except (DataError, IndexError):
-            return PRODUCERS
-        raw = [spans is not None and spans.shape is not None and bool(spans.shape.any()) for spans in first]
-        return RAW_PRODUCERS if all(raw) else PRODUCERS
-
-    def run(self, op: Any, batch: Any, ids: I64, draws: Draws) -> Any:
-        """One step behind the decoder."""
+    def run(self, op: Op, batch: Any, ids: I64, draws: Draws) -> Any:
+        form = op.device_form
+        assert form is not None
         with self.streams.on(self.streams.kernels):
-            return on_device(op)(batch, ids, draws)  # type: ignore[misc]
+            return form(batch, ids, draws, self._tensors)
+
+    def fetch(self, batch: Any, *, tensor: bool) -> Any:
+        with self.streams.on(self.streams.kernels):
+            here = batch.cpu()
+        return here if tensor else here.numpy()
 
     # -- a batch ---------------------------------------------------------------------------------------
 
-    def make(
-        self, executor: Executor, batch: Pictures, ids: I64, epoch: int, failed: dict[int, DataError],
-        prepared: Callable[[], None],
-    ) -> Any:  # fmt: skip
-        """The batch on the device; None where some of it failed. ``batch.out`` is not there yet."""
-        raw, gpu, cpu = self._sort(batch)
-        parts: list[Callable[[Way], Part]] = []
+    def begin(self, request: Request) -> Callable[[], Result]:
+        rows = self._sort(request)
         later: Future[Any] | None = None
-        if len(gpu):
-            later = self._feeding.submit(self._decode, *self._gathered(executor, batch, gpu))
-        spent = 0.0
+        if len(rows.gpu):
+            later = self._feeding.submit(self._decode, *self._gathered(request, rows.gpu))
+        pixels = self._pixels(request.target, len(rows.cpu))
+        return lambda: self._make(request, rows, later, pixels)
+
+    def _make(self, request: Request, rows: _Rows, later: Future[Any] | None, pixels: Any) -> Result:
+        raw, gpu, cpu = rows
+        parts: list[Callable[[Transfer], Part]] = []
+        failures: Failures = {}
+        spent = taken = 0.0
         if len(cpu):
             began = time.perf_counter()
-            parts.append(self._on_cpu(executor, batch, cpu, ids, epoch, failed, prepared))
+            part, failures = self._on_cpu(request, cpu, pixels)
+            parts.append(part)
             spent = self._since("cpu", began)
-        prepared()
         if len(raw):
-            parts.append(self._raw(executor, batch, raw))
-        taken = 0.0
+            parts.append(self._raw(request, raw))
         if later is not None:
-            pixels, taken = later.result()
-            if pixels is None:
+            made, taken = later.result()
+            if made is None:
                 # If one of them is damaged, the engine says which.
-                parts.append(self._on_cpu(executor, batch, gpu, ids, epoch, failed, prepared))
+                part, more = self._on_cpu(request, gpu, self._pixels(request.target, len(gpu)))
+                parts.append(part)
+                failures.update(more)
                 cpu, gpu = np.concatenate([cpu, gpu]), gpu[:0]
             else:
-                whole, place = pixels
-                found = decoded(whole, place, batch, gpu)
+                whole, place = made
+                found = decoded(whole, place, request, gpu)
                 parts.append(lambda _: found)
-        if failed:
-            return None
+        if failures:
+            return Result(None, failures)
         if later is None or len(gpu):
             self.split.learn((len(cpu), spent), (len(gpu), taken))
         self._count(cpu=(len(cpu), spent), gpu=(len(gpu), taken), raw=(len(raw), 0.0))
-        return self._finish(batch, parts)
+        return Result(self._finish(request, parts), {})
 
-    def _sort(self, batch: Pictures) -> tuple[I64, I64, I64]:
-        """Which pictures go up as raw pixels, which the GPU decodes, and which the CPU."""
-        cells, boxes = batch.cells, batch.boxes
-        height, width = self._size(batch.stage)
-        wide, high = (boxes[:, 2] - boxes[:, 0]) / width, (boxes[:, 3] - boxes[:, 1]) / height
+    def _sort(self, request: Request) -> _Rows:
+        cells, boxes, target = request.cells, request.boxes, request.target
+        channels = target.channels
+        wide, high = (boxes[:, 2] - boxes[:, 0]) / target.width, (boxes[:, 3] - boxes[:, 1]) / target.height
         plain = (wide <= MOST_SHRINK) & (high <= MOST_SHRINK)
-        if batch.turns is not None:
-            plain &= batch.turns <= 1
-        channels = 1 if batch.stage.mode == "L" else 3
+        if request.turns is not None:
+            plain &= request.turns <= 1
         raw = np.zeros(len(plain), np.bool_)
         if cells.shape is not None:
             # What does not have the bytes of its shape is the engine's to refuse.
             whole = cells.shape.prod(axis=1, dtype=np.float64) == cells.size
             raw = (cells.shape[:, 2] == channels) & plain & whole
             if raw.all():
-                return np.arange(len(raw)), np.empty(0, np.int64), np.empty(0, np.int64)
+                return _Rows(np.arange(len(raw)), np.empty(0, np.int64), np.empty(0, np.int64))
         gpu = np.zeros(len(plain), np.bool_)
         if self.split.share > 0 and channels == 3:
-            rows = self._possible(batch, np.flatnonzero(~raw & plain))
+            rows = self._possible(request, np.flatnonzero(~raw & plain))
             count = self.split.count(len(rows))
             if count < len(rows):
-                rows = rows[np.argsort(-_toil(batch, rows), kind="stable")]
+                rows = rows[np.argsort(-_engine_cost(request, rows), kind="stable")]
             gpu[rows[:count]] = True
-        return np.flatnonzero(raw), np.flatnonzero(gpu), np.flatnonzero(~raw & ~gpu)
+        return _Rows(np.flatnonzero(raw), np.flatnonzero(gpu), np.flatnonzero(~raw & ~gpu))
 
-    def _possible(self, batch: Pictures, rows: I64) -> I64:
+    def _possible(self, request: Request, rows: I64) -> I64:
         """Those of these rows that the device can decode; all others are the engine's, damaged ones too."""
-        cells, sizes = batch.cells, batch.sizes[rows].astype(np.int64)
+        cells, sizes = request.cells, request.sizes[rows].astype(np.int64)
         # So are those that have too many pixels.
         good = ((sizes > 0) & (sizes <= LONGEST_SIDE)).all(axis=1)
         good &= sizes.prod(axis=1) <= limits.max_pixels()
@@ -169,29 +170,30 @@ class DevicePictures:
             here = np.flatnonzero(cells.base[rows] == number)
             if len(here):
                 start, size = cells.start[rows[here]], cells.size[rows[here]]
-                takes[here] = _native.photos(base, start, size, sizes[here])
+                takes[here] = _native.device_decodable(base, start, size, sizes[here])
         return rows[takes]
 
-    def _size(self, stage: ImageStage) -> tuple[int, int]:
-        known = [size for size in stage.spec.shape if size is not None]
-        return (known[1], known[2]) if stage.channels_first else (known[0], known[1])
-
-    def _memory(self, executor: Executor, size: int) -> Any:
+    def _memory(self, size: int) -> Any:
         """Pinned memory, at least so much, which comes back by itself."""
-        return executor.buffers.take((rounded(size),), np.dtype(np.uint8))
+        return self.on_cpu.buffers.take((rounded(size),), np.dtype(np.uint8))
 
-    def _gathered(self, executor: Executor, batch: Pictures, rows: I64) -> tuple[Any, I64, I64, I64]:
+    def _pixels(self, target: Target, count: int) -> Any:
+        """Pinned memory for pictures that the engine makes; the kernel does the rest."""
+        shape = (count, *target.pixels.shape)
+        return self._memory(int(np.prod(shape)))[: int(np.prod(shape))].reshape(shape) if count else None
+
+    def _gathered(self, request: Request, rows: I64) -> tuple[Any, I64, I64, I64]:
         """The bytes of these cells in pinned memory, where each begins, its length, its height and width."""
-        cells = batch.cells
+        cells = request.cells
         sizes = np.ascontiguousarray(cells.size[rows])
         starts = starts_of(sizes)[:-1]
-        memory = self._memory(executor, int(sizes.sum()))
+        memory = self._memory(int(sizes.sum()))
         # Not by the engine, where this would wait for the pictures before it: the GPU must not.
         for number, base in enumerate(cells.bases):
             here = np.flatnonzero(cells.base[rows] == number)
             from_ = np.ascontiguousarray(cells.start[rows[here]])
             _native.copy_runs(base, from_, sizes[here], memory, starts[here])
-        return memory, starts, sizes, batch.sizes[rows].astype(np.int64)
+        return memory, starts, sizes, request.sizes[rows].astype(np.int64)
 
     def _decode(self, *encoded: Any) -> tuple[tuple[Any, I64] | None, float]:
         """On a thread that feeds the decoder: pixels, and how long it took; None where it refuses one."""
@@ -217,62 +219,54 @@ class DevicePictures:
             seconds, self._last[side] = now - max(began, self._last[side]), now
         return seconds
 
-    def _on_cpu(
-        self, executor: Executor, batch: Pictures, rows: I64, ids: I64, epoch: int,
-        failed: dict[int, DataError], prepared: Callable[[], None],
-    ) -> Callable[[Way], Part]:  # fmt: skip
+    def _on_cpu(self, request: Request, rows: I64, out: Any) -> tuple[Callable[[Transfer], Part], Failures]:
         """These pictures decoded, cropped, flipped and resized by the engine, in pinned memory."""
-        height, width = self._size(batch.stage)
-        channels = 1 if batch.stage.mode == "L" else 3
-        memory = self._memory(executor, len(rows) * height * width * channels)
-        out = memory[: len(rows) * height * width * channels].reshape(len(rows), height, width, channels)
-        prepared()
-        wrong: dict[int, DataError] = {}
-        executor.decode(batch.part(rows, out), ids[rows], epoch, wrong)
-        failed.update({int(rows[row]): error for row, error in wrong.items()})
-        return lambda way: finished(self.streams.copied(torch.from_numpy(out), way), rows)
+        wrong = self.on_cpu.decode(request.part(rows, request.target.pixels), out)
+        failures = {int(rows[row]): error for row, error in wrong.items()}
+        return lambda transfer: finished(self.streams.copied(torch.from_numpy(out), transfer), rows), failures
 
-    def _raw(self, executor: Executor, batch: Pictures, rows: I64) -> Callable[[Way], Part]:
+    def _raw(self, request: Request, rows: I64) -> Callable[[Transfer], Part]:
         """Raw pixels: those that the box needs, in pinned memory."""
-        windows = Windows(batch, rows, self._size(batch.stage))
-        memory = self._memory(executor, windows.room)
-        windows.gather(self.engine, memory)
+        windows = Windows(request, rows)
+        memory = self._memory(windows.room)
+        windows.gather(self.on_cpu.engine, memory)
         pixels = torch.from_numpy(memory)[: windows.room]
-        return lambda way: windows.part(self.streams.copied(pixels, way))
+        return lambda transfer: windows.part(self.streams.copied(pixels, transfer))
 
-    def _levels(self, stage: ImageStage) -> tuple[Any, Any]:
+    def _levels(self, target: Target) -> tuple[Any, Any]:
         """What a normalisation multiplies with, and adds, on the device."""
-        if stage.normalize is None:
+        if target.normalize is None:
             return None, None
-        key = id(stage)
+        key = id(target.normalize)
         if key not in self._tables:
-            std, mean = stage.normalize.std, stage.normalize.mean
+            std, mean = target.normalize.std, target.normalize.mean
             both = torch.tensor(np.stack([1 / std, -mean / std]).tolist(), dtype=torch.float32)
             self._tables[key] = both.to(self.device)
         scale, offset = self._tables[key]
         return scale, offset
 
-    def _finish(self, batch: Pictures, parts: list[Callable[[Way], Part]]) -> Any:
+    def _finish(self, request: Request, parts: list[Callable[[Transfer], Part]]) -> Any:
         """What is still here is copied, and the kernel run over all parts, in the order of the batch."""
-        stage, streams, way = batch.stage, self.streams, Way()
-        count = len(batch.sizes)
-        known = [size for size in stage.spec.shape if size is not None]
+        target, streams, transfer = request.target, self.streams, Transfer()
         # One thread at a time: each of these calls lets go of Python's lock, and several threads that pass it
         # around among them take longer than one after the other.
         with self._launching:
-            scale, offset = self._levels(stage)
-            everything = joined([part(way) for part in parts], count)
+            shape = (len(request), *target.shape)
+            if not parts:
+                return torch.empty(shape, dtype=torch_dtype(target.dtype), device=self.device)
+            scale, offset = self._levels(target)
+            everything = joined([part(transfer) for part in parts], len(request))
             with streams.on(streams.kernels):
-                out = torch.empty((count, *known), dtype=torch_dtype(stage.spec.dtype), device=self.device)
+                out = torch.empty(shape, dtype=torch_dtype(target.dtype), device=self.device)
                 began = streams.event(streams.kernels)
                 resample(
-                    everything.sources, everything.boxes, everything.flip, out, filter=stage.filter,
-                    channels_first=stage.channels_first, scale=scale, offset=offset,
-                    upload=lambda array: streams.upload(array, way),
+                    everything.sources, everything.boxes, everything.flip, out, filter=target.filter,
+                    channels_first=target.channels_first, scale=scale, offset=offset,
+                    upload=lambda array: streams.upload(array, transfer),
                 )  # fmt: skip
                 ended = streams.event(streams.kernels)
-        way.held.append(everything.sources.kept)
-        streams.hold(way, began, ended)
+        transfer.held.append(everything.sources.kept)
+        streams.hold(transfer, began, ended)
         return out
 
     def _count(self, **sides: tuple[int, float]) -> None:
@@ -297,11 +291,11 @@ class DevicePictures:
         self.streams.close()
 
 
-def _toil(batch: Pictures, rows: I64) -> F64:
+def _engine_cost(request: Request, rows: I64) -> F64:
     """What the engine would have to do for each: read down to the end of the box, and make the pixels in it.
 
     nvJPEG always makes the whole picture, so it is given those that would cost the engine most.
     """
-    x0, y0, x1, y1 = batch.boxes[rows].T
-    toil: F64 = batch.sizes[rows, 1] * y1 + (x1 - x0) * (y1 - y0)
-    return toil
+    x0, y0, x1, y1 = request.boxes[rows].T
+    cost: F64 = request.sizes[rows, 1] * y1 + (x1 - x0) * (y1 - y0)
+    return cost

@@ -8,7 +8,7 @@ import numpy as np
 
 from ... import _native
 from ...columns import I64, U8
-from ...loading.pictures import Pictures
+from ...loading.pictures import Request
 from .resample import SUPPORT, Sources
 
 
@@ -27,20 +27,20 @@ class Windows:
     ``room``: the bytes that all take together.
     """
 
-    def __init__(self, batch: Pictures, rows: I64, result: tuple[int, int]) -> None:
-        assert batch.cells.shape is not None
-        shape = batch.cells.shape[rows]
-        self.batch, self.rows, self.channels = batch, rows, int(shape[0, 2])
-        self.boxes = batch.boxes[rows]
-        support = SUPPORT.get(batch.stage.filter, 0.0)
-        start = batch.cells.start[rows]
-        plan, self.room = _native.plan_windows(start, shape, self.boxes, support, *result)
+    def __init__(self, request: Request, rows: I64) -> None:
+        assert request.cells.shape is not None
+        shape, target = request.cells.shape[rows], request.target
+        self.request, self.rows, self.channels = request, rows, int(shape[0, 2])
+        self.boxes = request.boxes[rows]
+        support = SUPPORT.get(target.filter, 0.0)
+        start = request.cells.start[rows]
+        plan, self.room = _native.plan_windows(start, shape, self.boxes, support, target.height, target.width)
         self.corner = plan[:2].T
         _, _, self.high, self.wide, self.start, self.line, self.width, self.place = plan
 
     def gather(self, engine: Any, memory: U8) -> None:
         """Copy them into ``memory``."""
-        cells = self.batch.cells
+        cells = self.request.cells
         engine.gather(
             cells.bases,
             cells.base[self.rows],
@@ -54,14 +54,14 @@ class Windows:
 
     def part(self, whole: Any) -> Part:
         """What they are on the device, where ``whole`` is the memory that they lie in."""
-        batch, rows = self.batch, self.rows
+        request, rows = self.request, self.rows
         strides = np.empty((len(rows), 3), np.int64)
         strides[:, 0], strides[:, 1:] = self.width, (self.channels, 1)
         sources = Sources(
-            self.place + whole.data_ptr(), strides, batch.sizes[rows].astype(np.int64), self.corner,
+            self.place + whole.data_ptr(), strides, request.sizes[rows].astype(np.int64), self.corner,
             _Views(whole, self.place, np.stack([self.high, self.wide], axis=1), self.channels), whole,
         )  # fmt: skip
-        return Part(rows, sources, self.boxes, None if batch.flip is None else batch.flip[rows])
+        return Part(rows, sources, self.boxes, None if request.flips is None else request.flips[rows])
 
 
 class _Views:
@@ -86,15 +86,15 @@ def finished(whole: Any, rows: I64) -> Part:
     return Part(rows, Sources(start, strides, sizes, np.zeros_like(sizes), whole, whole), boxes, None)
 
 
-def decoded(whole: Any, place: I64, batch: Pictures, rows: I64) -> Part:
+def decoded(whole: Any, place: I64, request: Request, rows: I64) -> Part:
     """Whole pictures (height, width, 3), which begin at these places."""
-    sizes = batch.sizes[rows].astype(np.int64)
+    sizes = request.sizes[rows].astype(np.int64)
     strides = np.empty((len(rows), 3), np.int64)
     strides[:, 0], strides[:, 1:] = sizes[:, 1] * 3, (3, 1)
     sources = Sources(
         place + whole.data_ptr(), strides, sizes, np.zeros_like(sizes), _Views(whole, place, sizes, 3), whole
     )
-    return Part(rows, sources, batch.boxes[rows], None if batch.flip is None else batch.flip[rows])
+    return Part(rows, sources, request.boxes[rows], None if request.flips is None else request.flips[rows])
 
 
 class _Chosen:

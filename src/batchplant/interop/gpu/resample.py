@@ -8,7 +8,6 @@ kernel then makes the whole batch; where there is no Triton, torch does it pictu
 from __future__ import annotations
 
 import functools
-import importlib
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -129,9 +128,10 @@ def _pillow_taps(low: Any, scale: Any, source: Any, i: Any, k: Any, filter: str)
 def _kernels() -> Any:
     """The Triton kernels; None where there is no Triton."""
     try:
-        return importlib.import_module("batchplant.interop.gpu.kernel")
+        from . import kernel
     except ImportError:
         return None
+    return kernel
 
 
 def resample(

@@ -12,8 +12,8 @@ MODES = ("auto", "cpu", "gpu", "hybrid")
 # Batches that auto looks at before it decides; and the share below which a side is not worth its trouble.
 LOOKED_AT = 8
 WORTH = 0.08
-# The first batch pays for what is made only once.
-UNTRUE = 1
+# The first batch pays for what is made only once, and is not counted.
+WARM_UP = 1
 # How much of what was seen counts at the next batch. The time of a single batch says little: two that were
 # queued may be done at almost the same time.
 KEPT = 0.9
@@ -73,7 +73,7 @@ class Split:
             now = self._clock()
             since, self._last = now - self._last, now
             self.seen += 1
-            if self.seen <= UNTRUE:
+            if self.seen <= WARM_UP:
                 return
             self._taken.add(cpu[0] + gpu[0], since)
             for side, one in zip(self._sides, (cpu, gpu), strict=True):

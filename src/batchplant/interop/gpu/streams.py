@@ -34,8 +34,8 @@ class _Work(NamedTuple):
     held: list[Any]
 
 
-class Way:
-    """What a batch takes to the device: what is to be held, and when its copies were made."""
+class Transfer:
+    """The copies of one batch to the device: what must live until they are done, and when they were made."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, Any, Any]] = []
@@ -67,11 +67,11 @@ class Streams:
         event.record(stream)
         return event
 
-    def copied(self, memory: Any, way: Way) -> Any:
+    def copied(self, memory: Any, transfer: Transfer) -> Any:
         """Bytes in pinned memory on the device; the stream of the kernels waits for the copy."""
         if not self.cuda:
             return memory
-        way.held.append(memory)
+        transfer.held.append(memory)
         with torch.cuda.stream(self.copies):
             room = torch.empty(rounded(memory.numel()), dtype=torch.uint8, device=self.device)
             target = room[: memory.numel()].view(memory.shape)
@@ -79,23 +79,23 @@ class Streams:
             target.copy_(memory, non_blocking=True)
             ended = self.event(self.copies)
         self.kernels.wait_event(ended)
-        way.events.append(("copy", began, ended))
+        transfer.events.append(("copy", began, ended))
         return target
 
-    def upload(self, array: Any, way: Way) -> Any:
+    def upload(self, array: Any, transfer: Transfer) -> Any:
         """A small array on the device, by the stream of the kernels."""
         if not self.cuda:
             return torch.from_numpy(array)
         pinned = torch.from_numpy(array).pin_memory()
-        way.held.append(pinned)
+        transfer.held.append(pinned)
         return pinned.to(self.device, non_blocking=True)
 
-    def hold(self, way: Way, began: Any, ended: Any) -> None:
+    def hold(self, transfer: Transfer, began: Any, ended: Any) -> None:
         """Keep what a kernel reads until it is done; if too much is, this thread waits for the oldest."""
         if not self.cuda:
             return
         with self._lock:
-            self._under_way.append(_Work([*way.events, ("augment", began, ended)], ended, way.held))
+            self._under_way.append(_Work([*transfer.events, ("augment", began, ended)], ended, transfer.held))
             oldest = self._under_way[0] if len(self._under_way) > self._most else None
         if oldest is not None:
             oldest.last.synchronize()

@@ -1,0 +1,32 @@
+"""Dtypes of NumPy as torch's and back. Torch is not imported here: whoever holds its dtypes has done so."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+
+def is_torch_dtype(dtype: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(dtype, torch.dtype)
+
+
+def torch_dtype(dtype: Any) -> Any:
+    """Torch's name of a dtype."""
+    if is_torch_dtype(dtype):
+        return dtype
+    return sys.modules["torch"].from_numpy(np.empty(0, dtype=dtype)).dtype
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
+    """NumPy's name of a dtype; None where it has none (bfloat16)."""
+    if not is_torch_dtype(dtype):
+        plain: np.dtype[Any] = np.dtype(dtype)
+        return plain
+    try:
+        found: np.dtype[Any] = sys.modules["torch"].empty(0, dtype=dtype).numpy().dtype
+        return found
+    except TypeError:
+        return None
