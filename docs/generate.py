@@ -71,6 +71,9 @@ The steps of a pipeline. They are in `batchplant.ops`; those for PyTorch are in 
 
 An op that draws random numbers has the option `share`: ops with the same name there draw the same numbers
 for a sample, in whatever field they run. So a picture and its mask get the same box and the same flip.
+
+*On a device*: with `Loader(device=…, decode=…)` the op runs on the device; the others run on the CPU, after the
+batch was copied back ([Pictures on the GPU](../guides/gpu.md#what-runs-on-the-device)).
 """
 
 OPS_SECTIONS = {
@@ -82,8 +85,12 @@ A decoder is the first step of an image field's pipeline; without one it is `Dec
 the decoder, in this order, are done by the engine while it decodes, and cost no pass of their own.
 """,
     ),
+    "colour": (
+        "Augmentation: colours",
+        "Batches of pictures, (samples, height, width, 3), `uint8`, go in and come out.\n",
+    ),
     "augment": (
-        "Changing pictures",
+        "Augmentation: crops, covers, mixes",
         "Batches of pictures, (samples, height, width, channels), `uint8`, go in and come out.\n",
     ),
     "audio": (
@@ -232,12 +239,13 @@ def layout(one: Format) -> str:
 def ops_section(name: str) -> str:
     title, intro = OPS_SECTIONS[name]
     rows = torch_ops() if name == "torch" else own_ops(name)
-    table = "".join(f"| `{call}` | {said} |\n" for call, said in rows)
-    return "\n".join(filter(None, [f"## {title}\n", intro, f"| Op | What it does |\n| --- | --- |\n{table}"]))
+    table = "".join(f"| `{call}` | {said} | {there} |\n" for call, said, there in rows)
+    head = "| Op | What it does | On a device |\n| --- | --- | --- |\n"
+    return "\n".join(filter(None, [f"## {title}\n", intro, head + table]))
 
 
-def own_ops(module: str) -> Iterator[tuple[str, str]]:
-    """The call and the first words of every public op in a module of batchplant.ops, as they stand there."""
+def own_ops(module: str) -> Iterator[tuple[str, str, str]]:
+    """Of every public op in a module of batchplant.ops: call, first words, whether it has a device form."""
     found = [one for one in map(vars(ops).get, ops.__all__) if isinstance(one, type)]
     found = [
         one for one in found if one.__module__ == f"batchplant.ops.{module}" and one is not ops.ImageDecoder
@@ -245,10 +253,11 @@ def own_ops(module: str) -> Iterator[tuple[str, str]]:
     for one in sorted(found, key=lambda one: inspect.getsourcelines(one)[1]):
         arguments = [] if one.__init__ is object.__init__ else inspect.signature(one).parameters.values()
         shown = [argument.replace(annotation=argument.empty) for argument in arguments]
-        yield f"{one.__name__}{inspect.Signature(shown)}", summary(inspect.getdoc(one) or "")
+        there = one.on_device is not None or issubclass(one, ops.ImageDecoder)
+        yield f"{one.__name__}{inspect.Signature(shown)}", summary(inspect.getdoc(one) or ""), yes(there)
 
 
-def torch_ops() -> Iterator[tuple[str, str]]:
+def torch_ops() -> Iterator[tuple[str, str, str]]:
     """The same for PyTorch; read, not imported, since it may not be installed."""
     source = ROOT / "src" / "batchplant" / "interop" / "torch.py"
     for one in ast.parse(source.read_text("utf-8")).body:
@@ -260,7 +269,8 @@ def torch_ops() -> Iterator[tuple[str, str]]:
             for argument in function.args.args:
                 argument.annotation = None
             shown = ast.unparse(function.args).removeprefix("self").removeprefix(", ")
-        yield f"{one.name}({shown})", summary(ast.get_docstring(one) or "")
+        there = any(isinstance(part, ast.FunctionDef) and part.name == "on_device" for part in one.body)
+        yield f"{one.name}({shown})", summary(ast.get_docstring(one) or ""), yes(there)
 
 
 def summary(docstring: str) -> str:
