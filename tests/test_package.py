@@ -84,7 +84,7 @@ def test_types_are_shipped():
 
 
 @pytest.mark.parametrize(
-    ("module", "names"), held_names(), ids=lambda one: one if isinstance(one, str) else ""
+    ("module", "names"), list(held_names()), ids=lambda one: one if isinstance(one, str) else ""
 )
 def test_no_public_name_is_lost(module, names):
     found = load(module)

@@ -347,3 +347,21 @@ def test_head_and_info_of_a_model(tmp_path, capsys):
     assert facts["parameters"] == 6
     assert facts["dtypes"]["float32"] == {"tensors": 1, "bytes": 8}
     assert facts["metadata"] == {"format": "pt"}
+
+
+def test_what_a_file_says_of_itself_comes_along(tmp_path):
+    write(tmp_path / "a.safetensors", [from_array("w", np.arange(3))], metadata={"by": "me"})
+    given = {"": {"made": 7}, "x": {"unit": "m"}, "y": {"unit": "s"}}
+    with bp.create(tmp_path / "a.zarr", {"x": bp.Int(), "y": bp.Int()}, attributes=given) as out:
+        out.append({"x": 1, "y": 2})
+    model, arrays = bp.open(tmp_path / "a.safetensors"), bp.open(tmp_path / "a.zarr")
+    assert (dict(model.metadata), dict(model.attributes)) == ({"by": "me"}, {})
+    assert (dict(arrays.metadata), dict(arrays.attributes)) == ({}, given)
+    assert dict(model[:1].metadata) == {"by": "me"}
+    some = arrays.select(["y"])
+    assert some.attributes == {"": {"made": 7}, "y": {"unit": "s"}}
+    bp.convert(some, tmp_path / "b.zarr")
+    assert bp.open(tmp_path / "b.zarr").attributes == {"": {"made": 7}, "y": {"unit": "s"}}
+    bp.convert(model[:1], tmp_path / "b.safetensors")
+    assert dict(bp.open(tmp_path / "b.safetensors").metadata) == {"by": "me"}
+    assert (dict(bp.concat([model]).metadata), dict(bp.open({"n": [1]}).attributes)) == ({}, {})

@@ -192,19 +192,18 @@ def _metadata(
 ) -> dict[str, Any]:
     """What a model or a file says about itself and its fields, where the target can hold that too."""
     found: dict[str, Any] = {}
-    if "metadata" in can and getattr(reader, "metadata", None):
-        found["metadata"] = dict(reader.metadata)  # type: ignore[attr-defined]
-    if "attributes" in can and getattr(reader, "attributes", None):
-        attributes: dict[str, Any] = reader.attributes  # type: ignore[attr-defined]
-        kept = {name: values for name, values in attributes.items() if name == "" or name in chosen}
+    if "metadata" in can and reader.metadata:
+        found["metadata"] = dict(reader.metadata)
+    if "attributes" in can and reader.attributes:
+        kept = {name: dict(one) for name, one in reader.attributes.items() if name == "" or name in chosen}
         found["attributes"] = {names.get(name, name): values for name, values in kept.items()}
     return found
 
 
 def _lost(reader: Reader, can: Collection[str]) -> list[str]:
     """That the target has no place for what the source says about itself."""
-    found = None if "attributes" in can else getattr(reader, "attributes", None)
-    if not isinstance(found, dict) or not found:
+    found: Mapping[str, Mapping[str, Any]] = {} if "attributes" in can else reader.attributes
+    if not found:
         return []
     some = [f"{name}.{key}" if name else key for name, values in found.items() for key in values]
     return [f"the source's attributes are not kept: {', '.join(some[:8])}{', …' * (len(some) > 8)}"]

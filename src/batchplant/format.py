@@ -93,6 +93,7 @@ class Format:
     spec: str
     reader: type[Reader]
     writer: type[Writer] | None
+    _: dataclasses.KW_ONLY
     sniff: Callable[[Probe], bool] = never
     kinds: tuple[type[Field], ...] = ()
     optional: bool = False

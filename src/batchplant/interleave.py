@@ -13,7 +13,7 @@ from .shards import Concat
 
 
 def interleave(
-    readers: Iterable[Reader], cycle: int | None = None, block: int = 1, *, seed: int | None = None
+    readers: Iterable[Reader], *, cycle: int | None = None, block: int = 1, seed: int | None = None
 ) -> Reader:
     """Readers with the same fields as one, taken from in turn: ``block`` samples of each of ``cycle``.
 

@@ -88,6 +88,19 @@ class Reader:
         """What `info` shows besides samples and fields: page size, version, compression …"""
         return {}
 
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What the file says about itself, as text by name; ``convert`` keeps it where the target can."""
+        return {}
+
+    @property
+    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the file says about itself under ``""``, about its fields under their names: any values.
+
+        ``convert`` keeps them where the target can, and remarks on it where it cannot.
+        """
+        return {}
+
     def _verify(self) -> Iterator[Problem]:
         """What is wrong with the structure, beyond what reading every sample would find."""
         return iter(())
@@ -332,6 +345,16 @@ class View(Reader):
 
     def facts(self) -> dict[str, Any]:
         return self.base.facts()
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self.base.metadata
+
+    @property
+    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
+        """Those of the file, and of the fields that are seen here."""
+        found = self.base.attributes
+        return {name: values for name, values in found.items() if name == "" or name in self.schema}
 
     def _verify(self) -> Iterator[Problem]:
         """What is wrong with the whole, and with those samples and fields that are seen here."""

@@ -27,6 +27,11 @@ import numpy as np
 
 from .errors import FieldNameError, OptionError, SchemaError, no_such
 
+__all__ = [
+    "EVERY_KIND", "Audio", "Bool", "Bytes", "Field", "Float", "Image", "Int", "Json", "Schema", "Tensor",
+    "Text", "Video",
+]  # fmt: skip
+
 KINDS: dict[str, type[Field]] = {}
 # No cell is larger; sizes in bytes never overflow.
 MOST_BYTES = 2**62

@@ -413,7 +413,7 @@ def test_the_order_of_interleaving():
 def test_interleaved_shards():
     shards = [bp.open(FILES / f"shard-{n:05d}-of-00003.tfrecord") for n in range(3)]
     labels = [[one["label"] for one in shard] for shard in shards]
-    found = [one["label"] for one in interleave(shards, 2, 3)]
+    found = [one["label"] for one in interleave(shards, cycle=2, block=3)]
     assert found[:6] == labels[0][:3] + labels[1][:3]
     assert sorted(found) == sorted(one["label"] for one in EXPECTED)
     mixed = [[one["label"] for one in interleave(shards, seed=seed)] for seed in (0, 0, 1, 2, 3)]

@@ -28,6 +28,8 @@ from ..storage import Spool, open_source
 from ..writer import Writer
 from .records import Note, note_of
 
+__all__ = ["ObjectReader", "ObjectWriter"]
+
 # PROTO 4, then a text with four bytes of length; behind the text POP.
 NOTE_START, NOTE_END = b"\x80\x04X", b"0"
 NOTE_MOST = 64 << 20

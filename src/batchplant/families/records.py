@@ -26,6 +26,17 @@ from ..schema import Audio, Bytes, Field, Image, Json, Schema, Text, Video, as_f
 from ..storage import NOTE_ERRORS, MappedSource, RemoteSource, Source, parse_object, read_beside
 from ..writer import Writer
 
+__all__ = [
+    "RAW",
+    "GivenSchema",
+    "Note",
+    "RecordReader",
+    "RecordWriter",
+    "given_schema",
+    "note_of",
+    "schema_of",
+]
+
 SCHEMA_SIDE_CAR = "{name}.schema.json"
 RAW = Schema({"data": Bytes()})
 # A single field of one of these kinds, called "data", can be the record itself.

@@ -35,6 +35,8 @@ from ..writer import WriteOptions, Writer
 from .records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
 from .textscan import PIECE, Content
 
+__all__ = ["TextReader", "TextWriter"]
+
 MEMBER_BYTES = 1 << 20
 BLOCK_BYTES = 8 << 20
 BOM = b"\xef\xbb\xbf"

@@ -29,6 +29,8 @@ from ..schema import EVERY_KIND, Bool, Field, Float, Int, Json, Schema, Tensor, 
 from ..storage import check_regular, index, put_file, side_car
 from ..writer import WriteOptions
 
+__all__ = ["FORMAT", "JsonReader", "JsonWriter", "append"]
+
 SPEC = "https://jsonlines.org"
 PLAIN = "data"
 LAYOUTS = ("lines", "stream", "array")

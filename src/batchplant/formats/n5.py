@@ -55,6 +55,8 @@ from ..storage import parse_object, read_beside
 from ..storage.zips import ZIP_ERRORS
 from ..writer import WriteOptions
 
+__all__ = ["FORMAT", "N5Reader", "N5Writer", "allocate", "range_unit", "write_range"]
+
 ATTRIBUTES = "attributes.json"
 VERSION = "2.0.0"
 TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float32", "float64"}

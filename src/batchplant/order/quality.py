@@ -16,6 +16,19 @@ from ..columns import I64
 
 F64 = npt.NDArray[np.float64]
 
+__all__ = [
+    "autocorrelation",
+    "batch_entropy",
+    "block_loads",
+    "blocks_per_batch",
+    "codes_of",
+    "displacement",
+    "entropy",
+    "kept_neighbours",
+    "label_autocorrelation",
+    "spread",
+]
+
 
 def displacement(samples: I64) -> float:
     """How far samples are from their place, relative to a uniform shuffle; ``samples`` is a permutation."""

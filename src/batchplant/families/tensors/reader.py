@@ -40,7 +40,6 @@ class Entry:
 class TensorReader(Reader):
     """A format's ``__init__`` calls ``_accept`` with what it found; the rest is here."""
 
-    # What the file says about itself, as text; a writer that has an option of that name keeps it.
     metadata: Mapping[str, str] = types.MappingProxyType({})
     _entries: list[Entry]
     _sources: dict[str, Source]

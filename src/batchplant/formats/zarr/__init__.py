@@ -33,6 +33,8 @@ from ...writer import WriteOptions
 from .metadata import ATTRIBUTES, ROOTS, V3, find, load
 from .style import ZarrStyle
 
+__all__ = ["FORMAT", "ZarrReader", "ZarrWriter", "allocate", "range_unit", "write_range"]
+
 
 class ZarrReader(GridReader):
     """Reads Zarr. ``fields``: only these arrays; ``missing``: a chunk that is not there is fill values
