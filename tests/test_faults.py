@@ -50,11 +50,11 @@ def drive(shim: Path, *args: str) -> None:
 
 @pytest.mark.parametrize("name", OWN_WAYS)
 def test_some_calls_while_the_writer_closes(shim, name):
-    drive(shim, name, "--overwrite", "--close", "--most", "6", "--mode", "kill", "--mode", "EIO")
+    drive(shim, name, "--overwrite", "--close", "--most", "3", "--mode", "kill", "--mode", "EIO")
 
 
 def test_some_calls_of_shards(shim):
-    drive(shim, "beton", "--sharded", "--overwrite", "--most", "12", "--mode", "kill", "--mode", "interrupt")
+    drive(shim, "beton", "--sharded", "--overwrite", "--most", "5", "--mode", "kill", "--mode", "interrupt")
 
 
 @pytest.mark.exhaustive

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 import processes
+from batchplant.ffcv.__main__ import main as run_as_script
 
 torch = pytest.importorskip("torch")
 
@@ -1473,15 +1474,31 @@ def test_an_unchanged_script_runs(tmp_path: Path, cifar: str) -> None:
 
 
 def test_what_does_not_exist_is_told(tmp_path: Path) -> None:
-    done = run_script(tmp_path, "import ffcv.magic")
+    script = """
+        import traceback
+        for line in ("import ffcv.magic", "from ffcv.transforms import Magic"):
+            try:
+                exec(line)
+            except ImportError:
+                traceback.print_exc()
+    """
+    done = run_script(tmp_path, script)
     assert "batchplant.ffcv, which stands in for FFCV here, has no module 'ffcv.magic'" in done.stderr
-    done = run_script(tmp_path, "from ffcv.transforms import Magic")
     assert "cannot import name 'Magic' from 'batchplant.ffcv.transforms'" in done.stderr
-    for arguments, said in ([], "usage: python -m batchplant.ffcv"), (["nothing.py"], "no script nothing.py"):
-        command = [sys.executable, "-m", "batchplant.ffcv", *arguments]
-        done = processes.run(command, capture_output=True, text=True)
-        assert done.returncode != 0
-        assert said in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [([], "usage: python -m batchplant.ffcv"), (["nothing.py"], "no script nothing.py")],
+)
+def test_a_script_that_is_not_there(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["batchplant.ffcv", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        run_as_script()
+    assert caught.value.code
+    assert said in capsys.readouterr().out + str(caught.value.code)
 
 
 def test_the_examples_of_the_guide_run(

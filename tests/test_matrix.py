@@ -140,8 +140,22 @@ def expected(keys: list[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     ]
 
 
-@pytest.mark.parametrize("target", FORMATS)
-@pytest.mark.parametrize("source", FORMATS)
+# Rows of bytes, columns, arrays, objects: with one of each, every format is tried in both directions. No
+# reader knows what its samples are written to, nor a writer where they come from; make test-all tries all.
+KINDS = ("tfrecord", "parquet", "zarr", "pickle")
+
+
+def pairs() -> Iterator[Any]:
+    for source, target in itertools.product(FORMATS, FORMATS):
+        some = {source, target} & set(KINDS) or FORMATS.index(target) == after(source)
+        yield pytest.param(source, target, marks=() if some else pytest.mark.exhaustive)
+
+
+def after(source: str) -> int:
+    return (FORMATS.index(source) + 1) % len(FORMATS)
+
+
+@pytest.mark.parametrize(("source", "target"), list(pairs()))
 def test_from_each_to_each(source: str, target: str, sources: Sources, folder: Path) -> None:
     mine = sources[source]
     keys = [key for key in held(source) if key in held(target)]
@@ -164,7 +178,7 @@ def test_from_each_to_each(source: str, target: str, sources: Sources, folder: P
             key: [FIELDS[key][1][row] for row in range(ROWS)] for key in files
         }
         # That verify says the same is tried once for each format.
-        if FORMATS.index(target) == (FORMATS.index(source) + 1) % len(FORMATS):
+        if FORMATS.index(target) == after(source):
             found = bp.verify(made, decode=True, against=mine.select(keys))
             assert found.problems == []
 

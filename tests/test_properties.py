@@ -89,7 +89,11 @@ def usual(value):
 
 
 @pytest.mark.parametrize("format", [name for name, one in all_formats().items() if one.writer is not None])
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    # An example is a dataset, and there are many formats.
+    max_examples=settings.default.max_examples // 4,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(dataset=datasets())
 @example(dataset=({"a": bp.Text()}, [{"a": "\0"}]))
 @example(dataset=({"a": bp.Tensor("int8", (2, 0))}, [{"a": np.zeros((2, 0), np.int8)}]))

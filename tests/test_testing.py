@@ -2,6 +2,7 @@
 
 import os
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -11,12 +12,12 @@ from batchplant.testing.damage import cut_points, flip_points, memory_bounded
 
 PLUG_IN = '''
 """A JSON list: the schema, then the samples. BROKEN makes it misbehave."""
-import json, os
+import json
 from pathlib import Path
 import batchplant as bp
 from batchplant.codecs.cells import decode_cell, encode_samples
 
-BROKEN = os.environ.get("BROKEN")
+BROKEN = None
 
 class JsonReader(bp.Reader):
     def __init__(self, path):
@@ -77,6 +78,16 @@ class TestJsonList(FormatSuite):
     suffix = ".jsonlist"
     in_place = False
 """
+# How it misbehaves, the test that notices, and what that says.
+BROKEN = {
+    "errors": ("test_damage", "JSONDecodeError"),
+    "memory": ("test_damage", "MiB for a file of"),
+    "order": ("test_samples_by_number", "assert"),
+    "resume": ("test_an_interrupted_conversion_resumes", "assert"),
+    "sniff": ("test_files_of_other_formats", "is not jsonlist"),
+    "spans": ("test_spans", "assert"),
+    "values": ("test_round_trip", "bool"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -92,35 +103,50 @@ def plug_in(tmp_path_factory):
     return folder
 
 
-def run_suite(folder, *arguments, broken=""):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_jsonlist.py", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(folder), "BROKEN": broken}
+def run_suite(folder, *arguments):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
     return processes.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def test_a_plug_in_passes_in_five_lines(plug_in):
-    done = run_suite(plug_in)
+    done = run_suite(plug_in, "test_jsonlist.py")
     assert done.returncode == 0, done.stdout
     assert "passed" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("broken", "test", "reason"),
-    [
-        ("errors", "test_damage", "JSONDecodeError"),
-        ("memory", "test_damage", "MiB for a file of"),
-        ("order", "test_samples_by_number", "assert"),
-        ("resume", "test_an_interrupted_conversion_resumes", "assert"),
-        ("sniff", "test_files_of_other_formats", "is not jsonlist"),
-        ("spans", "test_spans", "assert"),
-        ("values", "test_round_trip", "bool"),
-    ],
-)
-def test_the_suite_finds_what_is_wrong(plug_in, broken, test, reason):
-    done = run_suite(plug_in, "-k", test, broken=broken)
+@pytest.fixture(scope="module")
+def findings(plug_in):
+    """Test → what it said, of a suite for each way of misbehaving."""
+    made = "import jsonlist, pytest\nfrom batchplant.testing import FormatSuite\n"
+    for broken in BROKEN:
+        made += f"""
+class Test_{broken}(FormatSuite):
+    format, suffix, in_place = "jsonlist", ".jsonlist", False
+
+    @pytest.fixture(autouse=True)
+    def misbehave(self, monkeypatch):
+        monkeypatch.setattr(jsonlist, "BROKEN", "{broken}")
+"""
+    (plug_in / "test_broken.py").write_text(made)
+    chosen = " or ".join(f"(Test_{broken} and {test})" for broken, (test, _) in BROKEN.items())
+    report = plug_in / "report.xml"
+    done = run_suite(plug_in, "test_broken.py", "-k", chosen, f"--junitxml={report}")
     assert done.returncode == 1, done.stdout
-    assert f"FAILED test_jsonlist.py::TestJsonList::{test}" in done.stdout
-    assert reason in done.stdout
+    cases = ElementTree.parse(report).iter("testcase")
+    return {
+        f"{case.get('classname')}::{case.get('name')}": "".join(failure.itertext())
+        for case in cases
+        for failure in case.iter("failure")
+    }
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_the_suite_finds_what_is_wrong(broken, findings):
+    test, reason = BROKEN[broken]
+    said = [text for name, text in findings.items() if name.startswith(f"test_broken.Test_{broken}::{test}")]
+    assert said
+    assert any(reason in text for text in said)
 
 
 @pytest.mark.parametrize("size", [1, 100, 64 << 10, 1 << 20])
