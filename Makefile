@@ -24,7 +24,7 @@ BUILD_INPUTS := $(shell find native -name '*.[ch]pp') CMakeLists.txt pyproject.t
 # Reads the build requirements from pyproject.toml, so that they are written down once.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: help setup demo test test-all test-gpu check asan fuzz bench docs clean
+.PHONY: help setup demo test test-all test-gpu check asan fuzz bench stubs docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -37,7 +37,8 @@ help:
 	@echo 'make asan    run the native and format tests under the address sanitizer'
 	@echo 'make fuzz    feed damaged data to the parsers  (FUZZ_SECONDS=60 for each, FUZZ_COUNT=100000 files)'
 	@echo 'make bench   run the benchmarks'
-	@echo 'make docs    write the generated pages of docs/'
+	@echo 'make stubs   write src/batchplant/_native.pyi, the types of the native core'
+	@echo 'make docs    write the generated pages of docs/, and the stubs'
 	@echo 'make clean   remove what the targets above made'
 
 setup: $(VENV)/.test
@@ -81,7 +82,11 @@ fuzz: setup $(FUZZ_TARGETS)
 bench: setup
 	@for script in benchmarks/[!_]*.py; do echo "== $$script"; $(PY) $$script || exit 1; done
 
-docs: setup
+# Types and docstrings of native/bind, as nanobind's stubgen finds them in the module that is built.
+stubs: $(VENV)/.dev
+	@$(PY) tools/make_stubs.py
+
+docs: setup stubs
 	@$(PY) docs/generate.py
 
 clean:

@@ -21,15 +21,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const int64_t bad = survey.add(data, starts.data(), sizes.data(), 2);
     expect(bad >= -1 && bad < 2);
     expect(survey.foreign >= 0 && survey.foreign <= survey.records && survey.foreign <= survey.unknown);
-    std::vector<ExampleWish> wishes;
+    std::vector<ExampleRequest> requests;
     for (const ExampleFeature& one : survey.features()) {
         expect(one.present > 0 && one.present <= 2 && one.fewest >= 0 && one.most >= one.fewest);
-        for (const ExampleKind kind : {ExampleKind::none, one.first}) wishes.push_back({one.name, one.list, kind});
+        for (const ExampleKind kind : {ExampleKind::none, one.first}) requests.push_back({one.name, one.list, kind});
     }
     // The table of names may hold each of them once.
     for (size_t half = 0; half < 2; ++half) {
-        std::vector<ExampleWish> some;
-        for (size_t w = half; w < wishes.size(); w += 2) some.push_back(wishes[w]);
+        std::vector<ExampleRequest> some;
+        for (size_t w = half; w < requests.size(); w += 2) some.push_back(requests[w]);
         some.push_back({"image", false, ExampleKind::bytes});
         const ExampleBatch batch = read_examples(data, starts.data(), sizes.data(), 2, some);
         expect(batch.bad_row >= -1 && batch.bad_row < 2);

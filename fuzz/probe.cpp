@@ -8,7 +8,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const bool unsized = header.width == 0 && header.height == 0 && header.bits == 0;
     if (!sized && !unsized) std::abort();
     // What is taken for a photo is one, and its header lies inside of it.
-    const size_t before = batchplant::photo_header(data, size, header.height, header.width);
+    const size_t before = batchplant::device_jpeg_header(data, size, header.height, header.width);
     const bool jpeg = header.encoding == batchplant::Encoding::jpeg && header.mode == batchplant::PixelMode::rgb;
     if (before > size || (before > 0 && !(sized && jpeg))) std::abort();
     return 0;

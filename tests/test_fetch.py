@@ -234,7 +234,7 @@ def counted(monkeypatch):
             calls.append(args)
             return real(*args)
 
-        def resident(self, *args):
+        def resident_fraction(self, *args):
             return 0.5
 
         def gather_runs(self, data, starts, sizes, if_resident):
@@ -284,7 +284,7 @@ def test_a_file_that_others_own(cached, fetches, file, counted, monkeypatch):
     """The kernel does not say what of the mapping is in memory; reading without waiting may tell."""
     opened = open_source(str(file))
     opened._residency_known = False
-    monkeypatch.setattr(source._native, "cached", lambda *_: cached, raising=False)
+    monkeypatch.setattr(source._native, "cached_fraction", lambda *_: cached, raising=False)
     assert [one.tobytes() for one in opened.gather(STARTS, SIZES)] == expected(file)
     assert len(counted) == fetches
     opened.will_need(STARTS, SIZES)

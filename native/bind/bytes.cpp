@@ -1,7 +1,5 @@
 #include "../io/bytes.hpp"
 
-#include <algorithm>
-
 #include "bind.hpp"
 
 namespace batchplant {
@@ -32,12 +30,12 @@ bool are_below(const Int64s& numbers, int64_t end) {
 }  // namespace
 
 void bind_bytes(nb::module_& module) {
-    module.def("copy_runs", copy_runs_of, nb::arg("src").noconvert(), nb::arg("src_starts").noconvert(),
-               nb::arg("sizes").noconvert(), nb::arg("dst").noconvert(), nb::arg("dst_starts").noconvert(),
-               "Copy runs of src to their places in dst; nothing is copied when any run is out of bounds.");
-    module.def("bad_run", bad_run, nb::arg("starts").noconvert(), nb::arg("sizes").noconvert(), nb::arg("first"),
-               nb::arg("end"), "The first run that does not lie between first and end, or -1.");
-    module.def("are_below", are_below, nb::arg("numbers").noconvert(), nb::arg("end"),
+    module.def("copy_runs", copy_runs_of, array_arg("src"), array_arg("src_starts"), array_arg("sizes"),
+               array_arg("dst"), array_arg("dst_starts"),
+               "Copy runs of src to their places in dst. IndexError, and nothing copied, if any is out of bounds.");
+    module.def("bad_run", bad_run, array_arg("starts"), array_arg("sizes"), nb::arg("first"), nb::arg("end"),
+               "The first run that does not lie between first and end, or -1.");
+    module.def("are_below", are_below, array_arg("numbers"), nb::arg("end"),
                "Whether all numbers are from 0 up to, not including, end.");
 }
 

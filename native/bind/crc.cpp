@@ -5,30 +5,14 @@
 namespace batchplant {
 namespace {
 
-using Sums = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Uint32s = nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>>;
-
-uint32_t crc32c_of(const Bytes& data, uint32_t seed) {
-    nb::gil_scoped_release unlocked;
-    return crc32c(data.data(), data.size(), seed);
-}
-
-uint32_t crc32c_portable_of(const Bytes& data, uint32_t seed) {
-    nb::gil_scoped_release unlocked;
-    return crc32c_portable(data.data(), data.size(), seed);
-}
-
-uint32_t crc32_of(const Bytes& data, uint32_t seed) {
-    nb::gil_scoped_release unlocked;
-    return crc32(data.data(), data.size(), seed);
-}
-
-uint32_t crc32_portable_of(const Bytes& data, uint32_t seed) {
-    nb::gil_scoped_release unlocked;
-    return crc32_portable(data.data(), data.size(), seed);
-}
 
 using Sum = uint32_t (*)(const uint8_t*, size_t, uint32_t);
+
+template <Sum sum>
+uint32_t sum_of(const Bytes& data, uint32_t seed) {
+    nb::gil_scoped_release unlocked;
+    return sum(data.data(), data.size(), seed);
+}
 
 std::unique_ptr<uint32_t[]> sum_runs(Sum sum, const Bytes& data, const Int64s& starts, const Int64s& sizes) {
     nb::gil_scoped_release unlocked;
@@ -43,22 +27,21 @@ std::unique_ptr<uint32_t[]> sum_runs(Sum sum, const Bytes& data, const Int64s& s
 }
 
 template <Sum sum>
-Uint32s sums_of_runs(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
+Array<uint32_t> sums_of_runs(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
     check_same_length(starts, "starts", sizes, "sizes");
     auto sums = sum_runs(sum, data, starts, sizes);
-    uint32_t* values = sums.get();
-    return Uint32s(values, {starts.size()}, owner_of(sums));
+    return array_of(sums, starts.size());
 }
 
 // The sum that run i should have is sums[which[i]].
-std::optional<std::tuple<Data, Numbers, int64_t>> gather_runs_crc32(const Bytes& data, const Int64s& starts,
-                                                                    const Int64s& sizes, const Sums& sums,
-                                                                    const Int64s& which, bool look) {
+std::optional<std::tuple<Array<uint8_t>, Array<int64_t>, int64_t>> gather_runs_crc32(
+    const Bytes& data, const Int64s& starts, const Int64s& sizes, const Borrowed<uint32_t>& sums, const Int64s& which,
+    bool if_resident) {
     check_same_length(starts, "starts", sizes, "sizes");
     check_same_length(starts, "starts", which, "which");
     const size_t n = starts.size();
     int64_t bad = -1;
-    Gathered found = gather_unlocked(data, starts, sizes, look, [&](const int64_t* offsets, uint8_t* out) {
+    Gathered found = gather_unlocked(data, starts, sizes, if_resident, [&](const int64_t* offsets, uint8_t* out) {
         const int64_t *from = starts.data(), *size = sizes.data(), *number = which.data();
         for (size_t i = 0; i < n; ++i) {
             if (number[i] < 0 || static_cast<uint64_t>(number[i]) >= sums.size()) throw_bad_run(static_cast<int64_t>(i));
@@ -71,29 +54,32 @@ std::optional<std::tuple<Data, Numbers, int64_t>> gather_runs_crc32(const Bytes&
         }
     });
     if (found.data == nullptr) return std::nullopt;
-    Data bytes = found.data_array(n);
+    Array<uint8_t> bytes = found.data_array(n);
     return std::tuple{bytes, found.offsets_array(n), bad};
 }
 
 }  // namespace
 
 void bind_crc(nb::module_& module) {
-    module.def("crc32c", crc32c_of, nb::arg("data").noconvert(), nb::arg("seed") = 0,
+    module.def("crc32c", sum_of<crc32c>, array_arg("data"), nb::arg("seed") = 0,
+               BUFFER_SIG("crc32c", "seed: int = 0) -> int"),
                "CRC-32C of the bytes; seed continues an earlier result.");
-    module.def("_crc32c_portable", crc32c_portable_of, nb::arg("data").noconvert(), nb::arg("seed") = 0,
-               "CRC-32C without the processor's help, for tests.");
-    module.def("crc32c_runs", sums_of_runs<crc32c>, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), "CRC-32C of every run of the data.");
-    module.def("crc32", crc32_of, nb::arg("data").noconvert(), nb::arg("seed") = 0,
+    module.def("_crc32c_portable", sum_of<crc32c_portable>, array_arg("data"), nb::arg("seed") = 0,
+               BUFFER_SIG("_crc32c_portable", "seed: int = 0) -> int"),
+               "CRC-32C without the processor's instruction, for tests.");
+    module.def("crc32c_runs", sums_of_runs<crc32c>, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               "CRC-32C of every run of the data. IndexError names the first run that is out of bounds.");
+    module.def("crc32", sum_of<crc32>, array_arg("data"), nb::arg("seed") = 0,
+               BUFFER_SIG("crc32", "seed: int = 0) -> int"),
                "zlib's CRC-32 of the bytes; seed continues an earlier result.");
-    module.def("_crc32_portable", crc32_portable_of, nb::arg("data").noconvert(), nb::arg("seed") = 0,
-               "zlib's CRC-32 without the processor's help, for tests.");
-    module.def("crc32_runs", sums_of_runs<crc32>, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), "zlib's CRC-32 of every run of the data.");
-    module.def("gather_runs_crc32", gather_runs_crc32, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), nb::arg("sums").noconvert(), nb::arg("which").noconvert(),
-               nb::arg("look") = false,
-               "As gather_runs; and the first run whose CRC-32 is not that among the sums, or -1.");
+    module.def("_crc32_portable", sum_of<crc32_portable>, array_arg("data"), nb::arg("seed") = 0,
+               BUFFER_SIG("_crc32_portable", "seed: int = 0) -> int"),
+               "zlib's CRC-32 without the processor's instruction, for tests.");
+    module.def("crc32_runs", sums_of_runs<crc32>, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               "zlib's CRC-32 of every run of the data. IndexError names the first run that is out of bounds.");
+    module.def("gather_runs_crc32", gather_runs_crc32, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               array_arg("sums"), array_arg("which"), nb::arg("if_resident") = false,
+               "As gather_runs; and the first run i whose CRC-32 (zlib's) is not sums[which[i]], or -1.");
 }
 
 }  // namespace batchplant

@@ -1,26 +1,19 @@
 #include "../pictures/engine.hpp"
 
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
-#include <algorithm>
-#include <optional>
 
 #include "bind.hpp"
 
 namespace batchplant {
 namespace {
 
-using Int32s = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Shapes = nb::ndarray<const int32_t, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
 using Boxes = nb::ndarray<const double, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = Borrowed<float>;
 using Flags = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Batch = nb::ndarray<nb::ndim<4>, nb::c_contig, nb::device::cpu>;
-using Orientations = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Statuses = nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>;
+using Orientations = Borrowed<uint8_t>;
+using Bases = nb::typed<nb::list, Bytes>;
 
 template <typename Value>
 Value choice(const char* what, const std::string& name, const std::vector<std::pair<const char*, Value>>& choices) {
@@ -56,12 +49,6 @@ PixelType parse_type(const nb::dlpack::dtype& type) {
     throw nb::type_error("out must be of uint8, float16 or float32");
 }
 
-void check_length(const char* name, size_t have, size_t want) {
-    if (have == want) return;
-    throw std::invalid_argument(std::string(name) + " has " + std::to_string(have) + " entries, not " +
-                                std::to_string(want));
-}
-
 // The list keeps its arrays alive, and the caller the list.
 std::vector<Buffer> buffers(const std::vector<Bytes>& bases) {
     std::vector<Buffer> found;
@@ -71,9 +58,9 @@ std::vector<Buffer> buffers(const std::vector<Bytes>& bases) {
 }
 
 // nanobind converts what is inside a list, whatever its argument says; arrays here are never converted.
-std::vector<Bytes> borrow_all(const nb::list& list) {
+std::vector<Bytes> borrow_all(const Bases& list) {
     std::vector<Bytes> arrays;
-    arrays.reserve(nb::len(list));
+    arrays.reserve(list.size());
     for (nb::handle item : list) {
         Bytes array;
         if (!nb::try_cast<Bytes>(item, array, false)) {
@@ -126,12 +113,12 @@ DecodeResult decode_unlocked(Engine& engine, const DecodeJob& job) {
     return engine.decode(job);
 }
 
-nb::tuple decode(Engine& engine, const nb::list& bases, const Int32s& base, const Int64s& start, const Int64s& size,
-                 const std::optional<Shapes>& shape, const std::optional<Boxes>& box, const std::optional<Flags>& flip,
-                 const Batch& out, const std::string& layout, const std::string& filter, const std::string& dct,
-                 bool fast_scale, bool strict, const std::optional<Floats>& scale, const std::optional<Floats>& offset,
-                 const std::optional<Orientations>& orient, const std::optional<std::string>& mode,
-                 uint64_t most_pixels) {
+std::tuple<Array<int32_t>, std::vector<std::pair<size_t, std::string>>, size_t> decode(
+    Engine& engine, const Bases& bases, const Int32s& base, const Int64s& start, const Int64s& size,
+    const std::optional<Shapes>& shape, const std::optional<Boxes>& box, const std::optional<Flags>& flip,
+    const Batch& out, const std::string& layout, const std::string& filter, const std::string& dct, bool fast_scale,
+    bool strict, const std::optional<Floats>& scale, const std::optional<Floats>& offset,
+    const std::optional<Orientations>& orient, const std::optional<std::string>& mode, uint64_t most_pixels) {
     const std::vector<Bytes> arrays = borrow_all(bases);
     DecodeJob job;
     job.bases = buffers(arrays);
@@ -162,11 +149,10 @@ nb::tuple decode(Engine& engine, const nb::list& bases, const Int32s& base, cons
 
     auto status = std::make_unique_for_overwrite<int32_t[]>(n);
     std::copy(result.status.begin(), result.status.end(), status.get());
-    int32_t* values = status.get();
-    return nb::make_tuple(Statuses(values, {n}, owner_of(status)), result.errors, result.warnings);
+    return {array_of(status, n), result.errors, result.warnings};
 }
 
-void gather(Engine& engine, const nb::list& bases, const Int32s& base, const Int64s& start, const Int64s& line,
+void gather(Engine& engine, const Bases& bases, const Int32s& base, const Int64s& start, const Int64s& line,
             const Int64s& rows, const Int64s& width, const MutableBytes& out, const Int64s& places) {
     const std::vector<Bytes> arrays = borrow_all(bases);
     const size_t n = base.size();
@@ -182,18 +168,18 @@ void gather(Engine& engine, const nb::list& bases, const Int32s& base, const Int
     if (bad >= 0) throw_bad_run(bad);
 }
 
-auto plan(const Int64s& start, const Shapes& shape, const Boxes& box, double support, double height, double width) {
+std::tuple<Table<int64_t>, int64_t> plan(const Int64s& start, const Shapes& shape, const Boxes& box, double support,
+                                         double height, double width) {
     const size_t n = start.size();
     check_length("shape", shape.shape(0), n);
     check_length("box", box.shape(0), n);
     constexpr auto kinds = static_cast<size_t>(WindowRow::count);
     auto made = std::make_unique_for_overwrite<int64_t[]>(kinds * n);
-    int64_t* values = made.get();
-    const int64_t room = plan_windows({start.data(), shape.data(), box.data(), support, height, width, n}, values);
-    return nb::make_tuple(nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>(values, {kinds, n}, owner_of(made)), room);
+    const int64_t room = plan_windows({start.data(), shape.data(), box.data(), support, height, width, n}, made.get());
+    return {table_of(made, kinds, n), room};
 }
 
-auto look_at(const nb::list& bases, const Int32s& base, const Int64s& start, const Int64s& size,
+auto prefetch_pictures(const Bases& bases, const Int32s& base, const Int64s& start, const Int64s& size,
              bool headers) {
     const std::vector<Bytes> arrays = borrow_all(bases);
     const size_t n = size.size();
@@ -205,9 +191,9 @@ auto look_at(const nb::list& bases, const Int32s& base, const Int64s& start, con
     {
         nb::gil_scoped_release unlocked;
         const Cells cells{from, base.data(), start.data(), size.data(), n};
-        ask_for(cells);
+        prefetch(cells);
         if (headers) {
-            look(cells, sizes);
+            read_sizes(cells, sizes);
         } else {
             std::fill_n(sizes, 2 * n, 0);
         }
@@ -225,36 +211,71 @@ void make_engine(Engine* place, int64_t threads, const std::optional<std::vector
 }  // namespace
 
 void bind_engine(nb::module_& module) {
-    module.def("look", look_at, nb::arg("bases"), nb::arg("base").noconvert(), nb::arg("start").noconvert(),
-               nb::arg("size").noconvert(), nb::arg("headers"),
-               "Ask the kernel for cells that are not in memory; height and width of pictures by their headers.");
-    module.def("plan_windows", plan, nb::arg("start").noconvert(), nb::arg("shape").noconvert(),
-               nb::arg("box").noconvert(), nb::arg("support"), nb::arg("height"), nb::arg("width"),
-               "Which part of raw pictures their boxes need, and a place for it; and the room for all.");
-    nb::class_<Engine>(module, "Engine", "Decodes batches of pictures on threads of its own.")
+    module.def("prefetch_pictures", prefetch_pictures, nb::arg("bases"), array_arg("base"), array_arg("start"),
+               array_arg("size"), nb::arg("headers"),
+               R"(Have the kernel read cells of mapped files that are not in memory, all together.
+
+With headers, give (height, width) of every picture as its header says; zeros where it says none, or
+without headers.)");
+    module.def("plan_windows", plan, array_arg("start"), array_arg("shape"), array_arg("box"), nb::arg("support"),
+               nb::arg("height"), nb::arg("width"),
+               R"(Which part of raw pictures their boxes (x0, y0, x1, y1) need, and a place for it.
+
+For a filter that sees support pixels around a pixel where the box becomes height x width. shape:
+height, width, channels. Gives an array with a row for each of top, left, rows, columns, and of what
+Engine.gather takes: start, line, width in bytes, place; and the bytes that all take together.)");
+    nb::class_<Engine>(module, "Engine",
+                       R"(Decodes batches of pictures on threads of its own, which keep decoders and scratch memory.
+
+Any number of threads may call it at once; their calls queue. It does not survive a fork: in the
+child every call is a RuntimeError, as after close().)")
         .def("__init__", make_engine, nb::arg("threads"), nb::arg("cpus") = nb::none(), nb::kw_only(),
-             nb::arg("nice") = 0, nb::arg("_portable") = false, nb::arg("_baseline") = true)
-        .def("decode", decode, nb::arg("bases"), nb::arg("base").noconvert(), nb::arg("start").noconvert(),
-             nb::arg("size").noconvert(), nb::arg("shape").noconvert().none(), nb::arg("box").noconvert().none(),
-             nb::arg("flip").noconvert().none(), nb::arg("out").noconvert(), nb::kw_only(), nb::arg("layout"),
-             nb::arg("filter"), nb::arg("dct") = "accurate", nb::arg("fast_scale") = false, nb::arg("strict") = true,
-             nb::arg("scale").noconvert() = nb::none(), nb::arg("offset").noconvert() = nb::none(),
-             nb::arg("orient").noconvert() = nb::none(), nb::arg("mode") = nb::none(),
+             nb::arg("nice") = 0, nb::arg("_portable") = false, nb::arg("_baseline") = true,
+             R"(With cpus, thread i stays on cpus[i % len(cpus)]. nice: as of Unix, for these threads.
+
+For tests: _portable, no vector instructions; _baseline=False, libjpeg alone decodes JPEGs.)")
+        .def("decode", decode, nb::arg("bases"), array_arg("base"), array_arg("start"), array_arg("size"),
+             array_arg("shape").none(), array_arg("box").none(), array_arg("flip").none(), array_arg("out"),
+             nb::kw_only(), nb::arg("layout"), nb::arg("filter"), nb::arg("dct") = "accurate",
+             nb::arg("fast_scale") = false, nb::arg("strict") = true, array_arg("scale") = nb::none(),
+             array_arg("offset") = nb::none(), array_arg("orient") = nb::none(), nb::arg("mode") = nb::none(),
              nb::arg("most_pixels") = uint64_t{1} << 28,
-             "Decode pictures into out; gives their status, the errors as (index, message), and libjpeg's warnings.")
+             R"(Crop, resize and flip pictures into out; gives (status, errors, warnings).
+
+Picture i is size[i] bytes from start[i] on of bases[base[i]]: raw pixels where shape[i] (height,
+width, channels) is not zeros, else an encoded picture. box[i] is x0, y0, x1, y1, zeros for the whole
+picture; flip mirrors left and right. out is n x H x W x C ("nhwc") or n x C x H x W ("nchw") of
+uint8, float16 or float32, the last two as value * scale + offset by channel; C is 1 to 4, for JPEG 1
+or 3.
+
+filter:      "area" (OpenCV's INTER_AREA), "bilinear" or "bicubic" (Pillow's), "nearest"
+dct:         "accurate", or "fast" for libjpeg's quicker and coarser one
+fast_scale:  let libjpeg scale large pictures by 1/2, 1/4 or 1/8; pixels differ a little
+strict:      fail pictures that libjpeg warns about, rather than keep what it made of them
+orient:      EXIF orientation of encoded pictures, 1 to 8: applied first, the box is in the result
+mode:        of PNG and WebP, as png_decode takes it; None: L, LA, RGB or RGBA by the channels of out
+most_pixels: an encoded picture that has more fails
+
+status:      0 decoded; 1 failed: its pixels are zeros, and errors has (index, message); 2 not
+             native: no JPEG, PNG or WebP, or one that needs another decoder or would lose by the
+             change to these channels: its pixels are as they were
+warnings:    how many libjpeg gave)")
         .def("wait_turn", &Engine::wait_turn, nb::call_guard<nb::gil_scoped_release>(),
-             "Wait until all work of the calls so far is handed out.")
-        .def("gather", gather, nb::arg("bases"), nb::arg("base").noconvert(), nb::arg("start").noconvert(),
-             nb::arg("line").noconvert(), nb::arg("rows").noconvert(), nb::arg("width").noconvert(),
-             nb::arg("out").noconvert(), nb::arg("places").noconvert(),
-             "Copy windows of the bases to their places in out; nothing is copied when any is out of bounds.")
+             "Wait until the work of all calls so far is handed out, so that the next call begins at once.")
+        .def("gather", gather, nb::arg("bases"), array_arg("base"), array_arg("start"), array_arg("line"),
+             array_arg("rows"), array_arg("width"), array_arg("out"), array_arg("places"),
+             R"(Copy windows of the bases to their places in out, in parallel; they must not overlap there.
+
+Window i: rows[i] times width[i] bytes, line[i] bytes apart, from start[i] on. IndexError, and
+nothing copied, if any is out of bounds.)")
         .def_prop_ro("threads", &Engine::threads, "How many threads it has.")
-        .def_prop_ro("own_jpegs", &Engine::own_jpegs, "How many JPEGs were decoded without libjpeg so far.")
+        .def_prop_ro("own_jpegs", &Engine::own_jpegs,
+                     "How many JPEGs were decoded without libjpeg so far: the common kind, undamaged.")
         .def_prop_ro(
             "seconds",
             [](const Engine& engine) {
                 const Seconds seconds = engine.seconds();
-                return nb::make_tuple(seconds.decode, seconds.resample);
+                return std::tuple(seconds.decode, seconds.resample);
             },
             "Seconds that the threads spent decoding and resampling so far, added up.")
         .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>(),

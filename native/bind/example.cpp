@@ -1,79 +1,53 @@
 #include "../records/example.hpp"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
-
-#include <optional>
-#include <tuple>
-#include <utility>
-
-#include "../io/bytes.hpp"
 #include "bind.hpp"
 
 namespace batchplant {
 namespace {
 
-using Wish = std::tuple<nb::bytes, bool, int>;
+using Request = std::tuple<nb::bytes, bool, int>;
+// Of each feature: kinds and counts by record, counts by step, then values: runs of bytes, floats, ints.
+using Column = std::tuple<Array<int8_t>, Array<int64_t>, Array<int64_t>, Array<int64_t>, Array<float>, Array<int64_t>>;
+using Feature = std::tuple<nb::bytes, bool, uint32_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
 using Source = std::tuple<nb::bytes, int, Bytes, Int64s, Int64s, std::optional<Int64s>>;
-
-template <typename T>
-using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
-
-// The vector's memory as an array, without a copy.
-template <typename T>
-Array<T> array_of(std::vector<T>&& values) {
-    auto* held = new std::vector<T>(std::move(values));
-    nb::capsule owner(held, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-    if (held->empty()) held->reserve(1);  // an array may not lie nowhere
-    return Array<T>(held->data(), {held->size()}, owner);
-}
-
-std::string text_of(const nb::bytes& name) { return std::string(name.c_str(), name.size()); }
 
 ExampleKind kind_of(int kind, int least) {
     if (kind < least || kind > 3) throw std::invalid_argument("a kind is 1 bytes, 2 floats or 3 ints");
     return static_cast<ExampleKind>(kind);
 }
 
-void check_runs(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
-    check_same_length(starts, "starts", sizes, "sizes");
-    const int64_t bad = first_bad_run(starts.data(), sizes.data(), starts.size(), data.size());
-    if (bad >= 0) throw_bad_run(bad);
-}
-
 ExampleBatch read_unlocked(const Bytes& data, const Int64s& starts, const Int64s& sizes,
-                           const std::vector<ExampleWish>& wishes) {
+                           const std::vector<ExampleRequest>& requests) {
     nb::gil_scoped_release unlocked;
-    check_runs(data, starts, sizes);
-    return read_examples(data.data(), starts.data(), sizes.data(), starts.size(), wishes);
+    check_runs(starts, sizes, data.size());
+    return read_examples(data.data(), starts.data(), sizes.data(), starts.size(), requests);
 }
 
-nb::tuple read(const Bytes& data, const Int64s& starts, const Int64s& sizes, const std::vector<Wish>& wanted) {
-    std::vector<ExampleWish> wishes;
-    for (const auto& [name, list, kind] : wanted) wishes.push_back({text_of(name), list, kind_of(kind, 0)});
-    ExampleBatch batch = read_unlocked(data, starts, sizes, wishes);
-    nb::list columns;
+std::tuple<std::vector<Column>, int64_t, int64_t> read(const Bytes& data, const Int64s& starts, const Int64s& sizes,
+                                                       const std::vector<Request>& wanted) {
+    std::vector<ExampleRequest> requests;
+    for (const auto& [name, list, kind] : wanted) requests.push_back({string_of(name), list, kind_of(kind, 0)});
+    ExampleBatch batch = read_unlocked(data, starts, sizes, requests);
+    std::vector<Column> columns;
     for (ExampleColumn& column : batch.columns) {
-        columns.append(nb::make_tuple(array_of(std::move(column.kind)), array_of(std::move(column.count)),
-                                      array_of(std::move(column.steps)), array_of(std::move(column.runs)),
-                                      array_of(std::move(column.floats)), array_of(std::move(column.ints))));
+        columns.emplace_back(array_of(std::move(column.kind)), array_of(std::move(column.count)),
+                             array_of(std::move(column.steps)), array_of(std::move(column.runs)),
+                             array_of(std::move(column.floats)), array_of(std::move(column.ints)));
     }
-    return nb::make_tuple(columns, batch.bad_row, batch.bad_at);
+    return {std::move(columns), batch.bad_row, batch.bad_at};
 }
 
 int64_t add(ExampleSurvey& survey, const Bytes& data, const Int64s& starts, const Int64s& sizes) {
     nb::gil_scoped_release unlocked;
-    check_runs(data, starts, sizes);
+    check_runs(starts, sizes, data.size());
     return survey.add(data.data(), starts.data(), sizes.data(), starts.size());
 }
 
-nb::list features(const ExampleSurvey& survey) {
-    nb::list found;
+std::vector<Feature> features(const ExampleSurvey& survey) {
+    std::vector<Feature> found;
     for (const ExampleFeature& one : survey.features()) {
-        found.append(nb::make_tuple(nb::bytes(one.name.data(), one.name.size()), one.list, one.kinds, one.present,
-                                    one.fewest, one.most, one.step_fewest, one.step_most, one.other));
+        found.emplace_back(nb::bytes(one.name.data(), one.name.size()), one.list, one.kinds, one.present, one.fewest,
+                           one.most, one.step_fewest, one.step_most, one.other);
     }
     return found;
 }
@@ -81,7 +55,7 @@ nb::list features(const ExampleSurvey& survey) {
 ExampleSource source_of(size_t n, const Source& given) {
     const auto& [name, kind, data, starts, sizes, counts] = given;
     check_same_length(starts, "starts", sizes, "sizes");
-    ExampleSource source{text_of(name), kind_of(kind, 1), data.data(), starts.data(), sizes.data(), nullptr};
+    ExampleSource source{string_of(name), kind_of(kind, 1), data.data(), starts.data(), sizes.data(), nullptr};
     size_t runs = counts ? 0 : n;
     if (counts) {
         if (source.kind != ExampleKind::bytes) throw std::invalid_argument("only bytes have counts");
@@ -110,29 +84,46 @@ std::vector<uint8_t> write_unlocked(std::vector<ExampleSource> sources, size_t n
     return write_examples(std::move(sources), n, offsets.data());
 }
 
-nb::tuple write(size_t n, const std::vector<Source>& given) {
+std::tuple<Array<uint8_t>, Array<int64_t>> write(size_t n, const std::vector<Source>& given) {
     std::vector<ExampleSource> sources;
     for (const Source& one : given) sources.push_back(source_of(n, one));
     std::vector<int64_t> offsets;
     std::vector<uint8_t> data = write_unlocked(std::move(sources), n, offsets);
-    return nb::make_tuple(array_of(std::move(data)), array_of(std::move(offsets)));
+    return {array_of(std::move(data)), array_of(std::move(offsets))};
 }
 
 }  // namespace
 
 void bind_example(nb::module_& module) {
-    module.def("example_read", read, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), nb::arg("wishes"), "The values of features in serialized Examples.");
-    module.def("example_write", write, nb::arg("n"), nb::arg("sources"), "Serialized Examples, one for each record.");
-    nb::class_<ExampleSurvey>(module, "ExampleSurvey", "Which features serialized Examples have.")
+    module.def("example_read", read, array_arg("data"), array_arg("starts"), array_arg("sizes"), nb::arg("features"),
+               R"(Read the values of features in serialized tf.train.Examples or SequenceExamples.
+
+A feature is a name, whether it is one of the feature lists, and a kind: 1 bytes, 2 float, 3 int64, 0
+any. For each come six arrays: kind of each record (0 none, 4 several); count of values or, of a
+list, steps of each record, -1 where the feature is missing; of lists the count of values of each
+step; then the values, one after another: of bytes start and size in data in turn, of floats float32,
+of ints int64. Values of another kind than asked for are counted and left out.
+
+Last come the first record that is no Example, or -1, and where in data it is wrong.)");
+    module.def("example_write", write, nb::arg("n"), nb::arg("sources"),
+               R"(Write n serialized tf.train.Examples, and their n + 1 offsets; keys in order of bytes.
+
+A source is a name, a kind, and runs of data, one for each record, -1 where it lacks the feature: one
+bytes value, or float32s, or int64s. With counts, of bytes only, record i has counts[i] runs, each a
+value; -1 where it lacks the feature.)");
+    nb::class_<ExampleSurvey>(module, "ExampleSurvey",
+                              "Finds which features serialized Examples have; not for several threads at once.")
         .def(nb::init<>())
-        .def("add", add, nb::arg("data").noconvert(), nb::arg("starts").noconvert(), nb::arg("sizes").noconvert(),
-             "Take in records; the first that is no Example, which is not counted, or -1.")
-        .def("skip", &ExampleSurvey::skip, "Count a record without looking at it.")
-        .def("features", features, "Name, list, kinds, present, fewest, most, step_fewest, step_most, other.")
-        .def_ro("records", &ExampleSurvey::records)
-        .def_ro("unknown", &ExampleSurvey::unknown)
-        .def_ro("foreign", &ExampleSurvey::foreign);
+        .def("add", add, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+             "Take in records. -1, or the first that is no Example: it and those behind it are not counted.")
+        .def("skip", &ExampleSurvey::skip, "Count a record without reading it.")
+        .def("features", features, R"(What is known of each feature, as a tuple.
+
+Name, whether it is a feature list, bits of the kinds it had, how many records have it, fewest and
+most values (or steps), fewest and most values of a step (-1: none), first record of another kind.)")
+        .def_ro("records", &ExampleSurvey::records, "How many records were taken in or skipped.")
+        .def_ro("unknown", &ExampleSurvey::unknown, "How many parts were not of these messages.")
+        .def_ro("foreign", &ExampleSurvey::foreign, "How many records have such parts, and no feature.");
 }
 
 }  // namespace batchplant

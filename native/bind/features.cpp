@@ -20,9 +20,9 @@ void bind_features(nb::module_& module) {
             features["png"] = png_library().c_str();
             features["webp"] = webp_library().c_str();
             features["pixels"] = best_kernels().name;
-            return features;
+            return nb::typed<nb::dict, nb::str, nb::str>(features);
         },
-        "What this build uses on this machine, by unit.");
+        "What this build uses on this machine, by unit of native/.");
 }
 
 }  // namespace batchplant

@@ -5,7 +5,6 @@
 
 #include <limits>
 
-#include "../io/bytes.hpp"
 #include "bind.hpp"
 
 namespace batchplant {
@@ -40,14 +39,9 @@ MappedBytes map_file(int fd) {
     return MappedBytes(static_cast<const uint8_t*>(data), {size}, owner);
 }
 
-void check_runs(const Int64s& starts, const Int64s& sizes, size_t total) {
-    check_same_length(starts, "starts", sizes, "sizes");
-    const int64_t bad = first_bad_run(starts.data(), sizes.data(), starts.size(), total);
-    if (bad >= 0) throw_bad_run(bad);
-}
-
-nb::object fetch_runs_of(int fd, const Int64s& starts, const Int64s& sizes, const MutableBytes& out,
-                         const Int64s& out_starts, size_t threads, bool ring) {
+std::optional<std::tuple<int64_t, int>> fetch_runs_of(int fd, const Int64s& starts, const Int64s& sizes,
+                                                      const MutableBytes& out, const Int64s& out_starts,
+                                                      size_t threads, bool ring) {
     check_runs(starts, sizes, static_cast<size_t>(std::numeric_limits<int64_t>::max()));
     check_runs(out_starts, sizes, out.size());
     FetchFailure failure;
@@ -56,20 +50,20 @@ nb::object fetch_runs_of(int fd, const Int64s& starts, const Int64s& sizes, cons
         failure = fetch_runs(fd, starts.data(), sizes.data(), out.data(), out_starts.data(), starts.size(), threads,
                              ring);
     }
-    if (failure.run < 0) return nb::none();
-    return nb::make_tuple(failure.run, failure.error);
+    if (failure.run < 0) return std::nullopt;
+    return std::tuple(failure.run, failure.error);
 }
 
-double resident_of(const Bytes& mapping, const Int64s& starts, const Int64s& sizes) {
+double resident_fraction_of(const Bytes& mapping, const Int64s& starts, const Int64s& sizes) {
     check_runs(starts, sizes, mapping.size());
     nb::gil_scoped_release unlocked;
-    return resident(mapping.data(), starts.data(), sizes.data(), starts.size());
+    return resident_fraction(mapping.data(), starts.data(), sizes.data(), starts.size());
 }
 
-double cached_of(int fd, const Int64s& starts, const Int64s& sizes) {
+double cached_fraction_of(int fd, const Int64s& starts, const Int64s& sizes) {
     check_runs(starts, sizes, static_cast<size_t>(std::numeric_limits<int64_t>::max()));
     nb::gil_scoped_release unlocked;
-    return cached(fd, starts.data(), sizes.data(), starts.size());
+    return cached_fraction(fd, starts.data(), sizes.data(), starts.size());
 }
 
 void will_need_of(const Bytes& mapping, const Int64s& starts, const Int64s& sizes) {
@@ -81,16 +75,23 @@ void will_need_of(const Bytes& mapping, const Int64s& starts, const Int64s& size
 }  // namespace
 
 void bind_fetch(nb::module_& module) {
-    module.def("map_file", map_file, nb::arg("fd"), "The bytes of an open file, mapped; they outlive the descriptor.");
-    module.def("fetch_runs", fetch_runs_of, nb::arg("fd"), nb::arg("starts").noconvert(), nb::arg("sizes").noconvert(),
-               nb::arg("out").noconvert(), nb::arg("out_starts").noconvert(), nb::arg("threads") = 16,
-               nb::arg("_ring") = true, "Read runs of a file to their places in out, all asked for together.");
-    module.def("resident", resident_of, nb::arg("mapping").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), "Which part of a few pages of these runs is in memory.");
-    module.def("cached", cached_of, nb::arg("fd"), nb::arg("starts").noconvert(), nb::arg("sizes").noconvert(),
-               "The same of an open file; -1 where its file system does not tell.");
-    module.def("will_need", will_need_of, nb::arg("mapping").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), "Have the kernel begin to read these runs.");
+    module.def("map_file", map_file, nb::arg("fd"),
+               "Map the bytes of an open file. They outlive the descriptor, until nothing refers to the array.");
+    module.def("fetch_runs", fetch_runs_of, nb::arg("fd"), array_arg("starts"), array_arg("sizes"), array_arg("out"),
+               array_arg("out_starts"), nb::arg("threads") = 16, nb::arg("_ring") = true,
+               R"(Read runs of a file to their places in out, all requested together.
+
+Uses io_uring where the kernel has it (and _ring is True), else threads. Gives None, or the first run
+that could not be read and its errno, 0 where the file ends. IndexError, and nothing read, if any run
+does not fit into out.)");
+    module.def("resident_fraction", resident_fraction_of, array_arg("mapping"), array_arg("starts"), array_arg("sizes"),
+               R"(How much of a few pages of these runs is in memory, 0 to 1.
+
+Linux answers only the owner of the file and those who may write it; to others it says 1.)");
+    module.def("cached_fraction", cached_fraction_of, nb::arg("fd"), array_arg("starts"), array_arg("sizes"),
+               "As resident_fraction, of an open file, for all who may read it; -1 where the kernel cannot tell.");
+    module.def("will_need", will_need_of, array_arg("mapping"), array_arg("starts"), array_arg("sizes"),
+               "Have the kernel begin to read these runs, without waiting for any.");
 }
 
 }  // namespace batchplant

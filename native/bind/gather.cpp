@@ -1,10 +1,5 @@
 #include "../io/gather.hpp"
 
-#include <nanobind/stl/vector.h>
-
-#include <algorithm>
-#include <vector>
-
 #include "gathered.hpp"
 
 namespace batchplant {
@@ -44,20 +39,19 @@ public:
         return found;
     }
 
-    std::tuple<Data, Numbers> cells(const Int64s& piece, const Int64s& row) const {
+    std::tuple<Array<uint8_t>, Array<int64_t>> cells(const Int64s& piece, const Int64s& row) const {
         check_same_length(piece, "piece", row, "row");
         check_there(piece);
         Gathered found = cells_unlocked(piece, row);
-        Data bytes = found.data_array(piece.size());
+        Array<uint8_t> bytes = found.data_array(piece.size());
         return {bytes, found.offsets_array(piece.size())};
     }
 
-    Data rows(size_t width, const Int64s& piece, const Int64s& row) const {
+    Array<uint8_t> rows(size_t width, const Int64s& piece, const Int64s& row) const {
         check_same_length(piece, "piece", row, "row");
         check_there(piece);
         auto memory = rows_unlocked(width, piece, row);
-        uint8_t* plain = memory.get();
-        return Data(plain, {piece.size() * width}, owner_of(memory));
+        return array_of(memory, piece.size() * width);
     }
 
 private:
@@ -99,39 +93,38 @@ private:
     }
 };
 
-std::optional<std::tuple<Data, Numbers>> gather_runs(const Bytes& data, const Int64s& starts, const Int64s& sizes,
-                                                     bool look) {
+std::optional<std::tuple<Array<uint8_t>, Array<int64_t>>> gather_runs(const Bytes& data, const Int64s& starts,
+                                                                      const Int64s& sizes, bool if_resident) {
     check_same_length(starts, "starts", sizes, "sizes");
-    Gathered found = gather_unlocked(data, starts, sizes, look, [&](const int64_t* offsets, uint8_t* out) {
+    Gathered found = gather_unlocked(data, starts, sizes, if_resident, [&](const int64_t* offsets, uint8_t* out) {
         copy_in_turn(data.data(), starts.data(), offsets, starts.size(), out);
     });
     if (found.data == nullptr) return std::nullopt;
-    Data bytes = found.data_array(starts.size());
+    Array<uint8_t> bytes = found.data_array(starts.size());
     return std::tuple{bytes, found.offsets_array(starts.size())};
 }
 
 std::unique_ptr<uint8_t[]> strided_unlocked(const Bytes& data, int64_t start, int64_t stride, int64_t width,
-                                            const Int64s& row, bool look) {
+                                            const Int64s& row, bool if_resident) {
     nb::gil_scoped_release unlocked;
     const size_t n = row.size();
     const int64_t bad = first_bad_row(data.size(), start, stride, width, row.data(), n);
     if (bad >= 0) throw_bad_run(bad);
-    if (look && resident(data.data(), start, stride, width, row.data(), n) < 1) return nullptr;
+    if (if_resident && resident_fraction(data.data(), start, stride, width, row.data(), n) < 1) return nullptr;
     auto out = memory_for(n, static_cast<size_t>(width));
     copy_rows(data.data(), start, stride, width, row.data(), n, out.get());
     return out;
 }
 
-std::optional<Data> gather_strided(const Bytes& data, int64_t start, int64_t stride, int64_t width, const Int64s& row,
-                                   bool look) {
+std::optional<Array<uint8_t>> gather_strided(const Bytes& data, int64_t start, int64_t stride, int64_t width,
+                                             const Int64s& row, bool if_resident) {
     if (width < 0) throw std::invalid_argument("no row has " + std::to_string(width) + " bytes");
-    auto memory = strided_unlocked(data, start, stride, width, row, look);
+    auto memory = strided_unlocked(data, start, stride, width, row, if_resident);
     if (memory == nullptr) return std::nullopt;
-    uint8_t* plain = memory.get();
-    return Data(plain, {row.size() * static_cast<size_t>(width)}, owner_of(memory));
+    return array_of(memory, row.size() * static_cast<size_t>(width));
 }
 
-std::tuple<std::vector<int64_t>, Numbers> distinct(const Int64s& numbers) {
+std::tuple<std::vector<int64_t>, Array<int64_t>> distinct(const Int64s& numbers) {
     const size_t n = numbers.size();
     const int64_t* given = numbers.data();
     auto place = std::make_unique_for_overwrite<int64_t[]>(n);
@@ -157,13 +150,12 @@ std::tuple<std::vector<int64_t>, Numbers> distinct(const Int64s& numbers) {
             place[i] = std::lower_bound(found.begin(), found.end(), given[i]) - found.begin();
         }
     }
-    int64_t* plain = place.get();
-    return {std::move(found), Numbers(plain, {n}, owner_of(place))};
+    return {std::move(found), array_of(place, n)};
 }
 
 // The piece that every number falls into, and its place there: pieces begin at `starts`, which ascend and end with
 // the end of the last. The caller has checked that the numbers are there.
-std::tuple<Numbers, Numbers> pieces_of(const Int64s& starts, const Int64s& numbers) {
+std::tuple<Array<int64_t>, Array<int64_t>> pieces_of(const Int64s& starts, const Int64s& numbers) {
     const size_t n = numbers.size();
     const int64_t *first = starts.data(), *end = first + starts.size();
     auto piece = std::make_unique_for_overwrite<int64_t[]>(n), row = std::make_unique_for_overwrite<int64_t[]>(n);
@@ -179,32 +171,34 @@ std::tuple<Numbers, Numbers> pieces_of(const Int64s& starts, const Int64s& numbe
         piece[i] = after - first - 1;
         row[i] = numbers.data()[i] - after[-1];
     }
-    int64_t *pieces = piece.get(), *rows = row.get();
-    Numbers found(pieces, {n}, owner_of(piece));
-    return {found, Numbers(rows, {n}, owner_of(row))};
+    return {array_of(piece, n), array_of(row, n)};
 }
 
 }  // namespace
 
 void bind_gather(nb::module_& module) {
-    nb::class_<Pieces>(module, "Pieces", "The pieces of a column by number; cells and rows are picked out of them.")
+    nb::class_<Pieces>(module, "Pieces",
+                       "The pieces of a column by number, filled in as they become known. A piece never changes.")
         .def(nb::init<size_t>(), nb::arg("count"))
-        .def("put", &Pieces::put, nb::arg("number"), nb::arg("data").noconvert(),
-             nb::arg("offsets").noconvert().none() = nb::none(), "A piece, once.")
-        .def("missing", &Pieces::missing, nb::arg("numbers").noconvert(), "Those that were not put yet, each once.")
-        .def("cells", &Pieces::cells, nb::arg("piece").noconvert(), nb::arg("row").noconvert(),
-             "Cells picked by piece and row, one after another: data and offsets.")
-        .def("rows", &Pieces::rows, nb::arg("width"), nb::arg("piece").noconvert(), nb::arg("row").noconvert(),
-             "Rows of one width picked by piece and row, one after another.");
-    module.def("gather_runs", gather_runs, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), nb::arg("look") = false,
-               "Runs of the data, one after another: data and offsets. With look: None where they are not in memory.");
-    module.def("gather_strided", gather_strided, nb::arg("data").noconvert(), nb::arg("start"), nb::arg("stride"),
-               nb::arg("width"), nb::arg("row").noconvert(), nb::arg("look") = false,
-               "Rows of one width, row i beginning at start + i * stride; look as above.");
-    module.def("pieces_of", pieces_of, nb::arg("starts").noconvert(), nb::arg("numbers").noconvert(),
-               "The piece that every number falls into, and its place there.");
-    module.def("distinct", distinct, nb::arg("numbers").noconvert(),
+        .def("put", &Pieces::put, nb::arg("number"), array_arg("data"), array_arg("offsets").none() = nb::none(),
+             "Add a piece: its cells one after another, and their offsets unless all have one width.")
+        .def("missing", &Pieces::missing, array_arg("numbers"),
+             "The numbers of pieces that were not put yet, each once.")
+        .def("cells", &Pieces::cells, array_arg("piece"), array_arg("row"),
+             "Copy cells, picked by piece and row: data and offsets. IndexError if there is no such cell.")
+        .def("rows", &Pieces::rows, nb::arg("width"), array_arg("piece"), array_arg("row"),
+             "Copy rows of one width, picked by piece and row. IndexError if there is no such row.");
+    module.def("gather_runs", gather_runs, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               nb::arg("if_resident") = false, R"(Copy runs of the data, one after another: data and offsets.
+
+IndexError if any run is out of bounds. if_resident: data is a mapped file; give None, and copy
+nothing, unless all of a few of its pages are in memory.)");
+    module.def("gather_strided", gather_strided, array_arg("data"), nb::arg("start"), nb::arg("stride"),
+               nb::arg("width"), array_arg("row"), nb::arg("if_resident") = false,
+               "Copy rows of one width; row i begins at start + i * stride. Otherwise as gather_runs.");
+    module.def("pieces_of", pieces_of, array_arg("starts"), array_arg("numbers"),
+               "Find the piece that every number falls into, and its place there. Pieces begin at starts, ascending.");
+    module.def("distinct", distinct, array_arg("numbers"),
                "The numbers that occur, ascending, and for each number its place among them.");
 }
 

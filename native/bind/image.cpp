@@ -40,8 +40,10 @@ PixelsOut resize(const Pixels& pixels, int64_t width, int64_t height) {
 }  // namespace
 
 void bind_image(nb::module_& module) {
-    module.def("resize_area", resize, nb::arg("pixels").noconvert(), nb::arg("width"), nb::arg("height"),
-               "Shrink pixels, each result the mean of the area it covers (OpenCV's INTER_AREA).");
+    module.def("resize_area", resize, array_arg("pixels"), nb::arg("width"), nb::arg("height"),
+               R"(Shrink pixels; each result is the mean of the area that it covers (OpenCV's INTER_AREA).
+
+ValueError unless 1 <= width and height <= those of the pixels.)");
 }
 
 }  // namespace batchplant

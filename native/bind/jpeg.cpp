@@ -1,10 +1,5 @@
 #include "../pictures/jpeg.hpp"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-
-#include <optional>
-
 #include "bind.hpp"
 
 namespace batchplant {
@@ -57,11 +52,14 @@ nb::bytes encode(const Pixels& pixels, int quality) {
 }  // namespace
 
 void bind_jpeg(nb::module_& module) {
-    module.def("jpeg_decode", decode, nb::arg("data").noconvert(), nb::arg("mode") = nb::none(),
-               nb::arg("dct") = "accurate",
-               "Decode a JPEG to height x width x channels; mode is None (as stored), 'L' or 'RGB'.");
-    module.def("jpeg_encode", encode, nb::arg("pixels").noconvert(), nb::arg("quality") = 90,
-               "Encode gray or RGB pixels as a baseline JPEG.");
+    module.def("jpeg_decode", decode, array_arg("data"), nb::arg("mode") = nb::none(), nb::arg("dct") = "accurate",
+               BUFFER_SIG("jpeg_decode", "mode: str | None = None, dct: str = 'accurate') -> ndarray[dtype=uint8]"),
+               R"(Decode a JPEG to height x width x channels.
+
+mode: None (as stored), "L" or "RGB"; CMYK only as stored. dct: as Engine.decode takes it.
+ValueError says what is wrong with the data.)");
+    module.def("jpeg_encode", encode, array_arg("pixels"), nb::arg("quality") = 90,
+               "Encode height x width x (1 or 3) pixels as a baseline JPEG, colour at 4:2:0.");
 }
 
 }  // namespace batchplant

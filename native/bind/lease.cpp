@@ -4,6 +4,8 @@ namespace batchplant {
 namespace {
 
 using Memory = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+// The object too: it is what goes back to the shelf.
+using OwnedMemory = nb::typed<nb::object, Memory>;
 
 // What an array that is lent holds on to: the memory itself, and where it goes when nobody has the array any more.
 struct Lease {
@@ -34,11 +36,13 @@ Memory lend(const Memory& memory, const nb::object& owner, const nb::list& shelf
 void bind_lease(nb::module_& module) {
     module.def(
         "lend",
-        [](const nb::object& memory, const nb::list& shelf, size_t most) {
+        [](const OwnedMemory& memory, const nb::typed<nb::list, nb::any>& shelf, size_t most) {
             return lend(nb::cast<Memory>(memory, false), memory, shelf, most);
         },
         nb::arg("memory"), nb::arg("shelf"), nb::arg("most"),
-        "The same bytes as an array that puts memory on the shelf when nobody holds it, or a view of it, any more.");
+        R"(Give the same bytes as an array that puts memory on the shelf once nothing refers to them.
+
+Unless the shelf has so many already. No Python code runs then.)");
 }
 
 }  // namespace batchplant

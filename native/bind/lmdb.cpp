@@ -1,14 +1,5 @@
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 
-#include <algorithm>
-#include <optional>
-#include <string>
-#include <tuple>
-#include <vector>
 
-#include "../io/bytes.hpp"
 #include "../records/datum.hpp"
 #include "../records/lmdb_pages.hpp"
 #include "bind.hpp"
@@ -16,22 +7,11 @@
 namespace batchplant {
 namespace {
 
-template <typename T>
-using Out = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
-using Table = nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>;
 using Floats = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Failure = std::optional<std::tuple<std::string, size_t>>;
 using Tree = std::tuple<uint64_t, uint64_t, uint16_t, uint16_t>;
 
-template <typename T>
-Out<T> array_of(const std::vector<T>& values) {
-    auto memory = std::make_unique_for_overwrite<T[]>(values.size());
-    std::copy(values.begin(), values.end(), memory.get());
-    T* data = memory.get();
-    return Out<T>(data, {values.size()}, owner_of(memory));
-}
-
-Failure failure_of(const LmdbError& error) {
+Failure found_wrong(const LmdbError& error) {
     if (error.message == nullptr) return {};
     return std::make_tuple(std::string(error.message), error.offset);
 }
@@ -41,7 +21,7 @@ Tree tuple_of(const LmdbTree& tree) { return {tree.root, tree.entries, tree.dept
 std::tuple<uint32_t, uint64_t, uint64_t, Tree, Tree, Failure> meta(const Bytes& data) {
     const LmdbMeta found = read_lmdb_meta(data.data(), data.size());
     return {found.page_size,      found.last_page,          found.transaction, tuple_of(found.free_pages),
-            tuple_of(found.main), failure_of(found.error)};
+            tuple_of(found.main), found_wrong(found.error)};
 }
 
 Tree tree_at(const Bytes& record) {
@@ -49,7 +29,7 @@ Tree tree_at(const Bytes& record) {
     return tuple_of(read_lmdb_tree(record.data()));
 }
 
-std::tuple<Out<int64_t>, Out<uint16_t>, Out<int64_t>, Out<int64_t>, Out<int64_t>, Failure, bool> walk(
+std::tuple<Array<int64_t>, Array<uint16_t>, Array<int64_t>, Array<int64_t>, Array<int64_t>, Failure, bool> walk(
     const Bytes& data, uint32_t page_size, const Tree& tree) {
     LmdbEntries found;
     {
@@ -57,21 +37,20 @@ std::tuple<Out<int64_t>, Out<uint16_t>, Out<int64_t>, Out<int64_t>, Out<int64_t>
         const auto [root, entries, depth, flags] = tree;
         found = walk_lmdb(data.data(), data.size(), page_size, {root, entries, depth, flags});
     }
-    return {array_of(found.key_starts), array_of(found.key_sizes), array_of(found.starts),
-            array_of(found.sizes),      array_of(found.databases), failure_of(found.error),
+    return {copy_of(found.key_starts), copy_of(found.key_sizes), copy_of(found.starts),
+            copy_of(found.sizes),      copy_of(found.databases), found_wrong(found.error),
             found.duplicates};
 }
 
-std::tuple<Table, std::optional<std::tuple<size_t, std::string>>> datums(const Bytes& data, const Int64s& starts,
-                                                                       const Int64s& sizes) {
-    check_same_length(starts, "starts", sizes, "sizes");
+std::tuple<Table<int64_t>, std::optional<std::tuple<size_t, std::string>>> datums(const Bytes& data,
+                                                                                  const Int64s& starts,
+                                                                                  const Int64s& sizes) {
     const size_t n = starts.size();
     auto rows = std::make_unique<int64_t[]>(n * datum_numbers);
     std::optional<std::tuple<size_t, std::string>> failure;
     {
         nb::gil_scoped_release unlocked;
-        const int64_t bad = first_bad_run(starts.data(), sizes.data(), n, data.size());
-        if (bad >= 0) throw_bad_run(bad);
+        check_runs(starts, sizes, data.size());
         for (size_t i = 0; i < n; ++i) {
             Datum found;
             const int64_t start = starts.data()[i];
@@ -87,8 +66,7 @@ std::tuple<Table, std::optional<std::tuple<size_t, std::string>>> datums(const B
             std::copy(row, row + datum_numbers, rows.get() + i * datum_numbers);
         }
     }
-    int64_t* values = rows.get();
-    return {Table(values, {n, datum_numbers}, owner_of(rows)), failure};
+    return {table_of(rows, n, datum_numbers), failure};
 }
 
 void datum_floats(const Bytes& message, const Floats& out) {
@@ -103,14 +81,24 @@ void datum_floats(const Bytes& message, const Floats& out) {
 }  // namespace
 
 void bind_lmdb(nb::module_& module) {
-    module.def("lmdb_meta", meta, nb::arg("data").noconvert(), "What the newer meta page of an environment says.");
-    module.def("lmdb_tree", tree_at, nb::arg("record").noconvert(), "The tree that the record of a database names.");
-    module.def("lmdb_walk", walk, nb::arg("data").noconvert(), nb::arg("page_size"), nb::arg("tree"),
-               "Where the keys and values of a tree lie, in order.");
-    module.def("datum_scan", datums, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), "Where the parts of Caffe's Datum messages lie.");
-    module.def("datum_floats", datum_floats, nb::arg("message").noconvert(), nb::arg("out").noconvert(),
-               "Copy float_data of one Datum message.");
+    module.def("lmdb_meta", meta, array_arg("data"),
+               R"(Read the newer meta page of an environment.
+
+Page size, last page, transaction, tree of free pages, main tree; what is wrong, and where.
+A tree is (root, entries, depth, flags).)");
+    module.def("lmdb_tree", tree_at, array_arg("record"), "The tree that the record of a named database describes.");
+    module.def("lmdb_walk", walk, array_arg("data"), nb::arg("page_size"), nb::arg("tree"),
+               R"(Find all entries of a tree in order.
+
+Starts and sizes of keys, starts and sizes of values, numbers of the entries that are named
+databases; (reason, offset) of what is wrong; whether that is only several values of a key.)");
+    module.def("datum_scan", datums, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               R"(Find the parts of Caffe's Datum messages, and (row, reason) of the first that is none.
+
+Columns: channels, height, width, label, encoded, start and size of data (-1: none), start and count
+of float_data (n x 9).)");
+    module.def("datum_floats", datum_floats, array_arg("message"), array_arg("out"),
+               "Copy the values of float_data of one Datum message.");
 }
 
 }  // namespace batchplant

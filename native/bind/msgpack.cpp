@@ -1,27 +1,18 @@
 #include "../records/msgpack.hpp"
 
-#include <nanobind/stl/string.h>
-
-#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <initializer_list>
-#include <vector>
 
-#include "../io/bytes.hpp"
 #include "bind.hpp"
 
 namespace batchplant {
 namespace {
 
 using namespace msgpack;
-using Int32s = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-template <typename T>
-nb::ndarray<nb::numpy, T> array_of(std::unique_ptr<T[]>& memory, std::initializer_list<size_t> shape) {
-    T* const values = memory.get();
-    return nb::ndarray<nb::numpy, T>(values, shape, owner_of(memory));
-}
+using Columns = nb::typed<nb::list, nb::typed<nb::tuple, nb::any, nb::ellipsis>>;
+using MakeExtension = nb::typed<nb::callable, nb::object(int, nb::bytes)>;
 
 // Nothing reads the memory before it is written.
 template <typename T>
@@ -29,24 +20,8 @@ std::unique_ptr<T[]> room_for(size_t count) {
     return std::unique_ptr<T[]>(new T[count]);
 }
 
-nb::object failure_of(const Failure& failure) {
-    if (failure.row < 0) return nb::none();
-    return nb::make_tuple(failure.row, failure.offset, failure.reason);
-}
-
-void check_length(const char* name, size_t have, size_t want) {
-    if (have == want) return;
-    throw std::invalid_argument(std::string(name) + " has " + std::to_string(have) + " entries, not " +
-                                std::to_string(want));
-}
-
-std::string string_of(nb::handle bytes) {
-    nb::bytes found;
-    if (!nb::try_cast<nb::bytes>(bytes, found, false)) throw nb::type_error("bytes are needed");
-    return {found.c_str(), found.size()};
-}
-
-nb::tuple scan(const Bytes& piece, int64_t base, uint64_t left, uint64_t most, uint64_t todo, uint64_t skip) {
+std::tuple<Array<int64_t>, size_t, uint64_t, uint64_t, int> scan(const Bytes& piece, int64_t base, uint64_t left,
+                                                                 uint64_t most, uint64_t todo, uint64_t skip) {
     Scanner scanner;
     scanner.todo = todo;
     scanner.skip = skip;
@@ -59,17 +34,14 @@ nb::tuple scan(const Bytes& piece, int64_t base, uint64_t left, uint64_t most, u
         starts = room_for<int64_t>(scanner.starts.size());
         std::copy(scanner.starts.begin(), scanner.starts.end(), starts.get());
     }
-    return nb::make_tuple(array_of(starts, {scanner.starts.size()}), used, scanner.todo, scanner.skip,
-                          static_cast<int>(scanner.fault));
+    return {array_of(starts, scanner.starts.size()), used, scanner.todo, scanner.skip, static_cast<int>(scanner.fault)};
 }
 
-nb::tuple find_keys(const Bytes& data, const Int64s& starts, const Int64s& sizes, const nb::object& wanted) {
+std::tuple<Table<int32_t>, Table<int64_t>, Table<int64_t>, RowFailure> find_keys(
+    const Bytes& data, const Int64s& starts, const Int64s& sizes, const std::optional<ByteStrings>& wanted) {
     check_same_length(starts, "starts", sizes, "sizes");
-    std::vector<std::string> keys;
-    const bool whole = wanted.is_none();
-    if (!whole) {
-        for (nb::handle key : nb::cast<nb::list>(wanted)) keys.push_back(string_of(key));
-    }
+    const bool whole = !wanted;
+    const std::vector<std::string> keys = whole ? std::vector<std::string>() : strings_of(*wanted);
     const size_t n = starts.size();
     const size_t count = whole ? 1 : keys.size();
     auto info = room_for<int32_t>(n * count);
@@ -82,8 +54,7 @@ nb::tuple find_keys(const Bytes& data, const Int64s& starts, const Int64s& sizes
         failure = whole ? find_values(data.data(), data.size(), starts.data(), sizes.data(), n, places)
                         : find(data.data(), data.size(), starts.data(), sizes.data(), n, keys, places);
     }
-    return nb::make_tuple(array_of(info, {count, n}), array_of(at, {count, n}), array_of(size, {count, n}),
-                          failure_of(failure));
+    return {table_of(info, count, n), table_of(at, count, n), table_of(size, count, n), failure_of(failure)};
 }
 
 void check_number(const std::string& kind, size_t width) {
@@ -93,7 +64,7 @@ void check_number(const std::string& kind, size_t width) {
     if (!known) throw std::invalid_argument("there is no such number: " + kind + std::to_string(width));
 }
 
-nb::object numbers_into(const Bytes& data, const Int32s& info, const Int64s& starts, const std::string& kind,
+RowFailure numbers_into(const Bytes& data, const Int32s& info, const Int64s& starts, const std::string& kind,
                         size_t width, const MutableBytes& out) {
     check_length("info", info.size(), starts.size());
     check_length("out", out.size(), starts.size() * width);
@@ -106,8 +77,9 @@ nb::object numbers_into(const Bytes& data, const Int32s& info, const Int64s& sta
     return failure_of(failure);
 }
 
-nb::tuple arrays_of(const Bytes& data, const Int32s& info, const Int64s& starts, const Int64s& sizes,
-                    const nb::bytes& dtype, size_t width, size_t rank) {
+std::tuple<Array<uint8_t>, Array<int64_t>, Array<int64_t>, Table<int64_t>, RowFailure> arrays_of(
+    const Bytes& data, const Int32s& info, const Int64s& starts, const Int64s& sizes, const nb::bytes& dtype,
+    size_t width, size_t rank) {
     check_same_length(starts, "starts", sizes, "sizes");
     check_length("info", info.size(), starts.size());
     if (rank > 255) throw std::invalid_argument("an array has at most 255 axes");
@@ -123,12 +95,12 @@ nb::tuple arrays_of(const Bytes& data, const Int32s& info, const Int64s& starts,
         failure = arrays(data.data(), data.size(), info.data(), starts.data(), sizes.data(), n, name, width, rank,
                          found.get(), at.get(), size.get(), shapes.get());
     }
-    return nb::make_tuple(array_of(found, {n}), array_of(at, {n}), array_of(size, {n}), array_of(shapes, {n, rank}),
-                          failure_of(failure));
+    return {array_of(found, n), array_of(at, n), array_of(size, n), table_of(shapes, n, rank), failure_of(failure)};
 }
 
-nb::tuple lists_of(const Bytes& data, const Int32s& info, const Int64s& starts, const Int64s& sizes,
-                   const std::string& kind, size_t width, size_t rank) {
+std::tuple<Array<uint8_t>, Array<int64_t>, Table<int64_t>, Array<uint8_t>> lists_of(
+    const Bytes& data, const Int32s& info, const Int64s& starts, const Int64s& sizes, const std::string& kind,
+    size_t width, size_t rank) {
     check_same_length(starts, "starts", sizes, "sizes");
     check_length("info", info.size(), starts.size());
     check_number(kind, width);
@@ -148,7 +120,7 @@ nb::tuple lists_of(const Bytes& data, const Int32s& info, const Int64s& starts, 
         out = room_for<uint8_t>(total);
         std::copy(values.begin(), values.end(), out.get());
     }
-    return nb::make_tuple(array_of(found, {n}), array_of(size, {n}), array_of(shapes, {n, rank}), array_of(out, {total}));
+    return {array_of(found, n), array_of(size, n), table_of(shapes, n, rank), array_of(out, total)};
 }
 
 template <typename Array>
@@ -197,7 +169,7 @@ Column column_of(nb::handle item, size_t n) {
     return column;
 }
 
-nb::tuple pack_rows(size_t n, const nb::list& given) {
+std::tuple<Array<uint8_t>, Array<int64_t>, RowFailure> pack_rows(size_t n, const Columns& given) {
     std::vector<Column> columns;
     for (nb::handle item : given) columns.push_back(column_of(item, n));
     auto offsets = room_for<int64_t>(n + 1);
@@ -213,8 +185,8 @@ nb::tuple pack_rows(size_t n, const nb::list& given) {
             pack(columns, n, out.get());
         }
     }
-    if (failure.row >= 0) return nb::make_tuple(nb::none(), nb::none(), failure_of(failure));
-    return nb::make_tuple(array_of(out, {size}), array_of(offsets, {n + 1}), nb::none());
+    if (failure.row >= 0) out = room_for<uint8_t>(0);
+    return {array_of(out, size), array_of(offsets, n + 1), failure_of(failure)};
 }
 
 constexpr int deepest = 256;
@@ -223,7 +195,7 @@ constexpr int deepest = 256;
 struct Loader {
     const uint8_t* at;
     const uint8_t* end;
-    const nb::callable& extension;
+    const MakeExtension& extension;
 
     nb::object load(int depth) {
         if (depth > deepest) throw std::invalid_argument("it is nested too deeply");
@@ -295,32 +267,56 @@ struct Loader {
     }
 };
 
-nb::object load_value(const Bytes& data, int64_t start, int64_t size, const nb::callable& extension) {
+nb::any load_value(const Bytes& data, int64_t start, int64_t size, const MakeExtension& extension) {
     if (!run_fits(start, size, data.size())) throw std::out_of_range("the value is out of bounds");
     const uint8_t* const at = data.data() + start;
     if (skip_value(at, at + size) != at + size) throw std::invalid_argument("the value is cut short");
-    return Loader{at, at + size, extension}.load(0);
+    return nb::steal<nb::any>(Loader{at, at + size, extension}.load(0).release());
 }
 
 }  // namespace
 
 void bind_msgpack(nb::module_& module) {
-    module.def("msgpack_scan", scan, nb::arg("piece").noconvert(), nb::arg("base"), nb::arg("left"), nb::arg("most"),
-               nb::arg("todo"), nb::arg("skip"), "Where the values at the top of a MessagePack stream begin.");
-    module.def("msgpack_find", find_keys, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), nb::arg("keys").none(), "Where the values of these keys lie in each map.");
-    module.def("msgpack_numbers", numbers_into, nb::arg("data").noconvert(), nb::arg("info").noconvert(),
-               nb::arg("starts").noconvert(), nb::arg("kind"), nb::arg("width"), nb::arg("out").noconvert(),
-               "Convert the numbers that msgpack_find found.");
-    module.def("msgpack_arrays", arrays_of, nb::arg("data").noconvert(), nb::arg("info").noconvert(),
-               nb::arg("starts").noconvert(), nb::arg("sizes").noconvert(), nb::arg("dtype"), nb::arg("width"),
-               nb::arg("rank"), "Where the values of the arrays lie that msgpack_find found.");
-    module.def("msgpack_lists", lists_of, nb::arg("data").noconvert(), nb::arg("info").noconvert(),
-               nb::arg("starts").noconvert(), nb::arg("sizes").noconvert(), nb::arg("kind"), nb::arg("width"),
-               nb::arg("rank"), "Convert the lists of numbers that msgpack_find found.");
-    module.def("msgpack_pack", pack_rows, nb::arg("rows"), nb::arg("columns"), "One MessagePack map for each row.");
-    module.def("msgpack_load", load_value, nb::arg("data").noconvert(), nb::arg("start"), nb::arg("size"),
-               nb::arg("extension"), "One value as Python objects.");
+    module.def("msgpack_scan", scan, array_arg("piece"), nb::arg("base"), nb::arg("left"), nb::arg("most"),
+               nb::arg("todo"), nb::arg("skip"),
+               R"(Find where the values at the top of a MessagePack stream begin; a piece of the stream at a time.
+
+base: where in the stream the piece lies. left: bytes that the stream has from there on. most: stop
+after so many values. todo, skip: as the piece before gave them, 0 at the start. Gives starts, bytes
+used (the rest goes before the next piece), todo, skip, and a fault: 0 none, 1 the stream ends inside
+a value, 2 a byte that MessagePack never has.)");
+    module.def("msgpack_find", find_keys, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               nb::arg("keys").none(),
+               R"(Find the values of these keys in the map of each run; with None, the runs are values themselves.
+
+Gives info, start and size, each with a row for every key, and (run, offset, reason) of a failure.
+info is kind | bytes of the value's head << 8 | type of an extension << 16; start and size are those
+of the value with its head. kind: 0 absent, 1 nil, 2 true or false, 3 signed, 4 unsigned, 5 float, 6
+str, 7 bin, 8 array, 9 map, 10 extension.)");
+    module.def("msgpack_numbers", numbers_into, array_arg("data"), array_arg("info"), array_arg("starts"),
+               nb::arg("kind"), nb::arg("width"), array_arg("out"),
+               "Convert numbers that msgpack_find found to NumPy's kind (b, i, u, f) and width; absent ones stay.");
+    module.def("msgpack_arrays", arrays_of, array_arg("data"), array_arg("info"), array_arg("starts"),
+               array_arg("sizes"), nb::arg("dtype"), nb::arg("width"), nb::arg("rank"),
+               R"(Find the values of arrays that msgpack_find found: our extension, or msgpack-numpy's map.
+
+Gives found (0 absent or nil, 1 an array of this dtype and rank, 2 anything else), the values' starts
+and sizes, shapes, and a failure.)");
+    module.def("msgpack_lists", lists_of, array_arg("data"), array_arg("info"), array_arg("starts"), array_arg("sizes"),
+               nb::arg("kind"), nb::arg("width"), nb::arg("rank"),
+               R"(Convert the lists of numbers, nested rank deep, that msgpack_find found.
+
+Gives found (0 absent or nil, 1 converted, 2 anything else), sizes in bytes, shapes (-1 for what a
+list without an element does not tell), and the values of all.)");
+    module.def("msgpack_pack", pack_rows, nb::arg("rows"), nb::arg("columns"),
+               R"(Write one map for each row: data and offsets, and a failure (row, column, reason).
+
+After a failure, data and offsets mean nothing. A column is (key, mode, width, data, starts, sizes,
+heads, head size, headed); native/records/msgpack.hpp says what they mean.)");
+    module.def("msgpack_load", load_value, array_arg("data"), nb::arg("start"), nb::arg("size"), nb::arg("extension"),
+               R"(Load one value as Python objects; extension(type, data) makes those of extensions.
+
+Text that is not UTF-8 comes as bytes. ValueError for what is cut short, or nested too deeply.)");
 }
 
 }  // namespace batchplant

@@ -1,7 +1,5 @@
 #include "../pictures/nvjpeg.hpp"
 
-#include <nanobind/stl/string.h>
-
 #include "bind.hpp"
 
 namespace batchplant {
@@ -24,14 +22,19 @@ void decode(NvJpeg& nvjpeg, const Bytes& data, const Int64s& starts, const Int64
 }  // namespace
 
 void bind_nvjpeg(nb::module_& module) {
-    nb::class_<NvJpeg>(module, "NvJpeg", "NVIDIA's JPEG decoder on the device that is current.")
+    nb::class_<NvJpeg>(module, "NvJpeg", R"(NVIDIA's JPEG decoder on the current device, which must be current in all calls.
+
+RuntimeError where there is no such library, or no device. One thread at a time.)")
         .def(nb::init<const std::string&, bool>(), nb::arg("library"), nb::kw_only(), nb::arg("_hardware") = true,
-             nb::call_guard<nb::gil_scoped_release>())
-        .def_prop_ro("hardware", &NvJpeg::hardware, "Whether circuits decode, or else the device's processors.")
-        .def("decode", decode, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-             nb::arg("sizes").noconvert(), nb::arg("shapes").noconvert(), nb::arg("address"), nb::arg("room"),
-             nb::arg("places").noconvert(), nb::arg("stream"),
-             "Begin to decode these JPEGs to places (height, width, 3) behind an address of the device.");
+             nb::call_guard<nb::gil_scoped_release>(),
+             "Uses the device's JPEG hardware where it has some, unless _hardware=False (for tests).")
+        .def_prop_ro("hardware", &NvJpeg::hardware, "Whether JPEG hardware decodes, or else CUDA kernels.")
+        .def("decode", decode, array_arg("data"), array_arg("starts"), array_arg("sizes"), array_arg("shapes"),
+             nb::arg("address"), nb::arg("room"), array_arg("places"), nb::arg("stream"),
+             R"(Begin, on a CUDA stream, to decode to memory of the device: room bytes from address on.
+
+Picture i goes to places[i], as (height, width, 3). ValueError where nvJPEG refuses one, RuntimeError
+where the device fails. The encoded bytes have to stay until the stream is done.)");
 }
 
 }  // namespace batchplant

@@ -9,12 +9,11 @@
 namespace batchplant {
 namespace {
 
-using Unsigned64s = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
 // One element for all numbers, or one for each.
 class Broadcast {
 public:
-    Broadcast(const Unsigned64s& values, size_t n, const char* name) : data_(values.data()), step_(values.size() != 1) {
+    Broadcast(const Borrowed<uint64_t>& values, size_t n, const char* name)
+        : data_(values.data()), step_(values.size() != 1) {
         if (values.size() != 1 && values.size() != n) {
             throw std::invalid_argument(std::string(name) + " has " + std::to_string(values.size()) +
                                         " entries, not 1 or " + std::to_string(n));
@@ -27,7 +26,7 @@ private:
     size_t step_;
 };
 
-auto permute_all(const Int64s& at, const Unsigned64s& count, const Unsigned64s& key) {
+auto permute_all(const Int64s& at, const Borrowed<uint64_t>& count, const Borrowed<uint64_t>& key) {
     const size_t n = at.size();
     const Broadcast counts(count, n, "count"), keys(key, n, "key");
     auto made = std::make_unique_for_overwrite<int64_t[]>(n);
@@ -44,10 +43,10 @@ auto permute_all(const Int64s& at, const Unsigned64s& count, const Unsigned64s& 
             values[i] = permute(number, counts[i], keys[i]);
         }
     }
-    return nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>(values, {n}, owner_of(made));
+    return array_of(made, n);
 }
 
-auto derive_all(const Unsigned64s& key, const Int64s& numbers) {
+auto derive_all(const Borrowed<uint64_t>& key, const Int64s& numbers) {
     const size_t n = numbers.size() == 1 ? key.size() : numbers.size();
     const Broadcast keys(key, n, "key");
     const size_t step = numbers.size() != 1;
@@ -56,12 +55,12 @@ auto derive_all(const Unsigned64s& key, const Int64s& numbers) {
     for (size_t i = 0; i < n; ++i) {
         values[i] = mix(keys[i] + (static_cast<uint64_t>(numbers.data()[step * i]) + 1) * golden_ratio);
     }
-    return nb::ndarray<nb::numpy, uint64_t, nb::ndim<1>>(values, {n}, owner_of(made));
+    return array_of(made, n);
 }
 
-using Sizes = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
+using PictureSizes = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
 
-auto random_boxes(const Unsigned64s& keys, const Sizes& sizes, std::pair<double, double> scale,
+auto random_boxes(const Borrowed<uint64_t>& keys, const PictureSizes& sizes, std::pair<double, double> scale,
                   std::pair<double, double> ratio, int tries, uint64_t first) {
     const size_t n = keys.size();
     if (sizes.shape(0) != n) throw std::invalid_argument("one size for each key is needed");
@@ -77,13 +76,16 @@ auto random_boxes(const Unsigned64s& keys, const Sizes& sizes, std::pair<double,
 }  // namespace
 
 void bind_permute(nb::module_& module) {
-    module.def("random_boxes", random_boxes, nb::arg("keys").noconvert(), nb::arg("sizes").noconvert(),
-               nb::arg("scale"), nb::arg("ratio"), nb::arg("tries"), nb::arg("first"),
-               "A random box (x0, y0, x1, y1) in each picture of (height, width).");
-    module.def("derive", derive_all, nb::arg("key").noconvert(), nb::arg("numbers").noconvert(),
-               "A key of its own for each number.");
-    module.def("permute", permute_all, nb::arg("at").noconvert(), nb::arg("count").noconvert(),
-               nb::arg("key").noconvert(), "Where each number below its count goes in the permutation of its key.");
+    module.def("random_boxes", random_boxes, array_arg("keys"), array_arg("sizes"), nb::arg("scale"), nb::arg("ratio"),
+               nb::arg("tries"), nb::arg("first"), R"(A random box (x0, y0, x1, y1) in each picture of (height, width).
+
+first: the number of the first of 2 * tries + 2 draws that each sample's key gives.)");
+    module.def("derive", derive_all, array_arg("key"), array_arg("numbers"),
+               "A key of its own for each number; either may have one element for all of the other.");
+    module.def("permute", permute_all, array_arg("at"), array_arg("count"), array_arg("key"),
+               R"(Where each number below its count goes in the permutation that its key chooses.
+
+count and key have one element for all numbers, or one for each.)");
 }
 
 }  // namespace batchplant

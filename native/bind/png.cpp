@@ -1,10 +1,5 @@
 #include "../pictures/png.hpp"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-
-#include <optional>
-
 #include "../pictures/webp.hpp"
 #include "bind.hpp"
 
@@ -42,28 +37,36 @@ Decoded decode_unlocked(const Bytes& data, const std::optional<PixelMode>& asked
 }
 
 template <typename Decoder>
-nb::object decode(const Bytes& data, const std::optional<std::string>& mode, uint64_t most_pixels) {
+std::optional<PixelsOut> decode(const Bytes& data, const std::optional<std::string>& mode, uint64_t most_pixels) {
     try {
         const std::optional<PixelMode> asked = mode ? std::optional(pixel_mode(*mode)) : std::nullopt;
         Decoded decoded = decode_unlocked<Decoder>(data, asked, most_pixels);
         uint8_t* pixels = decoded.pixels.get();
         const auto& shape = decoded.shape;
-        return nb::cast(PixelsOut(pixels, {shape.height, shape.width, shape.channels}, owner_of(decoded.pixels)));
+        return PixelsOut(pixels, {shape.height, shape.width, shape.channels}, owner_of(decoded.pixels));
     } catch (const NotNative&) {
-        return nb::none();
+        return std::nullopt;
     }
 }
 
 }  // namespace
 
+#define PIXELS_SIG(name) \
+    BUFFER_SIG(name, "mode: str | None = None, most_pixels: int = 268435456) -> ndarray[dtype=uint8] | None")
+
 void bind_png(nb::module_& module) {
     constexpr uint64_t most_pixels = uint64_t{1} << 28;
-    module.def("png_decode", decode<PngDecoder>, nb::arg("data").noconvert(), nb::arg("mode") = nb::none(),
-               nb::arg("most_pixels") = most_pixels,
-               "Decode a PNG of 8 bits to height x width x channels; None where this code has no way to.");
-    module.def("webp_decode", decode<WebpDecoder>, nb::arg("data").noconvert(), nb::arg("mode") = nb::none(),
-               nb::arg("most_pixels") = most_pixels,
-               "Decode a still WebP to height x width x channels; None where this code has no way to.");
+    module.def("png_decode", decode<PngDecoder>, array_arg("data"), nb::arg("mode") = nb::none(),
+               nb::arg("most_pixels") = most_pixels, PIXELS_SIG("png_decode"),
+               R"(Decode a PNG of up to 8 bits to height x width x channels.
+
+mode: None (palettes looked up: RGB, or RGBA where the palette has alpha), "L", "LA", "RGB", "RGBA"
+where that loses nothing, or "P": indices of a palette picture, levels of a gray one. Gives None
+where this code does not decode it: 16 bits, a mode that would change pixels, odd chunks. ValueError
+says what is damaged, or that the picture has more than most_pixels.)");
+    module.def("webp_decode", decode<WebpDecoder>, array_arg("data"), nb::arg("mode") = nb::none(),
+               nb::arg("most_pixels") = most_pixels, PIXELS_SIG("webp_decode"),
+               "Decode a WebP as png_decode does; None also for animations, and in a build without libwebp.");
 }
 
 }  // namespace batchplant

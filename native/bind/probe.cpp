@@ -1,6 +1,5 @@
 #include "../pictures/probe.hpp"
 
-#include "../io/bytes.hpp"
 #include "bind.hpp"
 
 namespace batchplant {
@@ -38,9 +37,7 @@ Headers probe(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
     return Headers(values, {starts.size(), columns}, owner_of(table));
 }
 
-using Flags = nb::ndarray<nb::numpy, bool, nb::ndim<1>>;
-
-std::unique_ptr<bool[]> look_at_runs(const Bytes& data, const Int64s& starts, const Int64s& sizes,
+std::unique_ptr<bool[]> decodable_runs(const Bytes& data, const Int64s& starts, const Int64s& sizes,
                                      const Sizes& shapes) {
     nb::gil_scoped_release unlocked;
     const size_t n = starts.size();
@@ -51,27 +48,32 @@ std::unique_ptr<bool[]> look_at_runs(const Bytes& data, const Int64s& starts, co
         if (size == missing) continue;
         if (!run_fits(start, size, data.size())) throw_bad_run(static_cast<int64_t>(i));
         const int64_t* shape = shapes.data() + 2 * i;
-        found[i] = photo_header(data.data() + start, static_cast<size_t>(size), shape[0], shape[1]) > 0;
+        found[i] = device_jpeg_header(data.data() + start, static_cast<size_t>(size), shape[0], shape[1]) > 0;
     }
     return found;
 }
 
-Flags photos(const Bytes& data, const Int64s& starts, const Int64s& sizes, const Sizes& shapes) {
+Array<bool> device_decodable(const Bytes& data, const Int64s& starts, const Int64s& sizes, const Sizes& shapes) {
     check_same_length(starts, "starts", sizes, "sizes");
     check_sizes(starts, shapes);
-    auto found = look_at_runs(data, starts, sizes, shapes);
-    bool* values = found.get();
-    return Flags(values, {starts.size()}, owner_of(found));
+    auto found = decodable_runs(data, starts, sizes, shapes);
+    return array_of(found, starts.size());
 }
 
 }  // namespace
 
 void bind_probe(nb::module_& module) {
-    module.def("probe", probe, nb::arg("data").noconvert(), nb::arg("starts").noconvert(), nb::arg("sizes").noconvert(),
-               "Image headers of every run, as columns encoding, width, height, mode, bits.");
-    module.def("photos", photos, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), nb::arg("shapes").noconvert(),
-               "Which runs are JPEGs of the common kind, and of these shapes (height, width).");
+    module.def("probe", probe, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               R"(Read the image header of every run: columns encoding, width, height, mode, bits (n x 5).
+
+encoding: 0 unknown, 1 jpeg, 2 png, 3 webp, 4 gif, 5 bmp, 6 tiff
+mode:     0 unknown, 1 L, 2 LA, 3 RGB, 4 RGBA, 5 P, 6 CMYK, 7 one bit
+A run of size 0 or -1 (missing) gives zeros; a damaged header gives its encoding and zeros.)");
+    module.def("device_decodable", device_decodable, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               array_arg("shapes"), R"(Which runs are JPEGs that a GPU's decoder takes, of these shapes (height, width).
+
+Only headers are read: baseline, YCbCr of 8 bits in one scan, colours at full or half size, complete
+to the last byte. False for a missing one (size -1).)");
 }
 
 }  // namespace batchplant

@@ -1,33 +1,15 @@
 #include "../records/recordio.hpp"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-
-#include <optional>
-#include <string>
-#include <tuple>
-#include <vector>
-
-#include "../io/bytes.hpp"
 #include "bind.hpp"
 
 namespace batchplant {
 namespace {
 
-using Int64sOut = nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>;
-using BytesOut = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 using Failure = std::optional<std::tuple<std::string, size_t, bool>>;
 
-Int64sOut array_of(const std::vector<int64_t>& values) {
-    auto memory = std::make_unique_for_overwrite<int64_t[]>(values.size());
-    std::copy(values.begin(), values.end(), memory.get());
-    int64_t* data = memory.get();
-    return Int64sOut(data, {values.size()}, owner_of(memory));
-}
-
-std::tuple<Int64sOut, Int64sOut, Int64sOut, uint32_t, uint32_t, size_t, Failure> scan(const Bytes& data, size_t at,
-                                                                                     size_t until) {
+std::tuple<Array<int64_t>, Array<int64_t>, Array<int64_t>, uint32_t, uint32_t, size_t, Failure> scan(const Bytes& data,
+                                                                                                    size_t at,
+                                                                                                    size_t until) {
     RecordIoScan found;
     if (at > data.size()) throw std::out_of_range("there is nothing to scan there");
     {
@@ -36,7 +18,7 @@ std::tuple<Int64sOut, Int64sOut, Int64sOut, uint32_t, uint32_t, size_t, Failure>
     }
     Failure failure;
     if (found.error != nullptr) failure = std::make_tuple(std::string(found.error), found.error_at, found.cut);
-    return {array_of(found.starts), array_of(found.sizes), array_of(found.split), found.least_flag,
+    return {copy_of(found.starts), copy_of(found.sizes), copy_of(found.split), found.least_flag,
             found.most_flag,        found.end,             failure};
 }
 
@@ -45,8 +27,7 @@ int64_t join(const Bytes& data, const Int64s& starts, const Int64s& sizes, const
     check_same_length(starts, "starts", sizes, "sizes");
     check_same_length(starts, "starts", out_starts, "out_starts");
     nb::gil_scoped_release unlocked;
-    const int64_t bad = first_bad_run(out_starts.data(), sizes.data(), sizes.size(), out.size());
-    if (bad >= 0) throw_bad_run(bad);
+    check_runs(out_starts, sizes, out.size());
     for (size_t i = 0; i < starts.size(); ++i) {
         if (!join_recordio(data.data(), data.size(), starts.data()[i], out.data() + out_starts.data()[i],
                            static_cast<size_t>(sizes.data()[i]))) {
@@ -64,8 +45,7 @@ struct Framed {
 
 Framed frame_all(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
     const size_t n = starts.size();
-    const int64_t bad = first_bad_run(starts.data(), sizes.data(), n, data.size());
-    if (bad >= 0) throw_bad_run(bad);
+    check_runs(starts, sizes, data.size());
     Framed framed;
     framed.starts = std::make_unique_for_overwrite<int64_t[]>(n);
     for (size_t i = 0; i < n; ++i) {
@@ -82,29 +62,29 @@ Framed frame_all(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
     return framed;
 }
 
-std::tuple<BytesOut, Int64sOut> frame(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
-    check_same_length(starts, "starts", sizes, "sizes");
+std::tuple<Array<uint8_t>, Array<int64_t>> frame(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
     Framed framed;
     {
         nb::gil_scoped_release unlocked;
         framed = frame_all(data, starts, sizes);
     }
-    uint8_t* bytes = framed.data.get();
-    int64_t* places = framed.starts.get();
-    return {BytesOut(bytes, {framed.size}, owner_of(framed.data)),
-            Int64sOut(places, {starts.size()}, owner_of(framed.starts))};
+    return {array_of(framed.data, framed.size), array_of(framed.starts, starts.size())};
 }
 
 }  // namespace
 
 void bind_recordio(nb::module_& module) {
-    module.def("recordio_scan", scan, nb::arg("data").noconvert(), nb::arg("at"), nb::arg("until"),
-               "The records that begin in [at, until).");
-    module.def("recordio_join", join, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), nb::arg("out").noconvert(), nb::arg("out_starts").noconvert(),
+    module.def("recordio_scan", scan, array_arg("data"), nb::arg("at"), nb::arg("until"),
+               R"(Find the records that begin in [at, until).
+
+Starts of their headers, sizes of their data, numbers of those that are split; the least and the
+largest first word; the place behind the last; and what stopped the scan: (reason, offset, whether
+the data just end there).)");
+    module.def("recordio_join", join, array_arg("data"), array_arg("starts"), array_arg("sizes"), array_arg("out"),
+               array_arg("out_starts"),
                "Copy records to their places in out, split ones joined; the number of the first bad one, or -1.");
-    module.def("recordio_frame", frame, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), "The records as they stand in a file, and where each begins.");
+    module.def("recordio_frame", frame, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               "The records as they stand in a file, and where each begins.");
 }
 
 }  // namespace batchplant

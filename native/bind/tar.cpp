@@ -1,16 +1,5 @@
 #include "../records/tar.hpp"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-
-#include <algorithm>
-#include <optional>
-#include <string>
-#include <tuple>
-#include <vector>
-
-#include "../io/bytes.hpp"
 #include "bind.hpp"
 
 namespace batchplant {
@@ -18,17 +7,6 @@ namespace {
 
 // What is wrong, and at which byte.
 using Failure = std::optional<std::tuple<std::string, int64_t>>;
-
-template <typename T>
-using ArrayOut = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
-
-template <typename T>
-ArrayOut<T> array_of(const std::vector<T>& values) {
-    auto memory = std::make_unique_for_overwrite<T[]>(values.size());
-    std::copy(values.begin(), values.end(), memory.get());
-    T* data = memory.get();
-    return ArrayOut<T>(data, {values.size()}, owner_of(memory));
-}
 
 nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
@@ -50,19 +28,19 @@ Failure scan(TarScanner& scanner, const Bytes& data, int64_t total) {
     return caught([&] { scanner.scan(data.data(), data.size(), total); });
 }
 
-nb::dict finish(TarScanner& scanner, Failure failure) {
+nb::typed<nb::dict, nb::str, nb::any> finish(TarScanner& scanner, Failure failure) {
     nb::dict found;
     found["failure"] = nb::cast(failure);
     nb::list extensions;
     for (const std::string& one : scanner.extensions) extensions.append(bytes_of(one));
     found["extensions"] = extensions;
-    found["keys"] = array_of(scanner.keys);
-    found["key_offsets"] = array_of(scanner.key_offsets);
-    found["firsts"] = array_of(scanner.firsts);
-    found["extension_offsets"] = array_of(scanner.extension_offsets);
-    found["rows"] = array_of(scanner.rows);
-    found["starts"] = array_of(scanner.starts);
-    found["sizes"] = array_of(scanner.sizes);
+    found["keys"] = copy_of(scanner.keys);
+    found["key_offsets"] = copy_of(scanner.key_offsets);
+    found["firsts"] = copy_of(scanner.firsts);
+    found["extension_offsets"] = copy_of(scanner.extension_offsets);
+    found["rows"] = copy_of(scanner.rows);
+    found["starts"] = copy_of(scanner.starts);
+    found["sizes"] = copy_of(scanner.sizes);
     found["skipped"] = scanner.skipped;
     found["comment"] = bytes_of(scanner.comment);
     return found;
@@ -78,8 +56,7 @@ bool is_header(const Bytes& data) {
     return data.size() >= static_cast<size_t>(tar_block) && is_tar_header(data.data());
 }
 
-std::tuple<ArrayOut<uint8_t>, ArrayOut<int64_t>> headers(const Bytes& names, const Int64s& offsets,
-                                                        const Int64s& sizes) {
+std::tuple<Array<uint8_t>, Array<int64_t>> headers(const Bytes& names, const Int64s& offsets, const Int64s& sizes) {
     if (offsets.size() != sizes.size() + 1) throw std::invalid_argument("names and sizes differ in number");
     std::vector<uint8_t> out;
     std::vector<int64_t> ends{0};
@@ -100,7 +77,7 @@ std::tuple<ArrayOut<uint8_t>, ArrayOut<int64_t>> headers(const Bytes& names, con
             ends.push_back(static_cast<int64_t>(out.size()));
         }
     }
-    return {array_of(out), array_of(ends)};
+    return {array_of(std::move(out)), array_of(std::move(ends))};
 }
 
 nb::bytes comment(const nb::bytes& text) {
@@ -112,21 +89,29 @@ nb::bytes comment(const nb::bytes& text) {
 }  // namespace
 
 void bind_tar(nb::module_& module) {
-    nb::class_<TarScanner>(module, "TarScanner", "Reads the headers of a tar archive and groups its members.")
+    nb::class_<TarScanner>(module, "TarScanner", R"(Reads the headers of a tar archive and groups its members into samples.
+
+The archive may come in pieces: give scan the bytes from next on, until next is its end. A piece of
+16 MiB and two blocks, or all that is left, moves it on.)")
         .def(nb::init<>())
-        .def("scan", scan, nb::arg("data").noconvert(), nb::arg("total"),
-             "Take the bytes from `next` on; None, or (what is wrong, at which byte).")
+        .def("scan", scan, array_arg("data"), nb::arg("total"),
+             "Take the bytes from next on of an archive of total bytes; what is wrong, and where.")
         .def(
             "finish",
             [](TarScanner& scanner) { return finish(scanner, caught([&] { scanner.finish(); })); },
-            "After the last bytes: what was found.")
+            R"(After the last bytes: failure (None, or what is wrong and where), and what was found.
+
+keys, key_offsets, firsts: the key and the first header of every sample. extensions: bytes.
+rows, starts, sizes: sample, place and size of every member, by extension (extension_offsets).
+skipped: members in no sample. comment: of the first PAX header for the whole archive.)")
         .def_prop_ro("next", &TarScanner::next, "Where the next header is expected.");
-    module.def("tar_without_header", without_header, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), "The first run that lies behind no header of a file of its size, or -1.");
-    module.def("is_tar_header", is_header, nb::arg("data").noconvert(), "Whether the bytes begin with a tar header.");
-    module.def("tar_headers", headers, nb::arg("names").noconvert(), nb::arg("offsets").noconvert(),
-               nb::arg("sizes").noconvert(), "What stands before the bytes of each member, and where each ends.");
-    module.def("tar_comment", comment, nb::arg("text"), "A header with a comment on the whole archive.");
+    module.def("tar_without_header", without_header, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               "The first run that does not lie behind a header of a file of its size, or -1.");
+    module.def("is_tar_header", is_header, array_arg("data"),
+               "Whether the bytes begin with a tar header whose checksum is right.");
+    module.def("tar_headers", headers, array_arg("names"), array_arg("offsets"), array_arg("sizes"),
+               "What stands before the bytes of each member, one after another, and the offsets of each.");
+    module.def("tar_comment", comment, nb::arg("text"), "A PAX header with a comment on the whole archive.");
 }
 
 }  // namespace batchplant

@@ -1,14 +1,8 @@
 #include "../text/text.hpp"
 
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
-#include <algorithm>
 #include <cstring>
 #include <initializer_list>
-#include <vector>
 
-#include "../io/bytes.hpp"
 #include "../text/csv.hpp"
 #include "../text/json.hpp"
 #include "bind.hpp"
@@ -16,33 +10,8 @@
 namespace batchplant {
 namespace {
 
-template <typename T>
-nb::ndarray<nb::numpy, T> array_of(std::unique_ptr<T[]>& memory, std::initializer_list<size_t> shape) {
-    T* const values = memory.get();
-    return nb::ndarray<nb::numpy, T>(values, shape, owner_of(memory));
-}
-
-template <typename T>
-nb::ndarray<nb::numpy, T> copy_of(const std::vector<T>& values) {
-    auto memory = std::make_unique_for_overwrite<T[]>(values.size());
-    std::copy(values.begin(), values.end(), memory.get());
-    return array_of(memory, {values.size()});
-}
-
-// The vector itself becomes the array's memory.
-nb::ndarray<nb::numpy, uint8_t> bytes_of(std::vector<uint8_t>&& values) {
-    auto* const kept = new std::vector<uint8_t>(std::move(values));
-    nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<uint8_t>*>(p); });
-    return nb::ndarray<nb::numpy, uint8_t>(kept->data(), {kept->size()}, owner);
-}
-
-nb::object failure_of(const text::Failure& failure) {
-    if (failure.row < 0) return nb::none();
-    return nb::make_tuple(failure.row, failure.offset, failure.reason);
-}
-
-// Runs that lie in the data; a size of -1 is a missing cell.
-void check_runs(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
+// Throws unless every run lies in the data; a size of -1 is a missing cell.
+void check_cells(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
     check_same_length(starts, "starts", sizes, "sizes");
     const auto total = static_cast<int64_t>(data.size());
     for (size_t i = 0; i < starts.size(); ++i) {
@@ -61,14 +30,14 @@ text::Dtype dtype_of(const std::string& kind, size_t size) {
 }
 
 // (offset, line, column, reason, extra) of every bad row.
-nb::ndarray<nb::numpy, int64_t> bad_of(const std::vector<text::BadRow>& bad) {
+Table<int64_t> bad_of(const std::vector<text::BadRow>& bad) {
     auto memory = std::make_unique_for_overwrite<int64_t[]>(bad.size() * 5);
     for (size_t i = 0; i < bad.size(); ++i) {
         const text::BadRow& one = bad[i];
         const int64_t row[] = {one.offset, one.place.line, one.place.column, static_cast<int64_t>(one.reason), one.extra};
         std::copy(row, row + 5, memory.get() + 5 * i);
     }
-    return array_of(memory, {bad.size(), 5});
+    return table_of(memory, bad.size(), 5);
 }
 
 template <typename Scanner>
@@ -88,12 +57,15 @@ csv::Dialect dialect_of(const std::string& delimiter, bool blank_rows, std::vect
     return {static_cast<uint8_t>(delimiter[0]), blank_rows, std::move(missing), escape_of(escape)};
 }
 
-nb::object csv_first(const Bytes& data, const std::string& delimiter, bool final, const std::string& escape) {
+std::optional<std::tuple<std::vector<nb::bytes>, size_t, int, size_t>> csv_first(const Bytes& data,
+                                                                                 const std::string& delimiter,
+                                                                                 bool final,
+                                                                                 const std::string& escape) {
     std::vector<csv::Field> fields;
     const csv::Dialect dialect = dialect_of(delimiter, false, {}, escape);
     const csv::Row row = csv::first_row(data.data(), data.size(), 0, dialect, final, fields);
-    if (!row.complete) return nb::none();
-    nb::list texts;
+    if (!row.complete) return std::nullopt;
+    std::vector<nb::bytes> texts;
     for (const csv::Field& field : fields) {
         std::string copy(field.size, '\0');
         auto* const to = reinterpret_cast<uint8_t*>(copy.data());
@@ -104,14 +76,16 @@ nb::object csv_first(const Bytes& data, const std::string& delimiter, bool final
         } else if (size > 0) {
             std::memcpy(to, from, size);
         }
-        texts.append(nb::bytes(copy.data(), size));
+        texts.emplace_back(copy.data(), size);
     }
-    return nb::make_tuple(texts, row.end, static_cast<int>(row.fault), row.fault_at);
+    return std::tuple(std::move(texts), static_cast<size_t>(row.end), static_cast<int>(row.fault),
+                      static_cast<size_t>(row.fault_at));
 }
 
-nb::tuple csv_find(const Bytes& data, const Int64s& starts, const Int64s& sizes, const std::string& delimiter,
-                   const std::vector<std::string>& missing, size_t columns, const std::vector<int64_t>& wanted,
-                   const std::vector<bool>& empty, const std::string& escape) {
+std::tuple<Table<int64_t>, Table<int64_t>, Table<uint8_t>, RowFailure> csv_find(
+    const Bytes& data, const Int64s& starts, const Int64s& sizes, const std::string& delimiter,
+    const std::vector<std::string>& missing, size_t columns, const std::vector<int64_t>& wanted,
+    const std::vector<bool>& empty, const std::string& escape) {
     check_same_length(starts, "starts", sizes, "sizes");
     if (wanted.size() != empty.size()) throw std::invalid_argument("wanted and empty differ in length");
     const size_t n = starts.size();
@@ -127,23 +101,15 @@ nb::tuple csv_find(const Bytes& data, const Int64s& starts, const Int64s& sizes,
         failure = csv::find(data.data(), data.size(), starts.data(), sizes.data(), n, dialect, columns, wanted, empty,
                             start.get(), size.get(), special.get());
     }
-    return nb::make_tuple(array_of(start, {wanted.size(), n}), array_of(size, {wanted.size(), n}),
-                          array_of(special, {wanted.size(), n}), failure_of(failure));
+    return {table_of(start, wanted.size(), n), table_of(size, wanted.size(), n), table_of(special, wanted.size(), n),
+            failure_of(failure)};
 }
 
-std::string string_of(nb::handle bytes) {
-    nb::bytes found;
-    if (!nb::try_cast<nb::bytes>(bytes, found, false)) throw nb::type_error("bytes are needed");
-    return {found.c_str(), found.size()};
-}
-
-nb::tuple json_find(const Bytes& data, const Int64s& starts, const Int64s& sizes, const nb::object& wanted) {
+std::tuple<Table<uint8_t>, Table<int64_t>, Table<int64_t>, RowFailure> json_find(
+    const Bytes& data, const Int64s& starts, const Int64s& sizes, const std::optional<ByteStrings>& wanted) {
     check_same_length(starts, "starts", sizes, "sizes");
-    std::vector<std::string> keys;
-    const bool bare = wanted.is_none();
-    if (!bare) {
-        for (nb::handle key : nb::cast<nb::list>(wanted)) keys.push_back(string_of(key));
-    }
+    const bool bare = !wanted;
+    const std::vector<std::string> keys = bare ? std::vector<std::string>() : strings_of(*wanted);
     const size_t n = starts.size();
     const size_t count = bare ? 1 : keys.size();
     auto kind = std::make_unique_for_overwrite<uint8_t[]>(n * count);
@@ -155,14 +121,16 @@ nb::tuple json_find(const Bytes& data, const Int64s& starts, const Int64s& sizes
         failure = json::find(data.data(), data.size(), starts.data(), sizes.data(), n, keys, bare,
                              {kind.get(), start.get(), size.get()});
     }
-    return nb::make_tuple(array_of(kind, {count, n}), array_of(start, {count, n}), array_of(size, {count, n}),
-                          failure_of(failure));
+    return {table_of(kind, count, n), table_of(start, count, n), table_of(size, count, n), failure_of(failure)};
 }
+
+using Cells = std::tuple<Array<uint8_t>, Array<int64_t>>;
+using CheckedCells = std::tuple<Array<uint8_t>, Array<int64_t>, RowFailure>;
 
 // Every cell as it is meant, those that `special` marks by `change`; missing ones are empty.
 template <typename Change>
-nb::tuple plain_cells(const Bytes& data, const Int64s& starts, const Int64s& sizes, const Bytes& special, Change change) {
-    check_runs(data, starts, sizes);
+Cells plain_cells(const Bytes& data, const Int64s& starts, const Int64s& sizes, const Bytes& special, Change change) {
+    check_cells(data, starts, sizes);
     const size_t n = starts.size();
     if (special.size() != n) throw std::invalid_argument("there is not one mark for each cell");
     auto offsets = std::make_unique_for_overwrite<int64_t[]>(n + 1);
@@ -187,12 +155,12 @@ nb::tuple plain_cells(const Bytes& data, const Int64s& starts, const Int64s& siz
         }
         out.resize(static_cast<size_t>(to - out.data()));
     }
-    return nb::make_tuple(bytes_of(std::move(out)), array_of(offsets, {n + 1}));
+    return {array_of(std::move(out)), array_of(offsets, n + 1)};
 }
 
-nb::object text_numbers(const Bytes& data, const Int64s& starts, const Int64s& sizes, const std::string& kind,
+RowFailure text_numbers(const Bytes& data, const Int64s& starts, const Int64s& sizes, const std::string& kind,
                         size_t size, const MutableBytes& out) {
-    check_runs(data, starts, sizes);
+    check_cells(data, starts, sizes);
     const text::Dtype dtype = dtype_of(kind, size);
     if (out.size() != starts.size() * size) throw std::invalid_argument("out has not the size of all numbers");
     text::Failure failure;
@@ -203,8 +171,8 @@ nb::object text_numbers(const Bytes& data, const Int64s& starts, const Int64s& s
     return failure_of(failure);
 }
 
-nb::tuple text_base64(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
-    check_runs(data, starts, sizes);
+CheckedCells text_base64(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
+    check_cells(data, starts, sizes);
     auto offsets = std::make_unique<int64_t[]>(starts.size() + 1);
     std::vector<uint8_t> out;
     text::Failure failure;
@@ -212,12 +180,12 @@ nb::tuple text_base64(const Bytes& data, const Int64s& starts, const Int64s& siz
         nb::gil_scoped_release unlocked;
         failure = text::from_base64(data.data(), starts.data(), sizes.data(), starts.size(), out, offsets.get());
     }
-    return nb::make_tuple(bytes_of(std::move(out)), array_of(offsets, {starts.size() + 1}), failure_of(failure));
+    return {array_of(std::move(out)), array_of(offsets, starts.size() + 1), failure_of(failure)};
 }
 
-nb::tuple json_arrays(const Bytes& data, const Int64s& starts, const Int64s& sizes, const std::string& kind, size_t size,
-                      const std::vector<int64_t>& dims) {
-    check_runs(data, starts, sizes);
+CheckedCells json_arrays(const Bytes& data, const Int64s& starts, const Int64s& sizes, const std::string& kind,
+                         size_t size, const std::vector<int64_t>& dims) {
+    check_cells(data, starts, sizes);
     const text::Dtype dtype = dtype_of(kind, size);
     if (dims.empty()) throw std::invalid_argument("an array has an axis");
     auto offsets = std::make_unique<int64_t[]>(starts.size() + 1);
@@ -227,21 +195,21 @@ nb::tuple json_arrays(const Bytes& data, const Int64s& starts, const Int64s& siz
         nb::gil_scoped_release unlocked;
         failure = json::arrays(data.data(), starts.data(), sizes.data(), starts.size(), dtype, dims, out, offsets.get());
     }
-    return nb::make_tuple(bytes_of(std::move(out)), array_of(offsets, {starts.size() + 1}), failure_of(failure));
+    return {array_of(std::move(out)), array_of(offsets, starts.size() + 1), failure_of(failure)};
 }
 
-nb::ndarray<nb::numpy, uint8_t> json_check(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
-    check_runs(data, starts, sizes);
+Array<uint8_t> json_check(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
+    check_cells(data, starts, sizes);
     auto reasons = std::make_unique_for_overwrite<uint8_t[]>(starts.size());
     {
         nb::gil_scoped_release unlocked;
         json::check(data.data(), starts.data(), sizes.data(), starts.size(), reasons.get());
     }
-    return array_of(reasons, {starts.size()});
+    return array_of(reasons, starts.size());
 }
 
-nb::ndarray<nb::numpy, uint8_t> utf8_check(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
-    check_runs(data, starts, sizes);
+Array<uint8_t> utf8_check(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
+    check_cells(data, starts, sizes);
     auto wrong = std::make_unique_for_overwrite<uint8_t[]>(starts.size());
     {
         nb::gil_scoped_release unlocked;
@@ -250,12 +218,14 @@ nb::ndarray<nb::numpy, uint8_t> utf8_check(const Bytes& data, const Int64s& star
             wrong[i] = text::valid_utf8(data.data() + starts.data()[i], size) != size;
         }
     }
-    return array_of(wrong, {starts.size()});
+    return array_of(wrong, starts.size());
 }
 
 // parts: (key, mode, kind, size, data, starts, sizes, inner axes, omit) of every column.
-nb::tuple text_pack(size_t rows, const nb::list& given, bool json, const std::string& delimiter, const nb::bytes& before,
-                    const nb::bytes& after) {
+using Parts = nb::typed<nb::list, nb::typed<nb::tuple, nb::any, nb::ellipsis>>;
+
+Cells text_pack(size_t rows, const Parts& given, bool json, const std::string& delimiter, const nb::bytes& before,
+                const nb::bytes& after) {
     std::vector<text::Part> parts;
     std::vector<Bytes> held;
     std::vector<Int64s> held_runs;
@@ -271,7 +241,7 @@ nb::tuple text_pack(size_t rows, const nb::list& given, bool json, const std::st
         const auto data = nb::cast<Bytes>(tuple[4]);
         const auto starts = nb::cast<Int64s>(tuple[5]);
         const auto sizes = nb::cast<Int64s>(tuple[6]);
-        check_runs(data, starts, sizes);
+        check_cells(data, starts, sizes);
         if (starts.size() != rows) throw std::invalid_argument("a part has not one run for each row");
         part.inner = nb::cast<std::vector<int64_t>>(tuple[7]);
         if (part.mode == text::Mode::number || part.mode == text::Mode::array) {
@@ -303,59 +273,95 @@ nb::tuple text_pack(size_t rows, const nb::list& given, bool json, const std::st
         nb::gil_scoped_release unlocked;
         text::pack(rows, parts, style, out, offsets.get());
     }
-    return nb::make_tuple(bytes_of(std::move(out)), array_of(offsets, {rows + 1}));
+    return {array_of(std::move(out)), array_of(offsets, rows + 1)};
 }
 
 // What a key's values are like: (name, classes, records, classes of elements, sizes of axes, irregular, empty).
-nb::tuple key_facts(const json::Key& key) {
-    nb::list dims;
-    for (uint32_t i = 0; i < key.rank; ++i) dims.append(key.dims[i]);
-    return nb::make_tuple(nb::bytes(key.name.data(), key.name.size()), key.classes, key.records, key.elements, dims,
-                          key.irregular, key.empty);
+using KeyFacts = std::tuple<nb::bytes, uint32_t, int64_t, uint32_t, std::vector<int64_t>, bool, bool>;
+
+KeyFacts key_facts(const json::Key& key) {
+    return {nb::bytes(key.name.data(), key.name.size()),
+            key.classes,
+            key.records,
+            key.elements,
+            std::vector<int64_t>(key.dims.begin(), key.dims.begin() + key.rank),
+            key.irregular,
+            key.empty};
+}
+
+template <typename Scanner>
+void bind_scanner(nb::class_<Scanner>& scanner) {
+    scanner
+        .def("feed", feed<Scanner>, array_arg("piece"), nb::arg("base"), nb::arg("final"),
+             R"(Take a piece that begins at base of the file; gives how many of its bytes were used.
+
+What is left over is the beginning of a row, and goes before the next piece. final: it is the last
+piece.)")
+        .def_prop_ro("starts", [](const Scanner& self) { return copy_of(self.starts); }, nb::rv_policy::automatic,
+                     "Where the rows begin.")
+        .def_prop_ro("bad", [](const Scanner& self) { return bad_of(self.bad); }, nb::rv_policy::automatic,
+                     "(offset, line, column, reason, extra) of every row that cannot be read.");
 }
 
 }  // namespace
 
 void bind_text(nb::module_& module) {
-    nb::class_<csv::Scanner>(module, "CsvScanner", "Finds the rows of a CSV file that comes in pieces.")
+    nb::class_<csv::Scanner> csv_scanner(module, "CsvScanner", "Finds the rows of a CSV file that comes in pieces.");
+    csv_scanner
         .def("__init__",
              [](csv::Scanner* self, const std::string& delimiter, size_t columns, bool blank_rows,
                 const std::vector<std::string>& missing, int64_t line, const std::string& escape) {
                  new (self) csv::Scanner{dialect_of(delimiter, blank_rows, missing, escape), columns, line, {}, {}, {}};
              },
              nb::arg("delimiter"), nb::arg("columns"), nb::arg("blank_rows"), nb::arg("missing"), nb::arg("line"),
-             nb::arg("escape") = "")
-        .def("feed", feed<csv::Scanner>, nb::arg("piece").noconvert(), nb::arg("base"), nb::arg("final"))
-        .def_prop_ro("starts", [](const csv::Scanner& self) { return copy_of(self.starts); }, nb::rv_policy::automatic)
-        .def_prop_ro("bad", [](const csv::Scanner& self) { return bad_of(self.bad); }, nb::rv_policy::automatic)
-        .def_prop_ro("classes", [](const csv::Scanner& self) { return self.classes; });
-    nb::class_<json::Scanner>(module, "JsonScanner", "Finds the records of a JSON file that comes in pieces.")
+             nb::arg("escape") = "", "line: the number of the first line. missing: unquoted cells that mean no value.")
+        .def_prop_ro("classes", [](const csv::Scanner& self) { return self.classes; },
+                     "Of each column, bits of what its cells could be: Class in native/text/text.hpp.");
+    bind_scanner(csv_scanner);
+    nb::class_<json::Scanner> json_scanner(module, "JsonScanner",
+                                           "Finds the records of a JSON file that comes in pieces.");
+    json_scanner
         .def("__init__",
              [](json::Scanner* self, int layout) {
                  new (self) json::Scanner();
                  self->layout = static_cast<json::Layout>(layout);
              },
-             nb::arg("layout"))
-        .def("feed", feed<json::Scanner>, nb::arg("piece").noconvert(), nb::arg("base"), nb::arg("final"))
-        .def_prop_ro("broken", [](const json::Scanner& self) { return self.broken; })
-        .def_prop_ro("starts", [](const json::Scanner& self) { return copy_of(self.starts); }, nb::rv_policy::automatic)
-        .def_prop_ro("bad", [](const json::Scanner& self) { return bad_of(self.bad); }, nb::rv_policy::automatic)
-        .def_prop_ro("objects", [](const json::Scanner& self) { return self.objects; })
-        .def_prop_ro("too_many", [](const json::Scanner& self) { return self.too_many; })
-        .def_prop_ro("bare", [](const json::Scanner& self) { return key_facts(self.bare); })
-        .def_prop_ro("keys", [](const json::Scanner& self) {
-            nb::list found;
-            for (const json::Key& key : self.keys) found.append(key_facts(key));
-            return found;
-        });
-    module.def("csv_first", csv_first, nb::arg("data").noconvert(), nb::arg("delimiter"), nb::arg("final"),
+             nb::arg("layout"), "layout: 0 a record on each line, 1 values one after another, 2 one array.")
+        .def_prop_ro("broken", [](const json::Scanner& self) { return self.broken; },
+                     "Whether the array cannot be read on.")
+        .def_prop_ro("objects", [](const json::Scanner& self) { return self.objects; },
+                     "How many records are objects.")
+        .def_prop_ro("too_many", [](const json::Scanner& self) { return self.too_many; },
+                     "Whether there are too many different keys for a table.")
+        .def_prop_ro("bare", [](const json::Scanner& self) { return key_facts(self.bare); },
+                     "As keys, of the records that are not objects.")
+        .def_prop_ro(
+            "keys",
+            [](const json::Scanner& self) {
+                std::vector<KeyFacts> found;
+                for (const json::Key& key : self.keys) found.push_back(key_facts(key));
+                return found;
+            },
+            R"(What the values of each key are like.
+
+(name, classes, records that have it, classes of elements, sizes of axes, irregular, empty).)");
+    bind_scanner(json_scanner);
+    module.def("csv_first", csv_first, array_arg("data"), nb::arg("delimiter"), nb::arg("final"),
                nb::arg("escape") = "",
                "The fields of the first row, where it ends, the fault and its place; None where the data end before.");
-    module.def("csv_find", csv_find, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), nb::arg("delimiter"), nb::arg("missing"), nb::arg("columns"),
-               nb::arg("wanted"), nb::arg("empty"), nb::arg("escape") = "", "Where the cells of these columns lie in rows.");
-    module.def("json_find", json_find, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), nb::arg("keys").none(), "Where the values of these keys lie in records.");
+    module.def("csv_find", csv_find, array_arg("data"), array_arg("starts"), array_arg("sizes"), nb::arg("delimiter"),
+               nb::arg("missing"), nb::arg("columns"), nb::arg("wanted"), nb::arg("empty"), nb::arg("escape") = "",
+               R"(Find the cells of the wanted columns in rows, which have so many columns.
+
+Gives start, size (-1: missing) and what csv_unquote has to do, each with a row for every column, and
+a failure. empty, for each of these: an empty field is an empty cell, not a missing one.)");
+    module.def("json_find", json_find, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               nb::arg("keys").none(),
+               R"(Find the values of these keys in records; with None, the records are values themselves.
+
+Gives kind, start and size, each with a row for every key, and a failure. kind: 0 absent, 1 null, 2
+true, 3 false, 4 number, 5 string, 6 string with escapes, 7 array, 8 object. A string is without its
+quotes.)");
     module.def(
         "csv_unquote",
         [](const Bytes& data, const Int64s& starts, const Int64s& sizes, const Bytes& special, const std::string& escape) {
@@ -364,9 +370,8 @@ void bind_text(nb::module_& module) {
                 return csv::unquote(at, size, mark, sign, out);
             });
         },
-        nb::arg("data").noconvert(), nb::arg("starts").noconvert(), nb::arg("sizes").noconvert(),
-        nb::arg("special").noconvert(), nb::arg("escape") = "",
-        "Cells one after another; in those that are marked two quotes become one (1), escapes what they mean (2).");
+        array_arg("data"), array_arg("starts"), array_arg("sizes"), array_arg("special"), nb::arg("escape") = "",
+        "Copy cells; in those marked 1 two quotes become one, in those marked 2 escapes are resolved.");
     module.def(
         "json_unescape",
         [](const Bytes& data, const Int64s& starts, const Int64s& sizes, const Bytes& escaped) {
@@ -374,22 +379,25 @@ void bind_text(nb::module_& module) {
                 return json::unescape(at, size, out);
             });
         },
-        nb::arg("data").noconvert(), nb::arg("starts").noconvert(), nb::arg("sizes").noconvert(),
-        nb::arg("escaped").noconvert(), "Cells one after another; in those that are marked escapes are resolved.");
-    module.def("text_numbers", text_numbers, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), nb::arg("kind"), nb::arg("size"), nb::arg("out").noconvert(),
-               "Numbers out of their text; missing ones (-1) are zero. The first that is none, or None.");
-    module.def("text_base64", text_base64, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), "The bytes of base64 texts.");
-    module.def("json_arrays", json_arrays, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), nb::arg("kind"), nb::arg("size"), nb::arg("dims"),
-               "The numbers of nested lists of these sizes (the first may be -1).");
-    module.def("json_check", json_check, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), "Why each run is not one JSON value; 0 where it is.");
-    module.def("utf8_check", utf8_check, nb::arg("data").noconvert(), nb::arg("starts").noconvert(),
-               nb::arg("sizes").noconvert(), "1 for each run that is no UTF-8.");
+        array_arg("data"), array_arg("starts"), array_arg("sizes"), array_arg("escaped"),
+        "Copy cells; in those that are marked escapes are resolved.");
+    module.def("text_numbers", text_numbers, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               nb::arg("kind"), nb::arg("size"), array_arg("out"),
+               "Convert text to numbers; missing ones (-1) are zero. The first cell that is not a number, or None.");
+    module.def("text_base64", text_base64, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               "Decode base64 texts: data, offsets and a failure.");
+    module.def("json_arrays", json_arrays, array_arg("data"), array_arg("starts"), array_arg("sizes"), nb::arg("kind"),
+               nb::arg("size"), nb::arg("dims"),
+               "Convert nested lists of numbers of these sizes (the first may be -1): data, offsets and a failure.");
+    module.def("json_check", json_check, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               "Why each run is not one JSON value; 0 where it is.");
+    module.def("utf8_check", utf8_check, array_arg("data"), array_arg("starts"), array_arg("sizes"),
+               "1 for each run that is not UTF-8.");
     module.def("text_pack", text_pack, nb::arg("rows"), nb::arg("parts"), nb::arg("json"), nb::arg("delimiter"),
-               nb::arg("before"), nb::arg("after"), "Rows of CSV or JSON, put together from columns.");
+               nb::arg("before"), nb::arg("after"), R"(Write rows of CSV or JSON from columns: data and offsets.
+
+A part is (key, mode, kind, size, data, starts, sizes, inner axes, omit); native/text/text.hpp says
+what they mean.)");
 }
 
 }  // namespace batchplant

@@ -313,7 +313,7 @@ const char* fetch_name() {
     return ring ? "io_uring" : "threads";
 }
 
-double resident(const uint8_t* mapping, const int64_t* starts, const int64_t* sizes, size_t n) {
+double resident_fraction(const uint8_t* mapping, const int64_t* starts, const int64_t* sizes, size_t n) {
     size_t seen = 0, found = 0;
     sample(starts, sizes, n, [&](int64_t position) {
         ++seen;
@@ -322,7 +322,7 @@ double resident(const uint8_t* mapping, const int64_t* starts, const int64_t* si
     return seen ? static_cast<double>(found) / static_cast<double>(seen) : 1;
 }
 
-double resident(const uint8_t* mapping, int64_t start, int64_t stride, int64_t width, const int64_t* row, size_t n) {
+double resident_fraction(const uint8_t* mapping, int64_t start, int64_t stride, int64_t width, const int64_t* row, size_t n) {
     const size_t count = width > 0 ? samples_of(static_cast<size_t>(width) * n, n) : 0;
     size_t found = 0;
     for (size_t k = 0; k < count; ++k) {
@@ -332,7 +332,7 @@ double resident(const uint8_t* mapping, int64_t start, int64_t stride, int64_t w
     return count ? static_cast<double>(found) / static_cast<double>(count) : 1;
 }
 
-double cached(int fd, const int64_t* starts, const int64_t* sizes, size_t n) {
+double cached_fraction(int fd, const int64_t* starts, const int64_t* sizes, size_t n) {
     constexpr int no_wait = 8;  // RWF_NOWAIT
     size_t seen = 0, found = 0;
     bool told = true;

@@ -278,7 +278,7 @@ bool exists(const Cells& cells, size_t index) {
 
 }  // namespace
 
-void ask_for(const Cells& cells) {
+void prefetch(const Cells& cells) {
     std::vector<std::vector<int64_t>> starts(cells.bases.size()), sizes(cells.bases.size());
     for (size_t i = 0; i < cells.count; ++i) {
         if (!exists(cells, i)) continue;
@@ -291,11 +291,11 @@ void ask_for(const Cells& cells) {
         if (n == 0) continue;
         const uint8_t* data = cells.bases[base].data;
         const int64_t *from = starts[base].data(), *size = sizes[base].data();
-        if (resident(data, from, size, n) < 1) will_need(data, from, size, n);
+        if (resident_fraction(data, from, size, n) < 1) will_need(data, from, size, n);
     }
 }
 
-void look(const Cells& cells, int32_t* height_width) {
+void read_sizes(const Cells& cells, int32_t* height_width) {
     for (size_t i = 0; i < cells.count; ++i) {
         ImageHeader header;
         if (exists(cells, i)) {

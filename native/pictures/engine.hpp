@@ -69,11 +69,11 @@ struct Cells {
     size_t count;
 };
 
-// Cells in mapped files that are not in memory are asked for, all together: the kernel begins to read them.
-void ask_for(const Cells& cells);
+// Has the kernel begin to read the cells of mapped files that are not in memory, all together.
+void prefetch(const Cells& cells);
 
-// Height and width of every picture, as its header tells; zeros where it tells none, or there is no such cell.
-void look(const Cells& cells, int32_t* height_width);
+// Height and width of every picture, as its header says; zeros where it says none, or there is no such cell.
+void read_sizes(const Cells& cells, int32_t* height_width);
 
 // Fills batches on threads of its own. Each thread keeps a decoder and scratch memory, so that from the second
 // batch on almost nothing is allocated. Several threads may call it at once; their calls queue.

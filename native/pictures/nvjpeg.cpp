@@ -115,7 +115,7 @@ struct NvJpeg::Parts {
         if (!run_fits(start, size, encoded.bytes)) return false;
         const uint8_t* data = encoded.data + start;
         const int64_t* shape = encoded.shape + 2 * i;
-        const size_t before = photo_header(data, static_cast<size_t>(size), shape[0], shape[1]);
+        const size_t before = device_jpeg_header(data, static_cast<size_t>(size), shape[0], shape[1]);
         if (before == 0 || api.parse_header(library, data, before, header) != success) return false;
         unsigned width = 0;
         unsigned height = 0;

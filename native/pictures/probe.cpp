@@ -312,7 +312,7 @@ ImageHeader probe_image(const uint8_t* data, size_t size) {
     return header;
 }
 
-size_t photo_header(const uint8_t* data, size_t size, int64_t height, int64_t width) {
+size_t device_jpeg_header(const uint8_t* data, size_t size, int64_t height, int64_t width) {
     View view(data, size);
     if (!view.starts_with("\xFF\xD8", 2) || !view.starts_with("\xFF\xD9", 2, size - 2)) return 0;
     const JpegSegments segments = jpeg_segments(view);

@@ -24,6 +24,6 @@ ImageHeader probe_image(const uint8_t* data, size_t size);
 // If these bytes are, from start to end, a JPEG of this size of the kind that cameras write (baseline, YCbCr of 8 bits
 // in one scan, colours at full size or half), the bytes that come before its pixels; else 0. Reads no more than these,
 // and the last two.
-size_t photo_header(const uint8_t* data, size_t size, int64_t height, int64_t width);
+size_t device_jpeg_header(const uint8_t* data, size_t size, int64_t height, int64_t width);
 
 }  // namespace batchplant

@@ -299,15 +299,15 @@ uint64_t hash_of(std::string_view name) {
     return hash ^ (hash >> 32);
 }
 
-// Name and list → number of the wish, by open addressing.
+// Name and list → number of the request, by open addressing.
 class Lookup {
 public:
-    explicit Lookup(const std::vector<ExampleWish>& wishes) : wishes_(wishes) {
-        const size_t room = std::bit_ceil(wishes.size() * 2 + 2);
+    explicit Lookup(const std::vector<ExampleRequest>& requests) : requests_(requests) {
+        const size_t room = std::bit_ceil(requests.size() * 2 + 2);
         mask_ = room - 1;
         slots_.assign(room, -1);
-        for (size_t w = 0; w < wishes.size(); ++w) {
-            size_t at = hash_of(wishes[w].name) & mask_;
+        for (size_t w = 0; w < requests.size(); ++w) {
+            size_t at = hash_of(requests[w].name) & mask_;
             while (slots_[at] >= 0) at = (at + 1) & mask_;
             slots_[at] = static_cast<int32_t>(w);
         }
@@ -317,30 +317,30 @@ public:
         for (size_t at = hash_of(name) & mask_;; at = (at + 1) & mask_) {
             const int32_t found = slots_[at];
             if (found < 0) return -1;
-            const ExampleWish& wish = wishes_[static_cast<size_t>(found)];
-            if (wish.list == list && wish.name == name) return found;
+            const ExampleRequest& request = requests_[static_cast<size_t>(found)];
+            if (request.list == list && request.name == name) return found;
         }
     }
 
 private:
-    const std::vector<ExampleWish>& wishes_;
+    const std::vector<ExampleRequest>& requests_;
     std::vector<int32_t> slots_;
     size_t mask_ = 0;
 };
 
 // The values of one feature of one record, whose pieces are in walker.values.
-bool keep(Walker& walker, const ExampleWish& wish, const uint8_t* base, ExampleColumn& column) {
+bool keep(Walker& walker, const ExampleRequest& request, const uint8_t* base, ExampleColumn& column) {
     const auto take = [&](ExampleKind kind, int64_t& count) {
         Keeper keeper{column, base};
         Counter counter;
-        const bool wished = wish.kind == ExampleKind::none || wish.kind == kind;
+        const bool wished = request.kind == ExampleKind::none || request.kind == kind;
         const bool good = wished ? walker.deliver(kind, keeper) : walker.deliver(kind, counter);
         count = wished ? keeper.found : counter.found;
         return good;
     };
     ExampleKind kind = ExampleKind::none;
     int64_t count = 0;
-    if (!wish.list) {
+    if (!request.list) {
         if (!walker.feature(walker.values, kind) || !take(kind, count)) return false;
         column.kind.push_back(static_cast<int8_t>(kind));
         column.count.push_back(kind == ExampleKind::none ? -1 : count);
@@ -365,20 +365,20 @@ bool keep(Walker& walker, const ExampleWish& wish, const uint8_t* base, ExampleC
 }  // namespace
 
 ExampleBatch read_examples(const uint8_t* data, const int64_t* starts, const int64_t* sizes, size_t n,
-                           const std::vector<ExampleWish>& wishes) {
+                           const std::vector<ExampleRequest>& requests) {
     ExampleBatch batch;
-    batch.columns.resize(wishes.size());
+    batch.columns.resize(requests.size());
     for (ExampleColumn& column : batch.columns) {
         column.kind.reserve(n);
         column.count.reserve(n);
     }
-    const Lookup lookup(wishes);
+    const Lookup lookup(requests);
     Walker walker;
     struct Found {
         View entry, value;
         bool plain = false;  // the entry is a key and a value and nothing else, as good as always
     };
-    std::vector<Found> found(wishes.size());
+    std::vector<Found> found(requests.size());
     for (size_t i = 0; i < n; ++i) {
         std::fill(found.begin(), found.end(), Found{});
         const View record{data + starts[i], data + starts[i] + sizes[i]};
@@ -393,11 +393,11 @@ ExampleBatch read_examples(const uint8_t* data, const int64_t* starts, const int
                 now.value = part.value;
             }
             if (!now.plain && !walker.entry(entry, key)) return false;
-            const int32_t wish = lookup.find(key.text(), list);
-            if (wish >= 0) found[static_cast<size_t>(wish)] = now;
+            const int32_t request = lookup.find(key.text(), list);
+            if (request >= 0) found[static_cast<size_t>(request)] = now;
             return true;
         });
-        for (size_t w = 0; good && w < wishes.size(); ++w) {
+        for (size_t w = 0; good && w < requests.size(); ++w) {
             ExampleColumn& column = batch.columns[w];
             if (found[w].entry.begin == nullptr) {
                 column.kind.push_back(0);
@@ -410,7 +410,7 @@ ExampleBatch read_examples(const uint8_t* data, const int64_t* starts, const int
             } else {
                 good = walker.entry(found[w].entry, key);
             }
-            good = good && keep(walker, wishes[w], data, column);
+            good = good && keep(walker, requests[w], data, column);
         }
         if (!good) {
             batch.bad_row = static_cast<int64_t>(i);

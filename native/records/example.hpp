@@ -22,7 +22,7 @@ namespace batchplant {
 // The numbers are part of the Python API (batchplant._native.example_read): append, never renumber.
 enum class ExampleKind : int8_t { none = 0, bytes = 1, floats = 2, ints = 3, mixed = 4 };
 
-struct ExampleWish {
+struct ExampleRequest {
     std::string name;
     bool list = false;                     // one of the feature lists
     ExampleKind kind = ExampleKind::none;  // none: whatever is there
@@ -44,9 +44,9 @@ struct ExampleBatch {
 };
 
 // The values of these features in n records, which lie in the data (the caller has checked). Values of another kind
-// than wished are counted, and left out.
+// than asked for are counted, and left out.
 ExampleBatch read_examples(const uint8_t* data, const int64_t* starts, const int64_t* sizes, size_t n,
-                           const std::vector<ExampleWish>& wishes);
+                           const std::vector<ExampleRequest>& requests);
 
 struct ExampleFeature {
     std::string name;

@@ -21,8 +21,8 @@ from .files import open_regular
 
 # Fewer runs than this are not worth asking where they are.
 FETCH_LEAST = 4
-# Where runs were in memory, this many times later it is looked again.
-LOOK_EVERY = 16
+# Where runs were in memory, ask again only this many calls later.
+CHECK_EVERY = 16
 
 T = TypeVar("T")
 
@@ -169,8 +169,8 @@ class MappedSource(Source):
         # Whether the last runs were in memory, and how many times it was asked: a guess is good enough, so
         # threads need no lock.
         self._was_warm, self._turn = False, 0
-        # To others Linux does not tell which pages of a mapping are in memory.
-        self._told = os.geteuid() in (0, facts.st_uid) or os.access(path, os.W_OK)
+        # Linux says which pages of a mapping are in memory to those who own the file or may write it.
+        self._residency_known = os.geteuid() in (0, facts.st_uid) or os.access(path, os.W_OK)
         _MAPPED[path] = self
 
     def _view(self, start: int, size: int) -> U8:
@@ -183,19 +183,21 @@ class MappedSource(Source):
     def gather(self, starts: I64, sizes: I64) -> Ragged:
         self._check_open()
         # In one step what the methods below do one by one.
-        if self.told(starts):
+        if self.can_check_residency(starts):
             starts, sizes = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
-            found = self._seen(_native.gather_runs(self.data, starts, sizes, self._look(starts)))
+            found = self._note_residency(
+                _native.gather_runs(self.data, starts, sizes, self._should_check(starts))
+            )
             if found is not None:
                 return Ragged(*found)
         return super().gather(starts, sizes)
 
     def gather_rows(self, start: int, stride: int, width: int, rows: I64) -> U8:
         self._check_open()
-        if self.told(rows):
+        if self.can_check_residency(rows):
             rows = np.ascontiguousarray(rows)
-            found = self._seen(
-                _native.gather_strided(self.data, start, stride, width, rows, self._look(rows))
+            found = self._note_residency(
+                _native.gather_strided(self.data, start, stride, width, rows, self._should_check(rows))
             )
             if found is not None:
                 return found.reshape(-1, width)
@@ -205,37 +207,39 @@ class MappedSource(Source):
         self, starts: I64, sizes: I64, sums: npt.NDArray[np.uint32], which: I64
     ) -> tuple[Ragged, int]:
         self._check_open()
-        if self.told(starts):
+        if self.can_check_residency(starts):
             starts, sizes, which = map(np.ascontiguousarray, (starts, sizes, which))
-            look = self._look(starts)
-            found = self._seen(_native.gather_runs_crc32(self.data, starts, sizes, sums, which, look))
+            check = self._should_check(starts)
+            found = self._note_residency(
+                _native.gather_runs_crc32(self.data, starts, sizes, sums, which, check)
+            )
             if found is not None:
                 return Ragged(found[0], found[1]), found[2]
         return super().gather_checked(starts, sizes, sums, which)
 
-    def _look(self, runs: I64) -> bool:
-        """Whether to look if runs are in memory. Where the last were, not always: it takes time, too."""
+    def _should_check(self, runs: I64) -> bool:
+        """Whether to ask if runs are in memory. That takes time: where the last were, only now and then."""
         self._turn += 1
-        return len(runs) >= FETCH_LEAST and (not self._was_warm or self._turn % LOOK_EVERY == 0)
+        return len(runs) >= FETCH_LEAST and (not self._was_warm or self._turn % CHECK_EVERY == 0)
 
     def is_warm(self) -> bool:
-        """Whether the last runs were in memory, and it is not the time to look again."""
+        """Whether the last runs were in memory, and it is not yet time to ask again."""
         self._turn += 1
-        return self._was_warm and self._turn % LOOK_EVERY != 0
+        return self._was_warm and self._turn % CHECK_EVERY != 0
 
-    def _seen(self, found: T | None) -> T | None:
+    def _note_residency(self, found: T | None) -> T | None:
         self._was_warm = found is not None
         return found
 
-    def told(self, starts: I64) -> bool:
-        """Whether it can be told if these runs are in memory, or does not matter: they are few."""
-        return self._told or len(starts) < FETCH_LEAST
+    def can_check_residency(self, starts: I64) -> bool:
+        """Whether Linux says if these runs are in memory, or they are too few for it to matter."""
+        return self._residency_known or len(starts) < FETCH_LEAST
 
     def _warm(self, starts: I64, sizes: I64) -> bool:
-        return len(starts) < FETCH_LEAST or (self._told and self._in_memory(starts, sizes))
+        return len(starts) < FETCH_LEAST or (self._residency_known and self._in_memory(starts, sizes))
 
     def _in_memory(self, starts: I64, sizes: I64) -> bool:
-        return _native.resident(self.data, starts, sizes) == 1
+        return _native.resident_fraction(self.data, starts, sizes) == 1
 
     def _fetch(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> bool:
         """Read runs together; False where the mapping is better, or the path leads to another file by now."""
@@ -247,7 +251,7 @@ class MappedSource(Source):
             facts = os.fstat(fd)
             if (facts.st_dev, facts.st_ino) != self._identity:
                 return False
-            if not self._told and _native.cached(fd, starts, sizes) == 1:
+            if not self._residency_known and _native.cached_fraction(fd, starts, sizes) == 1:
                 return False
             failed = _native.fetch_runs(fd, starts, sizes, out, out_starts)
         finally:
@@ -266,7 +270,7 @@ class MappedSource(Source):
         """
         self._check_open()
         starts, sizes = np.ascontiguousarray(starts), np.maximum(sizes, 0)
-        if not self._told or not self._in_memory(starts, sizes):
+        if not self._residency_known or not self._in_memory(starts, sizes):
             _native.will_need(self.data, starts, sizes)
 
     def close(self) -> None:

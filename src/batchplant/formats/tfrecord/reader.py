@@ -207,7 +207,7 @@ class TfRecordReader(RecordReader):
             return Columns((name, cells) for name in fields)
         if isinstance(self.source, MappedSource):
             starts, sizes = self._runs(indices)
-            found = self.source.told(starts) and _native.tfrecord_gather(
+            found = self.source.can_check_residency(starts) and _native.tfrecord_gather(
                 self.source.data, starts, sizes, True
             )
             if found:
