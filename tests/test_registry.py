@@ -3,15 +3,19 @@
 import dataclasses
 import importlib.metadata
 import os
+import pkgutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant import registry
+import processes
+from batchplant import formats, registry
 from batchplant.columns import Columns
-from batchplant.format import never
+from batchplant.families.folders import media
+from batchplant.format import FOLDER_ENTRIES, never
 from batchplant.registry import expand, find_format, get_format, target_format
 from batchplant.testing.cases import jpeg
 
@@ -102,7 +106,75 @@ def test_no_path_at_all():
         bp.open([])
 
 
+@pytest.mark.parametrize(("made", "times"), [("shards", 1), ("classes", 2)])
+def test_a_folder_is_probed_once(made, times, numbered, tmp_path, monkeypatch):
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    (pictures / "a.jpg").write_bytes(jpeg())
+    folder = str(numbered if made == "shards" else pictures)
+    # Several formats look at a folder of pictures in one way, and the reader lists it once more.
+    listed, asked, scandir, look = [], [], os.scandir, media.metadata_of
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or scandir(path))
+    monkeypatch.setattr(os, "listdir", None)
+    monkeypatch.setattr(media, "metadata_of", lambda path: asked.append(path) or look(path))
+    bp.open(folder)
+    assert [path.rstrip("/") for path in listed].count(folder) == times
+    assert asked == [folder]
+
+
+def test_a_folder_of_more_files_than_a_probe_lists(tmp_path):
+    for number in range(FOLDER_ENTRIES + 1):
+        (tmp_path / f"{number}.npy").touch()
+    probe = bp.Probe(str(tmp_path))
+    assert len(probe.names) == FOLDER_ENTRIES
+    found = registry.files_of([tmp_path])
+    assert [os.path.basename(one.path) for one in found] == [f"{n}.npy" for n in range(FOLDER_ENTRIES + 1)]
+
+
+def test_tables_of_text_beside_shards_describe_them(numbered):
+    (numbered / "labels.csv").write_text("a\n1\n")
+    (numbered / "about.json").write_text('{"a": 1}')
+    assert numbers(bp.open(numbered)) == list(range(12))
+    for path in numbered.glob("*.npy"):
+        path.unlink()
+    with pytest.raises(bp.UnknownFormatError, match=r"files of several formats \(csv, json\); name some"):
+        bp.open(numbered)
+
+
 # --- formats ------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_made_of_the_formats():
+    modules = {one.name for one in pkgutil.iter_modules(formats.__path__) if one.name != "_table"}
+    assert {name: one.outline for name, one in registry.own_formats().items()} == registry.OUTLINES, (
+        "make docs"
+    )
+    assert set(registry.OUTLINES) == modules, "make docs"
+    assert [name for name, one in registry.own_formats().items() if one.name != name] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["bp.open(path)", "bp.open([path, path])", "bp.create(path, {'n': bp.Int()}, overwrite=True).close()"],
+)
+def test_only_the_module_of_the_format_is_imported(code, tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(3))
+    code = f"import sys, batchplant as bp; path = sys.argv[1]; {code}; print(*sys.modules)"
+    done = processes.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[2] for name in done.stdout.split() if name.startswith("batchplant.formats.")}
+    assert loaded == {"_table", "npy"}
+
+
+def test_a_folder_needs_only_the_formats_of_folders(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(jpeg())
+    code = "import sys, batchplant as bp; bp.open(sys.argv[1]); print(*sys.modules)"
+    done = processes.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    loaded = {name.split(".")[2] for name in done.stdout.split() if name.startswith("batchplant.formats.")}
+    assert "imagefolder" in loaded
+    assert loaded <= {"_table", *(name for name, one in registry.OUTLINES.items() if one.folder is not False)}
 
 
 def test_content_beats_the_suffix(tmp_path):
@@ -292,3 +364,20 @@ def test_a_plug_in_cannot_replace_a_format_of_ours(installed, monkeypatch):
     monkeypatch.setitem(globals(), "LINES", dataclasses.replace(LINES, name="npy"))
     installed(npy=f"{__name__}:LINES")
     assert get_format("npy") is ours
+
+
+def test_a_plug_in_may_say_what_belongs_together(installed, monkeypatch, tmp_path):
+    """Files that come through another one are not opened on their own; what describes others is no shard."""
+    lead = dataclasses.replace(
+        LINES,
+        suffixes=(".lines", ".lead"),
+        parts=lambda path: [f"{tmp_path}/b.lines"] if path.endswith(".lead") else [],
+    )
+    notes = dataclasses.replace(LINES, name="notes", suffixes=(".notes",), describes=True)
+    monkeypatch.setitem(globals(), "LINES", lead)
+    monkeypatch.setitem(globals(), "NO_FORMAT", notes)
+    installed(lines=f"{__name__}:LINES", notes=f"{__name__}:NO_FORMAT")
+    for number, name in enumerate(("a.lead", "b.lines", "c.lines", "d.notes")):
+        (tmp_path / name).write_text(f"{number}\n")
+    assert [one["n"] for one in bp.open(tmp_path)] == [0, 2]
+    assert [one["n"] for one in bp.open(f"{tmp_path}/*.l*")] == [0, 2]
