@@ -36,6 +36,18 @@ def test_the_package_keeps_its_layers(layers):
     assert layers.check(ROOT / "src" / "batchplant") == []
 
 
+def test_the_registry_knows_no_family(layers):
+    package = ROOT / "src" / "batchplant"
+    files = {layers.module_name(package, path): path for path in package.rglob("*.py")}
+    known = {
+        layers.part_of(target)
+        for module in ("registry", "format", "formats._table")
+        for target in layers.imports("batchplant", files[module], module, files)
+    }
+    assert "storage" in known
+    assert "families" not in known
+
+
 def test_earlier_layers_and_other_packages_are_fine(check):
     assert check(errors="import os", schema="import numpy\nfrom batchplant.errors import E") == []
 
