@@ -13,6 +13,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from ...codecs.protobuf import varint
 from ...families.tables.thrift import (
     BINARY,
     BYTE,
@@ -73,17 +74,8 @@ def _shift(struct: Struct, fields: Sequence[int], by: int) -> None:
             struct[field] = (struct[field][0], struct[field][1] + by)
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def _zigzag(value: int) -> bytes:
-    return _varint((value << 1) ^ (value >> 63))
+    return varint((value << 1) ^ (value >> 63))
 
 
 def _write_struct(out: io.BytesIO, struct: Struct) -> None:
@@ -105,13 +97,13 @@ def _write_value(out: io.BytesIO, kind: int, value: Any) -> None:
     elif kind in INTS:
         out.write(_zigzag(value))
     elif kind == BINARY:
-        out.write(_varint(len(value)) + value)
+        out.write(varint(len(value)) + value)
     elif kind in LISTS:
         inner, items = value
         out.write(
             bytes([len(items) << 4 | inner])
             if len(items) < 15
-            else bytes([0xF0 | inner]) + _varint(len(items))
+            else bytes([0xF0 | inner]) + varint(len(items))
         )
         for item in items:
             out.write(item) if inner in (1, 2) else _write_value(out, inner, item)
