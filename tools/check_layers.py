@@ -32,7 +32,6 @@ LAYERS = [
 # The only ones that import modules of ours by their names, and why. They are not held to the layers by it.
 BY_NAME = {
     "registry": "a format is imported when a file of that format is opened",
-    "frameworks": "the core hands out what interop makes, and knows no framework",
     "ffcv.redirect": "a script asks for the modules by FFCV's own names",
 }
 # Parts whose members know nothing of each other.

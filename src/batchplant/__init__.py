@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import frameworks as _frameworks
 from ._version import __version__
 from .codecs.media.image_rules import ImageOptions
 from .columns import Columns, Masked, Ragged, Spans
@@ -39,6 +40,29 @@ from .split import split
 from .storage import index
 from .verify import verify
 from .writer import WriteOptions, Writer
+
+
+def _torch_part() -> object:
+    from .interop import torch
+
+    return torch
+
+
+def _map_dataset_part() -> object:
+    from .interop import map_dataset
+
+    return map_dataset
+
+
+def _keras_part() -> object:
+    from .interop import keras
+
+    return keras
+
+
+_frameworks.register("torch", _torch_part)
+_frameworks.register("map_dataset", _map_dataset_part)
+_frameworks.register("keras", _keras_part)
 
 __all__ = [
     "AccessError",

@@ -1,14 +1,23 @@
-"""The one way from the core to a framework: the core imports none, and ``interop`` knows the core.
-
-Only this module and the registry import modules of the package by name; ``tools/check_layers.py`` checks it.
-"""
+"""What ``interop`` offers to the core, which knows no framework: the package's ``__init__`` registers it."""
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from typing import Any
+
+_PARTS: dict[str, Callable[[], Any]] = {}
+
+
+def register(name: str, load: Callable[[], Any]) -> None:
+    """``load`` imports the part of a framework when somebody asks for it."""
+    _PARTS[name] = load
+
+
+def part(name: str) -> Any:
+    """:mod:`batchplant.interop.NAME`, imported now."""
+    return _PARTS[name]()
 
 
 def torch_part() -> Any:
-    """:mod:`batchplant.interop.torch`, imported when somebody asks for PyTorch's tensors or datasets."""
-    return importlib.import_module("batchplant.interop.torch")
+    """:mod:`batchplant.interop.torch`: tensors on devices, torch's datasets."""
+    return part("torch")

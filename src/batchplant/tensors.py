@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,6 @@ from .columns import U8, Column, Ragged, as_bytes
 from .errors import BatchplantError, DamagedError, MissingLibraryError, SchemaError, no_such
 from .schema import MOST_BYTES, Bytes, Field, Schema, Tensor, Text
 from .storage import mapped
-
-if TYPE_CHECKING:
-    from .reader import Reader
 
 __all__ = ["TENSORS", "Tensors", "as_array", "from_array"]
 
@@ -161,7 +158,8 @@ def about_tensor(error: BatchplantError, name: str) -> BatchplantError:
 class Tensors(Mapping[str, npt.NDArray[Any]]):
     """The tensors of a model by name, read when they are asked for; in place where the format lets them."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Any) -> None:
+        # A Reader; it knows us, not we it.
         if not is_tensors(reader.schema):
             raise SchemaError(
                 f"this is no model: its fields are {', '.join(reader.schema)}, not {', '.join(TENSORS)}",
