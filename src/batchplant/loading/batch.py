@@ -126,7 +126,7 @@ class Executor:
                 failures = {**made().failures, **failures}
             rows = sorted(failures)
             problems = [self._located(failures[row], int(ids[row])) for row in rows]
-            # What is raised must not be held by the frames in its own traceback: it would outlive its handling.
+            # What is raised must not be held by frames in its own traceback: it would outlive its handling.
             failures.clear()
             prepared.failures.clear()
             if not self.skip:
