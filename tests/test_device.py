@@ -257,7 +257,8 @@ OPS = [
     ops.ImageMixup(0.4, False), ops.ImageMixup(0.4), ops.ChannelsFirst(),
     ops.Normalize((1, 2, 3), (4, 5, 6), "float32"), ops.GaussianBlur(3), ops.GaussianBlur(7, (0.5, 3.0), p=1),
     ops.RandomTranslate(3, (1, 2, 3)), ops.RandomCrop((9, 14), 2, 7), ops.RandomCrop(8),
-    ops.Convert("float32"), ops.View("int8"), ops.Poison(np.full((11, 13, 3), 200), np.full((11, 13), 0.3), [1, 5, 7]),
+    ops.Convert("float32"), ops.View("int8"),
+    ops.Poison(np.full((11, 13, 3), 200), np.full((11, 13), 0.3), [1, 5, 7]),
 ]  # fmt: skip
 
 
