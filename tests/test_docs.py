@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import io
 import os
 import re
-import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -21,22 +17,22 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from batchplant.cli import main
+import pages
+import processes
+from pages import FENCE, PAGES, ROOT
 
-ROOT = Path(__file__).parent.parent
-QUICKSTART, CONVERT, LOADING, IMAGES, GPU, ADD = (
-    ROOT / "docs" / name
-    for name in (
-        "quickstart.md",
-        "guides/convert-and-verify.md",
-        "guides/loading.md",
-        "guides/images.md",
-        "guides/gpu.md",
-        "guides/add-a-format.md",
-    )
-)
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ADD = ROOT / "docs" / "guides" / "add-a-format.md"
+# Pages that show what a command or an example printed once, on other pictures.
+SHOWN_ONCE = ("README.md", "docs/quickstart.md", "docs/guides/convert-and-verify.md")
+# Run elsewhere: the format by the test below, frameworks in processes of their own.
+ELSEWHERE = (ADD, *(ROOT / "docs" / "guides" / f"{name}.md" for name in pages.FRAMEWORKS))
+EXAMPLES = [
+    page
+    for page in PAGES
+    if page not in ELSEWHERE and {kind for kind, *_ in pages.blocks(page)} & {"python", "console"}
+]
+# How many blocks of a page cannot run here; the page says why.
+SKIPPED: dict[str, int] = {}
 
 
 def load(path: Path) -> ModuleType:
@@ -48,29 +44,16 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def blocks(page: Path, *kinds: str) -> Iterator[tuple[str, str]]:
-    """(kind, text) of the fenced blocks of these kinds, in order."""
-    for kind, text in FENCE.findall(page.read_text("utf-8")):
-        if kind in kinds:
-            yield kind, text
+def blocks(page: Path, kind: str) -> Iterator[str]:
+    return (text for one, _, text in pages.blocks(page) if one == kind)
 
 
 def quotes(page: Path) -> Iterator[tuple[str, str]]:
     """(path, code) of the blocks that quote a file of ours; its path is in their first line."""
-    for _, text in blocks(page, "python"):
+    for text in blocks(page, "python"):
         first, _, code = text.partition("\n")
         if first.startswith("# src/"):
             yield first.removeprefix("# "), code
-
-
-def commands(text: str) -> Iterator[tuple[str, int]]:
-    """The commands of a console block and the exit codes they should have: 0 unless the block says so."""
-    lines = text.splitlines()
-    for number, line in enumerate(lines):
-        if line.startswith("$ batchplant "):
-            after = [n for n in range(number + 1, len(lines)) if lines[n].startswith("$ ")]
-            asked = bool(after) and lines[after[0]] == "$ echo $?"
-            yield line.removeprefix("$ "), int(lines[after[0] + 1]) if asked else 0
 
 
 @pytest.fixture(scope="module")
@@ -101,51 +84,44 @@ def workplace(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_generated_pages_are_up_to_date() -> None:
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, ROOT / "docs" / "generate.py", "--check"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", QUICKSTART, CONVERT, LOADING, IMAGES, GPU], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples_run(page: Path, workplace: Path) -> None:
-    names: dict[str, object] = {"__name__": "example"}
-    ran = 0
-    printed: str | None = None
-    for kind, text in blocks(page, "python", "python torch", "console", "text"):
-        if kind == "text":
-            # Elsewhere what is printed depends on the pictures.
-            assert page not in (LOADING, IMAGES, GPU) or printed in (None, text)
-            printed = None
-            continue
-        if kind == "python torch" and importlib.util.find_spec("torch") is None:
-            printed = None
-            continue
-        with (
-            contextlib.redirect_stdout(io.StringIO()) as shown,
-            contextlib.redirect_stderr(io.StringIO()) as said,
-        ):
-            if kind != "console":
-                exec(compile(text, str(page), "exec"), names)
-                printed = shown.getvalue()
-                ran += 1
-                continue
-            for line, expected in commands(text):
-                assert main(shlex.split(line)[1:]) == expected, f"{line}: {said.getvalue()}"
-                ran += 1
-    # All that the page about the GPU runs needs torch.
-    least = int(importlib.util.find_spec("torch") is not None) if page == GPU else 4
-    assert ran >= least
+    pages.run(page, compare=str(page.relative_to(ROOT)) not in SHOWN_ONCE)
+
+
+def test_what_is_not_run_is_known() -> None:
+    """A block that cannot run here is listed: else the pages that are run could dwindle unseen."""
+    found: dict[str, int] = {}
+    for page in PAGES:
+        for kind, rest, _ in pages.blocks(page):
+            if kind in ("python", "console") and rest.startswith("skip:"):
+                assert rest.removeprefix("skip:").strip(), f"{page}: say why"
+                found[str(page.relative_to(ROOT))] = found.get(str(page.relative_to(ROOT)), 0) + 1
+    assert found == SKIPPED
+
+
+def test_every_page_with_code_is_run() -> None:
+    """Code has the word python or console behind its backticks, and not sh or nothing."""
+    for page in PAGES:
+        for kind, _, text in pages.blocks(page):
+            assert kind in ("python", "console", "text", "json", "toml"), (
+                f"{page}: a block of {kind!r}: {text[:60]}"
+            )
+    assert len(EXAMPLES) > 25
 
 
 def test_the_example_format_passes_the_suite(tmp_path: Path) -> None:
-    for _, text in blocks(ADD, "python"):
+    for text in blocks(ADD, "python"):
         first, _, code = text.partition("\n")
         if not first.startswith("# src/"):
             (tmp_path / first.removeprefix("# ")).write_text(code, "utf-8")
-    [project] = [text for _, text in blocks(ADD, "toml")]
+    [project] = blocks(ADD, "toml")
     entry_points = tomllib.loads(project)["project"]["entry-points"]
     info = tmp_path / "batchplant_rec-0.1.dist-info"
     info.mkdir()
@@ -155,7 +131,7 @@ def test_the_example_format_passes_the_suite(tmp_path: Path) -> None:
     # What is left out damages records; the formats' own tests do that to the same base class.
     quick = "not (TestFrames and (damage or other_formats or another_process))"
     files = ["test_rec.py", "test_frames.py"]
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", quick, *files],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
@@ -173,7 +149,7 @@ def test_quoted_code_is_ours() -> None:
 
 
 def test_the_design_names_the_layers() -> None:
-    [text] = [text for _, text in blocks(ROOT / "docs" / "design.md", "text layers")]
+    [text] = [text for kind, rest, text in pages.blocks(ROOT / "docs" / "design.md") if rest == "layers"]
     assert [line.split() for line in text.splitlines()] == load(ROOT / "tools" / "check_layers.py").LAYERS
 
 

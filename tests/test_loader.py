@@ -985,13 +985,15 @@ def test_a_state_of_before_orders_were_told_is_taken_up(plain):
     assert loader.state_dict()["position"] == 4
 
 
-def test_the_length_after_a_resume_is_what_is_left_of_that_epoch(plain):
+def test_the_length_after_a_resume_is_that_of_the_whole_epoch(plain):
+    """Trainers go on counting where they were: with what is left they would cut the epochs after it short."""
     loader = Loader(plain, 3, order="random", ids=True)
     assert len(loader) == 7
     loader.load_state_dict({**loader.state_dict(), "position": 9})
-    assert len(loader) == 4
+    assert len(loader) == 7
+    assert len(iter(loader)) == 4
     lengths = [len(loader) for _ in loader]
-    assert lengths == [4, 4, 4, 4]
+    assert lengths == [7, 7, 7, 7]
     assert len(loader) == 7
     assert [len(loader) for _ in loader] == [7] * 7
     # Left in the middle, the next loop is a whole epoch.
@@ -1008,7 +1010,8 @@ def test_the_length_after_a_resume_on_other_ranks(plain):
         other = Loader(plain, 3, order="random", rank=rank, world=2)
         assert len(other) == 4
         other.load_state_dict(loader.state_dict())
-        assert len(other) == 3 == sum(1 for _ in other)
+        assert len(other) == 4
+        assert len(iter(other)) == 3 == sum(1 for _ in other)
 
 
 # -- pickling -----------------------------------------------------------------------------------------------

@@ -38,11 +38,11 @@ class Loader:
     pipelines: ops for each field, None to leave one out; see :class:`batchplant.Pipe`. indices: only these
     samples. rank, world: this process among many (default: what torch.distributed or the environment says
     when an epoch begins).
-    workers: decoding threads (default: all cores); cpus: the cores they stay on. ahead: batches made in
-    advance. device: a torch device, for tensors there; None for NumPy. pictures: how they are made, see
-    :class:`PictureOptions`; its options can also be given directly, as in ``decode="hybrid"``. on_error:
-    ``raise``, or ``skip`` to leave out what cannot be read and list it in ``skipped``. ids: add the sample
-    numbers as ``ids``.
+    workers: decoding threads (default: all cores, divided by LOCAL_WORLD_SIZE); cpus: the cores they stay on.
+    ahead: batches made in advance. device: a torch device, for tensors there; None for NumPy. pictures: how
+    they are made, see :class:`PictureOptions`; its options can also be given directly, as in
+    ``decode="hybrid"``. on_error: ``raise``, or ``skip`` to leave out what cannot be read and list it in
+    ``skipped``. ids: add the sample numbers as ``ids``.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Loader:
         self._progress: Progress | None = None
         self._live: weakref.WeakSet[Epoch] = weakref.WeakSet()
         self._closed, self._process = False, os.getpid()
-        self._threads = workers or (len(cpus) if cpus else len(os.sched_getaffinity(0)))
+        self._threads = workers or (len(cpus) if cpus else orders.default_threads())
         engine = _native.Engine(self._threads, cpus, nice=0 if pictures.decode is None else BESIDE_A_DEVICE)
         self._device: Device | None = None
         on_cpu = self._on_cpu(engine)
@@ -159,11 +159,14 @@ class Loader:
     # -- epochs ----------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Batches on this rank of the epoch under way, else of the next; of a resumed one, what was left."""
+        """Batches of a whole epoch on this rank: of the one under way, else of the next.
+
+        A resumed epoch counts as a whole, as trainers expect; ``len(iter(loader))`` is what is left of it.
+        """
         for live in list(self._live):
             if live.progress is not None and live.progress is self._progress and not live.over:
-                return len(live.progress.shard)
-        return len(self._shard(self._epoch, self._position))
+                return len(self._shard(live.progress.epoch, 0))
+        return len(self._shard(self._epoch, 0))
 
     def __iter__(self) -> Iterator[Any]:
         """The next epoch, or the rest of the one that a loaded state was in.
@@ -334,6 +337,14 @@ class Loader:
     def as_data_loader(self, **options: Any) -> Any:
         """A torch DataLoader of our batches, dealt out to ranks already; options: the DataLoader's own."""
         return frameworks.torch_part().as_data_loader(self, **options)
+
+    def as_map_dataset(self) -> Any:
+        """A map-style torch dataset of single samples, for trainers that sample and batch on their own."""
+        return frameworks.part("map_dataset").MapDataset(self)
+
+    def as_keras(self, inputs: Any, targets: Any = None, weights: str | None = None) -> Any:
+        """What Keras takes: ``model.fit(loader.as_keras("image", "label"))``; each is a field, or several."""
+        return frameworks.part("keras").KerasData(self, inputs, targets, weights)
 
     def stats(self) -> dict[str, Any]:
         """What the epochs so far waited for, in seconds, and what to do about it."""

@@ -24,7 +24,7 @@ from .orders import (
     weighted,
     windowed,
 )
-from .place import place
+from .place import default_threads, place
 from .ranks import Shard, Turns, shard
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Shard",
     "Turns",
     "class_balanced",
+    "default_threads",
     "difference",
     "drawn",
     "from_array",

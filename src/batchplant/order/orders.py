@@ -325,4 +325,4 @@ def _array(values: Any) -> npt.NDArray[Any]:
     try:
         return np.asarray(values)
     except ValueError as error:
-        raise OptionError(f"this is no array: {error}") from None
+        raise OptionError(f"not an array: {error}") from None

@@ -45,6 +45,15 @@ def of_group() -> tuple[int, int] | None:
     return distributed.get_rank(), distributed.get_world_size()
 
 
+def default_threads() -> int:
+    """Threads for this process: the cores it may use, divided among the processes that share them.
+
+    A launcher such as torchrun tells how many processes it started on this machine (LOCAL_WORLD_SIZE).
+    """
+    here = _number(LOCAL_WORLD)
+    return max(1, len(os.sched_getaffinity(0)) // max(1, here or 1))
+
+
 def _of_environment(world: int | None) -> tuple[int | None, int]:
     """What the launcher told; without a rank where it told none. ``world``: as the caller said."""
     told, pairs = _number(WORLD), _pairs()
