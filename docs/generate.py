@@ -72,8 +72,8 @@ The steps of a pipeline. They are in `batchplant.ops`; those for PyTorch are in 
 An op that draws random numbers has the option `share`: ops with the same name there draw the same numbers
 for a sample, in whatever field they run. So a picture and its mask get the same box and the same flip.
 
-*On a device*: with `Loader(device=…, decode=…)` the op runs on the device; the others run on the CPU, after the
-batch was copied back ([Pictures on the GPU](../guides/gpu.md#what-runs-on-the-device)).
+*On a device*: with `Loader(device=…, decode=…)` the op runs on the device; the others run on the CPU, after
+the batch was copied back ([Pictures on the GPU](../guides/gpu.md#what-runs-on-the-device)).
 """
 
 OPS_SECTIONS = {
