@@ -466,8 +466,8 @@ def wav_header(*, code: int = 1, channels: int = 1, rate: int = 8000, bits: int 
         (b"RIFF\0\0\0\0WAVE" + b"junk\0\0\0\0" * 5000, "ends before"),
         (b"RIFF\0\0\0\0WAVEdata\4\0\0\0abcd", "without a format"),
         (b"RIFF\0\0\0\0WAVEfmt \2\0\0\0abdata\0\0\0\0", "16 are needed"),
-        (b"", "no sound"),
-        (b"some text", "no sound"),
+        (b"", "not a sound"),
+        (b"some text", "not a sound"),
     ],
 )
 def test_hostile_wav(data: bytes, said: str) -> None:

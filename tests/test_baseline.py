@@ -84,9 +84,9 @@ def compare(
     engines, data: bytes, box: tuple[int, int, int, int], channels: int = 3, strict: bool = True
 ) -> bool:
     """All engines must agree. Returns whether ours needed no libjpeg."""
-    before = [engine.own_jpegs for engine in engines]
+    before = [engine.baseline_jpegs for engine in engines]
     results = [decode(engine, data, box, channels, strict) for engine in engines]
-    own = [engine.own_jpegs - count for engine, count in zip(engines, before, strict=True)]
+    own = [engine.baseline_jpegs - count for engine, count in zip(engines, before, strict=True)]
     assert own[0] == own[1]
     assert own[2] == 0
     expected, verdict = results[2]

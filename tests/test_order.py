@@ -524,7 +524,7 @@ def test_subset_composes():
         (lambda: make([1, -1], 5, **E0), "the order has sample -1"),
         (lambda: make([0.5], 5, **E0), "sample numbers must be whole numbers, not float64"),
         (lambda: make([[1], [2]], 5, **E0), r"one row, not of shape \(2, 1\)"),
-        (lambda: make([[1], [2, 3]], 5, **E0), "this is no array"),
+        (lambda: make([[1], [2, 3]], 5, **E0), "not an array"),
         (lambda: make(None, 5, **E0), "sample numbers must be whole numbers"),
         (lambda: make(lambda n, rng: [n], 5, **E0), "the order has sample 5"),
         (lambda: orders.from_array(np.array([2**63 + 1], np.uint64), samples=5), "the order has sample"),

@@ -133,10 +133,10 @@ WRONG = [
     ({"a": 0.5}, {"by": "label"}, "takes no fractions"),
     ({"a": 0.5}, {"stratify": "label", "by_key": "patient"}, "exclude each other"),
     ({"a": 0.5}, {"stratify": "lable"}, r"did you mean label\?"),
-    ({"a": 0.5}, {"by_key": "x"}, "told apart by whole numbers"),
+    ({"a": 0.5}, {"by_key": "x"}, "split by a field of whole numbers"),
     ({"a": 0.9999, "b": 0.0001}, {}, "'b' would be empty"),
     ({"a": 0.5}, {"seed": -1}, "seed must be"),
-    (None, {"by": "x"}, "told apart by"),
+    (None, {"by": "x"}, "split by a field of"),
 ]
 
 

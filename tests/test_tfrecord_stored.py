@@ -95,7 +95,7 @@ def test_a_folder_is_replaced_when_all_is_written(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("dear")
     for path in (tmp_path / "home", tmp_path / "home" / "letter.txt"):
-        with pytest.raises(bp.ExistsError, match="no saved dataset"):
+        with pytest.raises(bp.ExistsError, match="not a saved dataset"):
             D.range(1).save(path)
     assert (tmp_path / "home" / "letter.txt").read_text() == "dear"
 
@@ -140,7 +140,7 @@ def test_damaged_and_hostile_folders(tmp_path: Path) -> None:
     meta = wire.block(2, b"../good") + b"\x20\x02\x30\x01" + wire.varint(8000) + b"\x01"
     for content, message in (
         (meta, "no name of a run"),
-        (wire.block(2, b"1") + b"\x20\x02", "did not finish"),
+        (wire.block(2, b"1") + b"\x20\x02", "not saved to the end"),
         (wire.block(2, b"1") + b"\x20\x09", "version 9"),
         (b"\xff\xff", "not the metadata"),
     ):

@@ -216,7 +216,7 @@ def test_a_clip_is_its_bytes() -> None:
 def test_the_first_bytes_tell_the_encoding(head: bytes, encoding: str | None) -> None:
     assert video.encoding_of(head) == encoding
     if encoding is None:
-        with pytest.raises(bp.DecodeError, match="no video that batchplant knows"):
+        with pytest.raises(bp.DecodeError, match="not a video that batchplant knows"):
             _ = Clip(head).frames
 
 
@@ -645,7 +645,7 @@ def test_head_shows_what_a_clip_is(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["head", str(tmp_path / "a.tar")]) == 0
     shown = capsys.readouterr().out
     assert "mp4 (h264), 64×48, 40 frames, 30 frames a second" in shown
-    assert "unknown: these bytes are no video" in shown
+    assert "unknown: these bytes are not a video" in shown
 
 
 def test_verify_finds_videos_that_do_not_decode(tmp_path: Path) -> None:
@@ -892,7 +892,7 @@ def test_the_picture_of_a_cover_is_no_video() -> None:
 
 def test_no_frames_and_no_keyframe() -> None:
     empty = film(0)
-    with pytest.raises(bp.DecodeError, match=r"no frames|cannot be opened|no size"):
+    with pytest.raises(bp.DecodeError, match=r"no frames|cannot be opened|does not give its size"):
         _ = Clip(empty).frames
     rest = shifted(source("h264.mp4"), "mp4", 0, keys=False)
     with pytest.raises(bp.DecodeError, match="no keyframe"):

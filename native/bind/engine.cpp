@@ -269,7 +269,7 @@ warnings:    how many libjpeg gave)")
 Window i: rows[i] times width[i] bytes, line[i] bytes apart, from start[i] on. IndexError, and
 nothing copied, if any is out of bounds.)")
         .def_prop_ro("threads", &Engine::threads, "How many threads it has.")
-        .def_prop_ro("own_jpegs", &Engine::own_jpegs,
+        .def_prop_ro("baseline_jpegs", &Engine::baseline_jpegs,
                      "How many JPEGs were decoded without libjpeg so far: the common kind, undamaged.")
         .def_prop_ro(
             "seconds",

@@ -97,7 +97,7 @@ std::optional<std::tuple<Array<uint8_t>, Array<int64_t>>> gather_runs(const Byte
                                                                       const Int64s& sizes, bool if_resident) {
     check_same_length(starts, "starts", sizes, "sizes");
     Gathered found = gather_unlocked(data, starts, sizes, if_resident, [&](const int64_t* offsets, uint8_t* out) {
-        copy_in_turn(data.data(), starts.data(), offsets, starts.size(), out);
+        concatenate_runs(data.data(), starts.data(), offsets, starts.size(), out);
     });
     if (found.data == nullptr) return std::nullopt;
     Array<uint8_t> bytes = found.data_array(starts.size());

@@ -132,7 +132,7 @@ template <typename Change>
 Cells plain_cells(const Bytes& data, const Int64s& starts, const Int64s& sizes, const Bytes& special, Change change) {
     check_cells(data, starts, sizes);
     const size_t n = starts.size();
-    if (special.size() != n) throw std::invalid_argument("there is not one mark for each cell");
+    if (special.size() != n) throw std::invalid_argument("there must be one mark for each cell");
     auto offsets = std::make_unique_for_overwrite<int64_t[]>(n + 1);
     std::vector<uint8_t> out;
     {
@@ -162,7 +162,7 @@ RowFailure text_numbers(const Bytes& data, const Int64s& starts, const Int64s& s
                         size_t size, const MutableBytes& out) {
     check_cells(data, starts, sizes);
     const text::Dtype dtype = dtype_of(kind, size);
-    if (out.size() != starts.size() * size) throw std::invalid_argument("out has not the size of all numbers");
+    if (out.size() != starts.size() * size) throw std::invalid_argument("out does not have the size of all numbers");
     text::Failure failure;
     {
         nb::gil_scoped_release unlocked;
@@ -242,7 +242,7 @@ Cells text_pack(size_t rows, const Parts& given, bool json, const std::string& d
         const auto starts = nb::cast<Int64s>(tuple[5]);
         const auto sizes = nb::cast<Int64s>(tuple[6]);
         check_cells(data, starts, sizes);
-        if (starts.size() != rows) throw std::invalid_argument("a part has not one run for each row");
+        if (starts.size() != rows) throw std::invalid_argument("a part must have one run for each row");
         part.inner = nb::cast<std::vector<int64_t>>(tuple[7]);
         if (part.mode == text::Mode::number || part.mode == text::Mode::array) {
             part.dtype = dtype_of(nb::cast<std::string>(tuple[2]), nb::cast<size_t>(tuple[3]));
@@ -256,7 +256,7 @@ Cells text_pack(size_t rows, const Parts& given, bool json, const std::string& d
                 const bool fits = part.mode == text::Mode::number ? size == part.dtype.size
                                   : width == 0                    ? size == 0
                                                                   : size % static_cast<int64_t>(width) == 0;
-                if (size >= 0 && !fits) throw std::invalid_argument("cell " + std::to_string(i) + " has not the size of its numbers");
+                if (size >= 0 && !fits) throw std::invalid_argument("the size of cell " + std::to_string(i) + " does not match its dtype");
             }
         }
         part.data = data.data();

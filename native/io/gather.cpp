@@ -41,7 +41,7 @@ void copy_cells(const CellPiece* pieces, const int64_t* piece, const int64_t* ro
     }
 }
 
-void copy_in_turn(const uint8_t* data, const int64_t* starts, const int64_t* offsets, size_t n, uint8_t* out) {
+void concatenate_runs(const uint8_t* data, const int64_t* starts, const int64_t* offsets, size_t n, uint8_t* out) {
     for (size_t i = 0; i < n; ++i) {
         if (i + 2 < n) prefetch_run(data + starts[i + 2], offsets[i + 3] - offsets[i + 2]);
         const int64_t size = offsets[i + 1] - offsets[i];

@@ -38,6 +38,6 @@ void copy_rows(const uint8_t* data, int64_t start, int64_t stride, int64_t width
                uint8_t* out);
 
 // Runs of data that lie within it, one after another in out; offsets are theirs there.
-void copy_in_turn(const uint8_t* data, const int64_t* starts, const int64_t* offsets, size_t n, uint8_t* out);
+void concatenate_runs(const uint8_t* data, const int64_t* starts, const int64_t* offsets, size_t n, uint8_t* out);
 
 }  // namespace batchplant

@@ -125,7 +125,7 @@ struct Engine::Worker {
     size_t warnings = 0;
     // Read by other threads.
     std::atomic<int64_t> decode_ns{0}, resample_ns{0};
-    std::atomic<size_t> own_jpegs{0};
+    std::atomic<size_t> baseline_jpegs{0};
 
     Worker(const Kernels& chosen, bool baseline)
         : jpeg(baseline ? chosen.jpeg : nullptr), kernels(chosen), resampler(chosen) {}
@@ -259,7 +259,7 @@ private:
             Worker& worker;
             ~Counting() {
                 worker.warnings += worker.jpeg.warnings();
-                worker.own_jpegs = worker.jpeg.own_parts();
+                worker.baseline_jpegs = worker.jpeg.baseline_parts();
             }
         } counting{*this};
         const auto part = jpeg.decode_part(need.left, need.top, need.right, need.bottom, options, overrun);
@@ -376,9 +376,9 @@ int64_t Engine::gather(const std::vector<Buffer>& bases, const Windows& windows,
     return -1;
 }
 
-size_t Engine::own_jpegs() const {
+size_t Engine::baseline_jpegs() const {
     size_t sum = 0;
-    for (const auto& worker : workers_) sum += worker->own_jpegs;
+    for (const auto& worker : workers_) sum += worker->baseline_jpegs;
     return sum;
 }
 

@@ -102,7 +102,7 @@ public:
     size_t threads() const { return workers_.size(); }
     Seconds seconds() const;
     // How many JPEGs were decoded without libjpeg so far.
-    size_t own_jpegs() const;
+    size_t baseline_jpegs() const;
 
     // Waits for the calls under way, then ends the threads.
     void close() { pool_.close(); }

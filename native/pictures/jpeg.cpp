@@ -122,7 +122,7 @@ struct JpegDecoder::State {
     size_t encoded_size = 0;
     std::vector<uint8_t> scratch;
     std::unique_ptr<BaselineDecoder> baseline;
-    size_t own_parts = 0;
+    size_t baseline_parts = 0;
     std::array<HuffmanCode, 2 * NUM_HUFF_TBLS> codes;
 
     explicit State(const JpegKernels* kernels) {
@@ -329,7 +329,7 @@ JpegDecoder::Part JpegDecoder::decode_part(size_t left, size_t top, size_t right
         const size_t width = right - left, height = bottom - top, stride = width * whole.channels;
         uint8_t* pixels = make_room(stride * height, std::max(spare, 3 * jpeg_overrun));
         if (state.baseline->decode(header, left, top, right, bottom, whole.channels, pixels)) {
-            ++state.own_parts;
+            ++state.baseline_parts;
             return {pixels, left, top, width, height, stride, pixels + stride * height + spare};
         }
     }
@@ -343,7 +343,7 @@ JpegDecoder::Part JpegDecoder::decode_part(size_t left, size_t top, size_t right
 
 size_t JpegDecoder::warnings() const { return state_->errors.warnings; }
 
-size_t JpegDecoder::own_parts() const { return state_->own_parts; }
+size_t JpegDecoder::baseline_parts() const { return state_->baseline_parts; }
 
 #define BATCHPLANT_TEXT_(x) #x
 #define BATCHPLANT_TEXT(x) BATCHPLANT_TEXT_(x)

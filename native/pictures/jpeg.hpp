@@ -73,7 +73,7 @@ public:
     size_t warnings() const;
 
     // How many parts were decoded without libjpeg, in all.
-    size_t own_parts() const;
+    size_t baseline_parts() const;
 
 private:
     struct State;

@@ -130,7 +130,7 @@ Chunk PngDecoder::State::next_chunk(const uint8_t* data, size_t size, size_t at)
 
 void PngDecoder::State::open(const uint8_t* data, size_t size, uint64_t most_pixels) {
     constexpr size_t signature = 8;
-    if (size < signature || std::memcmp(data, "\x89PNG\r\n\x1A\n", signature) != 0) damaged("it is none");
+    if (size < signature || std::memcmp(data, "\x89PNG\r\n\x1A\n", signature) != 0) damaged("it does not begin with the signature");
     parts.clear();
     transparent = false;
     bool has_palette = false, ended = false;

@@ -139,10 +139,10 @@ bool Resampler::Side::copies() const { return is_whole(from) && to - from == sta
 Region Resampler::plan(const Task& task) {
     task_ = task;
     const Box& box = task.box;
-    Side columns{box.x0, box.x1, task.source_width, task.width, task.channels, task.filter, task.flip, Way::copy};
-    Side rows{box.y0, box.y1, task.source_height, task.height, 1, task.filter, false, Way::copy};
+    Side columns{box.x0, box.x1, task.source_width, task.width, task.channels, task.filter, task.flip, Method::copy};
+    Side rows{box.y0, box.y1, task.source_height, task.height, 1, task.filter, false, Method::copy};
     if (columns.copies() && rows.copies()) {
-        way_ = Way::copy;
+        method_ = Method::copy;
         const auto left = static_cast<size_t>(box.x0), top = static_cast<size_t>(box.y0);
         region_ = {left, top, left + task.width, top + task.height};
         return region_;
@@ -150,13 +150,13 @@ Region Resampler::plan(const Task& task) {
     const double shrink_x = box.width() / static_cast<double>(task.width);
     const double shrink_y = box.height() / static_cast<double>(task.height);
     if (task.filter == Filter::nearest) {
-        way_ = Way::nearest;
+        method_ = Method::nearest;
     } else if (task.filter != Filter::area || std::max(shrink_x, shrink_y) > most_under_one) {
-        way_ = Way::bytes;
+        method_ = Method::bytes;
     } else {
-        way_ = shrink_x < 1 || shrink_y < 1 ? Way::linear : Way::fine;
+        method_ = shrink_x < 1 || shrink_y < 1 ? Method::linear : Method::fine;
     }
-    columns.way = rows.way = way_;
+    columns.method = rows.method = method_;
     if (!columns_known_ || columns != columns_) {
         columns_known_ = false;
         plan_columns(columns);
@@ -197,12 +197,12 @@ void cover_box(double from, double to, size_t result, Coverage<double>& covered,
 }  // namespace
 
 void Resampler::plan_columns(const Side& side) {
-    switch (side.way) {
-        case Way::copy: return;
-        case Way::bytes: return set_taps(side);
-        case Way::fine: return set_fine_taps(side);
-        case Way::linear: return set_linear_taps(side);
-        case Way::nearest: break;
+    switch (side.method) {
+        case Method::copy: return;
+        case Method::bytes: return set_taps(side);
+        case Method::fine: return set_fine_taps(side);
+        case Method::linear: return set_linear_taps(side);
+        case Method::nearest: break;
     }
     nearest_pixels(side.from, side.to, side.source, side.result, columns_at_);
     left_ = static_cast<size_t>(columns_at_.front());
@@ -308,7 +308,7 @@ void Resampler::plan_rows(const Side& side) {
         for (int32_t& at : rows_at_) at -= static_cast<int32_t>(top_);
         return;
     }
-    if (side.way == Way::linear) {
+    if (side.method == Method::linear) {
         top_ = static_cast<size_t>(std::floor(side.from));
         bottom_ = static_cast<size_t>(std::ceil(side.to));
         down_.first.resize(side.result);
@@ -326,9 +326,9 @@ void Resampler::plan_rows(const Side& side) {
     }
     if (side.filter == Filter::area) {
         cover_box(side.from, side.to, side.result, covered_, top_, bottom_);
-        fix_weights(covered_, side.way == Way::fine ? fine_weight_bits : weight_bits, down_);
+        fix_weights(covered_, side.method == Method::fine ? fine_weight_bits : weight_bits, down_);
         most_rows_ = most_taps(down_);
-        if (side.way == Way::fine) down_fine_.assign(down_.weight.begin(), down_.weight.end());
+        if (side.method == Method::fine) down_fine_.assign(down_.weight.begin(), down_.weight.end());
         return;
     }
     if (side.filter == Filter::bilinear) {
@@ -347,12 +347,12 @@ void Resampler::run(const PixelView& source, const RowWriter& writer) {
     PixelView view = source;
     view.pixels +=
         (region_.top - source.region.top) * source.stride + (region_.left - source.region.left) * task_.channels;
-    switch (way_) {
-        case Way::copy: return copy(view, writer);
-        case Way::nearest: return pick(view, writer);
-        case Way::bytes: return blend_bytes(view, writer);
-        case Way::fine: return blend_fine(view, writer);
-        case Way::linear: return blend_linear(view, writer);
+    switch (method_) {
+        case Method::copy: return copy(view, writer);
+        case Method::nearest: return pick(view, writer);
+        case Method::bytes: return blend_bytes(view, writer);
+        case Method::fine: return blend_fine(view, writer);
+        case Method::linear: return blend_linear(view, writer);
     }
 }
 
@@ -421,7 +421,7 @@ template <typename Value, typename Across>
 void Resampler::make_rows(const PixelView& source, size_t y, Ring<Value>& ring, Across across) {
     const size_t length = ring_length();
     const size_t first = down_.first[y];
-    const size_t count = way_ == Way::linear ? std::min<size_t>(2, region_.height() - first) : down_.count(y);
+    const size_t count = method_ == Method::linear ? std::min<size_t>(2, region_.height() - first) : down_.count(y);
     const auto place = [&](size_t row) { return ring.values.data() + row % most_rows_ * length; };
     for (ring.next = std::max(ring.next, first); ring.next < first + count; ++ring.next) {
         across(readable_row(source, ring.next), place(ring.next));

@@ -62,7 +62,7 @@ public:
     void run(const PixelView& source, const RowWriter& writer);
 
 private:
-    enum class Way { copy, nearest, bytes, fine, linear };
+    enum class Method { copy, nearest, bytes, fine, linear };
 
     // How one axis of the result comes from that of the source.
     struct Side {
@@ -70,7 +70,7 @@ private:
         size_t source, result, channels;
         Filter filter;
         bool flip;
-        Way way;
+        Method method;
 
         bool operator==(const Side&) const = default;
         bool copies() const;
@@ -105,7 +105,7 @@ private:
 
     const Kernels& kernels_;
     Task task_{};
-    Way way_ = Way::copy;
+    Method method_ = Method::copy;
     Region region_;
 
     // Tables for the columns and rows they were last made for; all source indices count from the region's edge.

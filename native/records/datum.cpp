@@ -36,7 +36,7 @@ const char* each_field(const uint8_t* data, size_t size, Take take) {
     Cursor cursor{data, size};
     while (cursor.at < size) {
         uint64_t tag = 0, value = 0;
-        if (!cursor.number(tag) || tag >> 3 == 0) return "this is no Datum message";
+        if (!cursor.number(tag) || tag >> 3 == 0) return "this is not a Datum message";
         const auto kind = static_cast<uint32_t>(tag & 7);
         if ((kind == varint || kind == bytes) && !cursor.number(value)) return "a number in the Datum is damaged";
         const size_t start = cursor.at;
@@ -48,7 +48,7 @@ const char* each_field(const uint8_t* data, size_t size, Take take) {
         } else if (kind == fixed64) {
             inside = cursor.skip(8);
         } else if (kind != varint) {
-            return "this is no Datum message";
+            return "this is not a Datum message";
         }
         if (!inside) return "the Datum ends within a field";
         if (const char* wrong = take(tag >> 3, kind, value, start)) return wrong;

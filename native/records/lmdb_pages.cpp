@@ -24,7 +24,7 @@ T read(const uint8_t* at) {
 
 const char* check_meta(const uint8_t* page) {
     if ((read<uint16_t>(page + 10) & meta) == 0 || read<uint32_t>(page + page_header) != magic) {
-        return "this is no meta page of LMDB";
+        return "this is not a meta page of LMDB";
     }
     if (read<uint32_t>(page + page_header + 4) != 1) return "this version of LMDB's format is not known, only 1 is";
     return nullptr;

@@ -219,7 +219,7 @@ Failure find(const uint8_t* data, size_t total, const int64_t* starts, const int
         const uint8_t* const end = at + sizes[row];
         Token token;
         if (read_token(at, end, token) != Fault::none) return failed(at, "the record is cut short");
-        if (token.kind != Kind::map) return failed(at, "the record is no MessagePack map");
+        if (token.kind != Kind::map) return failed(at, "the record is not a MessagePack map");
         at += token.head;
         // Records are mostly written with their keys in the order that is asked for.
         size_t likely = 0;
@@ -550,7 +550,7 @@ Failure arrays(const uint8_t* data, size_t total, const int32_t* info, const int
             continue;
         }
         if (!read_shape(array, end, shapes + row * rank) || !shape_is(shapes + row * rank, rank, width, array.size)) {
-            return failed("the array's shape and its bytes do not fit");
+            return failed("the shape of the array does not match its bytes");
         }
         found[row] = 1;
         value_starts[row] = array.values - data;
@@ -689,7 +689,7 @@ Failure measure(const std::vector<Column>& columns, size_t n, int64_t* offsets) 
                     return failed("MessagePack holds no value of 4 GiB or more");
                 }
                 if (column.width > 0 && static_cast<size_t>(size) != column.width) {
-                    return failed("the cell has not the size of its number");
+                    return failed("the size of the cell does not match its dtype");
                 }
             }
             put_cell(sink, column, row);

@@ -127,7 +127,7 @@ void TarScanner::scan(const uint8_t* data, size_t size, int64_t total) {
         if (!is_tar_header(header)) {
             const char* message = ended_   ? "there is something behind the end of the archive"
                                   : seen_ ? "the header of a member is damaged: its checksum is wrong"
-                                          : "this is no tar archive: its first header is damaged";
+                                          : "this is not a tar archive: its first header is damaged";
             throw TarError(message, at);
         }
         seen_ = true;
@@ -137,7 +137,7 @@ void TarScanner::scan(const uint8_t* data, size_t size, int64_t total) {
         if (!special && pax_size_ >= 0) bytes = pax_size_;
         // Links, devices, folders and pipes have no bytes, whatever their size says.
         if (type >= '1' && type <= '6') bytes = 0;
-        if (bytes < 0) throw TarError("the size of a member is no number", at);
+        if (bytes < 0) throw TarError("the size of a member is not a number", at);
         const int64_t start = at + tar_block;
         if (bytes > total - start) {
             throw TarError("the archive is cut short: a member of " + std::to_string(bytes) + " bytes begins here, and " +

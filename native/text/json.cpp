@@ -468,7 +468,7 @@ text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, con
             found = skip_value(at, end);
             if (found.fault == Reason::none) place(places, row, data, at, found.at);
         } else {
-            if (*at != '{') return fails("the record is no object");
+            if (*at != '{') return fails("the record is not an object");
             size_t hint = 0;
             found = walk_object(at, end, [&](const uint8_t* name, size_t size, bool escaped, const uint8_t* value,
                                              const uint8_t* behind) {

@@ -233,7 +233,7 @@ class Engine:
         """How many threads it has."""
 
     @property
-    def own_jpegs(self) -> int:
+    def baseline_jpegs(self) -> int:
         """How many JPEGs were decoded without libjpeg so far: the common kind, undamaged."""
 
     @property

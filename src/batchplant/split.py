@@ -193,7 +193,7 @@ def _codes(reader: Reader, field: str, *, alone: bool = True) -> tuple[I64, list
     date = isinstance(kind, Tensor) and kind.shape == ()
     if not (isinstance(kind, Int | Bool | Text | Bytes) or date):
         raise OptionError(
-            f"samples are told apart by whole numbers, true or false, text or dates, and {field!r} is {kind}",
+            f"split by a field of whole numbers, booleans, text or dates; {field!r} is {kind}",
             path=reader.path,
         )
     known: dict[bytes | None, int] = {}

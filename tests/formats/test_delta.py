@@ -191,7 +191,7 @@ def test_deletion_vectors(tmp_path):
 def test_files_of_others_are_not_read(name, tmp_path):
     path = table_of(tmp_path / "a.delta", range(3))
     with_log(path, lambda line: line.get("add", {}).update(path=name))
-    with pytest.raises(bp.UnsafeError, match="which is not its own; outside=True"):
+    with pytest.raises(bp.UnsafeError, match="which lies outside its folder; outside=True"):
         bp.open(path)
     with bp.open(path, outside=True) as reader, pytest.raises(bp.DamagedError):
         reader[0]

@@ -210,7 +210,7 @@ def test_cut_anywhere(tmp_path, header_sum, monkeypatch):
 def test_what_a_dead_writer_leaves(size, tmp_path):
     (tmp_path / "a.ffr").write_bytes(bytes(size))
     for check in (True, False):
-        with pytest.raises(bp.DamagedError, match="did not finish"):
+        with pytest.raises(bp.DamagedError, match="not written to the end"):
             bp.open(tmp_path / "a.ffr", check=check)
 
 
@@ -229,7 +229,7 @@ def test_a_header_that_promises_too_much(count, check, tmp_path):
     data = bytearray(packed([b"one", b"two"]))
     data[4:12] = struct.pack("<q", count)
     (tmp_path / "a.ffr").write_bytes(data)
-    with memory_bounded(len(data)), pytest.raises(bp.DamagedError, match=f"speaks of {count} samples"):
+    with memory_bounded(len(data)), pytest.raises(bp.DamagedError, match=f"says {count} samples"):
         bp.open(tmp_path / "a.ffr", format="ffrecord", check=check)
     assert not ffrecord.sniff(Probe(str(tmp_path / "a.ffr")))
 

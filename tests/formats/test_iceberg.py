@@ -240,7 +240,7 @@ def test_files_of_others_are_not_read(tmp_path):
     for one in found["snapshots"]:
         one["manifest-list"] = str(tmp_path / "elsewhere.avro")
     changed(file, **found)
-    with pytest.raises(bp.UnsafeError, match="which is not its own; outside=True"):
+    with pytest.raises(bp.UnsafeError, match="which lies outside its folder; outside=True"):
         bp.open(path)
     with pytest.raises(bp.DamagedError, match="it is not there"):
         bp.open(path, outside=True)

@@ -569,8 +569,8 @@ def root_of(path):
 @pytest.mark.parametrize(
     ("offset", "data", "reason"),
     [
-        (16, b"\0", "no meta page"),
-        (PAGE + 16, b"\0", "no meta page"),
+        (16, b"\0", "not a meta page"),
+        (PAGE + 16, b"\0", "not a meta page"),
         (20, b"\2", "this version of LMDB's format is not known"),
         (40, b"\1\0\0\0", "page size is damaged"),
         (PAGE + 40, b"\0\x20\0\0", "differ in their page size"),

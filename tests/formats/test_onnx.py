@@ -411,9 +411,9 @@ def test_verify_runs_the_checker(tmp_path):
         ([tensor("w", raw(1, 2), shape=(1,) * 300)], "more than 254 dimensions"),
         ([tensor("w", raw(1, 2), dtype=99)], "type 99, which is not known"),
         ([tensor("w", raw(1, 2)), tensor("w", raw(1, 2))], "two of that name"),
-        ([tensor("w", raw(1, 2), block(4, bytes(8)))], "stand there twice"),
+        ([tensor("w", raw(1, 2), block(4, bytes(8)))], "stored twice"),
         ([tensor("w", block(7, b"\1\2"), shape=(10**9,), dtype=7)], "2 bytes are not int64"),
-        ([block(5, block(8, b"\xff\xfe"))], "no UTF-8"),
+        ([block(5, block(8, b"\xff\xfe"))], "not UTF-8"),
     ],
 )
 def test_lies_are_found_when_it_is_opened(parts, message, tmp_path):
@@ -428,7 +428,7 @@ def test_values_that_do_not_fit_their_list(tmp_path):
         ((block(7, b"\1\2\3"),), "24 bytes came, not 16"),
         ((block(7, b"\1\x80"),), "ends inside a number"),
         ((block(7, b"\xff" * 11 + b"\1"),), "more than 64 bits"),
-        ((block(5, b"\1\2"),), "a field that is not theirs"),
+        ((block(5, b"\1\2"),), "the field of another type"),
     ):
         with bp.open(model(tmp_path / "a.onnx", tensor("w", *parts, dtype=7))) as reader:
             with pytest.raises(bp.DamagedError, match=message) as caught:

@@ -176,7 +176,7 @@ def test_the_kind_of_the_records_can_be_told(tmp_path):
     with bp.open(path, records="header") as reader:
         assert list(reader.schema) == ["data", "label", "id", "id2"]
         assert reader[0]["data"] == b"any bytes"
-    with bp.open(path, records="image") as reader, pytest.raises(bp.DecodeError, match="no picture"):
+    with bp.open(path, records="image") as reader, pytest.raises(bp.DecodeError, match="not a picture"):
         reader[0]
     with bp.open(path, schema={"data": "text"}) as reader, pytest.raises(bp.DecodeError):
         reader[0]

@@ -653,7 +653,7 @@ def sparse():
     ("data", "reason", "offset"),
     [
         (b"", "the file is empty", 0),
-        (b"x" * 2000, "no tar archive", 0),
+        (b"x" * 2000, "not a tar archive", 0),
         (header(), "cut short: a member of 1 bytes", 0),
         (header()[:300], "cut short inside a header", 0),
         (header() + padded(b"7") + header(b"b.txt", b"00000002000\0") + bytes(800), "cut short", 1024),
@@ -664,9 +664,9 @@ def sparse():
             "two members with the extension txt",
             1024,
         ),
-        (header(size=b"nonsense") + padded(b"7"), "no number", 0),
-        (header(size=b"\xff" * 12) + padded(b"7"), "no number|cut short", 0),
-        (header(size=b"\x80" + b"\xff" * 11) + padded(b"7"), "no number|cut short", 0),
+        (header(size=b"nonsense") + padded(b"7"), "not a number", 0),
+        (header(size=b"\xff" * 12) + padded(b"7"), "not a number|cut short", 0),
+        (header(size=b"\x80" + b"\xff" * 11) + padded(b"7"), "not a number|cut short", 0),
         (sparse(), "sparse", 0),
         (pax(b"x", b"22 GNU.sparse.major=1\n") + header() + padded(b"7"), "sparse", 0),
         (pax(b"x", b"99 path=a.txt\n") + header() + padded(b"7"), "PAX header is damaged", 0),
@@ -748,14 +748,14 @@ def test_a_field_in_two_members(tmp_path):
         info = tarfile.TarInfo("00000001.image.png")
         info.size = 3
         out.addfile(info, io.BytesIO(b"png"))
-    with bp.open(path) as reader, pytest.raises(bp.DamagedError, match="the same field's"):
+    with bp.open(path) as reader, pytest.raises(bp.DamagedError, match="to the same field"):
         reader[0]
 
 
 def test_a_compressed_archive_that_is_damaged(tmp_path):
     path = tmp_path / "a.tar.gz"
     path.write_bytes(gzip.compress(b"no tar" * 1000))
-    with pytest.raises(bp.DamagedError, match="no tar archive"):
+    with pytest.raises(bp.DamagedError, match="not a tar archive"):
         bp.open(path)
     path.write_bytes(gzip.compress(b""))
     with pytest.raises(bp.DamagedError, match="empty"):

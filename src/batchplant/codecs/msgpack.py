@@ -96,7 +96,7 @@ def extension_of(type: int, data: bytes) -> Any:
 def _dtype_of(text: str) -> np.dtype[Any]:
     """The dtype that NumPy writes so; other text may mean objects, many dtypes in one, or what is no more."""
     if _DTYPE.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is no dtype of numbers")
+        raise ValueError(f"{text!r} is not a dtype of numbers")
     return np.dtype(text)
 
 
@@ -349,7 +349,7 @@ def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         return np.empty(array.shape, dtype)
     whole, real = have in "iu" and want in "iu", have in "iuf" and want in "fc"
     if not (whole or real or have == want == "c"):
-        raise ValueError(f"values of {array.dtype} are no {dtype}")
+        raise ValueError(f"values of {array.dtype} do not fit {dtype}")
     if whole and (array.min() < np.iinfo(dtype).min or array.max() > np.iinfo(dtype).max):
         raise ValueError(f"its numbers are out of range for {dtype}")
     with np.errstate(all="ignore"):

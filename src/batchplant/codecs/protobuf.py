@@ -86,7 +86,7 @@ def name(data: memoryview, part: Part) -> str:
     try:
         return bytes(data[part.start : part.end]).decode("utf-8")
     except UnicodeDecodeError:
-        raise DamagedError("a name is no UTF-8 text", offset=part.start) from None
+        raise DamagedError("a name is not UTF-8 text", offset=part.start) from None
 
 
 def unpack(data: U8, start: int) -> I64:

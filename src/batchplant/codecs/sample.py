@@ -44,7 +44,7 @@ def key_of(name: str) -> bytes:
     try:
         return name.encode()
     except UnicodeEncodeError:
-        raise SchemaError("the name is no valid text", field=name) from None
+        raise SchemaError("the name of the field is not valid text", field=name) from None
 
 
 # -- packing -----------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def _widened(data: U8, starts: I64, sizes: I64) -> tuple[U8, I64]:
     """Numbers of 2 bytes as such of 4."""
     present = np.flatnonzero(sizes >= 0)
     if (wrong := sizes[present] != 2).any():
-        raise EncodeError("the cell has not the size of its number", sample=present[np.argmax(wrong)])
+        raise EncodeError("the size of the cell does not match its dtype", sample=present[np.argmax(wrong)])
     values = msgpack.gathered(data, starts[present], sizes[present]).data.view(np.float16).astype(np.float32)
     found = np.zeros(len(starts), dtype=np.int64)
     found[present] = np.arange(len(present)) * 4
@@ -142,7 +142,7 @@ def _shaped_npy(field: Tensor, data: U8, starts: I64, sizes: I64) -> tuple[I64, 
         plain = npy.header_bytes(np.dtype(field.dtype), header.shape)
         if cell[: header.start].tobytes() == plain and field.fits(header.shape):
             if header.size != len(cell) - header.start:
-                raise EncodeError("the shape and the bytes of the array do not fit", sample=int(row))
+                raise EncodeError("the shape of the array does not match its bytes", sample=int(row))
             shapes[row], headed[row] = header.shape, 1
             starts[row] += header.start
             sizes[row] -= header.start

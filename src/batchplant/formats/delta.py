@@ -124,7 +124,7 @@ def _check_features(table: Any, path: str) -> None:
     needed = set(table.protocol().reader_features or ()) - FEATURES
     if needed:
         raise UnknownFormatError(
-            f"the table needs {', '.join(sorted(needed))}, which is not read yet", path=path
+            f"the table uses {', '.join(sorted(needed))}, which batchplant cannot read yet", path=path
         )
 
 
@@ -186,7 +186,9 @@ def _place(path: str, found: str, outside: bool) -> str:
         file = f"{root}/{file}" if is_remote(path) else os.path.normpath(os.path.join(path, file))
     plain = file if is_remote(file) else os.path.abspath(file)
     if not outside and (not plain.startswith(f"{root}/") or ".." in plain.split("/")):
-        raise UnsafeError(f"it lists {file}, which is not its own; outside=True reads it all the same")
+        raise UnsafeError(
+            f"the table lists {file}, which lies outside its folder; outside=True reads it anyway"
+        )
     return file
 
 

@@ -71,9 +71,9 @@ class FFRecordReader(RecordReader):
         self.length = int(self.source.array("<i8", 4, 1)[0])
         size = self.source.size
         if self.length == 0 and size > header_size(0):
-            raise DamagedError("it has bytes but no samples: whoever wrote it did not finish", offset=4)
+            raise DamagedError("it has bytes but no samples: it was not written to the end", offset=4)
         if not 0 <= self.length <= (size - header_size(0)) // 12:
-            raise DamagedError(f"its header speaks of {self.length} samples, which do not fit in", offset=4)
+            raise DamagedError(f"its header says {self.length} samples, more than fit into it", offset=4)
         self.sums = self.source.array("<u4", 12, self.length)
         # A copy, for in the file they are not aligned; behind the last sample stands the end of the file.
         self.offsets = np.empty(self.length + 1, dtype=np.int64)

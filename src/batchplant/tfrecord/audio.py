@@ -37,7 +37,7 @@ def decode_wav(
         )
     data = memoryview(as_bytes(contents))
     if bytes(data[:4]) != b"RIFF" or bytes(data[8:12]) != b"WAVE":
-        raise DecodeError("these bytes are no WAV file")
+        raise DecodeError("these bytes are not a WAV file")
     found = wav.parse(data)
     if found is None:
         raise DecodeError("a WAV file of packed samples; plain ones are decoded here")

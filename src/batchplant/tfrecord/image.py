@@ -78,7 +78,7 @@ def _with_channels(pixels: Any, channels: int) -> Any:
     alpha = out[:, :, -1:] if found in (2, 4) else np.full_like(out[:, :, :1], top)
     colour = out[:, :, : found - 1] if found in (2, 4) else out
     if channels in (1, 2) and colour.shape[2] == 3:
-        raise DecodeError(f"a picture of {found} channels is not made one of {channels} here")
+        raise DecodeError(f"cannot convert a picture of {found} channels to {channels}")
     if channels in (3, 4) and colour.shape[2] == 1:
         colour = np.repeat(colour, 3, axis=2)
     return (np.concatenate([colour, alpha], axis=2) if channels in (2, 4) else colour).view(Tensor)
@@ -126,7 +126,7 @@ def extract_jpeg_shape(contents: Any, output_type: Any = int32, name: Any = None
     """[height, width, channels], read off the header."""
     found = codec.header(np.frombuffer(as_bytes(contents), dtype=np.uint8))
     if found.encoding != "jpeg" or not found.mode:
-        raise DecodeError("these bytes are no JPEG")
+        raise DecodeError("these bytes are not a JPEG file")
     channels = {"L": 1, "RGB": 3}.get(found.mode, 4)
     return np.array([found.height, found.width, channels], dtype=as_dtype(output_type).dtype).view(Tensor)
 
@@ -171,7 +171,7 @@ def decode_image(
         pixels = decode_gif(data)
         pixels = pixels if expand_animations else pixels[0]
     else:
-        raise DecodeError("these bytes are no JPEG, PNG, BMP or GIF")
+        raise DecodeError("these bytes are not a JPEG, PNG, BMP or GIF file")
     return convert_image_dtype(pixels, dtype)
 
 

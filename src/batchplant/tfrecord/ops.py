@@ -129,7 +129,7 @@ def split(value: Any, num_or_size_splits: Any, axis: int = 0, name: Any = None) 
     try:
         return [_of(one) for one in np.split(given, where, axis)]
     except ValueError as error:
-        raise SchemaError(f"{given.shape} cannot be split so: {error}") from None
+        raise SchemaError(f"an array of shape {given.shape} cannot be split this way: {error}") from None
 
 
 def transpose(a: Any, perm: Any = None, name: Any = None) -> Any:

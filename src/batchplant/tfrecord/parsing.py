@@ -69,7 +69,7 @@ class Records:
         found, bad, at = _native.example_read(self.data, self.starts, self.sizes, unique)
         if bad >= 0:
             raise DecodeError(
-                "these bytes are no Example", sample=self._sample(bad), offset=int(at - self.starts[bad])
+                "these bytes are not an Example", sample=self._sample(bad), offset=int(at - self.starts[bad])
             )
         columns = dict(zip(unique, found, strict=True))
         return {

@@ -210,7 +210,7 @@ def resize(
         raise OptionError(f"a picture of shape {pixels.shape} cannot be resized")
     height, width = (int(one) for one in np.asarray(size).reshape(-1))
     if height < 1 or width < 1:
-        raise OptionError(f"a size of {height} × {width} is none")
+        raise OptionError(f"a size is at least 1 × 1, not {height} × {width}")
     old_height, old_width = pixels.shape[-3], pixels.shape[-2]
     if preserve_aspect_ratio:
         ratio = min(height / old_height, width / old_width)

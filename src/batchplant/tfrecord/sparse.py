@@ -24,7 +24,7 @@ def to_dense(
     for one in shape:
         size *= one
     if min(shape, default=0) < 0 or size > _MOST:
-        raise SchemaError(f"no array of shape {tuple(shape)} is made of {len(sp_input.values)} values")
+        raise SchemaError(f"{len(sp_input.values)} values do not fit an array of shape {tuple(shape)}")
     is_string = as_dtype(sp_input.dtype) == string
     out = np.empty(shape, dtype=as_dtype(sp_input.dtype).dtype)
     if default_value is None:

@@ -69,7 +69,7 @@ def parse_tensor(serialized: Any, out_type: Any, name: Any = None) -> Any:
     if found != wanted.name:
         raise SchemaError(f"the tensor is {found}, not {wanted.name}")
     if any(isinstance(one, bytes) is not (wanted == string) for one in values):
-        raise DecodeError(f"the values of the tensor are no {found}")
+        raise DecodeError(f"the values of the tensor are not {found}")
     size = 1
     for one in shape:
         size *= one
@@ -91,7 +91,7 @@ def parse_tensor(serialized: Any, out_type: Any, name: Any = None) -> Any:
         with np.errstate(all="ignore"):
             return np.array(values).astype(wanted.dtype).reshape(shape).view(Tensor)
     except (ValueError, OverflowError, TypeError) as error:
-        raise DecodeError(f"the values make no {found}: {error}") from None
+        raise DecodeError(f"the values cannot become {found}: {error}") from None
 
 
 def _shape_of(data: memoryview) -> tuple[int, ...]:
@@ -103,7 +103,7 @@ def _shape_of(data: memoryview) -> tuple[int, ...]:
                 if inner == 1 and inner_kind == wire.VARINT:
                     size = wire.signed(value)
             if size < 0:
-                raise DecodeError("a tensor of a shape that is not known")
+                raise DecodeError("the shape of the tensor is unknown")
             sizes.append(size)
     # NumPy's limit.
     if len(sizes) > 32:

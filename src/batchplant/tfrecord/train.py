@@ -330,16 +330,16 @@ def _fill(data: bytes, features: Features, lists: FeatureLists | None) -> None:
     run = np.zeros(1, dtype=np.int64), np.array([len(data)], dtype=np.int64)
     survey = _native.ExampleSurvey()
     if survey.add(view, *run) >= 0:
-        raise DecodeError("these bytes are no message of this type")
+        raise DecodeError("these bytes are not a message of this type")
     wishes = [(found[0], found[1], 0) for found in survey.features() if lists is not None or not found[1]]
     columns, bad, at = _native.example_read(view, *run, wishes)
     if bad >= 0:
-        raise DecodeError("these bytes are no message of this type", offset=int(at))
+        raise DecodeError("these bytes are not a message of this type", offset=int(at))
     for (key, is_list, _), column in zip(wishes, columns, strict=True):
         try:
             name = key.decode()
         except UnicodeDecodeError:
-            raise DecodeError("a feature's name is no UTF-8 text") from None
+            raise DecodeError("a feature's name is not UTF-8 text") from None
         if is_list and lists is not None:
             made: Any = _steps(data, name, column)
             lists.feature_list[name].CopyFrom(made)

@@ -202,7 +202,7 @@ def as_text(value: Any) -> str:
     try:
         return as_bytes(value).decode()
     except UnicodeDecodeError as error:
-        raise SchemaError(f"these bytes are no UTF-8 text: {error}") from None
+        raise SchemaError(f"these bytes are not UTF-8 text: {error}") from None
 
 
 def strings(values: Sequence[Any], shape: tuple[int, ...] | None = None) -> Any:

@@ -58,7 +58,7 @@ def unfit(schema: Schema, columns: Columns) -> dict[int, BatchplantError]:
             days, valid = _numbers(column, np.dtype(np.int64))
             wrong = (np.abs(days) >= 2**31) & (days != np.iinfo(np.int64).min)
             for far in np.flatnonzero(wrong if valid is None else wrong & valid).tolist():
-                found.setdefault(far, EncodeError("the day is beyond Arrow's calendar", field=name))
+                found.setdefault(far, EncodeError("the date is out of Arrow's range", field=name))
     return found
 
 
@@ -87,7 +87,7 @@ def _array(field: Field, column: Column) -> Any:
         return _tensor_array(field, column)
     assert isinstance(column, Ragged)
     if column.shape is not None and column.shape.any():
-        raise EncodeError("raw pixels have no place in Arrow; encode the pictures first")
+        raise EncodeError("Arrow cannot hold raw pixels; encode the pictures first")
     return _binary_array(pa.large_string() if isinstance(field, Text | Json) else pa.large_binary(), column)
 
 

@@ -241,7 +241,7 @@ def _samples(view: memoryview, told: Header, start: int, count: int, dtype: np.d
     if len(found) < before + count:
         end = start + len(found) - before
         raise DecodeError(
-            f"it says that it has {told.frames} frames, and ends or is damaged at {max(0, end)}"
+            f"the header says {told.frames} frames, but the data end or are damaged at frame {max(0, end)}"
         )
     return found[before:] if direct else wav.convert(found[before:], dtype)
 
@@ -274,7 +274,7 @@ def _flac_header(view: memoryview) -> Header | None:
     if not rate:
         raise DecodeError("a FLAC file without a rate")
     if frames > len(view) * sndfile.MOST_FRAMES_PER_BYTE:
-        raise DecodeError(f"it says that it has {frames} frames, which {len(view)} bytes cannot hold")
+        raise DecodeError(f"the header says {frames} frames, which {len(view)} bytes cannot hold")
     name = {8: "PCM_S8", 16: "PCM_16", 24: "PCM_24"}.get(bits)
     return Header("flac", rate, channels, frames, name) if frames and name else None
 

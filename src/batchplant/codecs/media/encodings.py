@@ -56,6 +56,8 @@ def to_utf8(pieces: Iterable[U8], encoding: str) -> Iterator[U8]:
     except UnicodeDecodeError as error:
         # It is about what was left over from before, and the piece.
         place = max(0, done - len(error.object) + error.start)
-        raise DamagedError(f"the bytes are no {encoding}; encoding= names another", offset=place) from None
+        raise DamagedError(
+            f"the bytes are not {encoding}; choose another with encoding=", offset=place
+        ) from None
     except UnicodeError:
-        raise DamagedError(f"the text is no {encoding}; encoding= names another") from None
+        raise DamagedError(f"the text does not fit {encoding}; choose another with encoding=") from None

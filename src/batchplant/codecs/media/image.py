@@ -89,7 +89,7 @@ def _look(data: Any, *, indices: bool = False) -> tuple[U8, Header]:
     view = np.frombuffer(data, dtype=np.uint8)
     found = header(view)
     if not found.encoding:
-        raise DecodeError("these bytes are no picture that batchplant knows")
+        raise DecodeError("these bytes are not a picture that batchplant knows")
     check(found, view, indices=indices)
     return view, found
 
@@ -158,7 +158,7 @@ def to_rgb(data: Any) -> Pixels:
         if mode_of(pixels).endswith(";16"):
             pixels = (pixels >> 8).astype(np.uint8)
         if mode_of(pixels) not in HELD["raw"]:
-            raise DecodeError(f"the picture is {found.mode}, and what its values are as RGB is not known")
+            raise DecodeError(f"the picture is {found.mode}, and there is no known conversion of it to RGB")
         return pixels_to_rgb(pixels)
     native = _native_decode(view, found, None) if found.encoding in ("png", "webp") else None
     if native is not None:

@@ -82,7 +82,7 @@ class ImageOptions:
             which = "jpeg cannot be" if chosen else "lossless needs an image_format that can be"
             raise OptionError(f"{which} lossless; choose webp, png, tiff, bmp or raw")
         if self.quality is not None and (self.lossless or chosen in ("png", "tiff", "bmp", "raw")):
-            raise OptionError(f"quality is of lossy pictures, and {chosen} is stored without loss here")
+            raise OptionError(f"quality is for lossy encodings, and {chosen} is stored without loss here")
 
     @property
     def level(self) -> int:

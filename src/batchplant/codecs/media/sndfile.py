@@ -65,7 +65,7 @@ class Memory:
 def opened(view: memoryview, encoding: str) -> Iterator[Any]:
     """libsndfile's view of a sound; whatever it raises becomes a DecodeError."""
     if not encoding:
-        raise DecodeError("these bytes are no sound that batchplant knows")
+        raise DecodeError("these bytes are not a sound that batchplant knows")
     if encoding in ("ogg", "opus"):
         _check_ogg(view)
     if encoding == "mp3":
@@ -75,7 +75,7 @@ def opened(view: memoryview, encoding: str) -> Iterator[Any]:
         with opener(Memory(view)) as file:
             frames = int(file.frames)
             if len(view) * MOST_FRAMES_PER_BYTE < frames < UNKNOWN:
-                raise DecodeError(f"it says that it has {frames} frames, which {len(view)} bytes cannot hold")
+                raise DecodeError(f"the header says {frames} frames, which {len(view)} bytes cannot hold")
             yield file
     except DecodeError:
         raise

@@ -206,7 +206,7 @@ def _table(dataset: Any, source: Source, base: int) -> Table:
     layout = plist.get_layout()
     if layout == h5py.h5d.VIRTUAL:
         raise SchemaError(
-            "it is put together of other datasets, perhaps of other files; these are not opened"
+            "it is a virtual dataset, made of others that may lie in other files; these are not opened"
         )
     if plist.get_external_count():
         raise SchemaError("its data lies in other files, which are not opened")

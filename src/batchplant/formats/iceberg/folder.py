@@ -42,7 +42,8 @@ class FolderIO(PyArrowFileIO):  # type: ignore[misc]
         if path.startswith(self._folder + os.sep) or self.properties.get("outside") == "yes":
             return path
         raise UnsafeError(
-            f"it lists {path}, which is not its own; outside=True reads it all the same", path=self._folder
+            f"the table lists {path}, which lies outside its folder; outside=True reads it anyway",
+            path=self._folder,
         )
 
     def new_input(self, location: str) -> Any:

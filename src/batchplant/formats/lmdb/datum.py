@@ -78,7 +78,7 @@ class DatumCodec(Codec):
         for row in np.flatnonzero(~encoded).tolist():
             shape = _shape(rows, row)
             if shape[0] not in (1, 3) or math.prod(shape) != rows[row, SIZE]:
-                raise DecodeError(f"{rows[row, SIZE]} bytes are no picture of shape {shape}", sample=row)
+                raise DecodeError(f"{rows[row, SIZE]} bytes are not a picture of shape {shape}", sample=row)
         cells = gathered(data, rows[:, START], rows[:, SIZE])
         if encoded.all():
             return cells

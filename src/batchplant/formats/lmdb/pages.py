@@ -123,7 +123,9 @@ def walk(data: U8, meta: Meta, tree: Tree, path: str) -> tuple[dict[str, npt.NDA
     found = _native.lmdb_walk(data, meta.page_size, tree)
     key_starts, key_sizes, starts, sizes, named, failure, duplicates = found
     if duplicates:
-        raise SchemaError("a key has several values (MDB_DUPSORT), which are no samples", path=path)
+        raise SchemaError(
+            "a key has several values (MDB_DUPSORT), which batchplant cannot read as samples", path=path
+        )
     if failure is not None:
         raise DamagedError(failure[0], path=path, offset=failure[1])
     return {"key_starts": key_starts, "key_sizes": key_sizes, "starts": starts, "sizes": sizes}, named

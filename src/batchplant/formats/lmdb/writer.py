@@ -61,7 +61,7 @@ class LmdbWriter(RecordWriter):
         folder = self.partial.folder / FOLDER
         if state is not None and not (folder / DATA).is_file():
             raise DamagedError(
-                "what was written before is gone; write it anew, without resume", path=self.path
+                "the part that was written earlier is gone; start over, without resume", path=self.path
             )
         folder.mkdir(exist_ok=True)
         size = (folder / DATA).stat().st_size if state is not None else 0

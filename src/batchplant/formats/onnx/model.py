@@ -91,7 +91,7 @@ class Model:
             graphs += part[:2] == (7, BYTES)
             self._take(part)
         if not graphs:
-            raise DamagedError("there is no graph in it, or it is no ONNX model")
+            raise DamagedError("it has no graph, or is not an ONNX model")
         own = {tensor.name for tensor in self.tensors}
         # Up to IR version 3 every initialiser is listed among the inputs.
         self.inputs = {name: kind for name, kind in self.inputs.items() if name not in own}
@@ -245,7 +245,7 @@ def read_tensor(data: memoryview, start: int, end: int) -> Tensor:
             case 2, 0:
                 found.code = part.value
             case 3, 2:
-                raise DamagedError("a tensor in segments, which nothing writes", offset=start)
+                raise DamagedError("a tensor in segments, which batchplant does not read", offset=start)
             case 8, 2:
                 found.name = name(data, part)
             case 9, 2:
@@ -262,7 +262,7 @@ def read_tensor(data: memoryview, start: int, end: int) -> Tensor:
     found.shape = tuple(shape)
     found.external = entries if elsewhere else None
     if found.raw is not None and found.values and found.raw[0] < found.raw[1]:
-        raise DamagedError(f"the values of {found.name!r} stand there twice", offset=start)
+        raise DamagedError(f"the values of {found.name!r} are stored twice", offset=start)
     return found
 
 
@@ -273,7 +273,7 @@ def values_of(data: U8, tensor: Tensor) -> U8:
     found = []
     for part in tensor.values:
         if part.number != wanted or (kind is not None and part.kind == VARINT):
-            raise DamagedError(f"{tensor.dtype} values in a field that is not theirs", offset=part.start)
+            raise DamagedError(f"{tensor.dtype} values in the field of another type", offset=part.start)
         if part.kind == VARINT:
             found.append(np.array([part.value], dtype=np.uint64).view(np.int64))
         elif kind is None:
@@ -297,7 +297,7 @@ def _integers(data: memoryview, part: Part) -> list[int]:
     if part.kind == VARINT:
         return [protobuf.signed(part.value)]
     if part.kind != BYTES or part.end - part.start > 10 * MOST_DIMENSIONS:
-        raise DamagedError("a shape that is none", offset=part.start)
+        raise DamagedError("not a shape", offset=part.start)
     return [int(one) for one in protobuf.unpack(as_bytes(data[part.start : part.end]), part.start)]
 
 

@@ -155,7 +155,7 @@ def _check_keys(schema: Schema, keys: Sequence[str]) -> None:
         field = schema.select([key])[key]
         if not isinstance(field, Int | Text | Bool):
             raise OptionError(
-                f"partition_by needs a field of whole numbers, text or truths; {key!r} is {field}"
+                f"partition_by needs a field of whole numbers, text or booleans; {key!r} is {field}"
             )
     if keys and len(set(keys)) >= len(schema):
         raise OptionError("partition_by names every field; at least one has to stay in the files")

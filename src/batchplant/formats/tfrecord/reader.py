@@ -289,5 +289,5 @@ def read_dali_index(path: str, size: int) -> tuple[I64, I64]:
     bad = (numbers[:, 0] < 0) | (numbers[:, 0] > size) | (sizes < 0) | (numbers[:, 1] > size - numbers[:, 0])
     if bad.any():
         row = int(np.argmax(bad))
-        raise DamagedError("the index speaks of a record that is not in the file", path=path, sample=row)
+        raise DamagedError("the index lists a record that is not in the file", path=path, sample=row)
     return np.ascontiguousarray(starts), np.ascontiguousarray(sizes)

@@ -27,7 +27,7 @@ def read(path: str, source: Source) -> tuple[Arrays, Facts]:
     try:
         lines = text.view(0, text.size).tobytes().decode().splitlines()
     except UnicodeDecodeError:
-        raise DamagedError("it is no text", path=path, offset=0) from None
+        raise DamagedError("it is not text", path=path, offset=0) from None
     finally:
         text.close()
     try:

@@ -143,7 +143,9 @@ class WebDatasetReader(Reader):
         if len(twice):
             row = int(twice[0])
             raise DamagedError(
-                "two members are the same field's", sample=int(rows[row]), offset=int(starts[row + 1]) - BLOCK
+                "two members of the sample belong to the same field",
+                sample=int(rows[row]),
+                offset=int(starts[row + 1]) - BLOCK,
             )
         return Table(rows, starts, sizes)
 

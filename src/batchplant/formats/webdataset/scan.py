@@ -57,7 +57,7 @@ def describe(source: Source, arrays: Arrays, extensions: list[bytes], skipped: i
     names = _names(extensions)
     if KEY in names:
         place = int(arrays["starts"][arrays["extension_offsets"][names.index(KEY)]])
-        raise DamagedError(f"a member has the extension {KEY}, which is what keys are called", offset=place)
+        raise DamagedError(f"a member has the extension {KEY}, the name of the field of keys", offset=place)
     kinds = {}
     for number, name in enumerate(names if note is None else ()):
         own = slice(*arrays["extension_offsets"][number : number + 2])
@@ -88,7 +88,7 @@ def _names(extensions: list[bytes]) -> list[str]:
     for names in (small, plain):
         if len(set(names)) == len(names):
             return names
-    raise DamagedError("two extensions differ only in bytes that are no text")
+    raise DamagedError("two extensions differ only in bytes that are not text")
 
 
 def infer(source: Source, name: str, starts: I64, sizes: I64) -> Field:
@@ -172,4 +172,4 @@ def verify(source: Source, arrays: Arrays | None) -> None:
     """DamagedError unless the archive is sound, and what its index says."""
     found, _ = scan(source, lambda done: None)
     if arrays is not None and not all(np.array_equal(found[name], arrays[name]) for name in ARRAYS):
-        raise DamagedError("its index is of another archive; make it anew (batchplant index --force)")
+        raise DamagedError("its index belongs to another archive; build it again (batchplant index --force)")

@@ -52,7 +52,7 @@ def _step(kind: str, config: dict[str, Any], most: int) -> Step:
     """The codec of this name, backwards."""
     if kind in COMPRESSIONS:
         if kind == "lzma" and config.get("format", 1) not in (0, 1):
-            raise SchemaError("lzma without its container is not read")
+            raise SchemaError("lzma without its container cannot be read")
         return functools.partial(_unpack, COMPRESSIONS[kind], most)
     if kind in ("pickle", "msgpack2", "json2") or kind not in FILTERS:
         wrong = UnsafeError if kind == "pickle" else SchemaError
@@ -138,7 +138,7 @@ def chain_v3(codecs: Sequence[Any], dtype: np.dtype[Any], chunks: tuple[int, ...
     kinds = [kind for kind, _ in named]
     at = next((n for n, kind in enumerate(kinds) if kind == "bytes" or kind in STRINGS), None)
     if at is None or (kinds[at] == "bytes") == dtype.hasobject:
-        raise SchemaError(f"the codecs {', '.join(kinds)} make no bytes of {dtype} that are read here")
+        raise SchemaError(f"the codecs {', '.join(kinds)} of {dtype} cannot be read")
     most = _most(dtype, chunks, any(kind.startswith("numcodecs.") for kind in kinds))
     most += 4 * kinds.count("crc32c") if most else 0
     steps: list[Step] = []
@@ -199,7 +199,7 @@ class Shards:
         self._per = tuple(whole // size for whole, size in zip(shape, self.inner, strict=True))
         kinds = [_named(one) for one in config.get("index_codecs") or ["bytes", "crc32c"]]
         if [kind for kind, _ in kinds] not in (["bytes"], ["bytes", "crc32c"]):
-            raise SchemaError("a table of shards that is packed is not read")
+            raise SchemaError("a compressed table of shards cannot be read")
         self._order = ">u8" if kinds[0][1].get("endian") == "big" else "<u8"
         self.summed = len(kinds) == 2
         self._at_end = config.get("index_location", "end") == "end"

@@ -59,7 +59,7 @@ def find(store: Store) -> Found:
         return _find_v3(store, top)
     group, array = load(store, GROUP), load(store, ARRAY)
     if group is None and array is None:
-        raise NotFoundError(f"there is no {V3}, {GROUP} or {ARRAY}; this is no Zarr store", path=store.path)
+        raise NotFoundError(f"there is no {V3}, {GROUP} or {ARRAY}; it is not a Zarr store", path=store.path)
     return _find_v2(store, array)
 
 
@@ -108,7 +108,7 @@ def _together(found: Any) -> dict[str, Document] | None:
 
 def _document(found: Any) -> Document:
     if not isinstance(found, dict):
-        raise DamagedError(f"the metadata is damaged: {str(found)[:40]!r} is no JSON object")
+        raise DamagedError(f"the metadata is damaged: {str(found)[:40]!r} is not a JSON object")
     return found
 
 
@@ -222,7 +222,7 @@ def _grid_v3(store: Store, name: str, document: Document) -> Grid:
         locate: Callable[[Index], Place | None] = lambda index: Place(key(index))  # noqa: E731
         if isinstance(codecs[0], dict) and codecs[0].get("name") == "sharding_indexed":
             if len(codecs) > 1:
-                raise SchemaError("shards that are packed as a whole are not read")
+                raise SchemaError("shards compressed as a whole cannot be read")
             shards = Shards(store, codecs[0]["configuration"], chunks, key)
             said, summed = f" in shards of {'×'.join(map(str, chunks))}", shards.summed
             per_file = chunks[0] // shards.inner[0] if chunks else 1

@@ -112,7 +112,7 @@ class FixedLengthRecordDataset(_Files):
             try:
                 room = source.size - head - foot
                 if room < 0 or room % size:
-                    raise OptionError(f"{source.size} bytes are no whole number of pieces", path=path)
+                    raise OptionError(f"{source.size} bytes are not a whole number of records", path=path)
                 for at in range(head, head + room, size):
                     yield String(source.view(at, size))
             finally:

@@ -134,7 +134,7 @@ def decode(data: bytes, path: str) -> Any:
     try:
         return _decode(memoryview(data), 0)
     except (DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise DamagedError(f"this does not describe elements: {error}", path=path) from None
+        raise DamagedError(f"not a description of elements: {error}", path=path) from None
 
 
 def _decode(data: memoryview, depth: int) -> Any:
@@ -157,7 +157,7 @@ def _decode(data: memoryview, depth: int) -> Any:
             made: Any = collections.namedtuple(name, [key for key, _ in pairs])  # type: ignore[misc]
             return made(*(one for _, one in pairs))
         raise OptionError(f"elements of a kind that is not mirrored (field {number} of a StructuredValue)")
-    raise DecodeError("nothing is said of a value")
+    raise DecodeError("a value has no description")
 
 
 def _blocks(data: memoryview, wanted: int) -> Iterator[memoryview]:

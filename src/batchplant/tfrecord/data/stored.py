@@ -54,7 +54,7 @@ class Saver:
             and not is_stored(path)
             and not (os.path.isdir(path) and not os.listdir(path))
         ):
-            raise ExistsError("it exists and is no saved dataset; remove it first", path=path)
+            raise ExistsError("the path exists and is not a saved dataset; remove it first", path=path)
         self._partial = Partial(path, overwrite=True)
         self._root = self._partial.folder / "saved"
         self._run = str(secrets.randbelow(1 << 63))
@@ -167,9 +167,9 @@ def open_stored(path: str, compression: str) -> Stored:
     except (BatchplantError, UnicodeDecodeError) as error:
         raise DamagedError(f"not the metadata of a saved dataset: {error}", path=path) from None
     if version != VERSION:
-        raise OptionError(f"a dataset of version {version}; {VERSION} is known here", path=path)
+        raise OptionError(f"it was saved in version {version}; only version {VERSION} can be read", path=path)
     if not finished:
-        raise DamagedError("whoever saved the dataset did not finish it", path=path)
+        raise DamagedError("the dataset was not saved to the end", path=path)
     # It comes out of a file, and must not lead out of the folder.
     if not run or run != os.path.basename(run) or run in (".", ".."):
         raise DamagedError(f"{run!r} is no name of a run", path=path)
@@ -185,7 +185,7 @@ def open_stored(path: str, compression: str) -> Stored:
 def _small(path: str) -> bytes:
     try:
         if os.path.getsize(path) > MOST_METADATA:
-            raise DamagedError("too large to be what it is named", path=path)
+            raise DamagedError("the file is larger than such a file can be", path=path)
         with open(path, "rb") as file:
             return file.read()
     except FileNotFoundError:

@@ -130,7 +130,7 @@ def opened(data: memoryview) -> Iterator[Any]:
     av = pyav()
     encoding = encoding_of(data)
     if encoding is None:
-        raise DecodeError("these bytes are no video that batchplant knows")
+        raise DecodeError("these bytes are not a video that batchplant knows")
     boxes.check(data, encoding)
     with guarded("the video cannot be opened"):
         container = av.open(
@@ -165,7 +165,7 @@ def video_of(container: Any) -> Any:
         raise DecodeError(f"no decoder for this video ({'unknown' if codec is None else codec.name})")
     width, height = codec.width, codec.height
     if width < 1 or height < 1:
-        raise DecodeError("the video says no size")
+        raise DecodeError("the video does not give its size")
     if width * height > frame_limit():
         raise DecodeError(
             f"frames of {width}×{height} are more than {frame_limit():,} pixels;"

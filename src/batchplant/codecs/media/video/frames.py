@@ -65,7 +65,7 @@ def read_frames(
         if place == 0:
             out = np.empty((len(numbers), *picture.shape), dtype=np.uint8)
         elif picture.shape != out.shape[1:]:
-            raise DecodeError("its frames are turned differently; read them without upright")
+            raise DecodeError("its frames have different rotations; read them with upright=False")
         out[back == place] = picture
     return out
 
@@ -147,9 +147,9 @@ class _Track:
                     yield frame
                     break
                 if found > number:
-                    raise _LostError("it does not come out of the decoder")
+                    raise _LostError("the decoder does not give this frame")
             else:
-                raise _LostError("it does not come out of the decoder")
+                raise _LostError("the decoder does not give this frame")
 
     def _flow(self, key: int) -> Iterator[tuple[int, Any]]:
         """(number, frame) from a keyframe on, all of them."""
@@ -176,7 +176,7 @@ class _Track:
                 if frame.is_corrupt:
                     raise _LostError("it is damaged")
                 if not started and not frame.key_frame:
-                    raise _LostError("its keyframe is none")
+                    raise _LostError("its keyframe does not decode on its own")
                 started = True
                 if not index.timed or (number < len(index.times) and index.times[number] == frame.pts):
                     yield number, frame
@@ -208,4 +208,4 @@ class _Track:
         except Exception as error:
             said = getattr(error, "strerror", None) or type(error).__name__
             raise _LostError(f"{said} (on the way to a keyframe)") from None
-        raise _LostError("there is no way to its keyframe")
+        raise _LostError("its keyframe cannot be reached")

@@ -33,7 +33,7 @@ def read_sound(data: memoryview, index: Index, start: float, seconds: float | No
 def _collect(container: Any, stream: Any, start: float, seconds: float | None) -> tuple[F32, int]:
     rate, channels = int(stream.codec_context.rate), int(stream.codec_context.channels)
     if rate < 1 or channels < 1:
-        raise DecodeError("its sound says no rate")
+        raise DecodeError("its sound track does not give its rate")
     wanted = None if seconds is None else round(seconds * rate)
     _check(0 if wanted is None else wanted, channels)
     before = start - PREROLL
