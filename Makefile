@@ -48,7 +48,8 @@ demo: $(VENV)/.installed
 	@$(PY) demo/run.py
 
 # Each process gets a run of neighbouring tests, which share what they set up; one that is done takes from the rest.
-PYTEST := $(PY) -m pytest -n auto --dist worksteal
+# Python keeps what it compiled: the tests start hundreds of processes that import the same.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist worksteal
 
 test: setup
 	@$(PYTEST) $(PYTEST_ARGS)

@@ -106,6 +106,8 @@ def test_what_breaks_the_rule_is_kept(
         assert path.read_bytes() == data
 
 
+# `make fuzz`, which CI runs for every change, compiles them too.
+@pytest.mark.exhaustive
 @pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 @pytest.mark.parametrize("target", [path.name for path in sorted(FOLDER.glob("*.cpp"))])
 def test_targets_compile(target: str) -> None:

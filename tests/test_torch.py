@@ -621,7 +621,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("ddp_spawn", marks=pytest.mark.exhaustive)])
 def test_lightning_starts_its_processes(tmp_path, strategy):
     """With ddp it runs the script once more for the second; with ddp_spawn it pickles the loader."""
     pytest.importorskip("pytorch_lightning")

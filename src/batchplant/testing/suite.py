@@ -59,11 +59,33 @@ def _kinds(schema: Mapping[str, Field]) -> list[tuple[str, Field]]:
     ]
 
 
+def _lasting_folder() -> Path:
+    """One that goes with the process."""
+    folder = Path(tempfile.mkdtemp(prefix="batchplant-suite-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@functools.cache
+def unpacked(golden: Path) -> dict[str, list[Path]]:
+    """Format → its golden files, those that are packed with xz unpacked; made once for all suites."""
+    found: dict[str, list[Path]] = {}
+    for file in sorted(golden.glob("*/*")):
+        one = registry.all_formats().get(file.parent.name)
+        plain = file.name.removesuffix(".xz")
+        if one is None or not file.is_file() or not plain.endswith(one.suffixes):
+            continue
+        path = _lasting_folder() / plain
+        data = file.read_bytes()
+        path.write_bytes(data if plain == file.name else lzma.decompress(data))
+        found.setdefault(one.name, []).append(path)
+    return found
+
+
 @functools.cache
 def written_by_all() -> dict[str, Path]:
     """A small file of every format that can be written here, by name; made once for all suites."""
-    folder = Path(tempfile.mkdtemp(prefix="batchplant-suite-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = _lasting_folder()
     found: dict[str, Path] = {}
     for name, one in registry.all_formats().items():
         path = folder / f"other.{name}"
@@ -304,8 +326,8 @@ class FormatSuite(Bench):
         os.rename(path, tmp_path / "nameless")
         assert registry.find_format(str(tmp_path / "nameless")) is self.spec
 
-    def test_files_of_other_formats_are_not_taken_for_ours(self, tmp_path: Path) -> None:
-        others = [*self._written_by_others(), *self._golden_of_others(tmp_path)]
+    def test_files_of_other_formats_are_not_taken_for_ours(self) -> None:
+        others = [*self._written_by_others(), *self._golden_of_others()]
         assert others
         for path in others:
             assert not self.spec.matches(Probe(str(path))), f"{path.name} is not {self.format}"
@@ -313,16 +335,9 @@ class FormatSuite(Bench):
     def _written_by_others(self) -> Iterator[Path]:
         return (path for name, path in written_by_all().items() if name != self.format)
 
-    def _golden_of_others(self, folder: Path) -> Iterator[Path]:
-        for file in self.golden.glob("*/*") if self.golden is not None else ():
-            other = registry.all_formats().get(file.parent.name)
-            plain = file.name.removesuffix(".xz")
-            if other is None or other is self.spec or not plain.endswith(other.suffixes):
-                continue
-            data = file.read_bytes()
-            copied = folder / f"golden {plain}"
-            copied.write_bytes(data if plain == file.name else lzma.decompress(data))
-            yield copied
+    def _golden_of_others(self) -> Iterator[Path]:
+        found = unpacked(self.golden) if self.golden is not None else {}
+        return (path for name, paths in found.items() if name != self.format for path in paths)
 
     # -- damage ----------------------------------------------------------------------------------------
 
