@@ -856,5 +856,9 @@ def test_wrong_input(op, spec, message):
 
 
 def test_an_op_says_its_arguments():
-    assert repr(ops.Resize(4)) == "Resize(size=(4, 4), filter=None, orient=False)"
+    """As it would be written; what is as always is left out."""
+    assert repr(ops.Resize(4)) == "Resize(size=(4, 4))"
+    assert repr(ops.Resize(4, orient=True)) == "Resize(size=(4, 4), orient=True)"
+    assert repr(ops.Normalize([1], [2], "float16")) == "Normalize(mean=[1.0], std=[2.0], dtype='float16')"
     assert "alpha=0.5" in repr(ops.ImageMixup(0.5))
+    assert repr(ops.Function(pixels)).startswith("Function(pixels, loading.py:")

@@ -110,7 +110,7 @@ def test_every_step_draws_by_a_name_of_its_own(reader):
 
 def test_a_plan_can_be_read(reader):
     text = str(make_plan(reader, {"image": [ops.Resize(8), ops.ChannelsFirst(), np.copy], "label": None}))
-    decoder = "Resize(size=(8, 8), filter=None, orient=False)"
+    decoder = "Resize(size=(8, 8))"
     assert text.startswith(f"image: image → engine({decoder}, ChannelsFirst()) → Function(")
     assert text.endswith("→ uint8 (3, 8, 8) with channels first")
 

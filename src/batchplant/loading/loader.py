@@ -71,6 +71,8 @@ class Loader:
             raise OptionError(f"batch_size and ahead are at least 1, not {batch_size} and {ahead}")
         if on_error not in ("raise", "skip"):
             raise OptionError(f"on_error is raise or skip, not {on_error!r}")
+        if pictures is not None and not isinstance(pictures, PictureOptions):
+            raise OptionError(f"pictures is a PictureOptions, not {pictures!r}")
         pictures = (pictures or PictureOptions()).but(picture_options)
         self._options = {
             "order": order, "pipelines": pipelines, "rank": rank, "world": world, "seed": seed,

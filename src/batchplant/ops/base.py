@@ -7,6 +7,7 @@ op) alone, so that the same sample looks the same with any number of workers and
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import zlib
 from collections.abc import Callable, Mapping
@@ -153,10 +154,17 @@ class Op:
         return None
 
     def __repr__(self) -> str:
-        said = ", ".join(
-            f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_")
+        """As it could be written: the arguments that are not the defaults."""
+        parameters = (
+            {} if type(self).__init__ is object.__init__ else inspect.signature(type(self)).parameters
         )
-        return f"{type(self).__name__}({said})"
+        said = []
+        for name, value in vars(self).items():
+            default = parameters[name].default if name in parameters else None
+            if not name.startswith("_") and not np.array_equal(value, default):
+                shown = value.tolist() if isinstance(value, np.ndarray) else value
+                said.append(f"{name}={shown.name!r}" if isinstance(shown, np.dtype) else f"{name}={shown!r}")
+        return f"{type(self).__name__}({', '.join(said)})"
 
 
 class CellErrors(Exception):  # noqa: N818

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -206,6 +207,11 @@ class Function(Op):
         if self.shape is None:
             return spec.but(dtype=self.dtype or spec.dtype)
         return Spec(self.dtype or spec.dtype, self.shape)
+
+    def __repr__(self) -> str:
+        code = getattr(self.function, "__code__", None)
+        where = f", {os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
+        return f"Function({getattr(self.function, '__name__', self.function)}{where})"
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         if self._rng == "named":
