@@ -54,7 +54,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist worksteal
 test: setup
 	@$(PYTEST) $(PYTEST_ARGS)
 
-# Every system call of every writer fails in turn, files are cut at every byte, and whatever else takes long.
+# Every system call of every writer fails in turn, small files are cut at every byte, and whatever else takes long.
 test-all: setup
 	@BATCHPLANT_EXHAUSTIVE=1 $(PYTEST) -m '' --timeout 7200 $(PYTEST_ARGS)
 

@@ -34,7 +34,7 @@ from ..shards import concat
 from ..verify import verify
 from .base import Bench
 from .cases import Sample, cells, check_samples, equal, film, jpeg, pixels, sound
-from .damage import cuts, flip, flips, memory_bounded, survive
+from .damage import EXHAUSTIVE, cuts, flip, flips, memory_bounded, survive
 
 _READ_ELSEWHERE = """
 import os, pickle, sys
@@ -354,7 +354,7 @@ class FormatSuite(Bench):
                 return self.is_sound(path)
 
         files = self.files(path)
-        share = len(files) * (WRAPPED if self.wraps else 1)
+        share = len(files) * (WRAPPED if self.wraps and not EXHAUSTIVE else 1)
         for file in files:
             size = file.stat().st_size
             for what, fine in survive(damage(file, share), is_sound):
