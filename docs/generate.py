@@ -95,11 +95,11 @@ the decoder, in this order, are done by the engine while it decodes, and cost no
     ),
     "audio": (
         "Sounds",
-        "The first step of an audio field. [Audio](../guides/audio.md#sounds-in-the-loader) shows it.\n",
+        "The first step of an audio field. [Audio](../guides/audio.md#train) shows it.\n",
     ),
     "video": (
         "Videos",
-        "The first step of a video field. [Video](../guides/video.md#random-clips-for-training) shows it.\n",
+        "The first step of a video field. [Video](../guides/video.md#train-on-random-clips) shows it.\n",
     ),
     "values": ("Labels, numbers, and anything else", ""),
     "categories": (

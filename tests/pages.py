@@ -32,10 +32,17 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
-    """(kind, what else stands in the first line, text) of the fenced blocks, in order."""
-    for first, text in FENCE.findall(page.read_text("utf-8")):
-        kind, _, rest = first.partition(" ")
-        yield kind, rest, text
+    """(kind, what else stands in the first line, text) of the fenced blocks, in order.
+
+    A text block right behind another is output of that; one with words between is a picture of something.
+    """
+    written, end = page.read_text("utf-8"), -1
+    for found in FENCE.finditer(written):
+        kind, _, rest = found[1].partition(" ")
+        if kind == "text" and not rest and end >= 0 and not written[end : found.start()].strip():
+            kind = "output"
+        yield kind, rest, found[2]
+        end = found.end()
 
 
 def commands(text: str) -> Iterator[tuple[str, int]]:
@@ -58,7 +65,7 @@ def run(page: Path, compare: bool = True) -> int:
     ran = 0
     printed: str | None = None
     for kind, rest, text in blocks(page):
-        if kind == "text":
+        if kind == "output":
             # Trainers print reports of their own before.
             same = printed is None or (printed.endswith(text) if page.stem in FRAMEWORKS else printed == text)
             assert same or not compare, f"{page.name} prints\n{printed}\nand not\n{text}"
