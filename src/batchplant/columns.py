@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from .errors import DecodeError, SchemaError
+from .errors import BatchplantError, DamagedError, DecodeError, SchemaError
 from .schema import Field, Schema, Tensor
 
 U8 = npt.NDArray[np.uint8]
@@ -279,6 +279,20 @@ class Columns(dict[str, Column]):
             (name, column.take(rows) if isinstance(column, Ragged) else column[rows])
             for name, column in self.items()
         )
+
+    @classmethod
+    def read(cls, fields: Iterable[str], read: Callable[[str], Column], path: str | None = None) -> Columns:
+        """``read(name)`` of each field; an error says which field, and which path."""
+        found = cls()
+        for name in fields:
+            try:
+                found[name] = read(name)
+            except BatchplantError as error:
+                raise error.at(path=path, field=name) from None
+            except MemoryError:
+                message = "its cells do not fit into memory"
+                raise DamagedError(message, path=path, field=name) from None
+        return found
 
     @classmethod
     def concat(cls, parts: Sequence[Mapping[str, Column]]) -> Columns:

@@ -194,12 +194,12 @@ def test_what_leads_out_of_the_file_is_not_followed(tmp_path):
     with bp.open(tmp_path / "a.h5") as reader:
         assert list(reader.schema) == ["x"]
         said = reader.facts()["left out"]
-    for part in ("soft: a soft link", "outside: a link to another file", "virtual: it is put together",
+    for part in ("soft: a soft link", "outside: a link to another file", "virtual: it is a virtual dataset",
                  "external: its data lies in other files", "reference: reference values have no field kind",
                  "opaque: opaque values", "single: a single value has no samples", "loop.again: another name",
                  "texts: arrays of text"):  # fmt: skip
         assert part in said
-    with pytest.raises(bp.SchemaError, match="field 'virtual': it is put together of other datasets"):
+    with pytest.raises(bp.SchemaError, match="field 'virtual': it is a virtual dataset"):
         bp.open(tmp_path / "a.h5", fields=["x", "virtual"])
 
 

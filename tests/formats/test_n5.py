@@ -255,7 +255,7 @@ def test_what_is_no_container(tmp_path):
     with pytest.raises(bp.NotFoundError, match="no N5 container"):
         bp.open(tmp_path / "a.n5", format="n5")
     (tmp_path / "a.n5" / "attributes.json").write_text("[" * 100_000)
-    with pytest.raises(bp.DamagedError, match=r"attributes\.json is damaged"):
+    with pytest.raises(bp.DamagedError, match=r"attributes\.json: the metadata is damaged"):
         bp.open(tmp_path / "a.n5", format="n5")
 
 

@@ -228,8 +228,8 @@ def test_data_frames(tmp_path):
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
-        (3, "one int is no dataset; a dict of columns, a list of dicts"),
-        ("text", "one str is no dataset"),
+        (3, "type int is not a dataset; pass a dict of columns, a list of dicts"),
+        ("text", "type str is not a dataset"),
         ([], "it holds no samples"),
         ({"x": [1, 2], "y": [1]}, r"differ in length \(x 2, y 1\); choose equal ones with fields"),
         ({"x": [1], b"x": [2]}, "two columns have one name"),

@@ -39,8 +39,8 @@ def as_columns(objects: Sequence[Any]) -> tuple[str, dict[str, Values], list[str
         return "an array", {PLAIN: values}, []
     if values is None:
         raise SchemaError(
-            f"a {type(found).__name__} is not a dataset; pass a dict of columns, a list of dicts, a "
-            "DataFrame or an array"
+            f"an object of type {type(found).__name__} is not a dataset; pass a dict of columns, a list of "
+            "dicts, a DataFrame or an array"
         )
     return _of_rows("a list", values)
 

@@ -50,7 +50,7 @@ from ..families.arrays import (
 from ..families.arrays.compression import pack, unpack
 from ..families.arrays.layout import parts_of
 from ..format import Format, Probe
-from ..schema import EVERY_KIND, Field, Float, Schema, Tensor
+from ..schema import EVERY_KIND, Field, Schema
 from ..storage import parse_object, read_beside
 from ..storage.zips import ZIP_ERRORS
 from ..writer import WriteOptions
@@ -80,14 +80,7 @@ def stored_as(dtype: np.dtype[Any], row: tuple[int, ...]) -> tuple[np.dtype[Any]
 
 
 def _load(store: Store, name: str) -> dict[str, Any] | None:
-    data = store.read(f"{name}/{ATTRIBUTES}" if name else ATTRIBUTES)
-    if data is None:
-        return None
-    try:
-        found = parse_object(data.tobytes(), finite=False)
-    except ValueError as error:
-        raise DamagedError(f"{ATTRIBUTES} is damaged: {error}", path=store.full(name)) from None
-    return found
+    return store.read_json(f"{name}/{ATTRIBUTES}" if name else ATTRIBUTES)
 
 
 def _head(axes: int, data: U8) -> tuple[int, tuple[int, ...]]:
@@ -267,16 +260,6 @@ class N5Writer(GridWriter):
         super().__init__(
             path, schema, options, N5Style(), compression, level, chunk_samples, attributes=attributes
         )
-
-    @classmethod
-    def refuses(cls, field: Field) -> str | None:
-        if isinstance(field, Float | Tensor) and np.dtype(field.dtype).name in (
-            "float128",
-            "complex256",
-            "float96",
-        ):
-            return "n5 has no numbers of this precision"
-        return None
 
 
 def allocate(path: str, schema: Schema | Mapping[str, Field], samples: int, **options: Any) -> None:

@@ -185,13 +185,7 @@ class NpzReader(TensorReader):
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         if self._is_model:
             return super()._read(indices, fields)
-        found = Columns()
-        for name in fields:
-            try:
-                found[name] = self._read_field(name, indices)
-            except BatchplantError as error:
-                raise error.at(path=self.path, field=name) from None
-        return found
+        return Columns.read(fields, lambda name: self._read_field(name, indices), self.path)
 
     def _read_field(self, name: str, indices: I64) -> Column:
         field = self.schema[name]

@@ -29,13 +29,7 @@ from .types import (
 
 def from_arrow(schema: Schema, fields: Sequence[str], found: Any) -> Columns:
     """The cells of these fields in a table or record batch; an error names the row as its sample."""
-    columns = Columns()
-    for name in fields:
-        try:
-            columns[name] = column_of(schema[name], found.column(name))
-        except BatchplantError as error:
-            raise error.at(field=name) from None
-    return columns
+    return Columns.read(fields, lambda name: column_of(schema[name], found.column(name)))
 
 
 def column_of(field: Field, array: Any) -> Column:

@@ -205,16 +205,7 @@ class GridReader(Reader):
     # -- reading ---------------------------------------------------------------------------------------
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        found = Columns()
-        for name in fields:
-            try:
-                found[name] = self._read_field(name, indices)
-            except BatchplantError as error:
-                raise error.at(path=self.path, field=name) from None
-            except MemoryError:
-                message = "its cells do not fit into memory"
-                raise DamagedError(message, path=self.path, field=name) from None
-        return found
+        return Columns.read(fields, lambda name: self._read_field(name, indices), self.path)
 
     def _read_field(self, name: str, indices: I64) -> Column:
         field = self.schema[name]

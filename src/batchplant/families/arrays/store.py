@@ -10,7 +10,16 @@ import numpy as np
 
 from ...columns import U8
 from ...errors import AccessError, DamagedError, NotFoundError, Problem
-from ...storage import MappedSource, asking, file_system, is_below, is_remote, open_local, open_source
+from ...storage import (
+    MappedSource,
+    asking,
+    file_system,
+    is_below,
+    is_remote,
+    open_local,
+    open_source,
+    parse_object,
+)
 from ...storage.zips import CHECKED, ZipMembers
 
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -41,6 +50,16 @@ class Store:
         Fewer come where there are fewer.
         """
         raise NotImplementedError
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """A JSON object, which may hold NaN as those of others do; None: not there."""
+        data = self.read(name)
+        if data is None:
+            return None
+        try:
+            return parse_object(data.tobytes(), finite=False)
+        except ValueError as error:
+            raise DamagedError(f"the metadata is damaged: {error}", path=self.full(name)) from None
 
     def place(self, name: str) -> Blob | None:
         """The same without a copy where they lie in a local file as they are."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ...columns import U8, Columns, Flags, Ragged, as_bytes
 from ...errors import OptionError
-from ...schema import Audio, Field, Image, Schema, Video
+from ...schema import Audio, Field, Float, Image, Schema, Tensor, Video
 from ...storage import put_file
 from ...writer import WriteOptions, Writer
 from .compression import level_of, numcodecs
@@ -36,7 +36,8 @@ PLAIN_BYTES = 64 << 20
 IN_MEMORY = 256 << 20
 # The table of a shard has 16 bytes for each.
 MOST_CHUNKS = 1 << 20
-
+# Numbers of x86 that no other machine has.
+EXTENDED = ("float96", "float128", "complex256")
 
 # "" → attributes of the top, field → its own.
 Attributes = Mapping[str, Mapping[str, Any]]
@@ -184,6 +185,12 @@ class GridWriter(Writer):
         self._packers: ThreadPoolExecutor | None = None
         self._packing: deque[Future[None]] = deque()
         super().__init__(path, schema, options)
+
+    @classmethod
+    def refuses(cls, field: Field) -> str | None:
+        if isinstance(field, Float | Tensor) and np.dtype(field.dtype).name in EXTENDED:
+            return "it has no numbers of this precision"
+        return None
 
     @classmethod
     def image_target(cls, field: Image) -> ImageTarget:

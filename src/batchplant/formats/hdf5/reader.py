@@ -265,13 +265,7 @@ class Hdf5Reader(Reader):
     # -- reading ---------------------------------------------------------------------------------------
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        found = Columns()
-        for name in fields:
-            try:
-                found[name] = self._cells[name].read(indices)
-            except BatchplantError as error:
-                raise error.at(path=self.path, field=name) from None
-        return found
+        return Columns.read(fields, lambda name: self._cells[name].read(indices), self.path)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         try:

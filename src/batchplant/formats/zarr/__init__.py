@@ -21,16 +21,14 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from ...columns import Column
 from ...errors import BatchplantError, OptionError, Problem
 from ...families.arrays import Attributes, GridReader, Grids, GridWriter, Store, regions, zip_top
 from ...format import Format, Probe
-from ...schema import EVERY_KIND, Field, Float, Schema, Tensor
+from ...schema import EVERY_KIND, Field, Schema
 from ...storage.zips import ZIP_ERRORS
 from ...writer import WriteOptions
-from .metadata import ATTRIBUTES, ROOTS, V3, find, load
+from .metadata import ATTRIBUTES, ROOTS, V3, find
 from .style import ZarrStyle
 
 __all__ = ["FORMAT", "ZarrReader", "ZarrWriter", "allocate", "range_unit", "write_range"]
@@ -50,13 +48,13 @@ class ZarrReader(GridReader):
 
     def _attributes_of(self, path: str) -> dict[str, Any]:
         if self._version == 2:
-            return load(self.store, f"{path}/{ATTRIBUTES}") or {}
-        found = (load(self.store, f"{path}/{V3}") or {}).get("attributes")
+            return self.store.read_json(f"{path}/{ATTRIBUTES}") or {}
+        found = (self.store.read_json(f"{path}/{V3}") or {}).get("attributes")
         return found if isinstance(found, dict) else {}
 
     def _differing(self) -> Iterator[Problem]:
         for name, document in self._together.items():
-            if _bare(load(self.store, name)) != _bare(document):
+            if _bare(self.store.read_json(name)) != _bare(document):
                 message = "the metadata repeated at the top differs from it; consolidate it again"
                 yield Problem(message, self.store.full(name))
 
@@ -95,16 +93,6 @@ class ZarrWriter(GridWriter):
             chunks_per_shard,
             attributes=attributes,
         )
-
-    @classmethod
-    def refuses(cls, field: Field) -> str | None:
-        if isinstance(field, Float | Tensor) and np.dtype(field.dtype).name in (
-            "float128",
-            "complex256",
-            "float96",
-        ):
-            return "zarr has no numbers of this precision"
-        return None
 
 
 def allocate(path: str, schema: Schema | Mapping[str, Field], samples: int, **options: Any) -> None:

@@ -19,7 +19,7 @@ from ...families.arrays import (
     each_grid,
     good_name,
 )
-from ...storage import NOTE_ERRORS, parse_object
+from ...storage import NOTE_ERRORS
 from .codecs import Shards, chain_v2, chain_v3
 
 V3, GROUP, ARRAY, ATTRIBUTES, TOGETHER = "zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata"
@@ -40,24 +40,12 @@ class Found(NamedTuple):
     together: dict[str, Document]
 
 
-def load(store: Store, name: str) -> Document | None:
-    data = store.read(name)
-    if data is None:
-        return None
-    try:
-        # Attributes of others hold NaN, as no JSON does.
-        found = parse_object(data.tobytes(), finite=False)
-    except ValueError as error:
-        raise DamagedError(f"the metadata is damaged: {error}", path=store.full(name)) from None
-    return found
-
-
 def find(store: Store) -> Found:
     """All arrays of a store."""
-    top = load(store, V3)
+    top = store.read_json(V3)
     if top is not None:
         return _find_v3(store, top)
-    group, array = load(store, GROUP), load(store, ARRAY)
+    group, array = store.read_json(GROUP), store.read_json(ARRAY)
     if group is None and array is None:
         raise NotFoundError(f"there is no {V3}, {GROUP} or {ARRAY}; it is not a Zarr store", path=store.path)
     return _find_v2(store, array)
@@ -82,11 +70,11 @@ def _find_v3(store: Store, top: Document) -> Found:
 
 def _find_v2(store: Store, array: Document | None) -> Found:
     if array is not None:
-        return Found(2, {"": _grid_v2(store, "", array)}, load(store, ATTRIBUTES) or {}, {})
-    together = _together(load(store, TOGETHER))
+        return Found(2, {"": _grid_v2(store, "", array)}, store.read_json(ATTRIBUTES) or {}, {})
+    together = _together(store.read_json(TOGETHER))
     if together is None:
         nodes = dict(_walk(store, (ARRAY, GROUP)))
-        attributes = load(store, ATTRIBUTES) or {}
+        attributes = store.read_json(ATTRIBUTES) or {}
     else:
         nodes = {}
         for key, document in together.items():
@@ -124,7 +112,7 @@ def _walk(
     """Every group and array below, where the top does not list them."""
     for child in store.children(below)[:NODES_MOST] if deep < DEEPEST else ():
         name = f"{below}/{child}" if below else child
-        found = {kind: one for kind in kinds if (one := load(store, f"{name}/{kind}")) is not None}
+        found = {kind: one for kind in kinds if (one := store.read_json(f"{name}/{kind}")) is not None}
         if found:
             yield name, found
         array = ARRAY in found or found.get(V3, {}).get("node_type") == "array"
