@@ -23,6 +23,7 @@ import batchplant as bp
 import processes
 from batchplant.errors import MissingLibraryError, OptionError
 from batchplant.loading.loader import Loader
+from batchplant.ops.each import Threads
 from batchplant.order import default_threads
 from loading import leaves_nothing, numbers, write_jpeg
 from pages import FRAMEWORKS, ROOT
@@ -322,7 +323,7 @@ def test_lightning_resumes_within_an_epoch(tmp_path: Path) -> None:
     """Its checkpoints hold the loader's state, and it counts the batches of a resumed epoch as a whole."""
     needs("torch lightning")
     path = numbers(tmp_path / "data.npz", 21)
-    said = run_script(LIGHTNING, path, str(tmp_path / "saved"), env=environment())
+    said = run_script(LIGHTNING, path, str(tmp_path / "saved"), cwd=tmp_path, env=environment())
     found = json.loads(said.splitlines()[-1])
     assert len(found["0"]) == 18
     for step in (4, 8, 12):
@@ -373,7 +374,7 @@ print(json.dumps(found))
 def test_the_trainer_trains_and_resumes(tmp_path: Path) -> None:
     needs(NEEDS["hf-trainer"])
     path = numbers(tmp_path / "data.npz", 21)
-    said = run_script(TRAINER, path, str(tmp_path / "saved"), env=environment())
+    said = run_script(TRAINER, path, str(tmp_path / "saved"), cwd=tmp_path, env=environment())
     [whole, resumed, prefetched] = [seen for *_, seen in json.loads(said.splitlines()[-1])]
     assert len(whole) == 12
     for epoch in (whole[:6], whole[6:]):
@@ -523,6 +524,7 @@ def test_processes_of_one_machine_share_its_cores(
     assert Loader(powers, 4)._threads == want
     assert Loader(powers, 4, workers=5)._threads == 5
     assert Loader(powers, 4, cpus=[0])._threads == 1
+    assert Threads(None)._pool()._max_workers == want
 
 
 def test_a_number_of_processes_that_is_none(powers: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
 """Frameworks: ``torch`` delivers batches, ``gpu/`` finishes pictures. Nobody else imports torch.
 
-The loader loads this part by name when a ``device`` or a torch module is given; nothing else may import it.
+``keras`` and ``map_dataset`` show a loader as what Keras and trainers such as Hugging Face's take.
+:mod:`batchplant.frameworks` loads these parts when the loader needs one; nothing else may import them.
 """

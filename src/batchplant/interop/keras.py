@@ -1,7 +1,7 @@
 """Keras 3: a Loader as what ``model.fit``, ``evaluate`` and ``predict`` take, on every backend.
 
 Keras unpacks ``(inputs, targets, weights)``, and a Loader gives dicts, so :class:`KerasData` is told which
-field is which. Keras also takes a batch to learn the shapes before it trains; the epoch must not lose that one.
+field is which. Keras also takes a batch to learn the shapes before it trains; the epoch must not lose it.
 """
 
 from __future__ import annotations

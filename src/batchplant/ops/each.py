@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from ..errors import DataError, OptionError
+from ..order import default_threads
 from .base import CellErrors
 
 Result = TypeVar("Result")
@@ -37,7 +38,7 @@ class Threads:
                 errors[row] = error.with_traceback(None)
                 return None
 
-        workers = min(count, self.workers or len(os.sched_getaffinity(0)))
+        workers = min(count, self.workers or default_threads())
         found: list[Result] = list(
             map(one, range(count)) if workers < 2 else self._pool().map(one, range(count))
         )
@@ -49,6 +50,6 @@ class Threads:
         # After a fork, the parent's threads are not there.
         pool = self._pools.get(os.getpid())
         if pool is None:
-            workers = self.workers or len(os.sched_getaffinity(0))
+            workers = self.workers or default_threads()
             pool = self._pools.setdefault(os.getpid(), ThreadPoolExecutor(workers, "batchplant-cells"))
         return pool

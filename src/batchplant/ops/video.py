@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +12,7 @@ from ..codecs.media.video import index_of
 from ..codecs.media.video.frames import read_frames
 from ..columns import I64, U8, Column, Ragged
 from ..errors import DataError, DecodeError, OptionError
+from ..order import default_threads
 from ..schema import Bytes, Field, Video
 from .base import CellErrors, CellOp, Draws, Spec
 from .decode import pair_of
@@ -77,7 +77,7 @@ class DecodeVideo(CellOp):
 
         # FFmpeg runs without the interpreter's lock. The threads live as long as the batch: none is left
         # behind by a fork, and the op can be pickled.
-        with ThreadPoolExecutor(min(len(ids), len(os.sched_getaffinity(0))) or 1) as pool:
+        with ThreadPoolExecutor(min(len(ids), default_threads()) or 1) as pool:
             clips = list(pool.map(one, range(len(ids))))
         good = [clip for clip in clips if clip is not None]
         for row, clip in enumerate(clips):

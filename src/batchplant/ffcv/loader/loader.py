@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ...errors import OptionError, no_such
+from ...order import default_threads
 from ..memory_managers import MemoryManager, OSCacheManager, ProcessCacheManager
 from ..pipeline.compiler import Compiler
 from ..pipeline.pipeline_spec import PipelineSpec
@@ -89,7 +90,7 @@ class Loader:
             seed,
         )
         self.reader = Reader(self.fname, custom_fields)
-        self.num_workers = num_workers if num_workers >= 1 else len(os.sched_getaffinity(0))
+        self.num_workers = num_workers if num_workers >= 1 else default_threads()
         self.drop_last, self.distributed, self.recompile = drop_last, distributed, recompile
         self.indices = (
             np.arange(self.reader.num_samples, dtype=np.uint64) if indices is None else np.array(indices)
