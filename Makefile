@@ -143,10 +143,13 @@ FUZZ_FLAGS := -std=c++20 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-
 # All of native/ that knows nothing of Python, built once for all targets.
 FUZZ_OBJECTS := $(patsubst %.cpp,build/fuzz/%.o,$(filter-out native/bind/%,$(wildcard native/*/*.cpp)) fuzz/driver.cpp)
 
+# Kept: make would remove what it built on the way to the targets.
+.SECONDARY: $(FUZZ_OBJECTS)
+
 build/fuzz/%.o: %.cpp $(wildcard native/*/*.hpp)
 	@mkdir -p $(@D)
 	@$(CXX) $(FUZZ_FLAGS) $(filter -D%,$(OPTIONAL)) -c $< -o $@
 
-build/fuzz/%: fuzz/%.cpp $(FUZZ_OBJECTS)
+build/fuzz/%: fuzz/%.cpp fuzz/common.hpp $(FUZZ_OBJECTS)
 	@echo 'Building $@ …'
-	@$(CXX) $(FUZZ_FLAGS) $^ -ljpeg $(filter -l%,$(OPTIONAL)) -ldl -o $@
+	@$(CXX) $(FUZZ_FLAGS) $(filter-out %.hpp,$^) -ljpeg $(filter -l%,$(OPTIONAL)) -ldl -o $@

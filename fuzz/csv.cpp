@@ -5,30 +5,21 @@
 #include <cstring>
 #include <vector>
 
+#include "common.hpp"
+
 using namespace batchplant;
 
 namespace {
 
 csv::Scanner scan(const uint8_t* data, size_t size, size_t columns, bool blank, size_t piece, uint8_t escape = 0) {
     csv::Scanner scanner{{',', blank, {"", "NA"}, escape}, columns, 1, {}, {}, {}};
-    size_t at = 0;
-    size_t end = 0;
-    do {
-        end = std::min(size, end + piece);
-        // A piece on the heap of its own, so that a read behind it is seen.
-        const std::vector<uint8_t> part(data + at, data + end);
-        at += scanner.feed(part.data(), part.size(), static_cast<int64_t>(at), end == size);
-    } while (end < size);
-    if (at != size) std::abort();
+    expect(feed_in_pieces(scanner, data, size, piece, [] { return false; }) == size);
     return scanner;
 }
 
 void check_cells(const uint8_t* data, size_t size, const csv::Scanner& found) {
     const size_t n = found.starts.size();
-    std::vector<int64_t> sizes(n);
-    for (size_t i = 0; i < n; ++i) {
-        sizes[i] = (i + 1 < n ? found.starts[i + 1] : static_cast<int64_t>(size)) - found.starts[i];
-    }
+    const std::vector<int64_t> sizes = sizes_between(found.starts, size);
     std::vector<int64_t> wanted;
     for (size_t i = 0; i < found.columns; ++i) wanted.push_back(static_cast<int64_t>(found.columns - 1 - i));
     const size_t entries = n * found.columns;

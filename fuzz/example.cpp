@@ -1,15 +1,8 @@
 #include "../native/records/example.hpp"
 
-#include <cstdlib>
 #include <vector>
 
-namespace {
-
-void expect(bool good) {
-    if (!good) std::abort();
-}
-
-}  // namespace
+#include "common.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     using namespace batchplant;

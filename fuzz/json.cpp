@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "common.hpp"
+
 using namespace batchplant;
 
 namespace {
@@ -12,24 +14,14 @@ namespace {
 json::Scanner scan(const uint8_t* data, size_t size, json::Layout layout, size_t piece) {
     json::Scanner scanner;
     scanner.layout = layout;
-    size_t at = 0;
-    size_t end = 0;
-    do {
-        end = std::min(size, end + piece);
-        // A piece on the heap of its own, so that a read behind it is seen.
-        const std::vector<uint8_t> part(data + at, data + end);
-        at += scanner.feed(part.data(), part.size(), static_cast<int64_t>(at), end == size);
-    } while (end < size && !scanner.broken);
-    if (at != size && !scanner.broken) std::abort();
+    const size_t used = feed_in_pieces(scanner, data, size, piece, [&] { return scanner.broken; });
+    expect(used == size || scanner.broken);
     return scanner;
 }
 
 void check_values(const uint8_t* data, size_t size, const json::Scanner& found) {
     const size_t n = found.starts.size();
-    std::vector<int64_t> sizes(n);
-    for (size_t i = 0; i < n; ++i) {
-        sizes[i] = (i + 1 < n ? found.starts[i + 1] : static_cast<int64_t>(size)) - found.starts[i];
-    }
+    const std::vector<int64_t> sizes = sizes_between(found.starts, size);
     const std::vector<std::string> keys = {"t", "a", "l", "o"};
     const bool bare = found.objects < static_cast<int64_t>(n);
     const size_t entries = n * (bare ? 1 : keys.size());

@@ -382,7 +382,7 @@ def test_an_encoding_is_told_by_who_knows_it(tmp_path):
         assert reader[0]["n\u03a3me"] == "M\u207fller"
     with pytest.raises(bp.DamagedError, match=r"line 2, column 2: the bytes are no UTF-8.*encoding="):
         opened(tmp_path, b"a,b\nM\xfcller,1\n")
-    with pytest.raises(bp.DamagedError, match="the bytes are no utf-16") as caught:
+    with pytest.raises(bp.DamagedError, match="the bytes are not utf-16") as caught:
         opened(tmp_path, "a,b\n1,2\n".encode("utf-16") + b"\x00\xd8\x00\x00")
     assert caught.value.offset == 18
     with pytest.raises(bp.DamagedError, match="encoding='utf-16-le' reads that"):

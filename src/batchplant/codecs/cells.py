@@ -158,8 +158,8 @@ def _encode_audio(field: Field, value: Any) -> tuple[Any, Shape]:
         return _encode_media(field, value)
     samples, rate = value
     cell = audio.encode(samples, rate, field.encoding or "wav")
-    told = audio.header(cell)
-    for name, want, have in (("rate", field.rate, rate), ("channels", field.channels, told.channels)):
+    header = audio.header(cell)
+    for name, want, have in (("rate", field.rate, rate), ("channels", field.channels, header.channels)):
         if want not in (None, have):
             raise SchemaError(f"the sound has {name} {have}, and the field says {want}")
     return cell, None

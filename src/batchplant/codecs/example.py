@@ -43,7 +43,7 @@ class Feature:
     default: Any = None
 
     @property
-    def wish(self) -> tuple[bytes, bool, int]:
+    def request(self) -> tuple[bytes, bool, int]:
         return self.key.encode(), self.sequence, self.kind
 
 
@@ -70,14 +70,14 @@ class RecordError(Exception):
         self.row, self.offset = row, offset
 
 
-def values_of(data: U8, starts: I64, sizes: I64, wishes: Sequence[tuple[bytes, bool, int]]) -> list[Values]:
+def values_of(data: U8, starts: I64, sizes: I64, requests: Sequence[tuple[bytes, bool, int]]) -> list[Values]:
     """The values of features, each (name, whether it is a feature list, kind)."""
-    columns, row, offset = _native.example_read(data, starts, sizes, list(wishes))
+    columns, row, offset = _native.example_read(data, starts, sizes, list(requests))
     if row >= 0:
         raise RecordError(row, offset)
     return [
         Values(kinds, counts, steps, (runs.reshape(-1, 2), floats, ints)[kind - 1])
-        for (_, _, kind), (kinds, counts, steps, runs, floats, ints) in zip(wishes, columns, strict=True)
+        for (_, _, kind), (kinds, counts, steps, runs, floats, ints) in zip(requests, columns, strict=True)
     ]
 
 
@@ -89,7 +89,7 @@ def read(features: Mapping[str, Feature], data: U8, starts: I64, sizes: I64) -> 
 
     A record that does not fit raises DecodeError with its row as ``sample``; RecordError where it is none.
     """
-    found = values_of(data, starts, sizes, [one.wish for one in features.values()])
+    found = values_of(data, starts, sizes, [one.request for one in features.values()])
     columns = Columns()
     for (name, feature), values in zip(features.items(), found, strict=True):
         try:
@@ -101,7 +101,7 @@ def read(features: Mapping[str, Feature], data: U8, starts: I64, sizes: I64) -> 
 
 def runs(feature: Feature, data: U8, starts: I64, sizes: I64) -> tuple[I64, I64]:
     """Where the cells of a field of one bytes value lie in the data; size -1 for a missing one."""
-    [values] = values_of(data, starts, sizes, [feature.wish])
+    [values] = values_of(data, starts, sizes, [feature.request])
     try:
         present = _counted(feature, values, 1)
     except DecodeError as error:

@@ -72,7 +72,7 @@ def pictures(found: Iterable[Seen], data: U8, starts: I64, sizes: I64) -> dict[s
     for one in found:
         if one.kinds == 1 << BYTES and not one.sequence and one.fewest == one.most == 1:
             feature = Feature(Bytes(optional=True), one.key, BYTES)
-            cells = bytes_column(feature, values_of(data, starts, sizes, [feature.wish])[0], data)
+            cells = bytes_column(feature, values_of(data, starts, sizes, [feature.request])[0], data)
             assert isinstance(cells, Ragged)
             picture = infer_image(cells if cells.valid is None else cells.take(cells.valid))
             if picture is not None:

@@ -118,11 +118,11 @@ class CsvReader(TextReader):
             head = content.head(start + size)[start:]
             final = len(head) < size
             # In what we wrote there is no such line, but maybe a cell that looks like one.
-            told = SEPARATOR.match(head[:8].tobytes()) if self.note is None and not above else None
-            if told is not None:
-                start, above = start + told.end(), 1
-                head = head[told.end() :]
-                usual = usual or told[1].decode()
+            separator = SEPARATOR.match(head[:8].tobytes()) if self.note is None and not above else None
+            if separator is not None:
+                start, above = start + separator.end(), 1
+                head = head[separator.end() :]
+                usual = usual or separator[1].decode()
             # Blank lines before it are no header.
             blank = len(head) - len(head.tobytes().lstrip(b"\r\n"))
             delimiter = usual or self._likely(head[blank:])

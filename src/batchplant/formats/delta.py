@@ -227,7 +227,7 @@ class DeltaWriter(LakeWriter):
     def _exists(self) -> bool:
         return os.path.isdir(os.path.join(self.path, LOG))
 
-    def _look(self) -> tuple[Schema, Any]:
+    def _existing(self) -> tuple[Schema, Any]:
         table = _open(self.path)
         return arrow.schema_of(arrow.pyarrow().schema(table.schema())), table.version()
 

@@ -59,9 +59,9 @@ class LstReader(Reader):
         with np.errstate(over="ignore"):
             label, self._labels = _label_column(labels, counts)
         self._numbers = np.array(numbers, dtype=np.uint64)
-        self.schema = Schema({"image": self._look(), "label": label, "id": Int("uint64")})
+        self.schema = Schema({"image": self._infer_image(), "label": label, "id": Int("uint64")})
 
-    def _look(self) -> Image:
+    def _infer_image(self) -> Image:
         heads = []
         for name in self._files[:: max(1, self.length // LOOKED_AT)][:LOOKED_AT]:
             try:

@@ -18,10 +18,10 @@ LOOKED_AT = 64
 def marks(order: Any, options: Mapping[str, Any], indices: Any) -> dict[str, Any]:
     """What fixes the row of samples besides the seed, each as something that JSON can hold."""
     known = inspect.signature(NAMED[order]).parameters if isinstance(order, str) and order in NAMED else {}
-    said = {name: _said(value) for name, value in options.items()}
+    said = {name: _as_json(value) for name, value in options.items()}
     # To name what is the default anyway makes no other order.
     chosen = {name: one for name, one in said.items() if name not in known or one != known[name].default}
-    return {"order": _said(order), "order_options": chosen, "indices": _said(indices)}
+    return {"order": _as_json(order), "order_options": chosen, "indices": _as_json(indices)}
 
 
 def difference(state: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
@@ -42,7 +42,7 @@ def drawn(order: Order) -> int:
     return zlib.crc32(order.take(at).astype("<i8").tobytes())
 
 
-def _said(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):

@@ -64,8 +64,10 @@ class Records:
     def columns(self, wanted: Mapping[Any, Any], *, lists: bool = False) -> dict[Any, _Column]:
         """The columns of these features, by the name that the user gave them."""
         keys = {name: getattr(feature, "value_key", None) or name for name, feature in wanted.items()}
-        wishes = [(keys[name].encode(), lists, KINDS[feature.dtype.name]) for name, feature in wanted.items()]
-        unique = list(dict.fromkeys(wishes))
+        requests = [
+            (keys[name].encode(), lists, KINDS[feature.dtype.name]) for name, feature in wanted.items()
+        ]
+        unique = list(dict.fromkeys(requests))
         found, bad, at = _native.example_read(self.data, self.starts, self.sizes, unique)
         if bad >= 0:
             raise DecodeError(
@@ -73,8 +75,8 @@ class Records:
             )
         columns = dict(zip(unique, found, strict=True))
         return {
-            name: self._column(keys[name], wanted[name], columns[wish])
-            for name, wish in zip(wanted, wishes, strict=True)
+            name: self._column(keys[name], wanted[name], columns[request])
+            for name, request in zip(wanted, requests, strict=True)
         }
 
     def _column(self, name: str, feature: Any, column: Any) -> _Column:

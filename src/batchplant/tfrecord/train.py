@@ -331,11 +331,11 @@ def _fill(data: bytes, features: Features, lists: FeatureLists | None) -> None:
     survey = _native.ExampleSurvey()
     if survey.add(view, *run) >= 0:
         raise DecodeError("these bytes are not a message of this type")
-    wishes = [(found[0], found[1], 0) for found in survey.features() if lists is not None or not found[1]]
-    columns, bad, at = _native.example_read(view, *run, wishes)
+    requests = [(found[0], found[1], 0) for found in survey.features() if lists is not None or not found[1]]
+    columns, bad, at = _native.example_read(view, *run, requests)
     if bad >= 0:
         raise DecodeError("these bytes are not a message of this type", offset=int(at))
-    for (key, is_list, _), column in zip(wishes, columns, strict=True):
+    for (key, is_list, _), column in zip(requests, columns, strict=True):
         try:
             name = key.decode()
         except UnicodeDecodeError:

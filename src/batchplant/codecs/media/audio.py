@@ -135,9 +135,9 @@ def header(data: Any) -> Header:
         if found is not None:
             return Header("wav", found.rate, found.channels, found.frames, found.subtype)
     if encoding == "flac":
-        told = _flac_header(view)
-        if told is not None:
-            return told
+        exact = _flac_header(view)
+        if exact is not None:
+            return exact
     with sndfile.opened(view, encoding) as file:
         frames, channels = int(file.frames), int(file.channels)
         if frames >= sndfile.UNKNOWN:
@@ -172,17 +172,17 @@ def decode(
         raise OptionError(f"start and frames must not be negative: {start}, {frames}")
     if rate is not None and not 0 < rate < 1 << 31:
         raise OptionError(f"rate is a number above 0, not {rate}")
-    told = header(view) if known is None else known
-    count = max(0, told.frames - start)
+    head = header(view) if known is None else known
+    count = max(0, head.frames - start)
     count = count if frames is None else min(count, frames)
-    _check_size(count * told.channels)
+    _check_size(count * head.channels)
     if rate is not None:
-        _check_size(math.ceil(count * rate / told.rate) * (1 if mono else told.channels))
-    samples = _samples(view, told, min(start, told.frames), count, kind)
-    if mono and told.channels > 1:
+        _check_size(math.ceil(count * rate / head.rate) * (1 if mono else head.channels))
+    samples = _samples(view, head, min(start, head.frames), count, kind)
+    if mono and head.channels > 1:
         samples = _mean(samples)
-    if rate is not None and rate != told.rate:
-        samples = _resample(samples, told.rate, rate)
+    if rate is not None and rate != head.rate:
+        samples = _resample(samples, head.rate, rate)
     return samples
 
 
@@ -225,23 +225,23 @@ def _check_size(samples: int) -> None:
         )
 
 
-def _samples(view: memoryview, told: Header, start: int, count: int, dtype: np.dtype[Any]) -> Samples:
-    plain = wav.parse(view) if told.encoding == "wav" else None
+def _samples(view: memoryview, head: Header, start: int, count: int, dtype: np.dtype[Any]) -> Samples:
+    plain = wav.parse(view) if head.encoding == "wav" else None
     if plain is not None:
         return wav.read(view, plain, start, count, dtype)
     if not count:
-        return np.empty((0, told.channels), dtype=dtype)
+        return np.empty((0, head.channels), dtype=dtype)
     # libsndfile does not scale where it makes integers of floats.
-    direct = dtype.kind == "f" or told.subtype.startswith("PCM")
-    with sndfile.opened(view, told.encoding) as file:
-        before = _before(view, told.encoding, start) if file.frames < sndfile.UNKNOWN else start
+    direct = dtype.kind == "f" or head.subtype.startswith("PCM")
+    with sndfile.opened(view, head.encoding) as file:
+        before = _before(view, head.encoding, start) if file.frames < sndfile.UNKNOWN else start
         if before < start:
             file.seek(start - before)
-        found = _read(file, before + count, told.channels, dtype if direct else np.dtype(np.float32))
+        found = _read(file, before + count, head.channels, dtype if direct else np.dtype(np.float32))
     if len(found) < before + count:
         end = start + len(found) - before
         raise DecodeError(
-            f"the header says {told.frames} frames, but the data end or are damaged at frame {max(0, end)}"
+            f"the header says {head.frames} frames, but the data end or are damaged at frame {max(0, end)}"
         )
     return found[before:] if direct else wav.convert(found[before:], dtype)
 

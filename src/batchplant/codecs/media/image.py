@@ -75,7 +75,7 @@ def decode(data: Any, mode: str | None = None, *, mask: bool = False) -> Pixels:
     Palettes are looked up. In mode P, and of a mask, the indices of its palette are the pixels.
     """
     indices = mode == "P" or (mask and mode in (None, "L"))
-    view, found = _look(data, indices=indices)
+    view, found = _view_and_header(data, indices=indices)
     if indices:
         mode = "P" if found.mode == "P" else None if mode is None else "L"
     pixels = _native_decode(view, found, mode)
@@ -84,8 +84,8 @@ def decode(data: Any, mode: str | None = None, *, mask: bool = False) -> Pixels:
     return pixels
 
 
-def _look(data: Any, *, indices: bool = False) -> tuple[U8, Header]:
-    """The bytes, and what they say to be; nothing is decoded that claims too much."""
+def _view_and_header(data: Any, *, indices: bool = False) -> tuple[U8, Header]:
+    """The bytes and their header, whose claims are checked before anything is decoded."""
     view = np.frombuffer(data, dtype=np.uint8)
     found = header(view)
     if not found.encoding:
@@ -152,7 +152,7 @@ def _imagecodecs() -> Any:
 
 def to_rgb(data: Any) -> Pixels:
     """The pixels as RGB whatever the picture is: alpha dropped, CMYK and 16 bits converted."""
-    view, found = _look(data)
+    view, found = _view_and_header(data)
     if found.encoding == "tiff" and _is_deep(view, found):
         pixels = squeeze(tiff.read(view)[0])
         if mode_of(pixels).endswith(";16"):
@@ -171,7 +171,7 @@ def to_rgb(data: Any) -> Pixels:
 
 def decode_palette(data: Any) -> tuple[Pixels, pillow.Palette | None]:
     """The indices of a palette picture, and the palette."""
-    view, found = _look(data, indices=True)
+    view, found = _view_and_header(data, indices=True)
     image = pillow.load(view, found.encoding)
     return pillow.pixels_of(image, indices=True), pillow.palette_of(image)
 
@@ -188,7 +188,7 @@ def page_count(data: Any) -> int:
         return 1
     if encoding == "png" and b"acTL" not in view[:4096].tobytes():
         return 1
-    image = pillow.open_image(_look(view)[0], encoding)
+    image = pillow.open_image(_view_and_header(view)[0], encoding)
     try:
         return int(getattr(image, "n_frames", 1))
     # Pillow reads on to count, and may meet damage.
@@ -231,7 +231,7 @@ def _plain_pages(view: U8, count: int) -> list[Pixels]:
 
 def frames(data: Any) -> list[Pixels]:
     """All pictures of an animation, as RGB."""
-    view, known = _look(data)
+    view, known = _view_and_header(data)
     image = pillow.load(view, known.encoding)
     found: list[Pixels] = []
     for number in range(1, getattr(image, "n_frames", 1) + 1):

@@ -69,7 +69,7 @@ class LakeWriter(Writer):
         """Whether there is a table at the target."""
         raise NotImplementedError
 
-    def _look(self) -> tuple[Schema, Any]:
+    def _existing(self) -> tuple[Schema, Any]:
         """The fields of the table that is there, and a name for its state, as JSON."""
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ class LakeWriter(Writer):
                 raise ExistsError("all rows are in the table, there is nothing to resume", path=self.path)
         if self.mode != "create":
             if self._exists():
-                fields, base = self._look()
+                fields, base = self._existing()
                 self._base = base if state is None else state["base"]
                 if self.mode == "append" or not self.replaces_fields:
                     check_same_fields(fields, self.schema)

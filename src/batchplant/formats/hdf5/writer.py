@@ -172,14 +172,14 @@ class Hdf5Writer(Writer):
             for key, value in self._attributes.get("", {}).items():
                 file.attrs[key] = _attribute(value)
             note = json.loads(note_of(self.schema, self.written))
-            said = json.dumps({**note, "chunks": self._said()}, ensure_ascii=False).encode()
+            said = json.dumps({**note, "chunks": self._chunks_text()}, ensure_ascii=False).encode()
             # Of fixed length: it does not lie in a heap.
             kind = self._library.string_dtype("utf-8", len(said))
             file.attrs.create(RESERVED, np.bytes_(said), dtype=kind)
         sink.check()
         return FILE
 
-    def _said(self) -> str:
+    def _chunks_text(self) -> str:
         if self._compression is None and self._chunk is None:
             return "no chunks: nothing is compressed, and so every sample can be used where it lies"
         if self._chunk is not None:

@@ -81,7 +81,7 @@ class IcebergWriter(LakeWriter):
             )
         return False
 
-    def _look(self) -> tuple[Schema, Any]:
+    def _existing(self) -> tuple[Schema, Any]:
         with IcebergReader(self.path, catalog=self._given) as reader:
             current = reader._table.current_snapshot()
             return reader.schema, None if current is None else current.snapshot_id
@@ -139,7 +139,7 @@ class IcebergWriter(LakeWriter):
         if not table.spec().is_unpartitioned():
             raise OptionError("rows cannot be added to a partitioned Iceberg table yet", path=self.path)
         change = table.transaction()
-        fresh = check_same_fields(self._look()[0], self.schema)
+        fresh = check_same_fields(self._existing()[0], self.schema)
         if fresh:
             added = [self._arrow.field(name).with_nullable(True) for name in fresh]
             with change.update_schema() as update:

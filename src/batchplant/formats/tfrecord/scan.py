@@ -73,9 +73,9 @@ class Scan:
         self.starts.append(starts + base)
         self.sizes.append(sizes)
         self.count += len(starts)
-        self._look(data, starts, sizes)
+        self._survey_examples(data, starts, sizes)
 
-    def _look(self, data: U8, starts: I64, sizes: I64) -> None:
+    def _survey_examples(self, data: U8, starts: I64, sizes: I64) -> None:
         done = 0
         while self.survey is not None and done < len(starts):
             bad = self.survey.add(data, starts[done:], sizes[done:])

@@ -110,8 +110,8 @@ def _infer_image(source: Source, name: str, starts: I64, sizes: I64) -> Field:
     cells = source.gather(starts, sizes)
     headers = [image.header(cell) for cell in cells if cell is not None]
     encodings = {one.encoding for one in headers}
-    told = IMAGES[name.rpartition(".")[2]] or None
-    encoding = (encodings.pop() or told) if len(encodings) == 1 else None
+    by_name = IMAGES[name.rpartition(".")[2]] or None
+    encoding = (encodings.pop() or by_name) if len(encodings) == 1 else None
     # Palettes and one-bit pictures are looked up; grayscale among colour decodes to RGB.
     modes = {{"P": "RGB", "1": "L"}.get(one.mode, one.mode) for one in headers} - {""}
     return Image(encoding, modes.pop() if len(modes) == 1 else "RGB" if modes <= {"L", "RGB"} else None)
@@ -156,13 +156,13 @@ def _infer_tensor(source: Source, starts: I64, sizes: I64) -> Field:
 
 def _heads(gather: Callable[[I64, I64], Ragged], starts: I64, sizes: I64) -> list[bytes]:
     """The NPY headers of these members."""
-    told = gather(starts, np.minimum(sizes, 10))
+    prefixes = gather(starts, np.minimum(sizes, 10))
     lengths = np.full(len(starts), npy.HEADER_MOST + 12, dtype=np.int64)
-    whole = told.sizes == 10
-    table = told.take(whole).data.reshape(-1, 10)
+    whole = prefixes.sizes == 10
+    table = prefixes.take(whole).data.reshape(-1, 10)
     # Version 1 has a length of two bytes; of the others, which are rare, more is taken than needed.
-    lengths_told = 10 + table[:, 8] + 256 * table[:, 9].astype(np.int64)
-    lengths[whole] = np.where(table[:, 6] == 1, lengths_told, lengths[whole])
+    stated = 10 + table[:, 8] + 256 * table[:, 9].astype(np.int64)
+    lengths[whole] = np.where(table[:, 6] == 1, stated, lengths[whole])
     cells = gather(starts, np.minimum(sizes, np.minimum(lengths, npy.HEADER_MOST + 12)))
     data, ends = cells.data.tobytes(), cells.offsets.tolist()
     return [data[a:b] for a, b in itertools.pairwise(ends)]

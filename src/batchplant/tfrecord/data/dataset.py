@@ -319,10 +319,10 @@ class Dataset(Storing):
     def ignore_errors(self, log_warning: bool = False) -> Dataset:
         """Leaves out the elements whose making failed."""
 
-        def told(error: Exception) -> None:
+        def warn(error: Exception) -> None:
             warnings.warn(f"left out: {error}", stacklevel=2)
 
-        return Dataset(lambda: iterate.ignore_errors(self._make(), told if log_warning else None))
+        return Dataset(lambda: iterate.ignore_errors(self._make(), warn if log_warning else None))
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
         return transformation_func(self)

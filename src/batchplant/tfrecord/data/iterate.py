@@ -26,15 +26,15 @@ class Map:
         return self._function(next(self._source))
 
 
-def ignore_errors(source: Iterator[Any], told: Callable[[Exception], None] | None) -> Iterator[Any]:
+def ignore_errors(source: Iterator[Any], report: Callable[[Exception], None] | None) -> Iterator[Any]:
     while True:
         try:
             item = next(source)
         except StopIteration:
             return
         except Exception as error:
-            if told is not None:
-                told(error)
+            if report is not None:
+                report(error)
             continue
         yield item
 

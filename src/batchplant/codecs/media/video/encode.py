@@ -43,7 +43,7 @@ def encode(
     """
     pictures = np.asarray(frames)
     if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.dtype != np.uint8 or 0 in pictures.shape:
-        raise EncodeError(f"a video is uint8 of shape (frames, height, width, 3), not {_said(pictures)}")
+        raise EncodeError(f"a video is uint8 of shape (frames, height, width, 3), not {_described(pictures)}")
     if encoding not in MUXERS:
         raise OptionError(f"encoding is one of {', '.join(MUXERS)}, not {encoding!r}")
     if not 0 < fps < math.inf:
@@ -107,5 +107,5 @@ def _write(
     return out.getvalue()
 
 
-def _said(array: Any) -> str:
+def _described(array: Any) -> str:
     return f"{array.dtype} {array.shape}"
