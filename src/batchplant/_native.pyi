@@ -1,8 +1,8 @@
 """The native core.
 
-Every function works without the GIL held. Arrays are read in place, never converted: one of another
-dtype, or one that is not contiguous, is a TypeError. A *run* is a start and a size in an array of
-bytes; runs may overlap.
+Functions that work on many bytes release the GIL. Arrays are read in place, never converted: one of
+another dtype, or one that is not contiguous, is a TypeError. A *run* is a start and a size in an
+array of bytes; runs may overlap.
 """
 
 from collections.abc import Callable, Sequence
