@@ -478,7 +478,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.exhaustive)])
 def test_a_map_dataset_in_worker_processes(jpeg: str, tmp_path: Path, start: str) -> None:
     needs("torch")
     script = tmp_path / "workers.py"
