@@ -160,7 +160,7 @@ class Op:
         )
         said = []
         for name, value in vars(self).items():
-            default = parameters[name].default if name in parameters else None
+            default: Any = parameters[name].default if name in parameters else None
             if not name.startswith("_") and not np.array_equal(value, default):
                 shown = value.tolist() if isinstance(value, np.ndarray) else value
                 said.append(f"{name}={shown.name!r}" if isinstance(shown, np.dtype) else f"{name}={shown!r}")
