@@ -8,7 +8,6 @@ import json
 import lzma
 import multiprocessing
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -1499,19 +1498,6 @@ def test_a_script_that_is_not_there(
         run_as_script()
     assert caught.value.code
     assert said in capsys.readouterr().out + str(caught.value.code)
-
-
-def test_the_examples_of_the_guide_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    guide = (Path(__file__).parent.parent / "docs" / "guides" / "from-ffcv.md").read_text("utf-8")
-    blocks = re.findall(r"^```(python|text)\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
-    assert [kind for kind, _ in blocks] == ["python", "text"] * 2
-    names: dict[str, Any] = {"__name__": "guide"}
-    for (_, code), (_, said) in zip(blocks[::2], blocks[1::2], strict=True):
-        exec(compile(code, "from-ffcv.md", "exec"), names)
-        assert capsys.readouterr().out == said
 
 
 # -- FFCV itself ---------------------------------------------------------------------------------------

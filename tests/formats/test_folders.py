@@ -2,14 +2,10 @@
 
 import json
 import os
-import re
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.codecs.media import audio
 from batchplant.families import folders
 from batchplant.testing.cases import cells, film, jpeg, sound
 
@@ -221,29 +217,6 @@ def test_schemas_that_make_no_folder(format, tmp_path):
         with pytest.raises(bp.SchemaError, match=reason):
             bp.create(tmp_path / "out", schema, format=format)
     assert os.listdir(tmp_path) == []
-
-
-def test_the_examples_of_the_guide_run(tmp_path, monkeypatch):
-    pytest.importorskip("av")
-    guide = (Path(__file__).parents[2] / "docs" / "guides" / "folders.md").read_text("utf-8")
-    samples = np.zeros((8000, 1), np.int16)
-    for number in range(8):
-        name = f"{'ab'[number % 2]}/{number}"
-        fill(tmp_path, {
-            f"photos/{name}.jpg": jpeg(70, 80),
-            f"sounds/{name}.flac": audio.encode(samples, 16000, "flac"),
-            f"clips/{name}.avi": film(6),
-            f"mixed/{number}.jpg": jpeg(),
-            f"mixed/{number}.wav": sound(9),
-        })  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
-    names = {}
-    for block in blocks:
-        exec(block, names)
-    assert len(blocks) == 6
-    assert sorted(os.listdir("sounds-again")) == [".batchplant.json", "a", "b"]
-    assert len(os.listdir("numbered")) == 8 + 2
 
 
 # --- telling them apart -------------------------------------------------------------------------------
