@@ -90,13 +90,16 @@ class Bench:
         return str(folder / (name + self.suffix))
 
     def cases(self, *, held: bool = True) -> dict[str, Case]:
-        """The cases that the format holds (or does not), each also with missing values."""
+        """The cases that the format holds (or does not); those of SOME, or all, also with missing values."""
         found: dict[str, Case] = {}
         for name, (field, values) in all_cases().items():
-            if name not in self.leave_out and (name in SOME or EXHAUSTIVE or not self.wraps):
-                values = self.values.get(name, values)
+            some = name in SOME or EXHAUSTIVE
+            values = self.values.get(name, values)
+            if name not in self.leave_out and (some or not self.wraps):
+                found[name] = field, values
+            if name not in self.leave_out and some:
                 optional = dataclasses.replace(field, optional=True)
-                found |= {name: (field, values), f"{name}, optional": (optional, [None, *values, None])}
+                found[f"{name}, optional"] = optional, [None, *values, None]
         return {name: one for name, one in found.items() if (self.spec.refuses(one[0]) is None) == held}
 
     def around(self, name: str, field: Field, values: Iterable[Any]) -> tuple[dict[str, Field], list[Sample]]:

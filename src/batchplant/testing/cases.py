@@ -105,8 +105,11 @@ def all_cases() -> dict[str, Case]:
     return found
 
 
-# Those of all_cases that a format has to hold in each of its forms: of every kind one, of any length.
-SOME = ("bytes", "text", "json", "int64", "float32", "image", "image jpeg", "tensor, first size varies")
+# One of every kind in all_cases, for what is not tried with all of them.
+SOME = (
+    "bool", "class", "bytes", "text", "json", "audio wav", "video avi", "int64", "uint8", "float32",
+    "tensor float32", "tensor bool", "tensor, first size varies", "tensor, sizes vary", "image", "image jpeg",
+)  # fmt: skip
 
 # One field of every kind, and its value in sample n.
 ORDINARY: dict[str, tuple[Field, Callable[[int], Any]]] = {
