@@ -101,7 +101,9 @@ def decoders(path: Path, count: int) -> dict[str, Callable[[], float]]:
     spans = reader.spans("image", np.arange(count))
     assert spans is not None
     base = np.memmap(path, np.uint8, "r")
-    looked = _native.prefetch_pictures([base], spans.file[:256], spans.start[:256], spans.size[:256], headers=True)
+    looked = _native.prefetch_pictures(
+        [base], spans.file[:256], spans.start[:256], spans.size[:256], headers=True
+    )
     size = looked[0]
     decoder = decoder_on(torch.device("cuda"))
     pinned = torch.from_numpy(np.concatenate(cells)).pin_memory().numpy()

@@ -315,7 +315,10 @@ def test_schemas_that_make_no_folder(schema, reason, tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "reason"),
-    [({"image": jpeg(), "label": 2}, "there is no class 2"), ({"image": b"text", "label": 0}, "not a picture")],
+    [
+        ({"image": jpeg(), "label": 2}, "there is no class 2"),
+        ({"image": b"text", "label": 0}, "not a picture"),
+    ],
 )
 def test_samples_that_make_no_file(value, reason, tmp_path):
     schema = {"image": bp.Image(), "label": bp.Int(names=("a", "b"))}
