@@ -100,8 +100,11 @@ class Executor:
 
     def _begin(self, output: Output, request: Request, refused: list[int]) -> Callable[[], Result]:
         """Queue the pictures that are not refused."""
-        rows = np.delete(np.arange(len(request)), refused)
-        made = self._backend(output).begin(request.part(rows, request.target) if refused else request)
+        rows = np.arange(len(request))
+        if refused:
+            rows = np.delete(rows, refused)
+            request = request.part(rows, request.target)
+        made = self._backend(output).begin(request)
 
         def result() -> Result:
             array, failures = made()

@@ -105,13 +105,15 @@ class Request:
 
     def _implausible(self) -> Failures:
         """Pictures that claim more than they may."""
-        cells, sizes = self.cells, self.sizes.astype(np.float64)
-        pixels = sizes.prod(axis=1)
+        cells, encoded = self.cells, ~self.cells.raw
+        if not encoded.any():
+            return {}
+        pixels = self.sizes.astype(np.float64).prod(axis=1)
         values = pixels * self.target.channels
         allowed = np.maximum(limits.max_bytes(), limits.PLAUSIBLE * cells.size)
         doubtful = (values > np.minimum(allowed, DOUBTFUL * cells.size)) | (pixels > limits.max_pixels())
         failures: Failures = {}
-        for row in np.flatnonzero(doubtful & ~cells.raw).tolist():
+        for row in np.flatnonzero(doubtful & encoded).tolist():
             cell = cells.cell(row)
             try:
                 image.check(image.header(cell), cell, indices=self.target.mode == "P")
