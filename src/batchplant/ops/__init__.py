@@ -1,8 +1,9 @@
 """Steps of a pipeline: decoders, augmentation, changes to values, any function. Public.
 
-``base`` says what an op is. ``decode``, ``colour`` and ``augment`` are for pictures, ``audio`` and ``video``
-decode those, ``values`` and ``categories`` are for numbers and labels. An op has its CPU form and, where it can,
-its device form. Pipelines name ops and ``loading`` runs them; an op knows no file, no reader and no framework.
+``base`` says what an op is. ``decode``, ``colour`` and ``augment`` are for pictures, ``audio`` and
+``video`` decode those, ``values`` and ``categories`` are for numbers and labels. An op has its CPU form
+and, where it can, its device form. Pipelines name ops and ``loading`` runs them; an op knows no file, no
+reader and no framework.
 """
 
 from __future__ import annotations
