@@ -15,7 +15,7 @@ import processes
 from batchplant import ops
 from batchplant.codecs.media.image_rules import ImageOptions
 from batchplant.errors import DecodeError, OptionError
-from batchplant.interop.gpu.split import LOOKED_AT, Split
+from batchplant.interop.gpu.split import MEASURED_BATCHES, Split
 from batchplant.loading.loader import Loader
 from batchplant.ops.base import Draws
 from batchplant.reader import Spans
@@ -473,7 +473,7 @@ def test_stats_tell_the_split(jpegs):
 )
 def test_auto_finds_the_best(cpu, gpu, mode, share):
     split = Split("auto")
-    for _ in range(4 * LOOKED_AT):
+    for _ in range(4 * MEASURED_BATCHES):
         there = split.count(200)
         split.learn((200 - there, (200 - there) / cpu), (there, there / gpu))
     assert split.mode == mode
@@ -493,7 +493,7 @@ def test_auto_leaves_the_gpu_to_a_step_that_takes_little():
             split.learn((100 - there, (100 - there) / 1000), (there, there / 500))
         return split.mode
 
-    assert batches_of(2 * LOOKED_AT, 300) == "cpu"
+    assert batches_of(2 * MEASURED_BATCHES, 300) == "cpu"
     assert split.share == 0
     # More, but the CPU can do it: nothing changes. Then more than that.
     assert batches_of(100, 700) == "cpu"

@@ -29,7 +29,7 @@ from .schema import Image, Schema
 from .tensors import Tensors
 
 # Cells that tell the mode of masks.
-LOOKED_AT = 16
+PROBED_SAMPLES = 16
 
 
 # Read at once to be verified, of samples whose sizes are known.
@@ -318,7 +318,7 @@ class View(Reader):
         if not isinstance(field, Image):
             raise OptionError(f"a mask is a picture, and {name!r} is {field}", path=self.path)
         with contextlib.suppress(DataError):
-            cells = self.read(range(min(len(self), LOOKED_AT)), [name])[name]
+            cells = self.read(range(min(len(self), PROBED_SAMPLES)), [name])[name]
             assert isinstance(cells, Ragged)
             return infer_mask(field, cells)
         return infer_mask(field, Ragged.from_cells([]))

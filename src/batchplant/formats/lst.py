@@ -20,7 +20,7 @@ from ..schema import Field, Float, Image, Int, Schema, Tensor
 from ..storage import is_below, open_local, open_source
 
 # As many pictures are looked at to tell what they are.
-LOOKED_AT = 48
+PROBED_SAMPLES = 48
 HEAD = 65536
 
 
@@ -63,7 +63,7 @@ class LstReader(Reader):
 
     def _infer_image(self) -> Image:
         heads = []
-        for name in self._files[:: max(1, self.length // LOOKED_AT)][:LOOKED_AT]:
+        for name in self._files[:: max(1, self.length // PROBED_SAMPLES)][:PROBED_SAMPLES]:
             try:
                 with open_local(os.path.join(self._root, name)) as file:
                     heads.append(file.read(HEAD))

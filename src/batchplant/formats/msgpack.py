@@ -37,7 +37,7 @@ SPEC = "https://github.com/msgpack/msgpack/blob/master/spec.md"
 PLAIN = "data"
 PIECE = 4 << 20
 # The fields are inferred from so many records, or from fewer where those are large.
-LOOKED_AT, LOOKED_AT_BYTES = 1000, 16 << 20
+PROBED_SAMPLES, PROBED_BYTES = 1000, 16 << 20
 MEMBER_BYTES = 1 << 20
 # How long a stream of unknown length may be.
 ENDLESS = 2**62
@@ -102,8 +102,8 @@ class MsgpackReader(RecordReader):
 
     def _first_records(self) -> list[Any]:
         """Some records as Python objects."""
-        most = np.searchsorted(self._offsets[: LOOKED_AT + 1], self._offsets[0] + LOOKED_AT_BYTES)
-        rows = np.arange(max(1, min(LOOKED_AT, self.length, int(most))))
+        most = np.searchsorted(self._offsets[: PROBED_SAMPLES + 1], self._offsets[0] + PROBED_BYTES)
+        rows = np.arange(max(1, min(PROBED_SAMPLES, self.length, int(most))))
         starts, sizes = self._runs(rows)
         data = self.source.gather(starts, sizes)
         found = []

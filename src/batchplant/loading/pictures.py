@@ -16,7 +16,7 @@ from ..columns import I32, I64, U8, as_bytes
 from ..errors import DataError, DecodeError, OptionError, near
 from ..ops.base import F64, Draws, Op
 from .locate import Located
-from .plan import LONGEST_SIDE, LOOKED_AT, Target
+from .plan import LONGEST_SIDE, PROBED_SAMPLES, Target
 
 # Hardly any picture becomes so many times its size; of one that says so, the header is looked at.
 DOUBTFUL = 1000
@@ -133,7 +133,7 @@ class Request:
             self.pixels(row)
         except DataError as error:
             return error
-        return DecodeError(f"none of the first {LOOKED_AT} pictures can be decoded; {HINT}")
+        return DecodeError(f"none of the first {PROBED_SAMPLES} pictures can be decoded; {HINT}")
 
 
 HINT = "give the pipeline a decoder with a size, such as RandomResizedCrop(224) or CenterCrop(224)"

@@ -30,7 +30,7 @@ CHANNELS = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
 # Of the modes of pictures, those that a device makes.
 DEVICE_MODES = ("RGB", "L")
 # How many samples may be damaged before the size of pictures cannot be told.
-LOOKED_AT = 64
+PROBED_SAMPLES = 64
 # Of a picture in a batch; the engine makes none that is longer.
 LONGEST_SIDE = 65535
 
@@ -334,7 +334,7 @@ def _first_size(reader: Reader, name: str, mode: str, orient: bool) -> tuple[int
 
     A header alone is not believed: batches take memory for it.
     """
-    for sample in range(min(len(reader), LOOKED_AT)):
+    for sample in range(min(len(reader), PROBED_SAMPLES)):
         # What is wrong with a sample is said when it is read.
         with contextlib.suppress(DataError):
             column = reader.read([sample], [name])[name]

@@ -139,31 +139,33 @@ class DecodeAudio(CellOp):
 
     def _header(self, data: Any, first: audio.Header) -> audio.Header:
         """The sounds of one batch have to agree in what the op does not change."""
-        told = audio.header(data)
-        if not self.mono and told.channels != first.channels:
+        header = audio.header(data)
+        if not self.mono and header.channels != first.channels:
             raise DecodeError(
-                f"it has {told.channels} channels, and the first sound of the batch {first.channels}; "
+                f"it has {header.channels} channels, and the first sound of the batch {first.channels}; "
                 "mono=True makes one of them"
             )
-        if self.seconds is not None and self.rate is None and told.rate != first.rate:
+        if self.seconds is not None and self.rate is None and header.rate != first.rate:
             raise DecodeError(
-                f"its rate is {told.rate} Hz, and that of the batch's first {first.rate} Hz; give a rate"
+                f"its rate is {header.rate} Hz, and that of the batch's first {first.rate} Hz; give a rate"
             )
-        return told
+        return header
 
-    def _window(self, data: Any, told: audio.Header, length: int, chance: float) -> Samples:
+    def _window(self, data: Any, header: audio.Header, length: int, chance: float) -> Samples:
         """At most ``length`` frames of the sound, at the rate of the batch."""
-        rate = self.rate or told.rate
-        needed = length if rate == told.rate else math.ceil(length * told.rate / rate)
-        spare = max(0, told.frames - needed)
+        rate = self.rate or header.rate
+        needed = length if rate == header.rate else math.ceil(length * header.rate / rate)
+        spare = max(0, header.frames - needed)
         start = {"start": 0, "centre": spare // 2}.get(self.window, min(spare, int(chance * (spare + 1))))
-        part = self._decode(data, told, start, needed)[:length]
+        part = self._decode(data, header, start, needed)[:length]
         if self.pad is None and len(part) < length:
             raise DecodeError(f"it has {len(part)} frames, and {length} are wanted; pad fills it")
         return part
 
-    def _decode(self, data: Any, told: audio.Header, start: int, frames: int | None) -> Samples:
-        return audio.decode(data, start, frames, rate=self.rate, mono=self.mono, dtype=self.dtype, known=told)
+    def _decode(self, data: Any, header: audio.Header, start: int, frames: int | None) -> Samples:
+        return audio.decode(
+            data, start, frames, rate=self.rate, mono=self.mono, dtype=self.dtype, known=header
+        )
 
 
 def _cell(batch: Ragged, row: int) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from .orders import NAMED, BlockIndex, Order
 
 # Places of an epoch that tell whether it is the same; a computed order gives them without the rest.
-LOOKED_AT = 64
+PROBED_SAMPLES = 64
 
 
 def marks(order: Any, options: Mapping[str, Any], indices: Any) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def difference(state: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
 
 def drawn(order: Order) -> int:
     """A checksum of some places of an epoch, all over it."""
-    at = np.linspace(0, order.length - 1, min(order.length, LOOKED_AT)).astype(np.int64)
+    at = np.linspace(0, order.length - 1, min(order.length, PROBED_SAMPLES)).astype(np.int64)
     return zlib.crc32(order.take(at).astype("<i8").tobytes())
 
 

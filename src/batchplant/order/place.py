@@ -55,17 +55,17 @@ def default_threads() -> int:
 
 
 def _of_environment(world: int | None) -> tuple[int | None, int]:
-    """What the launcher told; without a rank where it told none. ``world``: as the caller said."""
-    told, pairs = _number(WORLD), _pairs()
-    if told is None and pairs:
+    """What the launcher says; without a rank where it says none. ``world``: as the caller said."""
+    launched, pairs = _number(WORLD), _pairs()
+    if launched is None and pairs:
         return pairs[0]
-    if (told is None or told == 1) and world is None:
+    if (launched is None or launched == 1) and world is None:
         return 0, 1
     rank = _rank_here()
     if rank is None:
         # Only who counts the same processes can say which of them this is.
-        rank = next((one for one, size in pairs if size == told), None)
-    return rank, 1 if told is None else told
+        rank = next((one for one, size in pairs if size == launched), None)
+    return rank, 1 if launched is None else launched
 
 
 def _pairs() -> list[tuple[int, int]]:

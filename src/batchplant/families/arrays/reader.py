@@ -30,7 +30,7 @@ from .store import Store, open_store
 
 # The field of an array that stands alone.
 PLAIN = "data"
-LOOKED_AT = 16
+PROBED_SAMPLES = 16
 
 
 # Every array by its path (the top itself: an empty path), or why it is not read.
@@ -196,7 +196,7 @@ class GridReader(Reader):
             if not grid.dtype.metadata:
                 return Text()
             # Bytes may be pictures; the first few tell.
-            cells = grid.rows(self._cache, np.arange(min(LOOKED_AT, grid.shape[0])))
+            cells = grid.rows(self._cache, np.arange(min(PROBED_SAMPLES, grid.shape[0])))
             assert isinstance(cells, Ragged)
             return infer_image(cells) or Bytes()
         except BatchplantError as error:

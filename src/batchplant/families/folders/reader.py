@@ -25,7 +25,7 @@ from .pairs import Asked, pairs_of
 
 LABEL = "label"
 # Enough to tell what the files of a folder have in common without opening every one.
-LOOKED_AT = 48
+PROBED_SAMPLES = 48
 # Links that lead to links, each twice, would double the folder with every one.
 MOST_VISITS = 100
 
@@ -96,12 +96,12 @@ class FolderReader(Reader):
         """What pictures seem to be, and some of them."""
         field = self._look(files)
         assert isinstance(field, Image)
-        return field, Ragged.from_cells(list(itertools.islice(self._some(files), LOOKED_AT // 4)))
+        return field, Ragged.from_cells(list(itertools.islice(self._some(files), PROBED_SAMPLES // 4)))
 
     def _some(self, files: Sequence[str]) -> Iterator[U8]:
         """The bytes of some files from all over the folder, mapped; those that cannot be had are left out."""
-        step = max(1, len(files) // LOOKED_AT)
-        for name in files[::step][:LOOKED_AT]:
+        step = max(1, len(files) // PROBED_SAMPLES)
+        for name in files[::step][:PROBED_SAMPLES]:
             path = os.path.join(self.path, name)
             # Whoever reads the sample is told.
             with contextlib.suppress(BatchplantError, OSError):

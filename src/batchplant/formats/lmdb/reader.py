@@ -14,7 +14,7 @@ from ...schema import Bytes, Schema, Text
 from ...storage import MappedSource
 from . import pages
 from .codec import Codec
-from .values import LOOKED_AT, codec_of
+from .values import PROBED_SAMPLES, codec_of
 
 KEY = "key"
 
@@ -52,8 +52,8 @@ class LmdbReader(RecordReader):
                 self._set_schema(path, given=schema, stored=note.schema)
                 self.noted = note.samples
                 return
-            step = max(1, self.length // LOOKED_AT)
-            data, at, sizes, _ = self._found(np.arange(0, self.length, step)[:LOOKED_AT], check=False)
+            step = max(1, self.length // PROBED_SAMPLES)
+            data, at, sizes, _ = self._found(np.arange(0, self.length, step)[:PROBED_SAMPLES], check=False)
             given = None if schema is None else given_schema(schema)
             self._codec = codec_of(codec, data, at, sizes, given, allow_pickle=allow_pickle, bgr=bgr)
         except BatchplantError as error:

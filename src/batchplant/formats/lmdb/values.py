@@ -18,7 +18,7 @@ from .codec import Codec
 from .datum import DatumCodec
 
 # As many values are looked at to tell what they are.
-LOOKED_AT = 64
+PROBED_SAMPLES = 64
 VALUE, IMAGE = "value", "image"
 
 

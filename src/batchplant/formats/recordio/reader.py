@@ -20,7 +20,7 @@ from ...storage import open_source, side_car
 from .layout import FRAME, HEADER, KEYS, LABEL_AT, NUMBERS, image_field, is_label, load_index, scan
 
 # As many records are looked at to tell what they are.
-LOOKED_AT = 32
+PROBED_SAMPLES = 32
 KINDS = ("auto", "image", "header", "raw", "packed")
 
 
@@ -92,8 +92,8 @@ class RecordIOReader(RecordReader):
         return bodies[0]
 
     def _some(self) -> I64:
-        step = max(1, self.length // LOOKED_AT)
-        return np.arange(0, self.length, step)[:LOOKED_AT]
+        step = max(1, self.length // PROBED_SAMPLES)
+        return np.arange(0, self.length, step)[:PROBED_SAMPLES]
 
     def _has_headers(self, *, strict: bool) -> bool:
         """Whether the records are image records: a header that fits, and (``strict``) a picture behind it."""

@@ -23,7 +23,7 @@ ARRAYS = ("keys", "key_offsets", "firsts", "extension_offsets", "rows", "starts"
 # Larger than the largest header, so that every piece moves the scan on.
 PIECE = 32 << 20
 # Enough to tell which encodings and modes pictures have without opening every one.
-LOOKED_AT = 48
+PROBED_SAMPLES = 48
 # Cells that are looked at in one go.
 STEP = 1 << 16
 
@@ -105,8 +105,8 @@ def infer(source: Source, name: str, starts: I64, sizes: I64) -> Field:
 
 
 def _infer_image(source: Source, name: str, starts: I64, sizes: I64) -> Field:
-    step = max(1, len(starts) // LOOKED_AT)
-    starts, sizes = starts[::step][:LOOKED_AT], np.minimum(sizes[::step][:LOOKED_AT], 1 << 16)
+    step = max(1, len(starts) // PROBED_SAMPLES)
+    starts, sizes = starts[::step][:PROBED_SAMPLES], np.minimum(sizes[::step][:PROBED_SAMPLES], 1 << 16)
     cells = source.gather(starts, sizes)
     headers = [image.header(cell) for cell in cells if cell is not None]
     encodings = {one.encoding for one in headers}

@@ -10,7 +10,7 @@ from ...errors import OptionError
 
 MODES = ("auto", "cpu", "gpu", "hybrid")
 # Batches that auto looks at before it decides; and the share below which a side is not worth its trouble.
-LOOKED_AT = 8
+MEASURED_BATCHES = 8
 WORTH = 0.08
 # The first batch pays for what is made only once, and is not counted.
 WARM_UP = 1
@@ -83,7 +83,7 @@ class Split:
             moves = self.fixed is None and (self._auto or self.mode == "hybrid")
             if moves and slow and fast:
                 self.share = fast / (slow + fast)
-                if self._auto and self.seen >= LOOKED_AT:
+                if self._auto and self.seen >= MEASURED_BATCHES:
                     self._decide(slow)
 
     def _decide(self, slow: float) -> None:
