@@ -194,3 +194,16 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{link} leads nowhere"
         assert not anchor or anchor in anchors(target), f"{link}: there is no such heading"
+
+
+NEEDS_TORCH = re.compile(
+    r"^\s*(import torch|from torch|from batchplant\.(ffcv|ffrecord\.torch|interop\.torch))\b", re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_that_needs_torch_says_so(page: Path) -> None:
+    """So that the examples are left out where it is not installed."""
+    for kind, rest, text in pages.blocks(page):
+        if kind == "python" and NEEDS_TORCH.search(text):
+            assert "torch" in rest.split() or rest.startswith("skip:"), text

@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 
 import processes
-from batchplant.ffcv.__main__ import main as run_as_script
 
 torch = pytest.importorskip("torch")
 
 from batchplant.errors import DecodeError, EncodeError, MissingLibraryError, OptionError, SchemaError  # noqa: E402
+from batchplant.ffcv.__main__ import main as run_as_script  # noqa: E402
 from batchplant.ffcv.fields import (  # noqa: E402
     BytesField,
     FloatField,
