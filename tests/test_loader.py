@@ -306,6 +306,12 @@ def test_the_size_of_a_picture_that_its_header_does_not_tell(tmp_path, monkeypat
     assert checksum(Loader(path, 6, **how)) == want
 
 
+def test_an_argument_that_is_not_there(raw):
+    for wrong, meant in (("workrs", "workers"), ("decod", "decode")):
+        with pytest.raises(TypeError, match=rf"argument '{wrong}' \(did you mean {meant}\?\)"):
+            Loader(raw, 6, **{wrong: 1})
+
+
 def test_few_files_are_mapped_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr("batchplant.loading.locate.MAPPED_FILES", 5)
     count = 30

@@ -42,27 +42,26 @@ from .verify import verify
 from .writer import WriteOptions, Writer
 
 
+@_frameworks.register("torch")
 def _torch_part() -> object:
     from .interop import torch
 
     return torch
 
 
+@_frameworks.register("map_dataset")
 def _map_dataset_part() -> object:
     from .interop import map_dataset
 
     return map_dataset
 
 
+@_frameworks.register("keras")
 def _keras_part() -> object:
     from .interop import keras
 
     return keras
 
-
-_frameworks.register("torch", _torch_part)
-_frameworks.register("map_dataset", _map_dataset_part)
-_frameworks.register("keras", _keras_part)
 
 __all__ = [
     "AccessError",

@@ -8,16 +8,16 @@ from typing import Any
 _PARTS: dict[str, Callable[[], Any]] = {}
 
 
-def register(name: str, load: Callable[[], Any]) -> None:
-    """``load`` imports the part of a framework when somebody asks for it."""
-    _PARTS[name] = load
+def register(name: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    """For a function that imports a module of interop."""
+
+    def decorate(load: Callable[[], Any]) -> Callable[[], Any]:
+        _PARTS[name] = load
+        return load
+
+    return decorate
 
 
 def part(name: str) -> Any:
     """:mod:`batchplant.interop.NAME`, imported now."""
     return _PARTS[name]()
-
-
-def torch_part() -> Any:
-    """:mod:`batchplant.interop.torch`: tensors on devices, torch's datasets."""
-    return part("torch")

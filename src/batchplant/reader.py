@@ -11,7 +11,7 @@ from typing import Any, Self, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import _native
+from . import _native, frameworks
 from .codecs.arrow import table_of
 from .codecs.cells import decode_sample
 from .codecs.infer import infer_mask
@@ -24,7 +24,6 @@ from .errors import (
     Problem,
     SampleIndexError,
 )
-from .frameworks import torch_part
 from .schema import Image, Schema
 from .tensors import Tensors
 
@@ -176,7 +175,7 @@ class Reader:
 
     def to_torch(self, fields: Iterable[str] | None = None) -> Any:
         """A map-style dataset of torch: decoded samples as dicts, numbers and arrays as tensors."""
-        return torch_part().Samples(self if fields is None else self.select(fields))
+        return frameworks.part("torch").Samples(self if fields is None else self.select(fields))
 
     def to_arrow(self, fields: Iterable[str] | None = None) -> Any:
         """All samples as a pyarrow.Table, in memory; the kinds of the fields stand in its metadata."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import dataclasses
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from .. import order as orders
 from ..columns import I64
 from ..errors import OptionError, Problem
+from . import threads
 from .batch import Batch, Executor
 from .on_cpu import OnCpu
 from .pictures import Device
@@ -200,9 +198,7 @@ class Epoch:
                 )
                 for part in range(count)
             ]
-        _RUNNING.update(dict.fromkeys(self._threads, self._shared))
-        for thread in self._threads:
-            thread.start()
+        threads.start(self._threads, self._shared)
 
     def __iter__(self) -> Epoch:
         return self
@@ -267,30 +263,8 @@ class Epoch:
             return
         for thread in self._threads:
             if thread is not threading.current_thread():
-                _join(thread, patience)
+                threads.join(thread, patience)
 
     def __del__(self) -> None:
         if hasattr(self, "_shared"):
             self._shared.stop()
-
-
-def _join(thread: threading.Thread, patience: float | None) -> None:
-    # One that was never started cannot be waited for. Nor can one whose start Ctrl-C cut short before it said
-    # that it runs; it finds that the epoch is over, and ends.
-    with contextlib.suppress(RuntimeError):
-        thread.join(patience)
-
-
-# The threads and not the epochs: a thread may be amid native code when its epoch is gone already.
-_RUNNING: weakref.WeakKeyDictionary[threading.Thread, _Shared] = weakref.WeakKeyDictionary()
-
-
-@atexit.register
-def _stop_all() -> None:
-    """Before the interpreter goes: a thread that it ends amid native code would take the process down."""
-    running = list(_RUNNING.items())
-    for _, shared in running:
-        shared.stop()
-    for thread, shared in running:
-        if os.getpid() == shared.process:
-            _join(thread, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import warnings
@@ -73,7 +74,7 @@ class Loader:
             raise OptionError(f"on_error is raise or skip, not {on_error!r}")
         if pictures is not None and not isinstance(pictures, PictureOptions):
             raise OptionError(f"pictures is a PictureOptions, not {pictures!r}")
-        pictures = (pictures or PictureOptions()).but(picture_options)
+        pictures = (pictures or PictureOptions()).but(picture_options, inspect.signature(Loader).parameters)
         self._options = {
             "order": order, "pipelines": pipelines, "rank": rank, "world": world, "seed": seed,
             "drop_last": drop_last, "workers": workers, "cpus": cpus, "ahead": ahead, "device": device,
@@ -91,7 +92,7 @@ class Loader:
         self._delivery: Delivery | None = None
         if device is not None:
             # The loader knows no framework; a device names one.
-            self._delivery = frameworks.torch_part().Delivery(device)
+            self._delivery = frameworks.part("torch").Delivery(device)
         pictures.check(device)
         self._blocks: Any = None
         self._marked: dict[str, Any] | None = None
@@ -334,11 +335,11 @@ class Loader:
 
     def as_iterable_dataset(self) -> Any:
         """A torch IterableDataset of whole batches, for code that wants to make its own DataLoader."""
-        return frameworks.torch_part().as_iterable_dataset(self)
+        return frameworks.part("torch").as_iterable_dataset(self)
 
     def as_data_loader(self, **options: Any) -> Any:
         """A torch DataLoader of our batches, dealt out to ranks already; options: the DataLoader's own."""
-        return frameworks.torch_part().as_data_loader(self, **options)
+        return frameworks.part("torch").as_data_loader(self, **options)
 
     def as_map_dataset(self) -> Any:
         """A map-style torch dataset of single samples, for trainers that sample and batch on their own."""

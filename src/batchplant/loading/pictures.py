@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -40,12 +40,13 @@ class PictureOptions:
     dct: str = "accurate"
     fast_scale: bool = False
 
-    def but(self, changes: Mapping[str, Any]) -> PictureOptions:
-        """The same with some changed, as they were given to the Loader itself."""
-        known = [one.name for one in dataclasses.fields(self)]
+    def but(self, changes: Mapping[str, Any], others: Iterable[str]) -> PictureOptions:
+        """The same with some changed, as they were given to the Loader, which has ``others`` too."""
+        own = [one.name for one in dataclasses.fields(self)]
         for name in changes:
-            if name not in known:
-                raise TypeError(f"Loader() got an unexpected keyword argument {name!r}{near(name, known)}")
+            if name not in own:
+                hint = near(name, [*own, *others])
+                raise TypeError(f"Loader() got an unexpected keyword argument {name!r}{hint}")
         return dataclasses.replace(self, **changes)
 
     def check(self, device: Any) -> None:
@@ -170,7 +171,10 @@ class Result(NamedTuple):
 
 
 class Backend(Protocol):
-    """Makes pictures. Requests are begun in the order of batches, one at a time, and finished in parallel."""
+    """Makes pictures. Requests are begun in the order of batches, one at a time, and finished in parallel.
+
+    A batch that is made again, without samples that failed, is begun whenever that is found.
+    """
 
     def begin(self, request: Request) -> Callable[[], Result]:
         """Take memory and a place in the queue; what comes back does the work."""

@@ -282,7 +282,7 @@ def _as_op(one: Any) -> Op:
         raise OptionError(f"write {one.__name__}() with parentheses")
     if torch is not None and isinstance(one, torch.nn.Module):
         # The plan knows no framework; the module is of one.
-        wrapped: Op = frameworks.torch_part().ModuleWrapper(one)
+        wrapped: Op = frameworks.part("torch").ModuleWrapper(one)
         return wrapped
     if callable(one):
         return Function(one)

@@ -6,15 +6,14 @@ iterator, by a break, an error or Ctrl-C, the threads are told to stop.
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...errors import OptionError
+from ...loading import threads
 
 
 def cpu_count() -> int:
@@ -71,26 +70,11 @@ class _Shared:
             )
 
 
-_RUNNING: weakref.WeakKeyDictionary[threading.Thread, _Shared] = weakref.WeakKeyDictionary()
-
-
 def _start(target: Callable[..., None], shared: _Shared, name: str, *args: Any) -> None:
     thread = threading.Thread(
         target=target, args=(shared, *args), name=f"batchplant-tfrecord-{name}", daemon=True
     )
-    _RUNNING[thread] = shared
-    thread.start()
-
-
-@atexit.register
-def _stop_all() -> None:
-    """Before the interpreter goes: a thread that it ends amid native code would take the process down."""
-    running = list(_RUNNING.items())
-    for _, shared in running:
-        shared.stop()
-    for thread, shared in running:
-        if thread.ident is not None and os.getpid() == shared.process:
-            thread.join(10)
+    threads.start([thread], shared)
 
 
 class _Queue(_Shared):
