@@ -1,13 +1,23 @@
 """What all tests stand on."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
+import uuid
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from batchplant.testing.damage import EXHAUSTIVE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from proxy import Proxy
+    from servers import Bucket, Web
 
 # Where nothing can be installed (see test-gpu in the Makefile), the tests of pictures run without them.
 try:
@@ -38,6 +48,60 @@ def _unsynced() -> Iterator[None]:
         patch.setattr(os, "fsync", lambda fd: None)
         patch.setattr(os, "sync", lambda: None)
         yield
+
+
+# Servers, for the tests that ask for one; one real server per process of tests, a bucket for each test.
+
+
+@pytest.fixture(scope="session")
+def _s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    from servers import s3_server
+
+    root = str(tmp_path_factory.mktemp("buckets"))
+    with s3_server(root) as endpoint:
+        yield root, endpoint
+
+
+@pytest.fixture
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bucket:
+    """An empty bucket of a real S3 server, and the credentials for it in the environment."""
+    from servers import KEY, SECRET, Bucket
+
+    pytest.importorskip("obstore", reason="pip install 'batchplant[remote]'")
+    root, endpoint = request.getfixturevalue("_s3")
+    for name in os.environ:
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    # No profile of whoever runs the tests, no instance role of the machine.
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    os.mkdir(os.path.join(root, name))
+    return Bucket(name, os.path.join(root, name), endpoint)
+
+
+@pytest.fixture
+def proxy(bucket: Bucket) -> Iterator[Proxy]:
+    """Stands before the server of ``bucket``: whoever asks ``proxy.endpoint`` meets faults."""
+    from proxy import Proxy
+
+    with Proxy(bucket.endpoint) as made:
+        yield made
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[Web]:
+    """A web server with an empty folder, and a Proxy before it, whose endpoint it has."""
+    from proxy import Proxy
+    from servers import Web, http_server
+
+    root = tmp_path / "web"
+    root.mkdir()
+    with http_server(str(root)) as endpoint, Proxy(endpoint) as before:
+        yield Web(str(root), before.endpoint, before)
 
 
 @pytest.hookimpl(trylast=True)
