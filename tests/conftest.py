@@ -63,18 +63,21 @@ def _s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture
-def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bucket:
+def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No key, profile, proxy or configuration of whoever runs the tests."""
+    for name in os.environ:
+        if name.startswith(("AWS_", "BATCHPLANT_", "GOOGLE_", "AZURE_", "XDG_")) or "_proxy" in name.lower():
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, _no_settings: None) -> Bucket:
     """An empty bucket of a real S3 server, and the credentials for it in the environment."""
     from servers import KEY, SECRET, Bucket
 
     pytest.importorskip("obstore", reason="pip install 'batchplant[remote]'")
     root, endpoint = request.getfixturevalue("_s3")
-    for name in os.environ:
-        if name.startswith("AWS_"):
-            monkeypatch.delenv(name)
-    # No profile of whoever runs the tests, no instance role of the machine.
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_REGION", "us-east-1")
@@ -93,7 +96,7 @@ def proxy(bucket: Bucket) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def web(tmp_path: Path) -> Iterator[Web]:
+def web(tmp_path: Path, _no_settings: None) -> Iterator[Web]:
     """A web server with an empty folder, and a Proxy before it, whose endpoint it has."""
     from proxy import Proxy
     from servers import Web, http_server
