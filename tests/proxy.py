@@ -123,6 +123,7 @@ class Proxy:
         self._holder.close()
         for thread in self._threads:
             thread.join(PATIENCE)
+            assert not thread.is_alive()
 
     # The plan.
 

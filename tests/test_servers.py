@@ -279,6 +279,7 @@ def test_chunked_bodies_pass_both_ways() -> None:
             )
             assert client.getresponse().read() == b"hello"
         thread.join(PATIENCE)
+        assert proxy.requests[0].status == 200
         assert seen[-4:] == [b"3\r\n", b"one\r\n", b"5\r\n", b"three\r\n"]
 
 
@@ -291,6 +292,9 @@ def test_files_are_objects_at_once(bucket: Bucket) -> None:
         assert bucket.put("deep/a.bin", data) == f"{bucket.url}/deep/a.bin"
         assert s3.head("deep/a.bin")["e_tag"].strip('"') == hashlib.md5(data).hexdigest()
         assert bytes(s3.get("deep/a.bin").bytes()) == data
+    bucket.put("deep/b.bin", b"four")
+    assert s3.head("deep/b.bin")["size"] == 4
+    assert [one["path"] for page in s3.list() for one in page] == ["deep/a.bin", "deep/b.bin"]
     os.unlink(os.path.join(bucket.root, "deep", "a.bin"))
     with pytest.raises(FileNotFoundError):
         s3.head("deep/a.bin")
