@@ -35,11 +35,20 @@ NAMES_SHOWN = 30
 LIKE = 0.7
 
 
+def shown(path: str) -> str:
+    """A path as messages name it: a URL without its query, which may sign it, and without a password."""
+    scheme, found, rest = path.partition("://")
+    if not found:
+        return path
+    host, slash, name = rest.partition("?")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2] if ':' in host.partition('@')[0] else host}{slash}{name}"
+
+
 def with_place(
     message: str, path: str | None, sample: int | None, field: str | None, offset: int | None
 ) -> str:
     """The message behind the place it speaks of: ``a.beton, sample 3, field 'image', byte 812: …``."""
-    parts = [path] if path is not None else []
+    parts = [shown(path)] if path is not None else []
     if sample is not None:
         parts.append(f"sample {sample}")
     if field is not None:

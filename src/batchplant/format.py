@@ -9,10 +9,10 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from .errors import SchemaError
+from .errors import NotFoundError, SchemaError
 from .reader import Reader
 from .schema import KINDS, Field, Schema
-from .storage import Source, is_remote, open_source
+from .storage import Source, is_remote, open_source, tree
 from .tensors import TENSORS
 from .writer import Writer
 
@@ -27,8 +27,18 @@ class Probe:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.folder = not is_remote(path) and os.path.isdir(path)
+        self.folder = tree.is_folder(path) if path.endswith("/") or not is_remote(path) else self._is_folder()
         self._answers: dict[Callable[[Probe], Any], Any] = {}
+
+    def _is_folder(self) -> bool:
+        """Whether a URL without a slash at its end is a folder: an object of that name comes first."""
+        try:
+            assert self.source is not None
+        except NotFoundError:
+            if tree.is_folder(self.path):
+                return True
+            raise
+        return False
 
     def ask(self, question: Callable[[Probe], T]) -> T:
         """What a function says of this file or folder, found out once: several formats may ask the same."""
@@ -61,6 +71,9 @@ class Probe:
         return self.names if len(self.names) < FOLDER_ENTRIES else self._listed(None)
 
     def _listed(self, most: int | None) -> list[str]:
+        if is_remote(self.path):
+            found = [one for one in tree.entries(self.path) if not one.name.startswith(".")]
+            return [one.name + ("/" if one.folder else "") for one in found[:most]]
         with os.scandir(self.path) as entries:
             shown = (entry for entry in entries if not entry.name.startswith("."))
             some = itertools.islice(shown, most)

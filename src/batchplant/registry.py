@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import glob
 import importlib
 import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from . import formats
@@ -25,7 +23,7 @@ from .options import accept
 from .reader import Reader
 from .schema import KINDS, Field, Image, Schema
 from .shards import Concat, ShardWriter
-from .storage import is_remote, recover, side_car
+from .storage import StorageOptions, Url, beside, is_remote, join, like, recover, split_options, tree
 from .storage.index.progress import in_parallel
 from .storage.patterns import braces, natural
 from .writer import WriteOptions, Writer
@@ -132,19 +130,19 @@ def find_format(path: str | Probe) -> Format | None:
 
 def expand(path: str) -> list[str]:
     """Braces (``{a,b}``, ``{000..123}``) and globs to paths; a path that exists is taken as it is."""
-    if is_remote(path):
-        return list(braces(path))
-    _recover(path)
-    if os.path.exists(path):
-        return [path]
+    if not is_remote(path):
+        _recover(path)
+        if os.path.exists(path):
+            return [path]
     found: list[str] = []
-    for one in braces(path):
-        if os.path.exists(one) or not glob.has_magic(one):
+    for one in (like(path, each) for each in braces(path)):
+        if not tree.has_magic(one) or (not is_remote(one) and os.path.exists(one)):
             found.append(one)
             continue
-        for folder in {os.path.dirname(match) for match in glob.glob(one)}:
-            _recover(folder)
-        matches = sorted(glob.glob(one), key=natural)
+        if not is_remote(one):
+            for folder in {os.path.dirname(match) for match in tree.glob(one)}:
+                _recover(folder)
+        matches = sorted(tree.glob(one), key=natural)
         if not matches:
             raise NotFoundError("no file matches", path=one)
         found += _without_side_cars(matches)
@@ -163,8 +161,8 @@ def _without_side_cars(paths: list[str]) -> list[str]:
     tails = tuple(template.partition("}")[2] for template in templates)
     if not any(path.endswith(tails) for path in paths):
         return paths
-    beside = {str(side_car(path, template)) for path in paths for template in templates}
-    return [path for path in paths if str(Path(path)) not in beside]
+    besides = {beside(path, template) for path in paths for template in templates}
+    return [path for path in paths if path.rstrip("/") not in besides]
 
 
 def open(path: Any, *, format: str | None = None, **options: Any) -> Reader:
@@ -182,12 +180,24 @@ def open(path: Any, *, format: str | None = None, **options: Any) -> Reader:
         path = path if is_data(path) else list(path)
         if is_data(path):
             return _open_data(path, format, options)
-    given = [path] if isinstance(path, str | os.PathLike) else path
+    given = [os.fspath(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
     if not given:
         raise OptionError("there is no path to open")
-    found = files_of(given, format)
-    readers = in_parallel(functools.partial(_open_one, options=options), found)
+    storage, options = split_options(options)
+    with tree.keeping():
+        found = files_of([_reached(one, storage) for one in given], format)
+        readers = in_parallel(functools.partial(_open_one, options=options), found)
     return readers[0] if len(readers) == 1 else Concat(readers)
+
+
+def _reached(path: str, options: StorageOptions) -> str:
+    """A URL with the options that say how to reach it."""
+    if is_remote(path):
+        return path if isinstance(path, Url) and options == StorageOptions() else Url(path, options)
+    given = [name for name, value in dataclasses.asdict(options).items() if value is not None]
+    if given:
+        raise OptionError(f"{', '.join(given)}: options for URLs, and this is a local path", path=path)
+    return path
 
 
 def _open_data(data: Any, format: str | None, options: dict[str, Any]) -> Reader:
@@ -218,7 +228,7 @@ def files_of(given: Iterable[str | os.PathLike[str]], format: str | None = None)
     named = None if format is None else get_format(format)
     found: list[Found] = []
     for path in (one for each in given for one in expand(os.fspath(each))):
-        if named is not None or is_remote(path) or not os.path.isdir(path):
+        if named is not None or not (is_remote(path) or os.path.isdir(path)):
             found.append(Found(path, named))
             continue
         probe = Probe(path)
@@ -236,8 +246,12 @@ def _without_parts(found: list[Found]) -> list[Found]:
     for one in found:
         name = _suffixed(one.path, leading)
         lead = None if name is None else get_format(name).parts
-        parts.update(map(os.path.normpath, () if lead is None else lead(one.path)))
-    return [one for one in found if os.path.normpath(one.path) not in parts]
+        parts.update(map(_normal, () if lead is None else lead(one.path)))
+    return [one for one in found if _normal(one.path) not in parts]
+
+
+def _normal(path: str) -> str:
+    return path if is_remote(path) else os.path.normpath(path)
 
 
 def _open_one(one: Found, options: dict[str, Any]) -> Reader:
@@ -261,7 +275,7 @@ def _folder_shards(probe: Probe) -> list[str]:
         several = f"files of several formats ({', '.join(kinds)}); name some"
         what = several if kinds else "nothing that batchplant reads"
         raise UnknownFormatError(f"the folder holds {what}", path=probe.path)
-    return [os.path.join(probe.path, name) for name in data or shards]
+    return [join(probe.path, name) for name in data or shards]
 
 
 def create(

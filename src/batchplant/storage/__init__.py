@@ -7,13 +7,16 @@ and the loader call it. It knows bytes and names; it knows no schema and no form
 
 from __future__ import annotations
 
+from . import tree
 from .commit import put_file, recover, sync
-from .files import check_regular, is_below, is_plain, is_remote, open_local, open_regular
+from .files import check_regular, is_below, is_plain, open_local, open_regular
 from .notes import NOTE_ERRORS, parse, parse_object
 from .opening import open_source, read_beside, read_whole
 from .partial import Partial, Spool, partial_folder, side_car
-from .remote import RANGE_GAP, RANGE_MOST, RemoteSource, asking, file_system, plan_ranges
+from .remote import RANGE_GAP, RANGE_MOST, RemoteSource, fetch_whole, plan_ranges
+from .settings import StorageOptions, split_options
 from .source import MappedSource, Source, mapped
+from .urls import Url, absolute, beside, is_remote, join, like, parent
 
 __all__ = [
     "NOTE_ERRORS",
@@ -24,16 +27,22 @@ __all__ = [
     "RemoteSource",
     "Source",
     "Spool",
-    "asking",
+    "StorageOptions",
+    "Url",
+    "absolute",
+    "beside",
     "check_regular",
-    "file_system",
+    "fetch_whole",
     "is_below",
     "is_plain",
     "is_remote",
+    "join",
+    "like",
     "mapped",
     "open_local",
     "open_regular",
     "open_source",
+    "parent",
     "parse",
     "parse_object",
     "partial_folder",
@@ -43,5 +52,7 @@ __all__ = [
     "read_whole",
     "recover",
     "side_car",
+    "split_options",
     "sync",
+    "tree",
 ]

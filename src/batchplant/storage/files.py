@@ -22,10 +22,6 @@ OTHERS = {
 }
 
 
-def is_remote(path: str) -> bool:
-    return "://" in path
-
-
 def open_regular(path: str | os.PathLike[str]) -> int:
     """A descriptor to read a file by; an OSError, without waiting, where there is none or it is no file."""
     try:

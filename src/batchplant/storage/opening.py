@@ -6,15 +6,16 @@ import os
 
 from .. import limits
 from ..errors import AccessError, BatchplantError, NotFoundError
-from .files import is_remote
-from .remote import RemoteSource, refused
+from . import tree
+from .remote import RefusedError, RemoteSource
 from .source import MappedSource, Source
+from .urls import is_remote
 
 
 def open_source(path: str) -> Source:
     """The bytes of a local file or a URL."""
     if is_remote(path):
-        return RemoteSource(path)
+        return RemoteSource(path, tree.known(path), tree.heads())
     try:
         return MappedSource(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -27,6 +28,8 @@ def open_source(path: str) -> Source:
 
 def read_beside(path: str) -> bytes | None:
     """All bytes of a small file that may or may not be there: None where it is not."""
+    if is_remote(path) and tree.is_absent(path):
+        return None
     try:
         return read_whole(path)
     except NotFoundError:
@@ -34,11 +37,9 @@ def read_beside(path: str) -> bytes | None:
         if not is_remote(path) and os.path.isdir(path):
             raise
         return None
-    except AccessError as error:
-        # A server may refuse to say whether a file is there.
-        if is_remote(path) and refused(error):
-            return None
-        raise
+    # A server may refuse to say whether a file is there.
+    except RefusedError:
+        return None
 
 
 def read_whole(path: str) -> bytes:

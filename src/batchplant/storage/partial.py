@@ -20,7 +20,7 @@ from typing import Any
 from ..columns import as_bytes
 from ..errors import BusyError, ExistsError, OptionError
 from .commit import commit, is_decided, put_file, recover, sync
-from .files import is_remote
+from .urls import is_remote
 
 STATE = "state.json"
 # That append to one target at a time.

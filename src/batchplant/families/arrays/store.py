@@ -12,13 +12,14 @@ from ...columns import U8
 from ...errors import AccessError, DamagedError, NotFoundError, Problem
 from ...storage import (
     MappedSource,
-    asking,
-    file_system,
+    fetch_whole,
     is_below,
     is_remote,
+    join,
     open_local,
     open_source,
     parse_object,
+    tree,
 )
 from ...storage.zips import CHECKED, ZipMembers
 
@@ -193,34 +194,31 @@ def zip_top(names: Iterable[str], roots: Iterable[str]) -> str | None:
 
 
 class UrlStore(Store):
-    """A folder below a URL, through fsspec."""
+    """A folder below a URL."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self._fs, self._root = file_system(path)
-        self._root = self._root.rstrip("/")
+    def full(self, name: str) -> str:
+        return join(self.path, name)
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
-        end = None if size is None else start + size
-        if start < 0 and (end is None or end >= 0):
-            end = None
+        if start == 0 and size is None:
+            return fetch_whole(self.full(name))
         try:
-            with asking(self.full(name), start, opening=True):
-                data = self._fs.cat_file(f"{self._root}/{name}", start=start or None, end=end)
+            source = open_source(self.full(name))
         except NotFoundError:
             return None
-        return np.frombuffer(data, dtype=np.uint8)
+        start = max(0, source.size + start) if start < 0 else min(start, source.size)
+        end = source.size if size is None else min(source.size, start + size)
+        return source.view(start, end - start)
 
     def children(self, name: str) -> list[str]:
-        try:
-            with asking(self.full(name), opening=True):
-                found = self._fs.ls(f"{self._root}/{name}".rstrip("/"), detail=True)
         # Not every server lists what it has.
+        try:
+            return [one.name for one in tree.entries(self.full(name)) if one.folder]
         except (NotFoundError, AccessError):
             return []
-        return sorted(
-            one["name"].rstrip("/").rsplit("/", 1)[-1] for one in found if one["type"] == "directory"
-        )
+
+    def size(self, name: str) -> int:
+        return sum(size for _, size in tree.walk(self.full(name)))
 
 
 def open_store(path: str, roots: Iterable[str]) -> Store:

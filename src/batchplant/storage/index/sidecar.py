@@ -39,7 +39,7 @@ from ... import _native
 from ...columns import U8, as_bytes
 from ...errors import BatchplantError
 from ...schema import MOST_BYTES
-from .. import NOTE_ERRORS, Source, is_remote, open_regular, parse_object, sync
+from .. import NOTE_ERRORS, RemoteSource, Source, open_regular, parse_object, sync
 from .progress import check_stop
 
 MAGIC = b"BPIDX1\n\0"
@@ -54,11 +54,6 @@ POLL = 0.02
 
 PIECE = 4096
 PIECES = 32
-# What the drivers of fsspec call the things that change with a file.
-TOKENS = (
-    "etag", "mtime", "lastmodified", "last_modified", "last-modified", "updated", "created", "generation",
-    "version_id", "versionid", "md5", "md5hash", "content_md5", "crc32c", "sha256", "checksum", "commit_hash",
-)  # fmt: skip
 
 Arrays = dict[str, npt.NDArray[Any]]
 Facts = dict[str, Any]
@@ -188,10 +183,9 @@ def _array(entry: dict[str, Any], data: U8, first: int) -> npt.NDArray[Any]:
 
 def _stamp(source: Source) -> Facts | None:
     """What tells whether a file is still the same; None where nothing does."""
-    if is_remote(source.path):
-        info = _remote_info(source.path)
-        sample = "" if info else _sample(source, 2)
-        return {"size": source.size, "info": info, "sample": sample}
+    if isinstance(source, RemoteSource):
+        # Where the server tells nothing, the bytes themselves have to.
+        return {"size": source.size, "tag": source.tag, "sample": "" if source.tag else _sample(source, 2)}
     try:
         status = os.stat(source.path)
     except OSError:
@@ -200,19 +194,6 @@ def _stamp(source: Source) -> Facts | None:
     if status.st_size != source.size:
         return None
     return {"size": source.size, "mtime": status.st_mtime_ns, "sample": _sample(source, PIECES)}
-
-
-def _remote_info(url: str) -> dict[str, str]:
-    # It is there, or the source could not have been opened.
-    import fsspec
-
-    try:
-        fs, name = fsspec.core.url_to_fs(url)
-        info = fs.info(name)
-    # Drivers raise what their libraries raise; then the bytes themselves have to tell.
-    except Exception:
-        return {}
-    return {str(key): str(value) for key, value in info.items() if str(key).lower() in TOKENS and value}
 
 
 def _sample(source: Source, pieces: int) -> str:

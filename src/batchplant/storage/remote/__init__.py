@@ -1,0 +1,31 @@
+"""Objects on servers: who talks to them, how requests are made, and what is kept of them.
+
+clients.py has the one request, fetch.py many of them at a time, blocks.py the bytes in memory, disk.py those
+on disk, source.py the :class:`~batchplant.storage.source.Source` that formats read from.
+"""
+
+from __future__ import annotations
+
+from .blocks import NEVER, Pool, RemoteObject
+from .client import Entry, Got, RefusedError
+from .clients import client_of
+from .fetch import fetcher, trying
+from .source import RANGE_GAP, RANGE_MOST, RemoteSource, fetch_whole, opened, plan_ranges
+
+__all__ = [
+    "NEVER",
+    "RANGE_GAP",
+    "RANGE_MOST",
+    "Entry",
+    "Got",
+    "Pool",
+    "RefusedError",
+    "RemoteObject",
+    "RemoteSource",
+    "client_of",
+    "fetch_whole",
+    "fetcher",
+    "opened",
+    "plan_ranges",
+    "trying",
+]

@@ -1,0 +1,333 @@
+"""Blocks of remote objects in memory: a :class:`Pool` of a bounded size, shared by all sources of a process.
+
+A block is a range of an object that was fetched, or is on its way. Blocks of an object do not overlap. A
+reader asks for ranges; what is missing is fetched, in parts of at most 8 MiB side by side. The loader, which
+knows the future, asks ahead, and says when each block is needed next (``due``). Room is made by letting go of
+blocks that nobody is known to need, longest unused first, and then of the one that is needed latest.
+"""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import _native
+from ...columns import I64, U8
+from ...errors import AccessError, BatchplantError
+from .client import Client, TransientError
+from .disk import DiskCache
+from .fetch import Task, fetcher
+
+PART = 8 << 20
+# Wanted now; what is asked ahead has the number of its batch.
+NOW = -1.0
+NEVER = float("inf")
+
+Range = tuple[int, int]
+
+
+class Loaded(NamedTuple):
+    """Bytes, and whether they lie in a file of the cache and not in memory."""
+
+    data: U8
+    mapped: bool
+
+
+class Block:
+    """Bytes [start, end) of an object."""
+
+    __slots__ = ("due", "end", "future", "held", "object", "size", "start", "task")
+
+    def __init__(self, object: RemoteObject, start: int, end: int, due: float) -> None:
+        self.object, self.start, self.end, self.due = object, start, end, due
+        self.task: Task
+        self.future: Future[Loaded]
+        # How many are reading it just now.
+        self.held = 0
+        # What it takes of the pool; a block that lies in a file takes nothing.
+        self.size = end - start
+
+    @property
+    def data(self) -> U8:
+        try:
+            return self.future.result().data
+        except BatchplantError as error:
+            # Several may wait for it, and each may write a place into it.
+            raise copy.copy(error) from None
+
+
+class RemoteObject:
+    """An object on a server as it was when it was opened, and its blocks."""
+
+    def __init__(
+        self, client: Client, name: str, url: str, size: int, tag: str, disk: DiskCache | None, key: str
+    ) -> None:
+        self.client, self.name, self.url, self.size, self.tag = client, name, url, size, tag
+        self.disk, self.key = disk, key
+        self.starts: list[int] = []
+        self.blocks: dict[int, Block] = {}
+        # Ranges that are kept on disk: whole ones of a plan, so that all processes ask for the same.
+        self.kept: set[Range] = set()
+
+    def load(self, start: int, end: int) -> Loaded:
+        """The bytes from the disk or the server; checked to be of the object that was opened."""
+        disk = self.disk if (start, end) in self.kept else None
+        found = None if disk is None else disk.get(self.key, start, end - start)
+        if found is None:
+            data = self.fetch(start, end)
+            if disk is None:
+                return Loaded(data, False)
+            disk.put(self.key, start, data)
+            found = disk.get(self.key, start, end - start)
+            # There may be no room on the disk.
+            if found is None:
+                return Loaded(data, False)
+        return Loaded(found, True)
+
+    def fetch(self, start: int, end: int) -> U8:
+        """One request."""
+        got = self.client.get(self.name, start, end)
+        # A driver of fsspec tells nothing.
+        told = got.size >= 0
+        if told and (got.size != self.size or (self.tag and got.tag and got.tag != self.tag)):
+            raise AccessError("it changed since it was opened; open it again", path=self.url, offset=start)
+        if len(got.data) != end - start:
+            message = f"{len(got.data)} of {end - start} bytes came"
+            raise TransientError(message, path=self.url, offset=start)
+        return got.data
+
+
+class Pool:
+    """Blocks in memory, at most ``most`` bytes of them besides those that are being read."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.bytes = 0
+        self.peak = 0
+        # A block that arrives while it is asked for comes back into the same thread.
+        self._lock = threading.RLock()
+        # Blocks that nobody is known to need, in the order of their last use; and those that somebody does.
+        self._idle: OrderedDict[Block, None] = OrderedDict()
+        self._planned: dict[Block, None] = {}
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def read(self, object: RemoteObject, start: int, end: int) -> U8:
+        """These bytes, in place where they lie in one block."""
+        held = self._hold(object, [(start, end)])
+        try:
+            first = held[0]
+            if len(held) == 1:
+                return first.data[start - first.start : end - first.start]
+            parts = [one.data[max(start - one.start, 0) : end - one.start] for one in held]
+            return np.concatenate(parts)
+        finally:
+            self._release(held)
+
+    def gather(
+        self, object: RemoteObject, ranges: list[Range], starts: I64, sizes: I64, out: U8, out_starts: I64
+    ) -> None:
+        """Copy runs, all of which lie in the ranges."""
+        held = self._hold(object, ranges)
+        try:
+            begins = np.array([one.start for one in held], dtype=np.int64)
+            ends = np.array([one.end for one in held], dtype=np.int64)
+            # Ranges are in order, and so are their blocks.
+            at = np.searchsorted(begins, starts, side="right") - 1
+            inside = starts + sizes <= ends[at]
+            for number in np.unique(at[inside]).tolist():
+                rows = np.flatnonzero(inside & (at == number))
+                block = held[number]
+                _native.copy_runs(block.data, starts[rows] - block.start, sizes[rows], out, out_starts[rows])
+            for row in np.flatnonzero(~inside).tolist():
+                self._copy(held, int(at[row]), int(starts[row]), int(sizes[row]), out, int(out_starts[row]))
+        finally:
+            self._release(held)
+
+    def _copy(self, held: list[Block], number: int, start: int, size: int, out: U8, to: int) -> None:
+        """A run that lies in several blocks."""
+        while size:
+            block = held[number]
+            part = block.data[start - block.start : start - block.start + size]
+            out[to : to + len(part)] = part
+            start, size, to, number = start + len(part), size - len(part), to + len(part), number + 1
+
+    def _hold(self, object: RemoteObject, ranges: Iterable[Range]) -> list[Block]:
+        """The blocks of these ranges, which are in order; they stay until they are released."""
+        with self._lock:
+            held: list[Block] = []
+            for start, end in ranges:
+                for one in self._cover(object, start, end, NOW):
+                    # One block may hold the end of one range and the start of the next.
+                    if held and held[-1] is one:
+                        one.held -= 1
+                    else:
+                        held.append(one)
+        return held
+
+    def _release(self, held: list[Block]) -> None:
+        with self._lock:
+            for one in held:
+                one.held -= 1
+                if one in self._idle:
+                    self._idle.move_to_end(one)
+
+    # -- asking ahead ----------------------------------------------------------------------------------
+
+    def ask(self, object: RemoteObject, ranges: Iterable[Range], due: float, *, keep: bool = False) -> bool:
+        """Fetch ranges that will be needed; False where there is no room for them now.
+
+        ``keep``: the ranges are as every process cuts them, so that they are worth keeping on disk.
+        """
+        ranges = list(ranges)
+        with self._lock:
+            missing = sum(end - start for each in ranges for start, end in self._missing(object, *each))
+            # One that alone is too large goes when there is nothing else.
+            if missing > self.most - self.bytes and not self._make_room(missing) and self.bytes:
+                return False
+            for start, end in ranges:
+                if keep and (start, end) not in object.kept:
+                    object.kept.add((start, end))
+                for one in self._cover(object, start, end, due, whole=keep):
+                    one.held -= 1
+                    self._plan(one, min(due, one.due))
+        return True
+
+    def settle(self, object: RemoteObject, start: int, end: int, due: float = NEVER) -> None:
+        """When the blocks of a range are needed next."""
+        with self._lock:
+            for one in self._overlapping(object, start, end):
+                self._plan(one, due)
+
+    def _plan(self, block: Block, due: float) -> None:
+        block.due = due
+        if due == NEVER:
+            if self._planned.pop(block, self) is None:
+                self._idle[block] = None
+        else:
+            self._idle.pop(block, None)
+            self._planned[block] = None
+
+    # -- blocks; with the lock held ----------------------------------------------------------------------
+
+    def _overlapping(self, object: RemoteObject, start: int, end: int) -> list[Block]:
+        starts = object.starts
+        first = max(0, bisect.bisect_right(starts, start) - 1)
+        last = bisect.bisect_left(starts, end)
+        found = (object.blocks[one] for one in starts[first:last])
+        return [one for one in found if one.end > start]
+
+    def _missing(self, object: RemoteObject, start: int, end: int) -> list[Range]:
+        found, at = [], start
+        for one in self._overlapping(object, start, end):
+            if one.start > at:
+                found.append((at, one.start))
+            at = max(at, one.end)
+        if at < end:
+            found.append((at, end))
+        return found
+
+    def _cover(
+        self, object: RemoteObject, start: int, end: int, due: float, *, whole: bool = False
+    ) -> list[Block]:
+        """The blocks that hold a range, held; what is missing is asked for, ``whole``: in one piece."""
+        found = self._overlapping(object, start, end)
+        for one in found:
+            one.held += 1
+            if due < one.task.urgency:
+                fetcher().hurry(one.task, due)
+        for first, last in self._missing(object, start, end):
+            step = last - first if whole else PART
+            for at in range(first, last, step):
+                made = self._begin(object, at, min(at + step, last), due)
+                made.held += 1
+                found.append(made)
+        return sorted(found, key=_start)
+
+    def _begin(self, object: RemoteObject, start: int, end: int, due: float) -> Block:
+        size = end - start
+        if self.bytes + size > self.most:
+            self._make_room(size, force=due == NOW)
+        block = Block(object, start, end, due)
+        bisect.insort(object.starts, start)
+        object.blocks[start] = block
+        self.bytes += size
+        self.peak = max(self.peak, self.bytes)
+        if due == NOW:
+            block.due = NEVER
+            self._idle[block] = None
+        else:
+            self._planned[block] = None
+        block.task = fetcher().submit(lambda: object.load(start, end), size, due)
+        block.future = block.task.future
+        block.future.add_done_callback(lambda future: self._arrived(block, future))
+        return block
+
+    def _arrived(self, block: Block, future: Future[Any]) -> None:
+        failed = future.cancelled() or future.exception() is not None
+        with self._lock:
+            if failed:
+                # The next one who needs it tries anew.
+                self._drop(block)
+            elif future.result().mapped and block.object.blocks.get(block.start) is block:
+                self.bytes -= block.size
+                block.size = 0
+
+    def _make_room(self, size: int, *, force: bool = False) -> bool:
+        """Let go of blocks; ``force``: also of those that will be needed, the latest first."""
+        for one in list(self._idle):
+            if self.bytes + size <= self.most:
+                return True
+            if not one.held and one.future.done():
+                self._drop(one)
+        if force and self.bytes + size > self.most:
+            for one in sorted(self._planned, key=lambda one: one.due, reverse=True):
+                if self.bytes + size <= self.most:
+                    return True
+                if not one.held and one.future.done():
+                    self._drop(one)
+        return self.bytes + size <= self.most
+
+    def _drop(self, block: Block) -> None:
+        object = block.object
+        if object.blocks.get(block.start) is not block:
+            return
+        del object.blocks[block.start]
+        del object.starts[bisect.bisect_left(object.starts, block.start)]
+        self._idle.pop(block, None)
+        self._planned.pop(block, None)
+        self.bytes -= block.size
+
+    def forget(self, object: RemoteObject) -> None:
+        """Let go of all blocks of an object."""
+        with self._lock:
+            for one in list(object.blocks.values()):
+                one.future.cancel()
+                self._drop(one)
+
+
+def _start(block: Block) -> int:
+    return block.start
+
+
+_POOLS: dict[int, Pool] = {}
+_LOCK = threading.Lock()
+_PROCESS = 0
+
+
+def pool_of(most: int) -> Pool:
+    """The pool of this process that has this bound."""
+    global _LOCK, _PROCESS
+    if os.getpid() != _PROCESS:
+        _LOCK, _PROCESS = threading.Lock(), os.getpid()
+        _POOLS.clear()
+    with _LOCK:
+        return _POOLS.setdefault(most, Pool(most))

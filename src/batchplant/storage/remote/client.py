@@ -1,0 +1,93 @@
+"""What a client of a server is: :class:`Client`, what it gives, and how it fails.
+
+A client makes one request for each call and tries it once; fetch.py tries again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...columns import U8
+from ...errors import AccessError
+from ..settings import StorageOptions
+
+# Answers after which trying again is of use.
+BUSY = (408, 425, 429, 500, 502, 503, 504, 509)
+GONE = (404, 410)
+REFUSED = (401, 403)
+
+
+class TransientError(AccessError):
+    """A request failed, and may succeed the next time; ``after``: seconds that the server asks for."""
+
+    after: float = 0.0
+
+
+class RefusedError(AccessError):
+    """The server does not let us."""
+
+
+class Entry(NamedTuple):
+    """An object: its name below the root, its size, and what changes when it does (ETag, else a date)."""
+
+    name: str
+    size: int
+    tag: str
+
+
+class Got(NamedTuple):
+    """Bytes of an object, and what the server said about the whole of it."""
+
+    data: U8
+    size: int
+    tag: str
+
+
+class Client(ABC):
+    """One bucket or host. Names of objects have no leading slash."""
+
+    def __init__(self, url: str, options: StorageOptions) -> None:
+        self.url, self.options = url, options
+        # Requests that were made, by what they were for.
+        self.requests = 0
+
+    @abstractmethod
+    def head(self, name: str) -> Entry:
+        """What an object is like; NotFoundError where there is none."""
+
+    @abstractmethod
+    def get(self, name: str, start: int, end: int) -> Got:
+        """The bytes [start, end) of an object, fewer where it ends before."""
+
+    @abstractmethod
+    def get_whole(self, name: str) -> Got:
+        """All bytes of an object."""
+
+    @abstractmethod
+    def level(self, folder: str) -> tuple[list[Entry], list[str]]:
+        """The objects right in a folder, and the folders in it; nothing where there is no such folder."""
+
+    @abstractmethod
+    def walk(self, folder: str, after: str | None = None) -> Iterator[Entry]:
+        """All objects below a folder, in order of their names; ``after``: only those behind this name."""
+
+    @abstractmethod
+    def put(self, name: str, data: Any) -> None:
+        """Write an object from bytes or from a local file (a Path); it appears when it is complete."""
+
+    @abstractmethod
+    def copy(self, name: str, to: str) -> None:
+        """Copy an object on the server."""
+
+    @abstractmethod
+    def delete(self, names: list[str]) -> None:
+        """Remove objects; those that are not there are none."""
+
+
+def as_array(data: Any) -> U8:
+    """Bytes of any kind as an array, in place."""
+    return np.frombuffer(data, dtype=np.uint8)

@@ -1,0 +1,269 @@
+"""Requests in flight: our own threads, as many as pay; failures tried again, stalled requests asked twice.
+
+How many requests pay is found out by trying: the number grows as long as more of them bring more bytes a
+second, and shrinks when a server says that it is too much. That is Little's law found from outside: requests
+in flight = bandwidth × latency / size, whatever the three are today.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import random
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from ...errors import AccessError
+from .client import TransientError
+
+# Requests in flight.
+LEAST, FIRST, MOST = 4, 8, 64
+# How often a request is made before its failure is told, and the seconds between: doubled, with jitter.
+TRIES = 6
+PAUSE, LONGEST_PAUSE = 0.1, 10.0
+# A request that takes this many times as long as others of its size is made a second time.
+STALLED = 5.0
+STALLED_LEAST = 1.0
+# How often the number in flight is looked at.
+WINDOW = 0.25
+# What more requests must bring to be worth it.
+GAIN = 1.05
+# Seconds without work after which a thread ends.
+PATIENCE = 5.0
+# The urgency of a request that is made a second time.
+AGAIN = float("-inf")
+
+T = TypeVar("T")
+
+
+class Task:
+    """One piece of work for a thread: ``run`` gives ``size`` bytes or so."""
+
+    def __init__(self, run: Callable[[], Any], size: int, urgency: float) -> None:
+        self.run, self.size, self.urgency = run, size, urgency
+        self.future: Future[Any] = Future()
+        self.began = 0.0
+        self.started = self.twice = False
+
+
+class Counts:
+    """What was asked for so far."""
+
+    def __init__(self) -> None:
+        self.requests = self.bytes = self.retries = self.hedges = 0
+
+
+class Fetcher:
+    """Runs tasks on threads, the most urgent first. Threads end when there is nothing to do for a while."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queue: list[tuple[float, int, Task]] = []
+        self._number = itertools.count()
+        self._running: dict[int, Task] = {}
+        self._idle = 0
+        # Threads that wait for an answer that somebody else got meanwhile.
+        self._abandoned: set[int] = set()
+        self._watched = False
+        self.counts = Counts()
+        self.in_flight = FIRST
+        self._took: deque[float] = deque(maxlen=64)
+        self._best: dict[int, float] = {}
+        self._moved, self._since, self._full = 0, time.monotonic(), False
+        self.most_in_flight = 0
+
+    def submit(self, run: Callable[[], Any], size: int, urgency: float = 0.0) -> Task:
+        """Have a thread do this; a small ``urgency`` goes first."""
+        task = Task(run, size, urgency)
+        with self._changed:
+            self._enter(task, urgency)
+        return task
+
+    def hurry(self, task: Task, urgency: float) -> None:
+        """Somebody waits for it now."""
+        if not task.started and urgency < task.urgency:
+            with self._changed:
+                task.urgency = urgency
+                self._enter(task, urgency)
+
+    def _enter(self, task: Task, urgency: float) -> None:
+        heapq.heappush(self._queue, (urgency, next(self._number), task))
+        self._staff()
+
+    # -- threads ---------------------------------------------------------------------------------------
+
+    def _staff(self) -> None:
+        """As many threads as there is work for; called with the lock held."""
+        self._changed.notify(1)
+        active = len(self._running) - len(self._abandoned)
+        if self._queue and not self._idle and active < self.in_flight:
+            threading.Thread(target=self._work, name="batchplant-fetch", daemon=True).start()
+            # It counts from now on, so that the next task starts another one.
+            self._idle += 1
+            if not self._watched:
+                self._watched = True
+                threading.Thread(target=self._watch, name="batchplant-watch", daemon=True).start()
+
+    def _work(self) -> None:
+        me = threading.get_ident()
+        while True:
+            with self._changed:
+                task = self._next()
+                self._idle -= 1
+                if task is None:
+                    return
+                self._running[me] = task
+                task.began = time.monotonic()
+                self.most_in_flight = max(self.most_in_flight, len(self._running) - len(self._abandoned))
+                # Another may have room for the next.
+                self._staff()
+            self._do(task, me)
+            with self._changed:
+                del self._running[me]
+                self._abandoned.discard(me)
+                self._idle += 1
+            del task
+
+    def _next(self) -> Task | None:
+        """The next task, once there is one and room for it; None after a while without."""
+        give_up = time.monotonic() + PATIENCE
+        while True:
+            if self._queue and len(self._running) - len(self._abandoned) < self.in_flight:
+                urgency, _, task = heapq.heappop(self._queue)
+                # One that was hurried stands there twice; one that stalls is to run twice.
+                if task.future.done() or (task.started and urgency != AGAIN):
+                    continue
+                if not task.started and not task.future.set_running_or_notify_cancel():
+                    continue
+                task.started = True
+                return task
+            self._full = self._full or bool(self._queue)
+            left = give_up - time.monotonic()
+            if left <= 0:
+                return None
+            self._changed.wait(left)
+
+    def _do(self, task: Task, me: int) -> None:
+        try:
+            value = self._tried(task)
+        except BaseException as error:
+            self._settle(task, me, error=error)
+            return
+        self._settle(task, me, value=value)
+        took = time.monotonic() - task.began
+        with self._changed:
+            self.counts.bytes += task.size
+            self._took.append(took)
+            self._moved += task.size
+            self._adapt()
+
+    def _settle(self, task: Task, me: int, value: Any = None, error: BaseException | None = None) -> None:
+        with self._changed:
+            if task.future.done():
+                return
+            if error is not None:
+                # The other of two may still bring it.
+                if any(held is task for one, held in self._running.items() if one != me):
+                    return
+                task.future.set_exception(error)
+            else:
+                task.future.set_result(value)
+            # Whoever waits for the same answer is not waited for.
+            others = [one for one, held in self._running.items() if held is task and one != me]
+            self._abandoned.update(others)
+            if others:
+                self._staff()
+
+    def _tried(self, task: Task) -> Any:
+        def count() -> None:
+            with self._changed:
+                self.counts.retries += 1
+                # Too much for the server, or for the way there.
+                self.in_flight = max(LEAST, self.in_flight * 3 // 4)
+                self._best.clear()
+
+        with self._changed:
+            task.began = time.monotonic()
+            self.counts.requests += 1
+        return trying(task.run, stop=task.future.done, failed=count)
+
+    # -- how many --------------------------------------------------------------------------------------
+
+    def _adapt(self) -> None:
+        """Change the number in flight by what it brings; called with the lock held."""
+        now = time.monotonic()
+        if now - self._since < WINDOW:
+            return
+        rate, full = self._moved / (now - self._since), self._full or bool(self._queue)
+        self._moved, self._since, self._full = 0, now, False
+        # Where there was too little to do, nothing can be learnt.
+        if not full:
+            return
+        known = self._best.get(self.in_flight)
+        self._best[self.in_flight] = rate if known is None else 0.5 * (known + rate)
+        fewer = [value for number, value in self._best.items() if number < self.in_flight]
+        if not fewer or rate > GAIN * max(fewer):
+            self.in_flight = min(MOST, self.in_flight + max(1, self.in_flight // 2))
+        elif rate < max(fewer) / GAIN:
+            self.in_flight = max(LEAST, self.in_flight * 3 // 4)
+            self._best.clear()
+        self._changed.notify_all()
+
+    def _watch(self) -> None:
+        """Make requests that stall a second time."""
+        while True:
+            time.sleep(WINDOW)
+            with self._changed:
+                if not self._running and not self._queue:
+                    self._watched = False
+                    return
+                usual = statistics.median(self._took) if self._took else STALLED_LEAST
+                late = time.monotonic() - max(STALLED_LEAST, STALLED * usual)
+                for thread, task in list(self._running.items()):
+                    if task.twice or task.began > late:
+                        continue
+                    task.twice = True
+                    self.counts.hedges += 1
+                    # It goes before all others, and the one that stalls takes no room from now on.
+                    self._abandoned.add(thread)
+                    self._enter(task, AGAIN)
+
+
+def trying(
+    run: Callable[[], T], *, stop: Callable[[], bool] | None = None, failed: Callable[[], None] | None = None
+) -> T:
+    """What ``run`` gives; what may be better the next time is tried again, with pauses that grow."""
+    for attempt in itertools.count(1):
+        try:
+            return run()
+        except TransientError as error:
+            if attempt >= TRIES or (stop is not None and stop()):
+                told = AccessError(f"{error.message} ({attempt} tries)", path=error.path, offset=error.offset)
+                raise told from None
+            pause = min(LONGEST_PAUSE, PAUSE * 2 ** (attempt - 1))
+            pause = max(random.uniform(pause / 2, pause), min(error.after, LONGEST_PAUSE * 3))
+        if failed is not None:
+            failed()
+        time.sleep(pause)
+    raise AssertionError
+
+
+_FETCHER: Fetcher | None = None
+_PROCESS = 0
+_LOCK = threading.Lock()
+
+
+def fetcher() -> Fetcher:
+    """That of this process."""
+    global _FETCHER, _PROCESS, _LOCK
+    if os.getpid() != _PROCESS:
+        _LOCK, _FETCHER, _PROCESS = threading.Lock(), None, os.getpid()
+    with _LOCK:
+        _FETCHER = _FETCHER or Fetcher()
+        return _FETCHER

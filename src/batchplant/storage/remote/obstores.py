@@ -1,0 +1,261 @@
+"""S3, GCS, Azure and HTTP through obstore."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...errors import AccessError, BatchplantError, MissingLibraryError, NotFoundError, OptionError
+from ..settings import StorageOptions
+from ..urls import Place
+from . import profiles
+from .client import BUSY, GONE, REFUSED, Client, Entry, Got, RefusedError, TransientError, as_array
+from .signed import Ranges
+
+# The engine must not wait for ever; what stalls is asked for again long before.
+TIMEOUT = "120s"
+CONNECT = "10s"
+# How an upload is cut, and how many parts are under way.
+PART = 16 << 20
+PARTS = 4
+# How long a signed URL is good for, and when it is renewed.
+SIGNED = datetime.timedelta(hours=1)
+
+Meta = dict[str, Any]
+
+
+class ObstoreClient(Client):
+    """A bucket, a container or a host."""
+
+    def __init__(self, url: str, place: Place, options: StorageOptions) -> None:
+        super().__init__(place.root, options)
+        try:
+            import obstore
+        except ImportError:
+            message = f'{place.scheme}:// needs obstore: pip install "batchplant[remote]"'
+            raise MissingLibraryError(message) from None
+        self._obstore = obstore
+        self._http = place.scheme in ("http", "https")
+        try:
+            self._store = _store(url, place, options)
+        except BatchplantError:
+            raise
+        # What obstore says names the options, and could name their values.
+        except Exception as error:
+            said = str(error).partition("\n")[0][:200]
+            raise OptionError(f"the store cannot be set up: {said}", path=place.root) from None
+        # For servers whose answers to ranges obstore refuses.
+        self._ranges: Ranges | None = None
+
+    def head(self, name: str) -> Entry:
+        self.requests += 1
+        try:
+            return _entry(self._store.head(name), name)
+        except Exception as error:
+            found = self._named(error, name)
+        if isinstance(found, NotFoundError):
+            raise found from None
+        # Some servers, and URLs signed for reading only, do not answer HEAD.
+        try:
+            got = self.get(name, 0, 1)
+        except BatchplantError:
+            raise found from None
+        return Entry(name, got.size, got.tag)
+
+    def get(self, name: str, start: int, end: int) -> Got:
+        if self._ranges is None:
+            self.requests += 1
+            try:
+                found = self._store.get(name, options={"range": (start, end)})
+                return Got(as_array(found.bytes()), found.meta["size"], tag_of(found.meta))
+            except Exception as error:
+                if "non-partial response" not in str(error):
+                    raise self._named(error, name, start) from None
+            self._ranges = Ranges(self.url)
+        self.requests += 1
+        return self._ranges.get(self._signed(name), self._shown(name), start, end)
+
+    def get_whole(self, name: str) -> Got:
+        self.requests += 1
+        try:
+            found = self._store.get(name)
+            return Got(as_array(found.bytes()), found.meta["size"], tag_of(found.meta))
+        except Exception as error:
+            raise self._named(error, name) from None
+
+    def _signed(self, name: str) -> str:
+        """A URL that anybody may read this object by, for an hour."""
+        if self._http:
+            return f"{self._store.url.rstrip('/')}/{name}".rstrip("/") if name else str(self._store.url)
+        try:
+            return str(self._obstore.sign(self._store, "GET", name, SIGNED))
+        except Exception as error:
+            raise self._named(error, name) from None
+
+    def level(self, folder: str) -> tuple[list[Entry], list[str]]:
+        self.requests += 1
+        try:
+            found = self._store.list_with_delimiter(folder or None)
+        except Exception as error:
+            raise self._named(error, folder, listing=True) from None
+        entries = [_entry(one, one["path"]) for one in found["objects"]]
+        return entries, sorted(str(one) for one in found["common_prefixes"])
+
+    def walk(self, folder: str, after: str | None = None) -> Iterator[Entry]:
+        self.requests += 1
+        try:
+            # Some servers answer out of order, but not within a page.
+            for page in self._store.list(folder or None, offset=after, chunk_size=1000):
+                for one in page:
+                    yield _entry(one, one["path"])
+        except Exception as error:
+            raise self._named(error, folder, listing=True) from None
+
+    def put(self, name: str, data: Any) -> None:
+        self.requests += 1
+        try:
+            self._store.put(name, data, chunk_size=PART, max_concurrency=PARTS)
+        except Exception as error:
+            # A local file that cannot be read is no fault of the server.
+            if isinstance(data, Path) and not os.path.exists(data):
+                raise
+            raise self._named(error, name) from None
+
+    def copy(self, name: str, to: str) -> None:
+        self.requests += 1
+        try:
+            self._store.copy(name, to)
+        except Exception as error:
+            raise self._named(error, name) from None
+
+    def delete(self, names: list[str]) -> None:
+        for name in names:
+            self.requests += 1
+            try:
+                self._store.delete(name)
+            except FileNotFoundError:
+                continue
+            except Exception as error:
+                raise self._named(error, name) from None
+
+    def _shown(self, name: str) -> str:
+        return f"{self.url}/{name}" if name else self.url
+
+    def _named(
+        self, error: Exception, name: str, start: int | None = None, *, listing: bool = False
+    ) -> BatchplantError:
+        """What obstore raised as one of ours; of its text nothing that could hold a signature or a key."""
+        if isinstance(error, BatchplantError):
+            return error
+        path, text = self._shown(name), str(error)
+        status = re.search(r"status code: (\d{3})([^:\n]*)", text)
+        code = int(status[1]) if status else None
+        if (isinstance(error, FileNotFoundError) or code in GONE) and not listing:
+            return NotFoundError("no such file", path=path)
+        if code in GONE:
+            return NotFoundError("no such bucket", path=self.url)
+        kind = type(error).__name__
+        if code in REFUSED or kind in ("PermissionDeniedError", "UnauthenticatedError"):
+            answered = (
+                f"the server answered {code or 403} ({(status[2].strip() if status else '') or 'refused'})"
+            )
+            return RefusedError(f"{answered}: {self._advice()}", path=path, offset=start)
+        if code is not None and code not in BUSY:
+            return AccessError(f"the server answered {code}{_hint(code, status)}", path=path, offset=start)
+        if code is not None:
+            return TransientError(
+                f"the server answered {code}{status[2] if status else ''}", path=path, offset=start
+            )
+        if kind in ("NotSupportedError", "NotImplementedError", "InvalidPathError", "PreconditionError"):
+            return AccessError(text.partition("\n")[0][:200], path=path, offset=start)
+        if "imdsv2" in text.lower() or "169.254." in text or "credential" in text.lower():
+            return RefusedError(f"there are no credentials: {self._advice()}", path=path, offset=start)
+        return TransientError(_why(text), path=path, offset=start)
+
+    def _advice(self) -> str:
+        if self._http:
+            return "the URL may have expired, or want a login"
+        if self.options.anonymous:
+            return "it is not public; leave anonymous out"
+        return "check the credentials (environment, profile or role); a public bucket needs anonymous=True"
+
+
+def _why(text: str) -> str:
+    """Why there was no answer, in a few words."""
+    for told, why in (
+        ("kind: Connect", "the server cannot be reached"),
+        ("dns error", "there is no such server"),
+        ("TimedOut", "the server did not answer in time"),
+        ("timed out", "the server did not answer in time"),
+        ("kind: Timeout", "the server did not answer in time"),
+    ):
+        if told in text:
+            return why
+    return "the connection broke before all bytes came"
+
+
+def _hint(code: int, status: re.Match[str] | None) -> str:
+    said = status[2].rstrip() if status else ""
+    return f"{said}; the bucket may lie in another region (region=…)" if code in (301, 307, 400) else said
+
+
+def _entry(meta: Meta, name: str) -> Entry:
+    return Entry(name, int(meta["size"]), tag_of(meta))
+
+
+def tag_of(meta: Meta) -> str:
+    """What changes with the object."""
+    tag = str(meta.get("e_tag") or "").removeprefix("W/").strip('"')
+    if tag:
+        return tag
+    date = meta.get("last_modified")
+    # What obstore says where the server does not.
+    return "" if date is None or date.timestamp() <= 0 else f"{date.timestamp():.0f}"
+
+
+def _store(url: str, place: Place, options: StorageOptions) -> Any:
+    from obstore import store
+
+    endpoint = options.endpoint
+    shared: dict[str, Any] = {
+        "client_options": {"timeout": TIMEOUT, "connect_timeout": CONNECT},
+        "retry_config": {"max_retries": 0},
+    }
+    bucket = place.root.partition("://")[2]
+    if place.scheme in ("http", "https"):
+        shared["client_options"]["allow_http"] = True
+        return store.HTTPStore.from_url(url if place.query else place.root, **shared)
+    if not bucket:
+        raise OptionError("this URL names no bucket", path=url)
+    if place.scheme in ("s3", "s3a"):
+        known = {} if options.anonymous else profiles.aws(options.profile)
+        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        endpoint = endpoint or known.pop("endpoint", None)
+        variable = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        known["region"] = options.region or variable or known.get("region") or "us-east-1"
+        if endpoint:
+            known["endpoint"] = endpoint
+            shared["client_options"]["allow_http"] = endpoint.startswith("http://")
+        if options.anonymous:
+            known["skip_signature"] = True
+        return store.S3Store(bucket, **known, **shared)
+    if endpoint:
+        shared["client_options"]["allow_http"] = endpoint.startswith("http://")
+    if place.scheme in ("gs", "gcs"):
+        known = {"skip_signature": True} if options.anonymous else {}
+        if endpoint:
+            key = {"gcs_base_url": endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
+            known = {"service_account_key": json.dumps(key)}
+        return store.GCSStore(bucket, **known, **shared)
+    known = {"skip_signature": True} if options.anonymous else {}
+    if endpoint:
+        known["endpoint"] = endpoint
+    container, _, account = bucket.partition("@")
+    if account:
+        known["account_name"] = account.partition(".")[0]
+    return store.AzureStore(container, **known, **shared)

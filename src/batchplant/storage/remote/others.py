@@ -1,0 +1,179 @@
+"""Every other scheme (``hf://``, ``ftp://``, ``sftp://``, ``memory://`` …) through fsspec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...errors import AccessError, BatchplantError, MissingLibraryError, NotFoundError, OptionError
+from ..settings import StorageOptions
+from ..urls import Place
+from .client import BUSY, GONE, REFUSED, Client, Entry, Got, RefusedError, TransientError, as_array
+
+MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
+# What the drivers call the things that change with a file.
+TAGS = (
+    "etag", "mtime", "lastmodified", "last_modified", "last-modified", "updated", "created", "generation",
+    "version_id", "versionid", "md5", "md5hash", "content_md5", "crc32c", "sha256", "checksum", "commit_hash",
+    "modify", "blob_id",
+)  # fmt: skip
+
+
+class FsspecClient(Client):
+    """A file system of fsspec."""
+
+    def __init__(self, url: str, place: Place, options: StorageOptions) -> None:
+        super().__init__(place.root, options)
+        try:
+            import fsspec
+        except ImportError:
+            message = f'{place.scheme}:// needs fsspec: pip install "batchplant[remote]"'
+            raise MissingLibraryError(message) from None
+        given = {"anon": True} if options.anonymous else {}
+        try:
+            # Listings are kept by whoever opens a dataset, and no longer.
+            self._fs, _ = fsspec.core.url_to_fs(url, use_listings_cache=False, **given)
+        # fsspec says which package drives the protocol, or that it knows none.
+        except (ImportError, ValueError) as error:
+            kind = MissingLibraryError if isinstance(error, ImportError) else OptionError
+            raise kind(str(error), path=url) from None
+
+    def _path(self, name: str) -> str:
+        return str(self._fs._strip_protocol(self._shown(name)))
+
+    def _shown(self, name: str) -> str:
+        return f"{self.url}/{name}" if name else self.url
+
+    def _entry(self, info: dict[str, Any], name: str) -> Entry:
+        tags = {str(key).lower(): value for key, value in info.items() if value}
+        tag = " ".join(str(tags[key]) for key in TAGS if key in tags)
+        if info.get("size") is None:
+            raise AccessError(
+                "the server does not say how large it is, so no part can be asked for; copy it to a disk",
+                path=self._shown(name),
+            )
+        return Entry(name, int(info["size"]), tag)
+
+    def head(self, name: str) -> Entry:
+        self.requests += 1
+        try:
+            found = self._fs.info(self._path(name))
+        except Exception as error:
+            raise self._named(error, name) from None
+        if found.get("type") == "directory":
+            raise NotFoundError("no such file", path=self._shown(name))
+        return self._entry(found, name)
+
+    def get(self, name: str, start: int, end: int) -> Got:
+        """Drivers give only the bytes: the size and the tag are asked for beside them."""
+        self.requests += 1
+        try:
+            data = as_array(self._fs.cat_file(self._path(name), start=start, end=end))
+        except Exception as error:
+            raise self._named(error, name, start) from None
+        if len(data) > end - start:
+            message = (
+                f"{len(data)} bytes came, not {end - start}: the server gives no ranges; copy it to a disk"
+            )
+            raise AccessError(message, path=self._shown(name), offset=start)
+        return Got(data, -1, "")
+
+    def get_whole(self, name: str) -> Got:
+        self.requests += 1
+        try:
+            return Got(as_array(self._fs.cat_file(self._path(name))), -1, "")
+        except Exception as error:
+            raise self._named(error, name) from None
+
+    def level(self, folder: str) -> tuple[list[Entry], list[str]]:
+        self.requests += 1
+        try:
+            found = self._fs.ls(self._path(folder), detail=True)
+        except MISSING:
+            return [], []
+        except Exception as error:
+            raise self._named(error, folder) from None
+        top = self._path("").rstrip("/")
+        entries, folders = [], []
+        for one in found:
+            name = str(one["name"]).removeprefix(top).lstrip("/")
+            if name.rstrip("/") == folder.rstrip("/"):
+                continue
+            if one.get("type") == "directory":
+                folders.append(name.rstrip("/"))
+            else:
+                entries.append(self._entry(one, name))
+        return sorted(entries), sorted(folders)
+
+    def walk(self, folder: str, after: str | None = None) -> Iterator[Entry]:
+        self.requests += 1
+        try:
+            found = self._fs.find(self._path(folder), detail=True)
+        except MISSING:
+            return
+        except Exception as error:
+            raise self._named(error, folder) from None
+        top = self._path("").rstrip("/")
+        for path, one in sorted(found.items()):
+            name = path.removeprefix(top).lstrip("/")
+            if after is None or name > after:
+                yield self._entry(one, name)
+
+    def put(self, name: str, data: Any) -> None:
+        self.requests += 1
+        path = self._path(name)
+        try:
+            self._fs.makedirs(self._fs._parent(path), exist_ok=True)
+            if isinstance(data, Path):
+                self._fs.put_file(str(data), path)
+            else:
+                self._fs.pipe_file(path, bytes(data))
+        except Exception as error:
+            raise self._named(error, name) from None
+
+    def copy(self, name: str, to: str) -> None:
+        self.requests += 1
+        try:
+            self._fs.cp_file(self._path(name), self._path(to))
+        except Exception as error:
+            raise self._named(error, name) from None
+
+    def delete(self, names: list[str]) -> None:
+        for name in names:
+            self.requests += 1
+            try:
+                self._fs.rm_file(self._path(name))
+            except MISSING:
+                continue
+            except Exception as error:
+                raise self._named(error, name) from None
+
+    def _named(self, error: Exception, name: str, start: int | None = None) -> BatchplantError:
+        if isinstance(error, BatchplantError):
+            return error
+        cause: BaseException = error
+        while isinstance(cause, FileNotFoundError) and cause.__cause__ is not None:
+            cause = cause.__cause__
+        path, code = self._shown(name), _status(cause)
+        if isinstance(cause, MISSING) or code in GONE:
+            return NotFoundError("no such file", path=path)
+        if isinstance(cause, PermissionError) or code in REFUSED:
+            return RefusedError("the server refuses it: check the credentials", path=path, offset=start)
+        if code is not None:
+            message = f"the server answered {code} {getattr(cause, 'message', '')}".rstrip()
+            return (TransientError if code in BUSY else AccessError)(message, path=path, offset=start)
+        if isinstance(cause, TimeoutError):
+            return TransientError("the server did not answer in time", path=path, offset=start)
+        said = (str(cause).strip() or type(cause).__name__).splitlines()[0][:200]
+        kind = TransientError if isinstance(cause, OSError) else AccessError
+        return kind(f"the server does not give it: {said}", path=path, offset=start)
+
+
+def _status(error: BaseException | None) -> int | None:
+    """What a server answered, where the error tells."""
+    for name in ("status", "code"):
+        found = getattr(error, name, None)
+        if isinstance(found, int):
+            return found
+    return None

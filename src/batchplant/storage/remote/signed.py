@@ -1,0 +1,112 @@
+"""Ranges over plain HTTP, for servers whose answers obstore refuses.
+
+Some servers that speak S3 answer a request for a range with the status 200 and the right bytes. Then we ask
+by a signed URL, and look at what came ourselves.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import ssl
+import threading
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from ...errors import AccessError, NotFoundError
+from .client import BUSY, GONE, REFUSED, Got, RefusedError, TransientError
+
+TIMEOUT = 60.0
+# Connections that are kept for the next request.
+MOST_IDLE = 64
+
+
+class Ranges:
+    """GETs of ranges on one host, over connections that are used again."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._idle: list[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
+
+    def get(self, url: str, shown: str, start: int, end: int) -> Got:
+        """The bytes [start, end) of what lies at a URL; ``shown``: what it is called in an error."""
+        parts = urlsplit(url)
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        fresh = connection is None
+        connection = connection or self._connect(parts.scheme, parts.netloc)
+        try:
+            target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+            connection.request("GET", target, headers={"Range": f"bytes={start}-{end - 1}"})
+            answer = connection.getresponse()
+            found = _read(answer, shown, start, end)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            if not fresh:
+                # The server may have closed it since.
+                return self.get(url, shown, start, end)
+            raise TransientError(_why(error), path=shown, offset=start) from None
+        except BaseException:
+            connection.close()
+            raise
+        if answer.will_close or not answer.isclosed():
+            connection.close()
+            return found
+        with self._lock:
+            if len(self._idle) < MOST_IDLE:
+                self._idle.append(connection)
+                return found
+        connection.close()
+        return found
+
+    def _connect(self, scheme: str, host: str) -> http.client.HTTPConnection:
+        host = host.rpartition("@")[2]
+        if scheme == "https":
+            return http.client.HTTPSConnection(host, timeout=TIMEOUT, context=ssl.create_default_context())
+        return http.client.HTTPConnection(host, timeout=TIMEOUT)
+
+
+def _read(answer: http.client.HTTPResponse, shown: str, start: int, end: int) -> Got:
+    code = answer.status
+    if code in GONE:
+        raise NotFoundError("no such file", path=shown)
+    if code in REFUSED:
+        raise RefusedError(f"the server answered {code} ({answer.reason})", path=shown, offset=start)
+    if code in BUSY:
+        error = TransientError(f"the server answered {code} {answer.reason}", path=shown, offset=start)
+        wait = answer.headers.get("Retry-After", "")
+        error.after = float(wait) if wait.isdigit() else 0.0
+        raise error
+    if code not in (200, 206):
+        raise AccessError(f"the server answered {code} {answer.reason}", path=shown, offset=start)
+    told = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("Content-Range", ""))
+    if told is None:
+        raise AccessError("the server gives no ranges; copy it to a disk", path=shown, offset=start)
+    first, last, size = (int(one) for one in told.groups())
+    if first != start or last != min(end, size) - 1:
+        raise TransientError(
+            f"bytes {first} to {last} came, not {start} to {end - 1}", path=shown, offset=start
+        )
+    data = np.empty(last + 1 - first, dtype=np.uint8)
+    view, done = data.data, 0
+    while done < len(data):
+        count = answer.readinto(view[done:])
+        if not count:
+            message = f"{done} of {len(data)} bytes came"
+            raise TransientError(message, path=shown, offset=start)
+        done += count
+    # It is over when the end was seen.
+    answer.read()
+    tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+    return Got(data, size, tag.removeprefix("W/").strip('"'))
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError | socket.timeout):
+        return "the server did not answer in time"
+    if isinstance(error, ConnectionRefusedError):
+        return "the server cannot be reached"
+    return "the connection broke before all bytes came"

@@ -1,0 +1,207 @@
+"""RemoteSource: an object on a server, read by range.
+
+Opening it is one request, for its first bytes, which also tells size and ETag; none where a listing told them
+already. Reads that follow one another are noticed, and the next bytes are asked for ahead, side by side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+import weakref
+
+import numpy as np
+import numpy.typing as npt
+
+from ...columns import I64, U8
+from ...errors import AccessError, NotFoundError
+from ..settings import DEFAULT_CACHE_BYTES, DEFAULT_FETCH_BYTES
+from ..source import Source
+from ..urls import place_of
+from .blocks import NOW, PART, Pool, Range, RemoteObject, pool_of
+from .client import Client, Entry, Got, RefusedError, TransientError
+from .clients import client_of
+from .disk import open_cache
+from .fetch import fetcher
+
+# What is asked for at least: about what comes in the time of one more request.
+LEAST = 64 << 10
+# A gap that costs less to fetch than another request.
+RANGE_GAP = 128 << 10
+RANGE_MOST = PART
+# How much of the pool may be asked for ahead of reads that follow one another.
+AHEAD_SHARE = 4
+
+
+def plan_ranges(
+    starts: I64, sizes: I64, *, gap: int = RANGE_GAP, most: int = RANGE_MOST
+) -> tuple[list[Range], npt.NDArray[np.int64]]:
+    """Merge runs into few ranges: ([(start, end), …], the range that each run lies in)."""
+    ranges: list[Range] = []
+    where = np.zeros(len(starts), dtype=np.int64)
+    for row in np.lexsort((sizes, starts)):
+        start, end = int(starts[row]), int(starts[row] + sizes[row])
+        if ranges and start <= ranges[-1][1] + gap and max(end, ranges[-1][1]) - ranges[-1][0] <= most:
+            ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
+        else:
+            ranges.append((start, end))
+        where[row] = len(ranges) - 1
+    return ranges, where
+
+
+# The objects that some reader has open, by URL and options.
+_OPEN: weakref.WeakValueDictionary[str, RemoteSource] = weakref.WeakValueDictionary()
+
+
+def opened(url: str) -> RemoteSource | None:
+    """The source that a reader has open for a URL."""
+    found = _OPEN.get(str(url))
+    return None if found is None or found.closed else found
+
+
+class RemoteSource(Source):
+    """A URL, read by range.
+
+    ``known``: what a listing told about it. ``heads``: first bytes of files by URL, from others for others.
+    """
+
+    def __init__(self, path: str, known: Entry | None = None, heads: dict[str, Got] | None = None) -> None:
+        client, name = client_of(path)
+        first = None if heads is None else heads.get(str(path))
+        if first is not None:
+            known = Entry(name, first.size, first.tag)
+        elif known is None:
+            first = _first(client, name)
+            known = Entry(name, first.size, first.tag)
+            if heads is not None:
+                heads[str(path)] = first
+        super().__init__(path, known.size)
+        self.tag = known.tag
+        self._attach(client, name)
+        if first is not None:
+            self.head = first.data
+        self._lock = threading.Lock()
+        # Where the last read ended, and how much is asked for ahead.
+        self._at, self._ahead = 0, 0
+        _OPEN[str(path)] = self
+
+    head: U8 = np.empty(0, dtype=np.uint8)
+
+    def _attach(self, client: Client, name: str) -> None:
+        options = client.options
+        disk = None
+        said = repr((str(place_of(self.path)[1:3]), options.endpoint, self.size, self.tag))
+        key = hashlib.blake2b(said.encode(), digest_size=20).hexdigest()
+        # Without a tag nothing tells whether what lies there is still the same.
+        if options.cache and self.tag:
+            disk = open_cache(options.cache, _or(options.cache_bytes, DEFAULT_CACHE_BYTES))
+            disk.describe(key, str(self.path).partition("?")[0], self.tag, self.size)
+        self._pool = pool_of(_or(options.fetch_bytes, DEFAULT_FETCH_BYTES))
+        self._object = RemoteObject(client, name, self.path, self.size, self.tag, disk, key)
+        self._process = os.getpid()
+
+    @property
+    def blocks(self) -> tuple[Pool, RemoteObject]:
+        """The pool that its blocks are in, and the object that they are of."""
+        if self._process != os.getpid():
+            # A child has none of the threads.
+            self._lock = threading.Lock()
+            self._attach(*client_of(self.path))
+        return self._pool, self._object
+
+    def _view(self, start: int, size: int) -> U8:
+        if size == 0:
+            return np.empty(0, dtype=np.uint8)
+        if start + size <= len(self.head):
+            return self.head[start : start + size]
+        pool, object = self.blocks
+        self._read_ahead(start, start + size)
+        end = min(self.size, max(start + size, start + LEAST))
+        return pool.read(object, start, end)[:size]
+
+    def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
+        # A range of no bytes cannot be asked for.
+        some = np.flatnonzero(sizes)
+        if not len(some):
+            return
+        starts, sizes, out_starts = starts[some], sizes[some], out_starts[some]
+        pool, object = self.blocks
+        ranges, where = plan_ranges(starts, sizes)
+        self._read_ahead(ranges[0][0], ranges[-1][1])
+        # Not more at a time than the pool should hold.
+        first = 0
+        while first < len(ranges):
+            last, left = first, pool.most // 2
+            while last < len(ranges) and (last == first or left > 0):
+                left -= ranges[last][1] - ranges[last][0]
+                last += 1
+            rows = np.flatnonzero((where >= first) & (where < last))
+            pool.gather(object, ranges[first:last], starts[rows], sizes[rows], out, out_starts[rows])
+            first = last
+
+    def _read_ahead(self, start: int, end: int) -> None:
+        """Where reads follow one another, ask for what comes next."""
+        pool, object = self.blocks
+        with self._lock:
+            follows = self._at - LEAST <= start <= self._at + RANGE_GAP and end > self._at
+            self._at = end
+            if not follows:
+                self._ahead = 0
+                return
+            self._ahead = min(max(2 * self._ahead, 4 * (end - start), LEAST), pool.most // AHEAD_SHARE)
+            until = min(self.size, end + self._ahead)
+        # In whole parts, so that requests are large; the first ones are as small as what was read.
+        step = min(PART, max(LEAST, self._ahead))
+        for at in range(start - start % step, until, step):
+            if not pool.ask(object, [(max(at, start), min(at + step, self.size))], float("inf")):
+                return
+
+    def close(self) -> None:
+        if not self.closed and self._process == os.getpid():
+            with contextlib.suppress(RuntimeError):
+                self._pool.forget(self._object)
+        super().close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_object"):
+            with contextlib.suppress(Exception):
+                self.close()
+
+
+def _first(client: Client, name: str) -> Got:
+    """The first bytes of an object and what it is like, in one request where the server can."""
+
+    def ask() -> Got:
+        try:
+            got = client.get(name, 0, LEAST)
+        except (NotFoundError, RefusedError, TransientError):
+            raise
+        except AccessError as error:
+            # An empty object has no range.
+            found = client.head(name)
+            if found.size:
+                raise error from None
+            return Got(np.empty(0, dtype=np.uint8), 0, found.tag)
+        if got.size < 0:
+            found = client.head(name)
+            return Got(got.data, found.size, found.tag)
+        return got
+
+    made: Got = fetcher().submit(ask, 0, NOW).future.result()
+    return made
+
+
+def fetch_whole(url: str) -> U8 | None:
+    """All bytes of an object, in one request; None where there is none."""
+    client, name = client_of(url)
+    try:
+        got: Got = fetcher().submit(lambda: client.get_whole(name), 0, NOW).future.result()
+    except NotFoundError:
+        return None
+    return got.data
+
+
+def _or(given: int | None, default: int) -> int:
+    return default if given is None else given

@@ -1,0 +1,96 @@
+"""URLs: text that knows its storage options, and the names below it."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from ..errors import OptionError
+from .settings import StorageOptions
+
+PLAIN = StorageOptions()
+
+
+class Url(str):
+    """A URL with the options that say how to reach it. Paths made of it by :func:`join` have them too."""
+
+    options: StorageOptions
+
+    def __new__(cls, text: str, options: StorageOptions = PLAIN) -> Url:
+        self = super().__new__(cls, text)
+        self.options = options
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Url, (str(self), self.options)
+
+    def __str__(self) -> str:
+        return str.__str__(self)
+
+
+class Place(NamedTuple):
+    """The parts of a URL. ``root``: scheme and bucket or host. ``name``: the object, no slash before."""
+
+    scheme: str
+    root: str
+    name: str
+    query: str
+
+
+def is_remote(path: str) -> bool:
+    return "://" in path
+
+
+def options_at(path: str) -> StorageOptions:
+    """The options that a path carries."""
+    return path.options if isinstance(path, Url) else PLAIN
+
+
+def like(path: str, text: str) -> str:
+    """A path as text, with the options of another."""
+    return Url(text, path.options) if isinstance(path, Url) and is_remote(text) else text
+
+
+def join(path: str, *names: str) -> str:
+    """A path below a folder, local or remote."""
+    if not is_remote(path):
+        return os.path.join(path, *names)
+    return like(path, "/".join([path.rstrip("/"), *(name for name in names if name)]))
+
+
+def parent(path: str) -> str:
+    """The folder that a file lies in."""
+    if not is_remote(path):
+        return os.path.dirname(path)
+    return like(path, path.rstrip("/").rpartition("/")[0])
+
+
+def beside(path: str, template: str) -> str:
+    """The file beside another: the template ``{name}.crc`` or ``{stem}.idx`` filled in."""
+    folder, name = parent(path), os.path.basename(path.rstrip("/"))
+    return join(folder, template.format(name=name, stem=os.path.splitext(name)[0]))
+
+
+def absolute(path: str) -> str:
+    """The path from the root; a URL as it is."""
+    return path if is_remote(path) else os.path.abspath(path)
+
+
+def place_of(url: str) -> Place:
+    """The parts of a URL; the names of objects are as stored, those of HTTP are decoded."""
+    scheme, _, rest = str(url).partition("://")
+    scheme = scheme.lower()
+    if scheme in ("http", "https"):
+        try:
+            parts = urlsplit(str(url))
+            host = parts.netloc
+        except ValueError as error:
+            raise OptionError(f"this is no URL: {error}", path=url) from None
+        if not host:
+            raise OptionError("this URL has no host", path=url)
+        return Place(scheme, f"{scheme}://{host}", unquote(parts.path).lstrip("/"), parts.query)
+    bucket, _, name = rest.partition("/")
+    return Place(scheme, f"{scheme}://{bucket}", posixpath.normpath(name) if name.strip("/.") else "", "")
