@@ -1,5 +1,7 @@
 """Whatever system call of a conversion fails or kills: the old dataset is there or the new, whole, resumable.
 
+And of the cache of blocks: no wrong byte, never over the limit, and whoever comes next can use it.
+
 `make test` tries some calls of the formats that write in a way of their own; `make test-all` tries all.
 """
 
@@ -35,9 +37,9 @@ def shim(tmp_path_factory):
     return made
 
 
-def drive(shim: Path, *args: str) -> None:
+def drive(shim: Path, *args: str, script: str = "drive.py") -> None:
     done = processes.run(
-        [sys.executable, str(HERE / "drive.py"), *args],
+        [sys.executable, str(HERE / script), *args],
         env={**os.environ, "LD_PRELOAD": str(shim)},
         capture_output=True,
         text=True,
@@ -66,3 +68,13 @@ def test_every_call(shim, name, sharded, overwrite):
     if sharded and name in NO_SHARDS:
         pytest.skip("a folder of pictures, sounds or videos has no shards")
     drive(shim, name, *(["--sharded"] if sharded else []), *(["--overwrite"] if overwrite else []))
+
+
+def test_some_calls_of_the_cache(shim):
+    drive(shim, "--most", "9", script="cache.py")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+def test_every_call_of_the_cache(shim):
+    drive(shim, script="cache.py")

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -93,3 +94,5 @@ int unlinkat(int dir, const char *path, int flags) { REAL(unlinkat); GUARD(insid
 int mkdir(const char *path, mode_t bits) { REAL(mkdir); GUARD(inside(path)); return real(path, bits); }
 int mkdirat(int dir, const char *path, mode_t bits) { REAL(mkdirat); GUARD(inside_at(dir, path)); return real(dir, path, bits); }
 int rmdir(const char *path) { REAL(rmdir); GUARD(inside(path)); return real(path); }
+int utimensat(int dir, const char *path, const struct timespec times[2], int flags) { REAL(utimensat); GUARD(path ? inside_at(dir, path) : inside_fd(dir)); return real(dir, path, times, flags); }
+int futimens(int fd, const struct timespec times[2]) { REAL(futimens); GUARD(inside_fd(fd)); return real(fd, times); }

@@ -128,16 +128,12 @@ class Room:
             total = self._make_room(need) if known is None or need > self._left(known[0]) else known[0]
             if need > self._left(total):
                 return None
+            # From here on it counts, also where what follows fails, or is interrupted.
             self._total.write(total + need)
-            try:
-                if is_new:
-                    os.mkdir(path, 0o700)
-                with self.shelf(key) as at:
-                    return _draft(key, cost, at)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    self._total.subtract(cost)
-                raise
+            if is_new:
+                os.mkdir(path, 0o700)
+            with self.shelf(key) as at:
+                return _draft(key, cost, at)
 
     def keep(self, draft: Draft, name: str, wait: float) -> None:
         """Give a draft that is complete its name; one of another process that was quicker stays."""
