@@ -26,7 +26,7 @@ from batchplant.registry import all_formats, get_format
 from batchplant.storage import partial_folder
 from batchplant.storage.partial import STATE
 
-COMMANDS = ("formats", "info", "head", "convert", "split", "verify", "index", "bench", "completion")
+COMMANDS = ("formats", "info", "head", "convert", "split", "verify", "index", "cache", "bench", "completion")
 
 
 @pytest.fixture

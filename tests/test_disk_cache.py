@@ -629,7 +629,10 @@ def test_info_and_clear(tmp_path: Path) -> None:
         "s3://bucket/training.tar",
         None,
     ]
-    assert cache.clear("s3://bucket/nothing") == 0
+    for nothing in ("s3://bucket/nothing", "s3://bucket/train", "s3://bucket/train*.zip", []):
+        assert cache.clear(nothing) == 0
+    assert cache.clear(["s3://bucket/*.tar", "s3://other"]) > 0
+    assert [one.url for one in cache.info().objects] == [urls[3], None]
     assert cache.clear("https://host/data.bin?token=1") > 0
     assert cache.clear() > 0
     assert cache.info().objects == ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import fnmatch
 import json
 import os
 import re
@@ -260,19 +261,16 @@ class DiskCache:
         except (OSError, *NOTE_ERRORS):
             return {}
 
-    def clear(self, url: str | None = None) -> int:
-        """Remove all blocks, or those of the object or folder of this URL; gives the bytes they took.
+    def clear(self, urls: str | Iterable[str] | None = None) -> int:
+        """Remove all blocks, or those of objects, folders or globs; gives the bytes they took.
 
         BusyError where another process holds the lock for too long.
         """
-        if url is None:
+        if urls is None:
             return self.room.clear(self.wait)
-        asked = public(url).rstrip("/")
-        keys = {
-            one.key
-            for one in self.info().objects
-            if one.url is not None and (one.url.rstrip("/") == asked or one.url.startswith(asked + "/"))
-        }
+        asked = [public(one).rstrip("/") for one in ([urls] if isinstance(urls, str) else urls)]
+        objects = self.info().objects
+        keys = {one.key for one in objects if one.url is not None and _is_of(one.url.rstrip("/"), asked)}
         return self.room.clear(self.wait, keys)
 
 
@@ -294,6 +292,10 @@ def public(url: str) -> str:
     if scheme.lower() not in CONTAINERS:
         host = host.rpartition("@")[2]
     return f"{scheme}{mark}{host}{slash}{path}"
+
+
+def _is_of(url: str, asked: list[str]) -> bool:
+    return any(url == one or url.startswith(f"{one}/") or fnmatch.fnmatchcase(url, one) for one in asked)
 
 
 def _checked(key: str) -> str:

@@ -174,7 +174,8 @@ class Room:
             for one in blocks:
                 if (keys is None or one.key in keys) and self.remove(one.key, one.name):
                     removed += one.cost
-            self._total.write(total - removed)
+            # Who clears up need not know the limit of those who add.
+            self._total.write(total - removed, self.limit())
         return removed
 
     def _left(self, total: int) -> int:

@@ -119,8 +119,8 @@ class Total:
             return (total, limit) if same and magic == MAGIC and when == boot() else None
         return None
 
-    def write(self, total: int) -> None:
-        data = RECORD.pack(MAGIC, total, self.limit, boot())
+    def write(self, total: int, limit: int | None = None) -> None:
+        data = RECORD.pack(MAGIC, total, self.limit if limit is None else limit, boot())
         data += CHECK.pack(_native.crc32c(data))
         if os.pwrite(self._fd, data, 0) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)

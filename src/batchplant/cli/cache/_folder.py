@@ -1,0 +1,42 @@
+"""Which folder the cache is in, and the cache in it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from ...errors import OptionError
+from ...storage.remote.disk import DiskCache, open_cache
+from ...storage.remote.total import NAME
+from ...storage.settings import DEFAULT_CACHE_BYTES, StorageOptions, settings_for
+
+
+def add_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="the folder (default: BATCHPLANT_CACHE, else `cache` of the configuration, else "
+        "~/.cache/batchplant/blocks)",
+    )
+
+
+def settings(args: argparse.Namespace, url: str = "") -> tuple[str, int]:
+    """The folder and the limit of the cache."""
+    found = settings_for(url, StorageOptions(cache=args.cache))
+    folder = found.cache or _default()
+    most = DEFAULT_CACHE_BYTES if found.cache_bytes is None else found.cache_bytes
+    return os.path.abspath(os.path.expanduser(folder)), most
+
+
+def existing(args: argparse.Namespace) -> tuple[str, DiskCache | None]:
+    """The folder, and its cache where there is one: looking makes none."""
+    folder, most = settings(args)
+    return folder, open_cache(folder, most) if os.path.lexists(os.path.join(folder, NAME)) else None
+
+
+def _default() -> str:
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    # A user without a home has no cache.
+    if not os.path.isabs(home):
+        raise OptionError("say where the cache is: --cache DIR")
+    return os.path.join(home, "batchplant", "blocks")

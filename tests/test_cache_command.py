@@ -1,0 +1,110 @@
+"""``batchplant cache``: what it shows, removes and fetches."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchplant.cli import main
+from batchplant.storage.remote.disk import DiskCache
+
+pytestmark = pytest.mark.usefixtures("_no_settings")
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *argv: object) -> Any:
+    assert main([*map(str, argv), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
+    assert main([*map(str, argv)]) == 0
+    return capsys.readouterr().out
+
+
+def filled(folder: Path) -> DiskCache:
+    """Three objects: one whole, one half, one that nobody described."""
+    cache = DiskCache(folder, 5_000_000)
+    for number, url in enumerate(("s3://b/train-0.tar", "s3://b/train-1.tar", "")):
+        key = hashlib.sha256(url.encode()).hexdigest()
+        if url:
+            cache.describe(key, url, "tag", 20_000 * (number + 1))
+        for start in (0, 10_000):
+            cache.put(key, start, np.full(10_000, number, dtype=np.uint8))
+    return cache
+
+
+def test_info_shows_objects_and_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cache = filled(tmp_path / "cache")
+    text = said(capsys, "cache", "info", "--cache", tmp_path / "cache")
+    first, header, *rows = text.splitlines()
+    assert first.startswith(f"{tmp_path}/cache: ")
+    assert first.endswith("of 5.0 MB, 6 blocks of 3 objects")
+    assert header.split() == ["object", "size", "cached", "blocks"]
+    assert rows[0].split() == ["s3://b/train-0.tar", "20.0", "kB", "20.0", "kB", "(100%)", "2"]
+    assert rows[1].split() == ["s3://b/train-1.tar", "40.0", "kB", "20.0", "kB", "(50%)", "2"]
+    assert rows[2].startswith("unknown (")
+    found = run_json(capsys, "cache", "info", "--cache", tmp_path / "cache")
+    assert found["bytes"] == cache.info().bytes
+    assert (found["folder"], found["limit"], found["blocks"]) == (str(tmp_path / "cache"), 5_000_000, 6)
+    assert [one["url"] for one in found["objects"]] == ["s3://b/train-0.tar", "s3://b/train-1.tar", None]
+    assert found["objects"][1]["bytes"] == 20_000
+    assert "… and 2 smaller ones" in said(capsys, "cache", "info", "-n", 1, "--cache", tmp_path / "cache")
+
+
+@pytest.mark.parametrize("command", ["info", "clear"])
+def test_looking_makes_no_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    for folder in (tmp_path / "none", tmp_path):
+        assert "nothing" in said(capsys, "cache", command, "--cache", folder)
+        found = run_json(capsys, "cache", command, "--cache", folder)
+        assert found["folder"] == str(folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("urls", "left"),
+    [
+        ((), []),
+        (("s3://b/",), [None]),
+        (("s3://b/train-0.tar",), ["s3://b/train-1.tar", None]),
+        (("s3://b/train-{0..1}.tar",), [None]),
+        (("s3://b/*-1.tar", "s3://other/x"), ["s3://b/train-0.tar", None]),
+        (("s3://b/train",), ["s3://b/train-0.tar", "s3://b/train-1.tar", None]),
+    ],
+)
+def test_clear(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], urls: tuple[str, ...], left: list[str | None]
+) -> None:
+    cache = filled(tmp_path)
+    text = said(capsys, "cache", "clear", *urls, "--cache", tmp_path)
+    assert [one.url for one in cache.info().objects] == left
+    assert ("removed" in text) == (len(left) < 3)
+    # Its own limit is none of those who add.
+    assert cache.info().limit == 5_000_000
+    assert run_json(capsys, "cache", "clear", *urls, "--cache", tmp_path)["removed"] == 0
+
+
+def test_where_the_cache_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def where() -> str:
+        return run_json(capsys, "cache", "info")["folder"]
+
+    assert where() == str(tmp_path / "home/.cache/batchplant/blocks")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert where() == str(tmp_path / "xdg/batchplant/blocks")
+    monkeypatch.setenv("BATCHPLANT_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").write_text('[storage]\ncache = "~/mine"\n')
+    assert where() == str(tmp_path / "home/mine")
+    monkeypatch.setenv("BATCHPLANT_CACHE", str(tmp_path / "variable"))
+    assert where() == str(tmp_path / "variable")
+
+
+def test_a_cache_that_cannot_be_used_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "total").mkdir()
+    assert main(["cache", "info", "--cache", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"batchplant: {tmp_path}: the cache cannot be used: Is a directory\n"
