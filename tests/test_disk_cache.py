@@ -817,6 +817,17 @@ def test_a_draft_that_is_being_written_stays_and_counts_whole(tmp_path: Path) ->
     assert other.get(KEY, 0, 150_000) is not None
 
 
+def test_no_file_appears_while_somebody_counts(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path, 200_000)
+    draft = cache.room.reserve(KEY, 10_000, 1.0)
+    with locked(tmp_path), pytest.raises(BusyError):
+        cache.room.keep(draft, "name", 0)
+    assert not blocks_in(tmp_path)
+    cache.room.keep(draft, "name", processes.PATIENCE)
+    os.close(draft.fd)
+    assert list(blocks_in(tmp_path)) == ["name"]
+
+
 def test_a_stopped_process_stops_nobody(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path, 1 << 20)
     cache.put(KEY, 0, bytes_of("a", 0, 1000))
