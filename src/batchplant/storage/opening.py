@@ -28,8 +28,10 @@ def open_source(path: str) -> Source:
 
 def read_beside(path: str) -> bytes | None:
     """All bytes of a small file that may or may not be there: None where it is not."""
-    if is_remote(path) and tree.is_absent(path):
-        return None
+    if is_remote(path):
+        kept = tree.content(path)
+        if kept is not None or tree.is_absent(path):
+            return kept
     try:
         return read_whole(path)
     except NotFoundError:

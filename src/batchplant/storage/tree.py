@@ -1,26 +1,42 @@
 """Folders, local or remote: what lies in them, by the same questions.
 
-While a dataset is opened (:func:`keeping`), what a server told about a folder is remembered, so that a
-thousand shards and their side-cars cost one listing and not a request each.
+While a dataset is opened (:func:`keeping`), what a server told about a folder is remembered; see listings.py.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import glob as local_glob
 import os
-import threading
+import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..errors import AccessError, BatchplantError, NotFoundError
 from .files import is_below
-from .remote import Entry, Got, client_of, trying
+from .listings import (
+    content,
+    heads,
+    is_absent,
+    keep_content,
+    keep_head,
+    keeping,
+    kept,
+    known,
+    level_of,
+    listed,
+    look_around,
+    once,
+    told,
+)
+from .remote import Entry, client_of, trying
 from .urls import is_remote, join, like, place_of
 
-# Files whose names begin alike; where there are more, side-cars are asked for one by one.
-MOST_AROUND = 100
+__all__ = [
+    "Found", "content", "entries", "exists", "foresee", "glob", "has_magic", "heads", "is_absent", "is_file",
+    "is_folder", "keep_content", "keep_head", "keeping", "known", "listed", "look_around", "names", "once",
+    "size_below", "walk",
+]  # fmt: skip
 
 
 class Found(NamedTuple):
@@ -31,123 +47,10 @@ class Found(NamedTuple):
     size: int
 
 
-class _Listings:
-    """What servers told while datasets are opened."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.users = 0
-        self.process = os.getpid()
-        # By the URL of a folder: its objects by name, and its folders.
-        self.levels: dict[str, tuple[dict[str, Entry], list[str]]] = {}
-        # By the URL of a file: the files whose names begin with its name.
-        self.around: dict[str, dict[str, Entry]] = {}
-        # By the URL of a file: its first bytes. The one who looks at them is mostly not the one who reads it.
-        self.heads: dict[str, Got] = {}
-
-
-_KEPT = _Listings()
-
-
-@contextlib.contextmanager
-def keeping() -> Iterator[None]:
-    """Within it, a folder is listed once, and what is listed needs no further question."""
-    global _KEPT
-    if _KEPT.process != os.getpid():
-        _KEPT = _Listings()
-    kept = _KEPT
-    with kept.lock:
-        kept.users += 1
-    try:
-        yield
-    finally:
-        with kept.lock:
-            kept.users -= 1
-            if not kept.users:
-                kept.levels.clear()
-                kept.around.clear()
-                kept.heads.clear()
-
-
-def _level(url: str) -> tuple[dict[str, Entry], list[str]]:
-    """The objects right in a remote folder, by name, and the names of its folders."""
-    folder = url.rstrip("/")
-    with _KEPT.lock:
-        found = _KEPT.levels.get(folder)
-    if found is not None:
-        return found
-    client, name = client_of(like(url, folder + "/"))
-    try:
-        entries, folders = trying(lambda: client.level(name))
-    except NotFoundError:
-        entries, folders = [], []
-    cut = len(name) + 1 if name else 0
-    # A folder may be an object of its own, of no bytes.
-    level = {one.name[cut:]: one for one in entries if len(one.name) > cut}, [one[cut:] for one in folders]
-    with _KEPT.lock:
-        if _KEPT.users:
-            _KEPT.levels[folder] = level
-    return level
-
-
-def look_around(url: str) -> None:
-    """List a file and its side-cars in one request, to be known while datasets are opened."""
-    client, name = client_of(url)
-    if not name or place_of(url).scheme in ("http", "https"):
-        return
-    folder, _, last = name.rpartition("/")
-    # The last name that comes before the file's own, as good as any.
-    before = name[:-1] + (chr(ord(name[-1]) - 1) + "\U0010fffd" if ord(name[-1]) > 33 else "")
-    found: dict[str, Entry] = {}
-    # One that may not be listed may still be read.
-    with contextlib.suppress(BatchplantError):
-        for one in client.walk(folder, after=before):
-            if not one.name.startswith(name):
-                if one.name > name:
-                    break
-                continue
-            found[one.name[len(name) - len(last) :]] = one
-            if len(found) > MOST_AROUND:
-                return
-        with _KEPT.lock:
-            if _KEPT.users:
-                _KEPT.around[str(url)] = found
-
-
-def _told(url: str) -> tuple[bool, Entry | None]:
-    """Whether a listing covers an object, and what it told about it."""
-    folder, _, name = str(url).rpartition("/")
-    with _KEPT.lock:
-        level = _KEPT.levels.get(folder)
-        if level is not None:
-            return True, level[0].get(name)
-        for file, found in _KEPT.around.items():
-            if str(url).startswith(file):
-                return True, found.get(name)
-    return False, None
-
-
-def heads() -> dict[str, Got] | None:
-    """The first bytes of files that were read while datasets are opened; None while none are."""
-    with _KEPT.lock:
-        return _KEPT.heads if _KEPT.users else None
-
-
-def known(url: str) -> Entry | None:
-    """What a listing told about an object, while datasets are opened."""
-    return _told(url)[1]
-
-
-def is_absent(url: str) -> bool:
-    """Whether a listing told that there is no such object."""
-    covered, found = _told(url)
-    return covered and found is None
-
-
 def entries(path: str) -> list[Found]:
     """What lies in a folder, sorted by name, hidden names too; NotFoundError where there is no folder."""
     if is_remote(path):
-        objects, folders = _level(path)
+        objects, folders = level_of(path)
         if not objects and not folders:
             raise NotFoundError("no such folder", path=path)
         found = [Found(name, False, one.size) for name, one in objects.items()]
@@ -176,8 +79,11 @@ def is_folder(path: str) -> bool:
     if place_of(path).scheme in ("http", "https"):
         # Nothing tells, and listing is not what web servers do.
         return False
+    # An object of that name comes first, as for whoever looks at a path first.
+    if known(path) is not None or str(path) in (heads() or ()):
+        return False
     try:
-        objects, folders = _level(path)
+        objects, folders = level_of(path)
     except AccessError:
         return False
     return bool(objects or folders)
@@ -187,10 +93,9 @@ def is_file(path: str) -> bool:
     """Whether there is a file."""
     if not is_remote(path):
         return os.path.isfile(path)
-    if known(path) is not None:
-        return True
-    if is_absent(path):
-        return False
+    covered, found = told(path)
+    if covered:
+        return found is not None
     client, name = client_of(path)
     try:
         trying(lambda: client.head(name))
@@ -212,23 +117,71 @@ def walk(path: str) -> Iterator[tuple[str, int]]:
     if not is_remote(path):
         for top, folders, files in os.walk(path):
             folders.sort()
+            inside = top[len(path) :].lstrip("/")
             for name in sorted(files):
-                full = os.path.join(top, name)
-                yield os.path.relpath(full, path), os.path.getsize(full) if os.path.isfile(full) else 0
+                yield os.path.join(inside, name), _size(os.path.join(top, name))
         return
-    client, name = client_of(like(path, path.rstrip("/") + "/"))
+    for inside, one in _below(path):
+        yield inside, one.size
+
+
+def _size(file: str) -> int:
+    """The bytes of a local file; none of what is no file, or a link that leads nowhere."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+def foresee(path: str) -> None:
+    """All folders below a remote one will be asked for: list them once, while datasets are opened."""
+    if is_remote(path) and is_folder(path):
+        for _ in _below(path):
+            pass
+
+
+def _below(path: str) -> Iterator[tuple[str, Entry]]:
+    """All objects below a remote folder: (path inside of it, what was told about it)."""
+    root = path.rstrip("/")
+    client, name = client_of(like(path, root + "/"))
+    with kept().lock:
+        found = kept().trees.get(root)
+    if found is None:
+        found = trying(lambda: list(client.walk(name)))
+        with kept().lock:
+            if kept().users:
+                kept().trees[root] = found
+                kept().levels.update(_levels(root, name, found))
     cut = len(name) + 1 if name else 0
-    for one in trying(lambda: list(client.walk(name))):
+    for one in found:
         inside = one.name[cut:]
         # A name with .. in it would lead out of the folder wherever it is copied to.
-        if is_below(inside):
-            yield inside, one.size
+        if is_below(inside) and not inside.endswith("/"):
+            yield inside, one
+
+
+def _levels(root: str, name: str, found: list[Entry]) -> dict[str, tuple[dict[str, Entry], list[str]]]:
+    """A tree folder by folder, as listing each of them would tell."""
+    levels: dict[str, tuple[dict[str, Entry], list[str]]] = {root: ({}, [])}
+    cut = len(name) + 1 if name else 0
+    for one in found:
+        folder, _, last = one.name[cut:].rpartition("/")
+        here = f"{root}/{folder}" if folder else root
+        above = here
+        while above not in levels:
+            levels[above] = ({}, [])
+            above, _, below = above.rpartition("/")
+            levels.setdefault(above, ({}, []))[1].append(below)
+        if last:
+            levels[here][0][last] = one
+    return levels
 
 
 def size_below(path: str) -> int:
     """The bytes of a file, or of all files below a folder."""
     if is_remote(path):
-        entry = known(path)
+        entry = told(path)[1]
         if entry is not None:
             return entry.size
         client, name = client_of(path)
