@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from ...errors import AccessError, NotFoundError
+from ...errors import AccessError, BatchplantError, NotFoundError
 from .client import BUSY, GONE, REFUSED, Got, RefusedError, TransientError
 
 TIMEOUT = 60.0
@@ -43,6 +43,10 @@ class Ranges:
             connection.request("GET", target, headers={"Range": f"bytes={start}-{end - 1}"})
             answer = connection.getresponse()
             found = _read(answer, shown, start, end)
+        # What the server said; some of our errors are OSErrors, too.
+        except BatchplantError:
+            connection.close()
+            raise
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             if not fresh:
