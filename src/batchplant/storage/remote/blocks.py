@@ -21,8 +21,8 @@ import numpy as np
 
 from ... import _native
 from ...columns import I64, U8
-from ...errors import AccessError, BatchplantError
-from .client import Client, TransientError
+from ...errors import AccessError, BatchplantError, NotFoundError
+from .client import BeyondError, Client, TransientError
 from .disk import DiskCache
 from .fetch import Task, fetcher
 
@@ -30,6 +30,7 @@ PART = 8 << 20
 # Wanted now; what is asked ahead has the number of its batch.
 NOW = -1.0
 NEVER = float("inf")
+CHANGED = "it changed since it was opened; open it again"
 
 Range = tuple[int, int]
 
@@ -94,11 +95,16 @@ class RemoteObject:
 
     def fetch(self, start: int, end: int) -> U8:
         """One request."""
-        got = self.client.get(self.name, start, end)
+        try:
+            got = self.client.get(self.name, start, end)
+        except NotFoundError:
+            raise AccessError("it is not there any more", path=self.url, offset=start) from None
+        except BeyondError:
+            raise AccessError(CHANGED, path=self.url, offset=start) from None
         # A driver of fsspec tells nothing.
         told = got.size >= 0
         if told and (got.size != self.size or (self.tag and got.tag and got.tag != self.tag)):
-            raise AccessError("it changed since it was opened; open it again", path=self.url, offset=start)
+            raise AccessError(CHANGED, path=self.url, offset=start)
         if len(got.data) != end - start:
             message = f"{len(got.data)} of {end - start} bytes came"
             raise TransientError(message, path=self.url, offset=start)
@@ -119,6 +125,11 @@ class Pool:
         self._planned: dict[Block, None] = {}
 
     # -- reading ---------------------------------------------------------------------------------------
+
+    def has(self, object: RemoteObject, start: int, end: int) -> bool:
+        """Whether these bytes are here or on their way."""
+        with self._lock:
+            return not self._missing(object, start, end)
 
     def read(self, object: RemoteObject, start: int, end: int) -> U8:
         """These bytes, in place where they lie in one block."""

@@ -6,7 +6,8 @@ A client makes one request for each call and tries it once; fetch.py tries again
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,10 @@ class RefusedError(AccessError):
     """The server does not let us."""
 
 
+class BeyondError(AccessError):
+    """The range lies behind the end of the object (416)."""
+
+
 class Entry(NamedTuple):
     """An object: its name below the root, its size, and what changes when it does (ETag, else a date)."""
 
@@ -45,6 +50,9 @@ class Got(NamedTuple):
     data: U8
     size: int
     tag: str
+
+
+Data = bytes | Path | Iterable[Any]
 
 
 class Client(ABC):
@@ -76,8 +84,12 @@ class Client(ABC):
         """All objects below a folder, in order of their names; ``after``: only those behind this name."""
 
     @abstractmethod
-    def put(self, name: str, data: Any) -> None:
-        """Write an object from bytes or from a local file (a Path); it appears when it is complete."""
+    def put(self, name: str, data: Data, size: int | None = None) -> str:
+        """Write an object from bytes, from a local file (a Path), or from pieces of ``size`` bytes in all.
+
+        It appears when it is complete. Its tag is given back where the server tells. An error that comes out
+        of the pieces breaks the upload off.
+        """
 
     @abstractmethod
     def copy(self, name: str, to: str) -> None:

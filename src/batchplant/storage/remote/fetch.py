@@ -49,7 +49,7 @@ class Task:
         self.run, self.size, self.urgency = run, size, urgency
         self.future: Future[Any] = Future()
         self.began = 0.0
-        self.started = self.twice = False
+        self.started = self.twice = self.settled = False
 
 
 class Counts:
@@ -125,8 +125,6 @@ class Fetcher:
                 self._staff()
             self._do(task, me)
             with self._changed:
-                del self._running[me]
-                self._abandoned.discard(me)
                 self._idle += 1
             del task
 
@@ -137,7 +135,7 @@ class Fetcher:
             if self._queue and len(self._running) - len(self._abandoned) < self.in_flight:
                 urgency, _, task = heapq.heappop(self._queue)
                 # One that was hurried stands there twice; one that stalls is to run twice.
-                if task.future.done() or (task.started and urgency != AGAIN):
+                if task.settled or (task.started and urgency != AGAIN):
                     continue
                 if not task.started and not task.future.set_running_or_notify_cancel():
                     continue
@@ -165,20 +163,22 @@ class Fetcher:
 
     def _settle(self, task: Task, me: int, value: Any = None, error: BaseException | None = None) -> None:
         with self._changed:
-            if task.future.done():
+            del self._running[me]
+            self._abandoned.discard(me)
+            others = [one for one, held in self._running.items() if held is task]
+            # The other of two may still bring it.
+            if task.settled or (error is not None and others):
                 return
-            if error is not None:
-                # The other of two may still bring it.
-                if any(held is task for one, held in self._running.items() if one != me):
-                    return
-                task.future.set_exception(error)
-            else:
-                task.future.set_result(value)
+            task.settled = True
             # Whoever waits for the same answer is not waited for.
-            others = [one for one, held in self._running.items() if held is task and one != me]
             self._abandoned.update(others)
             if others:
                 self._staff()
+        # Without the lock: who is told has locks of his own, and asks for more while he holds them.
+        if error is not None:
+            task.future.set_exception(error)
+        else:
+            task.future.set_result(value)
 
     def _tried(self, task: Task) -> Any:
         def count() -> None:
@@ -191,7 +191,7 @@ class Fetcher:
         with self._changed:
             task.began = time.monotonic()
             self.counts.requests += 1
-        return trying(task.run, stop=task.future.done, failed=count)
+        return trying(task.run, stop=lambda: task.settled, failed=count)
 
     # -- how many --------------------------------------------------------------------------------------
 

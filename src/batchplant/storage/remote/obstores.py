@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -9,13 +10,27 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from ...errors import AccessError, BatchplantError, MissingLibraryError, NotFoundError, OptionError
+from ...errors import AccessError, BatchplantError, NotFoundError, OptionError
 from ..settings import StorageOptions
 from ..urls import Place
 from . import profiles
-from .client import BUSY, GONE, REFUSED, Client, Entry, Got, RefusedError, TransientError, as_array
-from .signed import Ranges
+from .client import (
+    BUSY,
+    GONE,
+    REFUSED,
+    BeyondError,
+    Client,
+    Data,
+    Entry,
+    Got,
+    RefusedError,
+    TransientError,
+    as_array,
+)
+from .engine import obstore
+from .signed import NO_RANGES, Ranges
 
 # The engine must not wait for ever; what stalls is asked for again long before.
 TIMEOUT = "120s"
@@ -23,6 +38,11 @@ CONNECT = "10s"
 # How an upload is cut, and how many parts are under way.
 PART = 16 << 20
 PARTS = 4
+MOST_PARTS = 9000
+MOST_COPIED = 5 << 30
+WRITE_ADVICE = "check that the credentials (environment, profile or role) may write there"
+# How often a part is sent.
+TRIES = 5
 # How long a signed URL is good for, and when it is renewed.
 SIGNED = datetime.timedelta(hours=1)
 
@@ -34,12 +54,7 @@ class ObstoreClient(Client):
 
     def __init__(self, url: str, place: Place, options: StorageOptions) -> None:
         super().__init__(place.root, options)
-        try:
-            import obstore
-        except ImportError:
-            message = f'{place.scheme}:// needs obstore: pip install "batchplant[remote]"'
-            raise MissingLibraryError(message) from None
-        self._obstore = obstore
+        self._obstore = obstore(place.scheme)
         self._http = place.scheme in ("http", "https")
         try:
             self._store = _store(url, place, options)
@@ -49,6 +64,8 @@ class ObstoreClient(Client):
         except Exception as error:
             said = str(error).partition("\n")[0][:200]
             raise OptionError(f"the store cannot be set up: {said}", path=place.root) from None
+        self._made_of = url, place, options
+        self._sends: Any = None
         # For servers whose answers to ranges obstore refuses.
         self._ranges: Ranges | None = None
 
@@ -91,7 +108,9 @@ class ObstoreClient(Client):
     def _signed(self, name: str) -> str:
         """A URL that anybody may read this object by, for an hour."""
         if self._http:
-            return f"{self._store.url.rstrip('/')}/{name}".rstrip("/") if name else str(self._store.url)
+            return f"{self._store.url.rstrip('/')}/{quote(name)}" if name else str(self._store.url)
+        if self.options.anonymous and (endpoint := _s3_endpoint(self.options)):
+            return "/".join([endpoint.rstrip("/"), self.url.partition("://")[2], quote(name)])
         try:
             return str(self._obstore.sign(self._store, "GET", name, SIGNED))
         except Exception as error:
@@ -116,24 +135,49 @@ class ObstoreClient(Client):
         except Exception as error:
             raise self._named(error, folder, listing=True) from None
 
-    def put(self, name: str, data: Any) -> None:
+    def put(self, name: str, data: Data, size: int | None = None) -> str:
         self.requests += 1
+        if isinstance(data, Path):
+            size = os.path.getsize(data)
+        # There may be 10,000 parts.
+        part = max(PART, -(-(size or 0) // MOST_PARTS))
+        store = self._store if isinstance(data, bytes) else self._uploads()
         try:
-            self._store.put(name, data, chunk_size=PART, max_concurrency=PARTS)
+            found = store.put(name, data, chunk_size=part, max_concurrency=PARTS)
         except Exception as error:
             # A local file that cannot be read is no fault of the server.
             if isinstance(data, Path) and not os.path.exists(data):
                 raise
-            raise self._named(error, name) from None
+            raise self._named(error, name, writing=True) from None
+        return tag_of({"e_tag": found.get("e_tag")})
+
+    def _uploads(self) -> Any:
+        """A store that sends a part again that did not arrive: all others would have to be sent again too."""
+        if self._sends is None:
+            self._sends = _store(*self._made_of, retries=TRIES)
+        return self._sends
 
     def copy(self, name: str, to: str) -> None:
         self.requests += 1
         try:
             self._store.copy(name, to)
         except Exception as error:
-            raise self._named(error, name) from None
+            found = self._named(error, name, writing=True)
+        else:
+            return
+        # S3 copies up to 5 GB by itself.
+        size = 0 if isinstance(found, NotFoundError | TransientError) else self.head(name).size
+        if size <= MOST_COPIED:
+            raise found from None
+        self.put(to, (self.get(name, at, min(at + PART, size)).data for at in range(0, size, PART)), size)
 
     def delete(self, names: list[str]) -> None:
+        if len(names) > 1 and self.url.startswith(("s3://", "s3a://")):
+            self.requests += -(-len(names) // 1000)
+            # Not every server knows the request for many.
+            with contextlib.suppress(Exception):
+                self._store.delete(names)
+                return
         for name in names:
             self.requests += 1
             try:
@@ -141,13 +185,19 @@ class ObstoreClient(Client):
             except FileNotFoundError:
                 continue
             except Exception as error:
-                raise self._named(error, name) from None
+                raise self._named(error, name, writing=True) from None
 
     def _shown(self, name: str) -> str:
         return f"{self.url}/{name}" if name else self.url
 
     def _named(
-        self, error: Exception, name: str, start: int | None = None, *, listing: bool = False
+        self,
+        error: Exception,
+        name: str,
+        start: int | None = None,
+        *,
+        listing: bool = False,
+        writing: bool = False,
     ) -> BatchplantError:
         """What obstore raised as one of ours; of its text nothing that could hold a signature or a key."""
         if isinstance(error, BatchplantError):
@@ -164,13 +214,18 @@ class ObstoreClient(Client):
             answered = (
                 f"the server answered {code or 403} ({(status[2].strip() if status else '') or 'refused'})"
             )
-            return RefusedError(f"{answered}: {self._advice()}", path=path, offset=start)
+            advice = WRITE_ADVICE if writing and not self.options.anonymous else self._advice()
+            return RefusedError(f"{answered}: {advice}", path=path, offset=start)
+        if code == 416:
+            return BeyondError("the range lies behind the end", path=path, offset=start)
         if code is not None and code not in BUSY:
             return AccessError(f"the server answered {code}{_hint(code, status)}", path=path, offset=start)
         if code is not None:
             return TransientError(
                 f"the server answered {code}{status[2] if status else ''}", path=path, offset=start
             )
+        if "Range request not supported" in text:
+            return AccessError(NO_RANGES, path=path, offset=start)
         if kind in ("NotSupportedError", "NotImplementedError", "InvalidPathError", "PreconditionError"):
             return AccessError(text.partition("\n")[0][:200], path=path, offset=start)
         if "imdsv2" in text.lower() or "169.254." in text or "credential" in text.lower():
@@ -218,13 +273,17 @@ def tag_of(meta: Meta) -> str:
     return "" if date is None or date.timestamp() <= 0 else f"{date.timestamp():.0f}"
 
 
-def _store(url: str, place: Place, options: StorageOptions) -> Any:
-    from obstore import store
+def _s3_endpoint(options: StorageOptions) -> str | None:
+    variables = (os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
+    return options.endpoint or next(filter(None, variables), None)
 
+
+def _store(url: str, place: Place, options: StorageOptions, retries: int = 0) -> Any:
+    store = obstore(place.scheme).store
     endpoint = options.endpoint
     shared: dict[str, Any] = {
         "client_options": {"timeout": TIMEOUT, "connect_timeout": CONNECT},
-        "retry_config": {"max_retries": 0},
+        "retry_config": {"max_retries": retries},
     }
     bucket = place.root.partition("://")[2]
     if place.scheme in ("http", "https"):
@@ -234,8 +293,7 @@ def _store(url: str, place: Place, options: StorageOptions) -> Any:
         raise OptionError("this URL names no bucket", path=url)
     if place.scheme in ("s3", "s3a"):
         known = {} if options.anonymous else profiles.aws(options.profile)
-        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        endpoint = endpoint or known.pop("endpoint", None)
+        endpoint = _s3_endpoint(options) or known.pop("endpoint", None)
         variable = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         known["region"] = options.region or variable or known.get("region") or "us-east-1"
         if endpoint:

@@ -16,11 +16,12 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from ...errors import AccessError, BatchplantError, NotFoundError
-from .client import BUSY, GONE, REFUSED, Got, RefusedError, TransientError
+from .client import BUSY, GONE, REFUSED, BeyondError, Got, RefusedError, TransientError
 
 TIMEOUT = 60.0
 # Connections that are kept for the next request.
 MOST_IDLE = 64
+NO_RANGES = "the server gives no ranges; copy it to a disk"
 
 
 class Ranges:
@@ -49,7 +50,7 @@ class Ranges:
             raise
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            if not fresh:
+            if not fresh and not isinstance(error, TimeoutError):
                 # The server may have closed it since.
                 return self.get(url, shown, start, end)
             raise TransientError(_why(error), path=shown, offset=start) from None
@@ -84,11 +85,13 @@ def _read(answer: http.client.HTTPResponse, shown: str, start: int, end: int) ->
         wait = answer.headers.get("Retry-After", "")
         error.after = float(wait) if wait.isdigit() else 0.0
         raise error
+    if code == 416:
+        raise BeyondError("the range lies behind the end", path=shown, offset=start)
     if code not in (200, 206):
         raise AccessError(f"the server answered {code} {answer.reason}", path=shown, offset=start)
     told = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("Content-Range", ""))
     if told is None:
-        raise AccessError("the server gives no ranges; copy it to a disk", path=shown, offset=start)
+        raise AccessError(NO_RANGES, path=shown, offset=start)
     first, last, size = (int(one) for one in told.groups())
     if first != start or last != min(end, size) - 1:
         raise TransientError(

@@ -118,7 +118,9 @@ class RemoteSource(Source):
             return self.head[start : start + size]
         pool, object = self.blocks
         self._read_ahead(start, start + size)
-        end = min(self.size, max(start + size, start + LEAST))
+        end = start + size
+        if not pool.has(object, start, end):
+            end = min(self.size, max(end, start + LEAST))
         return pool.read(object, start, end)[:size]
 
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:

@@ -1,0 +1,569 @@
+"""Data on servers: exact bytes whatever the network does, and errors that say what is wrong but no secret."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import traceback
+
+import numpy as np
+import pytest
+
+pytest.importorskip("obstore")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import batchplant as bp
+import processes
+from batchplant.storage import StorageOptions, Url, open_source
+from batchplant.storage.remote import fetch
+from proxy import (
+    Fault,
+    Proxy,
+    answers,
+    changed_etag,
+    ignored_range,
+    reset,
+    stalled,
+    truncated,
+    wrong_content_range,
+)
+from servers import KEY, SECRET, s3_server
+
+# Larger than what opening an object brings along.
+DATA = np.random.default_rng(7).integers(0, 256, 300_000, dtype=np.uint8).tobytes()
+AT = 200_000
+TRANSIENT = [
+    answers(429, retry_after=0),
+    answers(500),
+    answers(503),
+    truncated(0),
+    truncated(777),
+    reset(),
+    reset(777),
+    Fault(then="close", after=-1),
+]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """As many tries as ever, but no pauses between them, and nothing kept of the test before."""
+    monkeypatch.setattr(fetch, "PAUSE", 0.001)
+
+
+@pytest.fixture(params=["plain", "mended"])
+def served(request, proxy):
+    """The proxy before a server that answers ranges with 200, as rclone does, or with 206, as S3 does."""
+    proxy.mend = request.param == "mended"
+    return proxy
+
+
+def at(url: str, proxy: Proxy | None, **options) -> Url:
+    """The URL as ``open`` would have it."""
+    endpoint = {} if proxy is None else {"endpoint": proxy.endpoint}
+    return Url(url, StorageOptions(**endpoint, **options))
+
+
+@pytest.fixture
+def url(bucket, served):
+    return at(bucket.put("deep/a.bin", DATA), served)
+
+
+def read(source, start=AT, size=1000):
+    return source.view(start, size).tobytes()
+
+
+# --- bytes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("start", "size"), [(0, 10), (0, 0), (299_999, 1), (300_000, 0), (AT, 1), (0, 300_000)]
+)
+def test_single_ranges(url, start, size):
+    with contextlib.closing(open_source(url)) as source:
+        assert source.size == len(DATA)
+        assert read(source, start, size) == DATA[start : start + size]
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_many_ranges(any_source, data):
+    ends = st.integers(0, len(DATA))
+    runs = data.draw(st.lists(st.tuples(ends, ends), max_size=20))
+    starts = np.array([min(run) for run in runs], dtype=np.int64)
+    sizes = np.array([max(run) - min(run) for run in runs], dtype=np.int64)
+    found = any_source.gather(starts, sizes)
+    for number, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        assert found[number].tobytes() == DATA[start : start + size]
+    for start, size in zip(starts, sizes, strict=True):
+        assert read(any_source, start, size) == DATA[start : start + size]
+
+
+@pytest.fixture(scope="module", params=["plain", "mended"])
+def any_source(request, tmp_path_factory):
+    """One for all examples, and its own server, for it asks for more than one test."""
+    root = tmp_path_factory.mktemp("buckets")
+    (root / "free").mkdir()
+    (root / "free" / "a.bin").write_bytes(DATA)
+    with (
+        s3_server(str(root), anonymous=True) as endpoint,
+        Proxy(endpoint, mend=request.param == "mended") as proxy,
+    ):
+        # Less than the object, so that blocks come and go.
+        options = StorageOptions(endpoint=proxy.endpoint, anonymous=True, fetch_bytes=200_000)
+        with contextlib.closing(open_source(Url("s3://free/a.bin", options))) as source:
+            yield source
+
+
+def test_names_that_need_quoting(bucket, served):
+    for name in ("a b.bin", "ä/ö.bin", "100%.bin", "a+b&c=d.bin", "#1.bin", "%41.bin"):
+        url = at(bucket.put(name, DATA), served)
+        with contextlib.closing(open_source(url)) as source:
+            assert read(source) == DATA[AT : AT + 1000], name
+
+
+def test_names_that_need_quoting_in_a_web_address(web):
+    web.put("a b/100%.bin", DATA)
+    with contextlib.closing(open_source(f"{web.endpoint}/a%20b/100%25.bin")) as source:
+        assert read(source) == DATA[AT : AT + 1000]
+
+
+def test_an_empty_object(bucket, served):
+    with contextlib.closing(open_source(at(bucket.put("a.bin", b""), served))) as source:
+        assert (source.size, source.view(0, 0).size) == (0, 0)
+
+
+def test_opening_is_one_request_and_small_reads_ask_for_little(url, served):
+    """The bytes that open() looks at first come with it."""
+    # The first request finds out how the server answers.
+    open_source(url).close()
+    served.reset()
+    with contextlib.closing(open_source(url)) as source:
+        assert read(source, 0, 1000) == DATA[:1000]
+        assert [one.method for one in served.requests] == ["GET"]
+        assert read(source) == DATA[AT : AT + 1000]
+        assert len(served.requests) == 2
+        assert served.requests[1].range[0] == AT
+        assert served.requests[1].sent < 100_000
+
+
+def test_bytes_that_are_there_are_not_asked_for_again(url, served):
+    with contextlib.closing(open_source(url)) as source:
+        read(source)
+        count = served.count()
+        assert read(source, AT + 10, 500) == DATA[AT + 10 : AT + 510]
+        assert source.gather(np.array([AT + 1, AT + 100]), np.array([5, 50])).data.tobytes() == (
+            DATA[AT + 1 : AT + 6] + DATA[AT + 100 : AT + 150]
+        )
+        assert served.count() == count
+
+
+def test_web_servers(web):
+    with contextlib.closing(open_source(web.put("a.bin", DATA))) as source:
+        assert read(source) == DATA[AT : AT + 1000]
+
+
+def test_a_web_server_without_head_and_etag(web):
+    web.proxy.has_head = web.proxy.has_etag = False
+    with contextlib.closing(open_source(web.put("a.bin", DATA))) as source:
+        assert read(source) == DATA[AT : AT + 1000]
+
+
+def test_a_web_server_without_ranges(web):
+    web.proxy.has_ranges = False
+    url = web.put("a.bin", DATA)
+    with pytest.raises(bp.AccessError, match="gives no ranges") as caught:
+        read(open_source(url))
+    assert caught.value.path == url
+
+
+# --- faults that pass ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", TRANSIENT, ids=str)
+def test_what_fails_once_is_asked_for_again(url, served, fault):
+    with contextlib.closing(open_source(url)) as source:
+        served.reset()
+        served.fail(fault, times=2)
+        before = fetch.fetcher().counts.retries
+        assert read(source) == DATA[AT : AT + 1000]
+        assert served.count() >= 3
+        assert fetch.fetcher().counts.retries >= before + 1
+
+
+@pytest.mark.parametrize("fault", TRANSIENT, ids=str)
+def test_opening_is_tried_again(url, served, fault):
+    served.fail(fault, times=2)
+    with contextlib.closing(open_source(url)) as source:
+        assert read(source) == DATA[AT : AT + 1000]
+
+
+def test_one_of_many_ranges_fails(url, served):
+    with contextlib.closing(open_source(url)) as source:
+        served.fail(
+            lambda request: answers(503) if request.range and request.range[0] >= AT else None, times=2
+        )
+        starts = np.array([AT, 70_000, 250_000, 10], dtype=np.int64)
+        found = source.gather(starts, np.full(4, 100))
+        assert [found[row].tobytes() for row in range(4)] == [DATA[one : one + 100] for one in starts]
+
+
+def test_a_request_that_stalls_is_made_twice(url, served, monkeypatch):
+    monkeypatch.setattr(fetch, "STALLED_LEAST", 0.05)
+    with contextlib.closing(open_source(url)) as source:
+        served.reset()
+        served.fail(stalled(500))
+        before = fetch.fetcher().counts.hedges
+        # The first one is never answered; the second one is.
+        assert read(source) == DATA[AT : AT + 1000]
+        assert served.count("GET") == 2
+        assert fetch.fetcher().counts.hedges == before + 1
+        served.release()
+
+
+def test_a_range_that_is_ignored_once(url, served):
+    """One such answer makes no server without ranges, and its bytes are never taken for others."""
+    with contextlib.closing(open_source(url)) as source:
+        served.fail(ignored_range())
+        with contextlib.suppress(bp.AccessError):
+            assert read(source) == DATA[AT : AT + 1000]
+        assert read(source) == DATA[AT : AT + 1000]
+
+
+def test_wrong_content_range(url, served):
+    with contextlib.closing(open_source(url)) as source:
+        served.fail(wrong_content_range(f"bytes 5-1004/{len(DATA)}"))
+        with contextlib.suppress(bp.AccessError):
+            assert read(source) == DATA[AT : AT + 1000]
+        assert read(source) == DATA[AT : AT + 1000]
+
+
+# --- faults that stay ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [*TRANSIENT, answers(403), answers(400)], ids=str)
+def test_what_fails_for_good_is_one_error_with_its_place(url, served, fault):
+    with contextlib.closing(open_source(url)) as source:
+        served.fail(fault, times=None)
+        for call in (lambda: read(source), lambda: source.gather(np.array([AT]), np.array([1000]))):
+            with pytest.raises(bp.AccessError) as caught:
+                call()
+            assert type(caught.value).__mro__.index(bp.AccessError) <= 1
+            assert (caught.value.path, caught.value.offset) == (url, AT)
+            assert str(caught.value).startswith(f"{url}, byte {AT}: ")
+            if fault.status:
+                assert str(fault.status) in caught.value.message
+        # And it is not remembered.
+        served.reset()
+        assert read(source) == DATA[AT : AT + 1000]
+
+
+def test_tries_are_counted_and_few(url, served):
+    with contextlib.closing(open_source(url)) as source:
+        served.reset()
+        served.fail(answers(503), times=None)
+        with pytest.raises(bp.AccessError, match=rf"503.*{fetch.TRIES} tries"):
+            read(source)
+        assert served.count() == fetch.TRIES
+        served.reset()
+        served.fail(answers(403), times=None)
+        with pytest.raises(bp.AccessError, match="403"):
+            read(source)
+        assert served.count() == 1
+
+
+def test_ranges_that_are_always_ignored(url, served):
+    with contextlib.closing(open_source(url)) as source:
+        served.fail(ignored_range(), times=None)
+        with pytest.raises(bp.AccessError, match="gives no ranges") as caught:
+            read(source)
+        assert (caught.value.path, caught.value.offset) == (url, AT)
+
+
+def test_a_server_that_is_gone(url, served):
+    with contextlib.closing(open_source(url)) as source, served.down():
+        with pytest.raises(bp.AccessError, match="cannot be reached") as caught:
+            read(source)
+        assert (caught.value.path, caught.value.offset) == (url, AT)
+        with pytest.raises(bp.AccessError, match="cannot be reached"):
+            open_source(url)
+    with contextlib.closing(open_source(url)) as source:
+        assert read(source) == DATA[AT : AT + 1000]
+
+
+# --- objects that change ------------------------------------------------------------------------------
+
+
+CHANGED = "it changed since it was opened"
+
+
+@pytest.mark.parametrize(
+    "other", [DATA[::-1], DATA[:-1], DATA + b"!", DATA[:10]], ids=["same size", "-1", "+1", "10"]
+)
+def test_an_object_that_changed(bucket, url, served, other):
+    with contextlib.closing(open_source(url)) as source:
+        read(source)
+        bucket.put("deep/a.bin", other)
+        for call in (
+            lambda: read(source, 100_000),
+            lambda: source.gather(np.array([100_000]), np.array([10])),
+        ):
+            with pytest.raises(bp.AccessError, match=CHANGED) as caught:
+                call()
+            assert (caught.value.path, caught.value.offset) == (url, 100_000)
+    with contextlib.closing(open_source(url)) as source:
+        assert source.view(0, source.size).tobytes() == other
+
+
+def test_an_etag_that_changed(url, served):
+    with contextlib.closing(open_source(url)) as source:
+        served.fail(changed_etag(), times=None)
+        with pytest.raises(bp.AccessError, match=CHANGED):
+            read(source)
+
+
+def test_an_object_that_changes_while_it_is_read(bucket, url, served):
+    """Whatever comes is of one version, or an error."""
+    other = DATA[::-1]
+    with contextlib.closing(open_source(url)) as source:
+        served.fail(lambda request: bucket.put("deep/a.bin", other) and None)
+        starts = np.arange(0, len(DATA), 30_000)
+        with pytest.raises(bp.AccessError, match=CHANGED):
+            source.gather(starts + 100, np.full(len(starts), 200))
+
+
+def test_an_object_that_is_gone(bucket, url):
+    with contextlib.closing(open_source(url)) as source:
+        os.unlink(os.path.join(bucket.root, "deep", "a.bin"))
+        with pytest.raises(bp.AccessError) as caught:
+            read(source)
+        assert (caught.value.path, caught.value.offset) == (url, AT)
+
+
+# --- what is not there, and secrets ---------------------------------------------------------------------
+
+
+def test_what_is_not_there(bucket, served):
+    for url in (f"{bucket.url}/nothing.bin", f"{bucket.url}-not/a.bin", f"{bucket.url}/deep"):
+        with pytest.raises(bp.NotFoundError) as caught:
+            open_source(at(url, served))
+        assert caught.value.path == url
+
+
+def test_a_web_server_that_does_not_have_it(web):
+    with pytest.raises(bp.NotFoundError) as caught:
+        open_source(f"{web.endpoint}/a.bin")
+    assert caught.value.path == f"{web.endpoint}/a.bin"
+
+
+OTHER = "an-other-secret"
+
+
+def told(error: BaseException) -> str:
+    """All that anybody could see of an exception, the variables of its frames included."""
+    shown = traceback.TracebackException.from_exception(error, capture_locals=True)
+    return "\n".join([str(error), repr(error), "".join(shown.format()), repr(pickle.dumps(error))])
+
+
+@pytest.mark.parametrize("wrong", ["secret", "key"])
+def test_a_wrong_key_is_told_without_it(bucket, served, monkeypatch, caplog, wrong):
+    url = at(bucket.put("a.bin", DATA), served)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", OTHER)
+    if wrong == "key":
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ANOTHERKEYID")
+    with (
+        caplog.at_level(logging.DEBUG),
+        pytest.raises(bp.AccessError, match="check the credentials") as caught,
+    ):
+        open_source(url)
+    assert caught.value.path == url
+    seen = told(caught.value) + caplog.text
+    for secret in (OTHER, SECRET, "ANOTHERKEYID", "X-Amz-Signature", "Signature="):
+        assert secret not in seen
+
+
+@pytest.mark.parametrize(
+    "fault", [answers(503), answers(403), reset(), truncated(5), ignored_range()], ids=str
+)
+def test_faults_are_told_without_secrets(url, served, caplog, fault):
+    with contextlib.closing(open_source(url)) as source:
+        served.fail(fault, times=None)
+        with caplog.at_level(logging.DEBUG), pytest.raises(bp.AccessError) as caught:
+            read(source)
+    seen = told(caught.value) + caplog.text
+    for secret in (SECRET, KEY, "X-Amz-Signature"):
+        assert secret not in seen
+
+
+def test_secrets_stay_where_they_are(bucket, served, tmp_path):
+    """A reader that is pickled, printed or indexed holds none; whoever loads it brings its own."""
+    np.save(tmp_path / "a.npy", np.arange(100_000))
+    url = bucket.put("a.npy", (tmp_path / "a.npy").read_bytes())
+    with bp.open(url, endpoint=served.endpoint) as reader:
+        assert reader[77_777]["data"] == 77_777
+        stored = pickle.dumps(reader)
+        for seen in (repr(reader), repr(stored), repr(reader.path), repr(pickle.dumps(at(url, served)))):
+            assert SECRET not in seen
+            assert KEY not in seen
+        with pickle.loads(stored) as again:
+            assert again[77_777]["data"] == 77_777
+
+
+@pytest.mark.usefixtures("_no_settings")
+def test_anonymous_access(tmp_path):
+    """Without any credentials, and nothing signed."""
+    (tmp_path / "free").mkdir()
+    (tmp_path / "free" / "a.bin").write_bytes(DATA)
+    with s3_server(str(tmp_path), anonymous=True) as endpoint, Proxy(endpoint) as proxy:
+        for proxy.mend in (False, True):
+            with contextlib.closing(open_source(at("s3://free/a.bin", proxy, anonymous=True))) as source:
+                assert read(source) == DATA[AT : AT + 1000]
+        assert not any("authorization" in one.headers or "X-Amz" in one.path for one in proxy.requests)
+
+
+# --- processes, threads, memory -------------------------------------------------------------------------
+
+
+def test_a_fork_after_use(url):
+    with contextlib.closing(open_source(url)) as source:
+        assert read(source) == DATA[AT : AT + 1000]
+        assert processes.in_fork(lambda: read(source, 100_000) == DATA[100_000:101_000])
+        assert processes.in_fork(lambda: read(open_source(url), 90_000) == DATA[90_000:91_000])
+        # The parent goes on.
+        assert read(source, 120_000) == DATA[120_000:121_000]
+
+
+def test_a_fork_while_requests_are_under_way(url, served):
+    """Locks that threads of the parent hold, and bytes on their way to it, do not concern the child."""
+    with contextlib.closing(open_source(url)) as source:
+        served.fail(stalled(500), times=1)
+        waiting = threading.Thread(target=lambda: read(source))
+        waiting.start()
+        served.wait_for(lambda: any(one.sent == 500 for one in served.requests))
+        good = processes.in_fork(lambda: read(source) == DATA[AT : AT + 1000])
+        served.release()
+        waiting.join()
+        assert good
+
+
+def test_a_spawned_process(url):
+    script = """
+        import pickle, sys
+        source = pickle.loads(bytes.fromhex(sys.argv[1]))
+        from batchplant.storage import open_source
+        sys.stdout.buffer.write(open_source(source).view(200_000, 1000).tobytes())
+    """
+    open_source(url).close()
+    done = processes.run(
+        [sys.executable, "-c", textwrap.dedent(script), pickle.dumps(url).hex()],
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == DATA[AT : AT + 1000]
+
+
+def test_many_threads_at_once(bucket, served):
+    sources = [
+        open_source(at(bucket.put(f"{number}.bin", DATA), served, fetch_bytes=400_000)) for number in range(3)
+    ]
+    served.fail(lambda request: answers(503), skip=10, times=5)
+    wrong: list[object] = []
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        try:
+            for _ in range(30):
+                source = sources[rng.integers(3)]
+                starts = rng.integers(0, len(DATA) - 500, 6)
+                found = source.gather(starts, np.full(6, 500))
+                wrong.extend(
+                    one for row, one in enumerate(starts) if found[row].tobytes() != DATA[one : one + 500]
+                )
+                start = int(starts[0])
+                if read(source, start, 300) != DATA[start : start + 300]:
+                    wrong.append(start)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(processes.PATIENCE)
+    assert not any(thread.is_alive() for thread in threads)
+    assert wrong == []
+    for source in sources:
+        source.close()
+
+
+def test_requests_in_flight_stay_within_their_bound(bucket, served, monkeypatch):
+    monkeypatch.setattr(fetch, "MOST", 6)
+    monkeypatch.setattr(fetch, "FIRST", 6)
+    monkeypatch.setattr(fetch, "_FETCHER", None)
+    monkeypatch.setattr(fetch, "STALLED_LEAST", processes.PATIENCE)
+    sources = [open_source(at(bucket.put(f"{number}.bin", DATA), served)) for number in range(24)]
+    served.reset()
+    # All that is in flight at once waits until no more comes.
+    served.fail(stalled(0), times=None)
+    threads = [threading.Thread(target=read, args=(source,)) for source in sources]
+    for thread in threads:
+        thread.start()
+    served.wait_for(lambda: served.count() >= 6)
+    assert fetch.fetcher().most_in_flight <= 6
+    served.release()
+    for thread in threads:
+        thread.join()
+    assert served.most_in_flight <= 6
+    assert served.count() == 24
+
+
+def test_memory_stays_within_its_bound(bucket, served):
+    url = at(bucket.put("a.bin", DATA * 10), served, fetch_bytes=500_000)
+    with contextlib.closing(open_source(url)) as source:
+        pool = source.blocks[0]
+        for start in range(0, source.size - 1000, 777):
+            assert read(source, start)[:9] == (DATA * 2)[start % len(DATA) :][:9]
+        assert pool.peak <= 500_000
+        assert pool.bytes <= 500_000
+
+
+def test_a_closed_source_holds_no_memory(url):
+    source = open_source(url)
+    read(source)
+    pool = source.blocks[0]
+    held = pool.bytes
+    source.close()
+    assert pool.bytes < held
+    with pytest.raises(bp.OptionError, match="closed"):
+        read(source)
+
+
+def test_ctrl_c_ends_the_wait_for_a_server_that_stalls(url, served):
+    script = """
+        import pickle, signal, sys
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        from batchplant.storage import open_source
+        source = open_source(pickle.loads(bytes.fromhex(sys.argv[1])))
+        try:
+            source.view(200_000, 1000)
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    served.fail(lambda request: stalled(10) if request.range and request.range[0] == AT else None, times=None)
+    with processes.start(
+        [sys.executable, "-c", textwrap.dedent(script), pickle.dumps(url).hex()], stdout=subprocess.PIPE
+    ) as process:
+        served.wait_for(lambda: any(one.sent == 10 for one in served.requests))
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=processes.PATIENCE)[0] == b"interrupted\n"
+        assert process.returncode == 0
+        # It did not wait for the server.
+        assert not any(one.sent > 1000 for one in served.requests if one.range and one.range[0] == AT)
