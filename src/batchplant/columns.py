@@ -241,6 +241,37 @@ class Spans:
         return f"<Spans: {len(self)} cells in {len(self.files)} files>"
 
 
+def spans_of(runs: Sequence[tuple[str, int, int]]) -> Spans:
+    """Runs, each a file, a start and a size."""
+    files = {name: number for number, name in enumerate(dict.fromkeys(run[0] for run in runs))}
+    return Spans(
+        list(files),
+        np.array([run[1] for run in runs], dtype=np.int64),
+        np.array([run[2] for run in runs], dtype=np.int64),
+        np.array([files[run[0]] for run in runs], dtype=np.int32),
+    )
+
+
+def concat_spans(parts: Sequence[Spans]) -> Spans:
+    """The cells of all parts, one after another; each file once."""
+    if len(parts) == 1:
+        return parts[0]
+    numbers: dict[str, int] = {}
+    for part in parts:
+        for name in part.files:
+            numbers.setdefault(name, len(numbers))
+    files = [np.array([numbers[name] for name in part.files], dtype=np.int32) for part in parts]
+    empty = np.empty(0, dtype=np.int64)
+    return Spans(
+        list(numbers),
+        np.concatenate([empty, *(part.start for part in parts)]),
+        np.concatenate([empty, *(part.size for part in parts)]),
+        np.concatenate([empty, *(map_[part.file] for map_, part in zip(files, parts, strict=True))]).astype(
+            np.int32
+        ),
+    )
+
+
 Column = npt.NDArray[Any] | Ragged
 
 

@@ -15,7 +15,7 @@ from . import _native, frameworks
 from .codecs.arrow import table_of
 from .codecs.cells import decode_sample
 from .codecs.infer import infer_mask
-from .columns import I64, Columns, Ragged, Spans, end_within, masked
+from .columns import I64, Columns, Ragged, Spans, concat_spans, end_within, masked
 from .errors import (
     BatchplantError,
     DataError,
@@ -66,6 +66,14 @@ class Reader:
     def _spans(self, field: str, indices: I64) -> Spans | None:
         """Where these cells lie, bounds checked; None where they are not plain runs of bytes."""
         return None
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """Where the bytes lie that reading these cells takes, in any number of runs; None where unknown.
+
+        It must not read anything that is not in memory. By default the spans of the fields.
+        """
+        found = [self._spans(name, indices) for name in fields]
+        return concat_spans([one for one in found if one is not None]) if None not in found else None
 
     def blocks(self) -> I64 | None:
         """For every sample the number of the storage unit (page, row group, shard) it lies in, or None."""
@@ -127,6 +135,11 @@ class Reader:
         """Where the cells of a field lie in files, or None: then there is only ``read``."""
         self.schema.select([field])
         return self._spans(field, np.arange(len(self)) if indices is None else self._check(indices))
+
+    def ranges(self, fields: Iterable[str] | None = None, indices: Any = None) -> Spans | None:
+        """The bytes that reading these cells takes: runs in files, not one for each cell; None: unknown."""
+        rows = np.arange(len(self)) if indices is None else self._check(indices)
+        return self._ranges(self._names(fields), rows)
 
     def scan(self, size: int = 1024, fields: Iterable[str] | None = None) -> Iterator[Columns]:
         """All samples in order, ``size`` at a time. Arrays may lie in the file: copy them to change them."""
@@ -330,6 +343,9 @@ class View(Reader):
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         return self.base._spans(field, self._rows(indices))
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        return self.base._ranges(fields, self._rows(indices))
 
     def blocks(self) -> I64 | None:
         found = self.base.blocks()

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from .codecs.cells import encode_samples
-from .columns import I64, Columns, Spans, column_runs, concat_columns, starts_of
+from .columns import I64, Columns, Spans, column_runs, concat_columns, concat_spans, starts_of
 from .errors import BatchplantError, DataError, ExistsError, OptionError, Problem, SchemaError
 from .reader import Reader
 from .schema import Field, Float, Image, Int, Schema, Tensor
@@ -65,6 +65,11 @@ class Concat(Reader):
                 shape[at] = spans.shape
             files.extend(spans.files)
         return Spans(files, start, size, file, shape if shape.any() else None)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        which, rows = self._parts(indices)
+        found = [self.readers[one]._ranges(fields, rows[which == one]) for one in np.unique(which)]
+        return concat_spans([one for one in found if one is not None]) if None not in found else None
 
     def blocks(self) -> I64 | None:
         """The blocks of the parts; a part that has none is one block."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -14,10 +14,10 @@ import numpy.typing as npt
 from .codecs.media import audio, image
 from .codecs.media.video import header as video
 from .columns import Column, Columns, Ragged, column_runs, concat_columns
-from .errors import BatchplantError, DataError
+from .errors import AccessError, BatchplantError, DataError
 from .reader import Reader
 from .schema import Audio, Bool, Field, Float, Image, Int, Tensor, Video
-from .storage import is_remote
+from .storage import tree
 from .tensors import is_tensors, shape_of, text_of
 from .tensors import summary as tensor_facts
 
@@ -100,21 +100,11 @@ def _size(reader: Reader) -> int | None:
     """Bytes on disk, of all files."""
     total = 0
     for one in getattr(reader, "readers", (reader,)):
-        if is_remote(one.path):
-            return None
         # A model may lie in several files.
         paths = getattr(one, "paths", [one.path])
-        if len(paths) > 1:
-            total += sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
-        elif os.path.isdir(one.path):
-            total += sum(
-                os.path.getsize(os.path.join(folder, name))
-                for folder, _, names in os.walk(one.path)
-                for name in names
-                if os.path.exists(os.path.join(folder, name))
-            )
-        else:
-            total += os.path.getsize(one.path)
+        # A server may refuse to say.
+        with contextlib.suppress(AccessError):
+            total += sum(tree.size_below(path) for path in paths if len(paths) == 1 or tree.is_file(path))
     return total
 
 

@@ -111,13 +111,9 @@ def test_a_file_that_changes_while_it_is_read(one, tmp_path, monkeypatch):
     _, field, suffix, files = one
     fill(tmp_path, {f"a{suffix}": files[0], f"b{suffix}": files[1]})
     with bp.open(tmp_path) as reader:
-        true = reader._sizes
+        true = reader._below.sizes
         for more in (1, -1):
-            monkeypatch.setattr(
-                reader,
-                "_sizes",
-                lambda field, indices, more=more: (true(field, indices)[0], true(field, indices)[1] + more),
-            )
+            monkeypatch.setattr(reader._below, "sizes", lambda names, more=more: true(names) + more)
             with pytest.raises(bp.DamagedError, match="its size changed while it was read") as caught:
                 reader.read([1, 0])
             assert (caught.value.sample, caught.value.field) == (1, field)

@@ -675,7 +675,7 @@ def test_pictures_of_which_only_the_path_is_there(name, order, tmp_path):
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("lost.jpg", "No such file"),
+        ("lost.jpg", "no such file"),
         ("../up.jpg", "does not lie in"),
         ("/etc/hostname", "does not lie in"),
         ("pipe", "a named pipe"),

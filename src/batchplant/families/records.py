@@ -24,6 +24,7 @@ from ..errors import BatchplantError, DamagedError, OptionError, Problem, Schema
 from ..reader import Reader
 from ..schema import Audio, Bytes, Field, Image, Json, Schema, Text, Video, as_field, field_from_json
 from ..storage import NOTE_ERRORS, MappedSource, RemoteSource, Source, parse_object, read_beside
+from ..storage import beside as place_beside
 from ..writer import Writer
 
 __all__ = [
@@ -70,7 +71,7 @@ class Note(NamedTuple):
     @classmethod
     def beside(cls, path: str) -> Note | None:
         """That in the side-car of a file, where there is one."""
-        name = path + SCHEMA_SIDE_CAR.removeprefix("{name}")
+        name = place_beside(path, SCHEMA_SIDE_CAR)
         data = read_beside(name)
         try:
             return None if data is None else cls.from_bytes(data)
@@ -196,6 +197,12 @@ class RecordReader(Reader):
         except BatchplantError as error:
             raise self._placed(error, indices, at, starts) from None
         return None if runs is None else Spans([self.source.path], runs[0], runs[1], shape=runs[2])
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        if not isinstance(self.source, MappedSource | RemoteSource):
+            return None
+        starts, sizes = self._runs(indices)
+        return Spans([self.source.path], starts, sizes)
 
     def blocks(self) -> I64 | None:
         return self._runs(np.arange(len(self)))[0] // BLOCK_BYTES

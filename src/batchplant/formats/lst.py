@@ -6,18 +6,19 @@ the folder of the list unless told otherwise. To convert ``train.lst`` to ``trai
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ..codecs.infer import infer_image
 from ..columns import I64, Column, Columns, Ragged, Spans
-from ..errors import DamagedError
+from ..errors import BatchplantError, DamagedError
+from ..families.folders.files import open_files
 from ..format import Format
 from ..reader import Reader
 from ..schema import Field, Float, Image, Int, Schema, Tensor
-from ..storage import is_below, open_local, open_source
+from ..storage import absolute, is_below, open_source, parent
 
 # As many pictures are looked at to tell what they are.
 PROBED_SAMPLES = 48
@@ -29,7 +30,7 @@ class LstReader(Reader):
 
     def __init__(self, path: str, *, root: str | None = None) -> None:
         self.path = path
-        self._root = os.path.dirname(os.path.abspath(path)) if root is None else root
+        self._below = open_files(parent(absolute(path)) if root is None else root)
         source = open_source(path)
         try:
             text = source.view(0, source.size).tobytes().decode()
@@ -54,7 +55,7 @@ class LstReader(Reader):
                 reason = "a label is missing" if not middle else f"{name!r} is no path below the root"
                 raise DamagedError(f"line {line}: {reason}", path=path)
             self._files.append(name)
-        self.length = len(self._files)
+        self.length = self._below.named = len(self._files)
         counts = {len(one) for one in labels}
         with np.errstate(over="ignore"):
             label, self._labels = _label_column(labels, counts)
@@ -62,52 +63,51 @@ class LstReader(Reader):
         self.schema = Schema({"image": self._infer_image(), "label": label, "id": Int("uint64")})
 
     def _infer_image(self) -> Image:
-        heads = []
-        for name in self._files[:: max(1, self.length // PROBED_SAMPLES)][:PROBED_SAMPLES]:
-            try:
-                with open_local(os.path.join(self._root, name)) as file:
-                    heads.append(file.read(HEAD))
-            # Whoever reads the sample is told.
-            except OSError:
-                continue
+        heads = [one[:HEAD] for one in self._below.some(self._files, PROBED_SAMPLES)]
         return infer_image(Ragged.from_cells(heads)) or Image()
 
     def where(self, sample: int) -> str:
-        return os.path.join(self._root, self._files[sample])
+        return self._below.path(self._files[sample])
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         found = Columns()
         for name in fields:
             if name == "image":
-                found[name] = Ragged.from_cells([self._file(index) for index in indices.tolist()])
+                found[name] = self._pictures(indices)
             else:
                 column = self._labels if name == "label" else self._numbers
                 found[name] = Columns({name: column}).take(indices)[name]
         return found
 
-    def _file(self, index: int) -> bytes:
-        try:
-            with open_local(self.where(index), buffering=0) as file:
-                return file.read()
-        except OSError as error:
-            raise self._missing(index, error) from None
+    def _pictures(self, indices: I64) -> Ragged:
+        with self._placed(indices):
+            return self._below.read(self._named(indices))
 
-    def _missing(self, index: int, error: OSError) -> DamagedError:
-        message = f"{self._files[index]}: {error.strerror}"
-        return DamagedError(message, path=self.path, sample=index, field="image")
+    def _named(self, indices: I64) -> list[str]:
+        return [self._files[index] for index in indices.tolist()]
+
+    @contextlib.contextmanager
+    def _placed(self, indices: I64) -> Iterator[None]:
+        """What is wrong with a file of these is wrong with its sample."""
+        try:
+            yield
+        except BatchplantError as error:
+            error.sample = None if error.sample is None else int(indices[error.sample])
+            raise error.at(path=self.path, field="image") from None
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if field != "image":
             return None
-        sizes = np.zeros(len(indices), dtype=np.int64)
-        for row, index in enumerate(indices.tolist()):
-            try:
-                sizes[row] = os.path.getsize(self.where(index))
-            except OSError as error:
-                raise self._missing(index, error) from None
-        paths = [self.where(index) for index in indices.tolist()]
-        each = np.arange(len(paths), dtype=np.int32)
-        return Spans(paths, np.zeros(len(paths), dtype=np.int64), sizes, each)
+        with self._placed(indices):
+            return self._below.spans(self._named(indices))
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """Whole files; all other fields are in memory."""
+        with self._placed(indices):
+            return self._below.ahead(self._named(indices) if "image" in fields else [])
+
+    def close(self) -> None:
+        self._below.close()
 
 
 def _number(text: str) -> int:

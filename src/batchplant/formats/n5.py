@@ -18,7 +18,6 @@ import dataclasses
 import functools
 import json
 import math
-import os
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +50,7 @@ from ..families.arrays.compression import pack, unpack
 from ..families.arrays.layout import parts_of
 from ..format import Format, Probe
 from ..schema import EVERY_KIND, Field, Schema
-from ..storage import parse_object, read_beside
+from ..storage import join, parse_object, read_beside
 from ..storage.zips import ZIP_ERRORS
 from ..writer import WriteOptions
 
@@ -283,8 +282,7 @@ def sniff(probe: Probe) -> bool:
     """Attributes at the top that are those of a container or of an array."""
     try:
         if probe.folder:
-            file = os.path.join(probe.path, ATTRIBUTES)
-            data = read_beside(file) or b""
+            data = read_beside(join(probe.path, ATTRIBUTES)) or b""
         elif probe.head[:4] == b"PK\3\4":
             with zipfile.ZipFile(probe.source.file()) as archive:
                 top = zip_top(archive.namelist(), (ATTRIBUTES,))

@@ -13,16 +13,18 @@ from .files import check_regular, is_below, is_plain, open_local, open_regular
 from .notes import NOTE_ERRORS, parse, parse_object
 from .opening import open_source, read_beside, read_whole
 from .partial import Partial, Spool, partial_folder, side_car
-from .remote import RANGE_GAP, RANGE_MOST, RemoteSource, fetch_whole, plan_ranges
+from .remote import RANGE_GAP, RANGE_MOST, Entry, Objects, RemoteSource, fetch_many, fetch_whole, plan_ranges
 from .settings import StorageOptions, split_options
 from .source import MappedSource, Source, mapped
-from .urls import Url, absolute, beside, is_remote, join, like, parent
+from .urls import Url, absolute, beside, is_remote, join, like, parent, reached
 
 __all__ = [
     "NOTE_ERRORS",
     "RANGE_GAP",
     "RANGE_MOST",
+    "Entry",
     "MappedSource",
+    "Objects",
     "Partial",
     "RemoteSource",
     "Source",
@@ -32,6 +34,7 @@ __all__ = [
     "absolute",
     "beside",
     "check_regular",
+    "fetch_many",
     "fetch_whole",
     "is_below",
     "is_plain",
@@ -48,6 +51,7 @@ __all__ = [
     "partial_folder",
     "plan_ranges",
     "put_file",
+    "reached",
     "read_beside",
     "read_whole",
     "recover",

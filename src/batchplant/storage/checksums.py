@@ -15,7 +15,6 @@ nothing stands for the shape of raw pixels.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -26,7 +25,7 @@ from .. import _native
 from ..columns import Columns, Ragged, column_runs
 from ..errors import DamagedError, SchemaError
 from ..schema import Schema
-from . import NOTE_ERRORS, is_remote, open_source, parse_object
+from . import NOTE_ERRORS, like, open_source, parse_object, tree
 
 SUFFIX = ".crc"
 SIDE_CAR = "{name}" + SUFFIX
@@ -92,8 +91,8 @@ def finish(file: Growing, samples: int) -> None:
 
 def load(path: str) -> Checksums | None:
     """The checksums beside a dataset; None where there is no side-car."""
-    name = path.rstrip("/") + SUFFIX
-    if is_remote(path) or not os.path.exists(name):
+    name = like(path, path.rstrip("/") + SUFFIX)
+    if not tree.exists(name):
         return None
     source = open_source(name)
     try:

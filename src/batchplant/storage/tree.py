@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob as local_glob
+import itertools
 import os
 import stat
 from collections.abc import Iterator
@@ -64,6 +65,19 @@ def entries(path: str) -> list[Found]:
         raise AccessError(str(error.strerror or error), path=path) from None
 
 
+def some_names(path: str, most: int) -> list[str]:
+    """Any names in a folder, as many; NotFoundError where there is no folder."""
+    if is_remote(path):
+        return [one.name for one in entries(path)[:most]]
+    try:
+        with os.scandir(path) as listing:
+            return [one.name for one in itertools.islice(listing, most)]
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError("no such folder", path=path) from None
+    except OSError as error:
+        raise AccessError(str(error.strerror or error), path=path) from None
+
+
 def names(path: str) -> list[str]:
     """The names in a folder, hidden ones too; empty where there is no such folder."""
     try:
@@ -81,6 +95,11 @@ def is_folder(path: str) -> bool:
         return False
     # An object of that name comes first, as for whoever looks at a path first.
     if known(path) is not None or str(path) in (heads() or ()):
+        return False
+    above, _, last = path.rstrip("/").rpartition("/")
+    with kept().lock:
+        level = kept().levels.get(above)
+    if level is not None and last not in level[1]:
         return False
     try:
         objects, folders = level_of(path)
@@ -121,7 +140,7 @@ def walk(path: str) -> Iterator[tuple[str, int]]:
             for name in sorted(files):
                 yield os.path.join(inside, name), _size(os.path.join(top, name))
         return
-    for inside, one in _below(path):
+    for inside, one in entries_below(path):
         yield inside, one.size
 
 
@@ -137,20 +156,23 @@ def _size(file: str) -> int:
 def foresee(path: str) -> None:
     """All folders below a remote one will be asked for: list them once, while datasets are opened."""
     if is_remote(path) and is_folder(path):
-        for _ in _below(path):
+        for _ in entries_below(path):
             pass
 
 
-def _below(path: str) -> Iterator[tuple[str, Entry]]:
-    """All objects below a remote folder: (path inside of it, what was told about it)."""
+def entries_below(path: str, most: int | None = None) -> Iterator[tuple[str, Entry]]:
+    """All objects below a remote folder: (path inside of it, what was told about it).
+
+    ``most``: only the first of them, where there are more.
+    """
     root = path.rstrip("/")
     client, name = client_of(like(path, root + "/"))
     with kept().lock:
         found = kept().trees.get(root)
     if found is None:
-        found = trying(lambda: list(client.walk(name)))
+        found = trying(lambda: list(itertools.islice(client.walk(name), most)))
         with kept().lock:
-            if kept().users:
+            if kept().users and len(found) != most:
                 kept().trees[root] = found
                 kept().levels.update(_levels(root, name, found))
     cut = len(name) + 1 if name else 0
@@ -164,17 +186,20 @@ def _below(path: str) -> Iterator[tuple[str, Entry]]:
 def _levels(root: str, name: str, found: list[Entry]) -> dict[str, tuple[dict[str, Entry], list[str]]]:
     """A tree folder by folder, as listing each of them would tell."""
     levels: dict[str, tuple[dict[str, Entry], list[str]]] = {root: ({}, [])}
+
+    def level(folder: str) -> tuple[dict[str, Entry], list[str]]:
+        if folder not in levels:
+            above, _, last = folder.rpartition("/")
+            level(above)[1].append(last)
+            levels[folder] = ({}, [])
+        return levels[folder]
+
     cut = len(name) + 1 if name else 0
     for one in found:
-        folder, _, last = one.name[cut:].rpartition("/")
-        here = f"{root}/{folder}" if folder else root
-        above = here
-        while above not in levels:
-            levels[above] = ({}, [])
-            above, _, below = above.rpartition("/")
-            levels.setdefault(above, ({}, []))[1].append(below)
+        inside, _, last = one.name[cut:].rpartition("/")
+        here = level(f"{root}/{inside}" if inside else root)
         if last:
-            levels[here][0][last] = one
+            here[0][last] = one
     return levels
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import glob
 from typing import Any
 
 import numpy as np
 
-from ..errors import NotFoundError, OptionError
-from ..storage import is_remote
+from ..errors import NotFoundError
+from ..storage import is_remote, tree
 from .values import as_text
 
 
@@ -23,13 +22,8 @@ def texts(given: Any) -> list[str]:
 
 def expand(pattern: str) -> list[str]:
     """What matches, sorted."""
-    if not is_remote(pattern):
-        return sorted(glob.glob(pattern))
-    if glob.has_magic(pattern):
-        raise OptionError(
-            "patterns are looked for in local folders only; name the URLs one by one", path=pattern
-        )
-    return [pattern]
+    # A URL is opened to see whether it is there.
+    return sorted(tree.glob(pattern)) if not is_remote(pattern) or tree.has_magic(pattern) else [pattern]
 
 
 def list_paths(patterns: Any) -> list[str]:

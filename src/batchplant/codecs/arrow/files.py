@@ -11,23 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DecodeError
-from ...storage import is_below, is_remote, open_regular
+from ...errors import BatchplantError, DecodeError
+from ...storage import absolute, is_below, join, parent, read_whole, tree
 from .types import is_file_struct, pyarrow
 
 
-def folders_of(*paths: str) -> list[str]:
+def _folders_of(paths: Sequence[str]) -> list[str]:
     """Where files may lie that belong to these: the folders themselves, and those that the files lie in."""
-    local = [os.path.abspath(path) for path in paths if not is_remote(path)]
-    return list(dict.fromkeys(path if os.path.isdir(path) else os.path.dirname(path) for path in local))
+    full = [absolute(path) for path in paths]
+    return list(dict.fromkeys(path if tree.is_folder(path) else parent(path) for path in full))
 
 
-def with_files(found: Any, folders: Sequence[str]) -> Any:
-    """The table or record batch, the bytes filled in where there is only a path; DecodeError with the row."""
+def with_files(found: Any, *paths: str) -> Any:
+    """The table or record batch, the bytes filled in where there is only a path; DecodeError with the row.
+
+    ``paths``: of the table; in the folders of these the files may lie.
+    """
     for number, field in enumerate(found.schema):
         if is_file_struct(field.type):
             column = found.column(number)
-            filled = _filled(column, folders, field.name)
+            filled = _filled(column, paths, field.name)
             if filled is not column:
                 found = found.set_column(number, field.name, filled)
     return found
@@ -49,7 +52,7 @@ def _present(array: Any) -> tuple[Any, Any]:
     return tuple(parts[name].is_valid().to_numpy(zero_copy_only=False) for name in ("bytes", "path"))
 
 
-def _filled(column: Any, folders: Sequence[str], field: str) -> Any:
+def _filled(column: Any, paths: Sequence[str], field: str) -> Any:
     pa = pyarrow()
     pieces, first, changed = [], 0, False
     for array in _chunks(column):
@@ -57,6 +60,7 @@ def _filled(column: Any, folders: Sequence[str], field: str) -> Any:
         lost = np.flatnonzero(~held & named)
         if len(lost):
             changed = True
+            folders = _folders_of(paths)
             array.validate(full=True)
             parts = dict(zip([one.name for one in array.type], array.flatten(), strict=True))
             cells = parts["bytes"].to_pylist()
@@ -87,8 +91,7 @@ def _read(path: Any, folders: Sequence[str]) -> bytes:
             reason = f"does not lie in {folder}"
             continue
         try:
-            with open(open_regular(os.path.join(folder, inside)), "rb") as file:
-                return file.read()
-        except OSError as error:
-            reason = f"cannot be read in {folder}: {error.strerror}"
+            return read_whole(join(folder, inside))
+        except BatchplantError as error:
+            reason = f"cannot be read in {folder}: {error.message}"
     raise DecodeError(f"{said} {reason}")

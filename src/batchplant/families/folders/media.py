@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ...codecs.media import audio, image, video
 from ...columns import U8, Ragged
-from ...errors import BatchplantError
+from ...errors import AccessError, BatchplantError, NotFoundError
 from ...format import Probe
 from ...schema import Audio, Field, Image, Video
-from ...storage import parse_object, read_beside
+from ...storage import join, parse_object, read_beside, tree
 from .metadata import first_names, metadata_of
 
 NOTE = ".batchplant.json"
@@ -75,13 +75,13 @@ def media_in(probe: Probe) -> list[Media]:
     metadata = metadata_of(path)
     found = _noted(path)
     if not found and metadata is not None:
-        found = _media_of(first_names(os.path.join(path, metadata)))
+        found = _media_of(first_names(join(path, metadata)))
     found = found or _media_of(names)
     folders = [name for name in names if name.endswith("/")]
     if not found and len(folders) >= len(names) / 2:
         found = _media_of(_names_below(path, folders[:FOLDERS]))
     # Whoever opens it is told what is wrong with it.
-    told = metadata is not None or os.path.exists(os.path.join(path, NOTE))
+    told = metadata is not None or tree.exists(join(path, NOTE))
     return found or ([PICTURES] if told else [])
 
 
@@ -98,7 +98,7 @@ def mixed(probe: Probe) -> str | None:
 
 def _noted(path: str) -> list[Media]:
     try:
-        noted = parse_object(read_beside(os.path.join(path, NOTE)) or b"{}")
+        noted = parse_object(read_beside(join(path, NOTE)) or b"{}")
     # Whoever opens it is told.
     except (ValueError, BatchplantError):
         return []
@@ -111,9 +111,7 @@ def _media_of(names: Iterable[str]) -> list[Media]:
 
 
 def _names_below(path: str, folders: Iterable[str]) -> Iterator[str]:
+    tree.foresee(path)
     for folder in folders:
-        try:
-            with os.scandir(os.path.join(path, folder)) as entries:
-                yield from (entry.name for entry in itertools.islice(entries, NAMES))
-        except OSError:
-            continue
+        with contextlib.suppress(NotFoundError, AccessError):
+            yield from tree.some_names(join(path, folder), NAMES)

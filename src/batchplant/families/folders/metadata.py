@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from ...errors import DamagedError
-from ...storage import open_local
+from ...storage import join, open_source, tree
 
 FILE_NAME = "file_name"
 METADATA = ("metadata.jsonl", "metadata.csv")
@@ -23,14 +22,14 @@ _REAL = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?|-?inf|nan", r
 
 def metadata_of(path: str) -> str | None:
     """The name of the metadata file that a folder has."""
-    return next((name for name in METADATA if os.path.exists(os.path.join(path, name))), None)
+    return next((name for name in METADATA if tree.exists(join(path, name))), None)
 
 
 def first_names(path: str) -> list[str]:
     """The first files that a metadata file names; fewer, or none, where it is damaged."""
     found: list[str] = []
     try:
-        with open_local(path) as file:
+        with open_source(path).file() as file:
             # The last line may be cut, and the rest of it is not needed.
             lines = file.read(HEAD).decode("utf-8", "replace").splitlines()
         if path.endswith(".jsonl"):
@@ -45,7 +44,7 @@ def first_names(path: str) -> list[str]:
 def rows_of(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, row) of a metadata file; values of a CSV are numbers where the whole column is."""
     try:
-        with io.TextIOWrapper(open_local(path), "utf-8", newline="") as file:
+        with io.TextIOWrapper(open_source(path).file(), "utf-8", newline="") as file:
             if path.endswith(".jsonl"):
                 for line, text in enumerate(file, 1):
                     if text.strip():

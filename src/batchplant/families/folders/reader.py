@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import stat
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -14,11 +12,12 @@ import numpy as np
 
 from ...codecs.cells import encode_samples
 from ...codecs.infer import infer_field, infer_mask
-from ...columns import I64, U8, Columns, Ragged, Spans, starts_of
+from ...columns import I64, U8, Columns, Ragged, Spans, concat_spans
 from ...errors import BatchplantError, DamagedError, SchemaError
 from ...reader import Reader
 from ...schema import Field, Image, Int, Schema, Text
-from ...storage import NOTE_ERRORS, is_below, open_regular, open_source, parse_object, read_beside
+from ...storage import NOTE_ERRORS, is_below, join, parse_object, read_beside
+from .files import open_files
 from .media import MEDIA, NOTE, Media
 from .metadata import FILE_NAME, metadata_of, rows_of
 from .pairs import Asked, pairs_of
@@ -26,8 +25,6 @@ from .pairs import Asked, pairs_of
 LABEL = "label"
 # Enough to tell what the files of a folder have in common without opening every one.
 PROBED_SAMPLES = 48
-# Links that lead to links, each twice, would double the folder with every one.
-MOST_VISITS = 100
 
 T = TypeVar("T")
 # The name of the media field, and the schema, as our writer noted them.
@@ -49,16 +46,20 @@ class FolderReader(Reader):
         self.path = path
         # The other files of a sample, by field.
         self._partners: dict[str, list[str]] = {}
-        self._skipped = 0
+        self._below = open_files(path)
         self._columns = Columns()
         note = self._note()
         metadata = metadata_of(path)
         fields: dict[str, Field] = {}
         if metadata is not None:
             self._files, fields = self._read_metadata(metadata, note)
+            self._below.named = len(self._files)
         else:
             try:
-                self._files = sorted(self._walk(), key=os.path.basename if note else None)
+                found = self._below.walk(self.media.has, NOTE)
+                self._files = sorted(found, key=os.path.basename if note else None)
+            except BatchplantError as error:
+                raise error.at(path=path) from None
             except OSError as error:
                 raise DamagedError(f"{error.filename}: {error.strerror}", path=path) from None
             together = None if note else pairs_of(self._files, pairs, path)
@@ -99,22 +100,15 @@ class FolderReader(Reader):
         return field, Ragged.from_cells(list(itertools.islice(self._some(files), PROBED_SAMPLES // 4)))
 
     def _some(self, files: Sequence[str]) -> Iterator[U8]:
-        """The bytes of some files from all over the folder, mapped; those that cannot be had are left out."""
-        step = max(1, len(files) // PROBED_SAMPLES)
-        for name in files[::step][:PROBED_SAMPLES]:
-            path = os.path.join(self.path, name)
-            # Whoever reads the sample is told.
-            with contextlib.suppress(BatchplantError, OSError):
-                if os.path.isfile(path):
-                    source = open_source(path)
-                    yield source.view(0, source.size)
+        """The bytes of some files from all over the folder; those that cannot be had are left out."""
+        return self._below.some(files, PROBED_SAMPLES)
 
     # -- opening ---------------------------------------------------------------------------------------
 
     def _note(self) -> Note | None:
         own = self.media.name
         try:
-            data = read_beside(os.path.join(self.path, NOTE))
+            data = read_beside(join(self.path, NOTE))
             if data is None:
                 return None
             found = parse_object(data)
@@ -125,38 +119,6 @@ class FolderReader(Reader):
             raise DamagedError(f"{NOTE} is damaged: {error}", path=self.path) from None
         message = f"this is a folder of {other.many}; open it with format={other.format!r}"
         raise SchemaError(message, path=self.path)
-
-    def _walk(self) -> Iterator[str]:
-        """Our files below the root, as relative paths; a link that leads back up is not followed again."""
-        visits: Counter[tuple[int, int]] = Counter()
-        waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
-        while waiting:
-            below, above = waiting.pop()
-            folder = os.path.join(self.path, below)
-            found = os.stat(folder)
-            here = (found.st_dev, found.st_ino)
-            visits[here] += 1
-            if here in above:
-                continue
-            if visits[here] > MOST_VISITS:
-                raise DamagedError(f"{below}: more than {MOST_VISITS} links lead there", path=self.path)
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    name = os.path.join(below, entry.name)
-                    try:
-                        is_folder, is_file = entry.is_dir(), entry.is_file()
-                    # A link to itself.
-                    except OSError:
-                        is_folder = is_file = False
-                    if entry.name.startswith("."):
-                        self._skipped += entry.name != NOTE
-                    elif is_folder:
-                        waiting.append((name, above | {here}))
-                    # What is neither file nor dangling link (a pipe, say) could block whoever opens it.
-                    elif self.media.has(entry.name) and (is_file or not os.path.exists(entry.path)):
-                        yield name
-                    else:
-                        self._skipped += 1
 
     def _labels(self, classes: list[str], note: Note | None) -> dict[str, Field]:
         """The label field; its numbers are the places of the folders' names among the classes."""
@@ -180,7 +142,7 @@ class FolderReader(Reader):
         return {label: field}
 
     def _read_metadata(self, name: str, note: Note | None) -> tuple[list[str], dict[str, Field]]:
-        rows = list(rows_of(os.path.join(self.path, name)))
+        rows = list(rows_of(join(self.path, name)))
         files = []
         for line, row in rows:
             file = row.pop(FILE_NAME, None)
@@ -215,58 +177,41 @@ class FolderReader(Reader):
         return found
 
     def _read_files(self, field: str, indices: list[int]) -> Ragged:
-        paths, sizes = self._sizes(field, indices)
-        offsets = starts_of(sizes)
-        data = np.empty(offsets[-1], dtype=np.uint8)
-        # One byte more than was promised tells that a file has grown.
-        left, beyond = data.data, bytearray(1)
-        for index, path, size in zip(indices, paths, sizes.tolist(), strict=True):
-            try:
-                file = open_regular(path)
-                try:
-                    count = read = os.readv(file, [left[:size], beyond])
-                    # Linux reads no more than 2 GiB at once.
-                    while count and read < size:
-                        count = os.readv(file, [left[read:size]])
-                        read += count
-                finally:
-                    os.close(file)
-            except OSError as error:
-                raise self._unreadable(field, index, error.strerror) from None
-            if read != size:
-                raise self._unreadable(field, index, "its size changed while it was read")
-            left = left[size:]
-        return Ragged(data, offsets)
+        with self._placed(field, indices):
+            return self._below.read(self._named(field, indices))
 
-    def _sizes(self, field: str, indices: list[int]) -> tuple[list[str], I64]:
-        """The paths of these samples, and the sizes of the files."""
+    def _named(self, field: str, indices: list[int]) -> list[str]:
         files = self._partners.get(field, self._files)
-        paths = [os.path.join(self.path, files[index]) for index in indices]
-        sizes = np.zeros(len(paths), dtype=np.int64)
-        for row, path in enumerate(paths):
-            try:
-                found = os.stat(path)
-            except OSError as error:
-                raise self._unreadable(field, indices[row], error.strerror) from None
-            # Metadata may name anything; a pipe would block whoever opens it.
-            if not stat.S_ISREG(found.st_mode):
-                raise self._unreadable(field, indices[row], "it is no file")
-            sizes[row] = found.st_size
-        return paths, sizes
+        return [files[index] for index in indices]
 
-    def _unreadable(self, field: str, index: int, reason: str | None) -> DamagedError:
-        message = f"{self._partners.get(field, self._files)[index]}: {reason}"
-        return DamagedError(message, path=self.path, sample=index, field=field)
+    @contextlib.contextmanager
+    def _placed(self, field: str, indices: list[int]) -> Iterator[None]:
+        """What is wrong with a file of these is wrong with its sample."""
+        try:
+            yield
+        except BatchplantError as error:
+            error.sample = None if error.sample is None else indices[error.sample]
+            raise error.at(path=self.path, field=field) from None
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if field != self._field and field not in self._partners:
             return None
-        paths, sizes = self._sizes(field, indices.tolist())
-        order = np.arange(len(paths), dtype=np.int32)
-        return Spans(paths, np.zeros(len(paths), dtype=np.int64), sizes, order)
+        with self._placed(field, indices.tolist()):
+            return self._below.spans(self._named(field, indices.tolist()))
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """Whole files; all other fields are in memory."""
+        found = []
+        for name in (one for one in fields if one == self._field or one in self._partners):
+            with self._placed(name, indices.tolist()):
+                found.append(self._below.ahead(self._named(name, indices.tolist())))
+        return None if None in found else concat_spans([one for one in found if one is not None])
 
     def where(self, sample: int) -> str:
-        return os.path.join(self.path, self._files[sample])
+        return join(self.path, self._files[sample])
+
+    def close(self) -> None:
+        self._below.close()
 
     def facts(self) -> dict[str, Any]:
-        return {"skipped files": self._skipped}
+        return {"skipped files": self._below.skipped}

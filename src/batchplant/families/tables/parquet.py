@@ -16,12 +16,12 @@ import numpy as np
 
 from ... import limits
 from ...codecs.arrow import KEY, from_arrow, pyarrow, schema_of
-from ...codecs.arrow.files import folders_of, is_missing, with_files
+from ...codecs.arrow.files import is_missing, with_files
 from ...codecs.arrow.infer import check_names, has_gaps, is_whole_list
 from ...codecs.arrow.sizes import plain_size
 from ...codecs.arrow.types import is_file_struct
 from ...codecs.cells import encode_samples
-from ...columns import Column, Columns
+from ...columns import I64, Column, Columns, Spans, spans_of
 from ...errors import BatchplantError, DamagedError, SchemaError
 from ...schema import Field, Schema
 from ...storage import MappedSource, open_source
@@ -100,11 +100,18 @@ class ParquetPart:
 
     def _fetched(self, group: int, leaves: Sequence[int]) -> Held:
         """The bytes of these columns, which the headers of pages and the library are then read from."""
-        chunks = [self.footer.groups[group].chunks[leaf] for leaf in leaves]
-        runs = np.array([(one.start, one.size) for one in chunks if one is not None], np.int64).reshape(-1, 2)
+        runs = np.array(self._runs(group, leaves), np.int64).reshape(-1, 2)
         held = Held(self._source)
         held.fetch(runs[:, 0], runs[:, 1])
         return held
+
+    def _runs(self, group: int, leaves: Sequence[int]) -> list[tuple[int, int]]:
+        chunks = [self.footer.groups[group].chunks[leaf] for leaf in leaves]
+        return [(one.start, one.size) for one in chunks if one is not None]
+
+    def runs(self, group: int, names: Sequence[str]) -> list[tuple[int, int]]:
+        """Start and size of what reading these columns of a row group takes."""
+        return self._runs(group, [leaf for name in names for leaf in self._leaves[name]])
 
     def _claim(self, group: int, leaf: int, name: str, held: Held | None) -> Claim:
         """What a column unpacks to; DamagedError where that is too much."""
@@ -288,7 +295,7 @@ class PartsReader(TableReader):
         if not looked or not len(part.rows):
             return None
         try:
-            return with_files(part.load(0, looked).slice(0, 16), folders_of(part.path, self.path))
+            return with_files(part.load(0, looked).slice(0, 16), part.path, self.path)
         # Whoever reads it will meet the same damage, and say where.
         except Exception:
             return None
@@ -306,12 +313,21 @@ class PartsReader(TableReader):
         count = int(part.rows[group])
         columns = Columns()
         if inside:
-            found = with_files(part.load(group, inside), folders_of(part.path, self.path))
+            found = with_files(part.load(group, inside), part.path, self.path)
             columns = from_arrow(self.schema, inside, found)
         for name in fields:
             if name not in columns:
                 columns[name] = _constant(self.schema[name], part.values.get(name), count)
         return Columns((name, columns[name]) for name in fields)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """The columns of the row groups."""
+        runs = []
+        for unit in np.unique(self._units_of(indices)[0]).tolist():
+            part, group = self._part_of(unit)
+            inside = [name for name in fields if name in part.schema.names and name not in part.values]
+            runs += [(part.path, *run) for run in part.runs(group, inside)]
+        return spans_of(runs)
 
     def own_checks(self) -> tuple[str, ...]:
         return (CHECKED,)

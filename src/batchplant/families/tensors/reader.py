@@ -15,7 +15,7 @@ from ...columns import I64, U8, Columns, Ragged, Spans, starts_of
 from ...errors import BatchplantError, DamagedError
 from ...reader import Reader
 from ...schema import is_text
-from ...storage import NOTE_ERRORS, Source, is_plain, open_source, parse_object, read_whole
+from ...storage import NOTE_ERRORS, Source, is_plain, join, open_source, parent, parse_object, read_whole
 from ...tensors import TENSORS, about_tensor, size_of, summary
 
 
@@ -172,10 +172,8 @@ def read_index(path: str) -> dict[str, list[str]]:
         raise error.at(path=path) from None
     except NOTE_ERRORS as error:
         raise DamagedError(f"not an index of tensors: {type(error).__name__}: {error}", path=path) from None
-    folder = path.rpartition("/")[0]
-    return {
-        f"{folder}/{file}" if folder or path.startswith("/") else file: names for file, names in found.items()
-    }
+    folder = parent(path)
+    return {join(folder, file): names for file, names in found.items()}
 
 
 def indexed(suffix: str) -> Callable[[str], list[str]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...codecs.arrow import pyarrow
-from ...codecs.arrow.files import folders_of, is_missing, with_files
+from ...codecs.arrow.files import is_missing, with_files
 from ...codecs.arrow.infer import check_names, has_gaps, is_whole_list
 from ...codecs.arrow.types import is_file_struct
 from ...columns import as_bytes
@@ -144,7 +144,7 @@ class Part:
         """A few rows; None where there are none, or they cannot be read."""
         try:
             found = self.load(0, names).slice(0, 16) if self.rows and names else None
-            return None if found is None else with_files(found, folders_of(self.path))
+            return None if found is None else with_files(found, self.path)
         except Exception:
             return None
 

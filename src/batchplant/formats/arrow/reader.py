@@ -9,7 +9,7 @@ import numpy as np
 
 from ... import _native
 from ...codecs.arrow import from_arrow, schema_of
-from ...codecs.arrow.files import folders_of, with_files
+from ...codecs.arrow.files import with_files
 from ...columns import I64, Column, Columns, Ragged, Spans, starts_of
 from ...errors import BatchplantError, DamagedError, Problem, SchemaError
 from ...families.records import GivenSchema, given_schema
@@ -82,7 +82,7 @@ class ArrowReader(TableReader):
         number = int(self._part_of_unit[unit])
         part = self._parts[number]
         found = part.load(unit - int(self._firsts[number]), list(fields))
-        return from_arrow(self.schema, fields, with_files(found, folders_of(part.path, self.path)))
+        return from_arrow(self.schema, fields, with_files(found, part.path, self.path))
 
     # -- cells where they lie --------------------------------------------------------------------------
 

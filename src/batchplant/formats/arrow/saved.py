@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from ...errors import DamagedError, OptionError, SchemaError
-from ...storage import is_plain, is_remote, parse_object, read_whole
+from ...storage import is_plain, join, parse_object, read_whole, tree
 
 # What lies in a folder, and in that of several splits.
 STATE, SPLITS = "state.json", "dataset_dict.json"
@@ -14,24 +13,24 @@ STATE, SPLITS = "state.json", "dataset_dict.json"
 
 def saved_files(path: str, split: str | None) -> list[str]:
     """The files of a dataset: the path itself, or those that a saved folder lists."""
-    if is_remote(path) or not os.path.isdir(path):
+    if not tree.is_folder(path):
         return [path]
-    if SPLITS in os.listdir(path):
-        splits = _json(os.path.join(path, SPLITS)).get("splits")
+    if SPLITS in tree.names(path):
+        splits = _json(join(path, SPLITS)).get("splits")
         names = [str(one) for one in splits] if isinstance(splits, list) else []
         chosen = names[0] if split is None and len(names) == 1 else split
         if chosen is None or chosen not in names:
             raise OptionError(f"choose one of its splits with split=…: {', '.join(names)}", path=path)
-        return saved_files(os.path.join(path, _name(chosen, path)), None)
-    state = _json(os.path.join(path, STATE))
+        return saved_files(join(path, _name(chosen, path)), None)
+    state = _json(join(path, STATE))
     listed = state.get("_data_files")
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed) or not listed:
-        raise DamagedError("it lists no data files", path=os.path.join(path, STATE))
+        raise DamagedError("it lists no data files", path=join(path, STATE))
     if state.get("_indices_data_files"):
         raise SchemaError(
             "it is saved with a list of indices; save it again with flatten_indices()", path=path
         )
-    return [os.path.join(path, _name(str(one.get("filename")), path)) for one in listed]
+    return [join(path, _name(str(one.get("filename")), path)) for one in listed]
 
 
 def _json(path: str) -> dict[str, Any]:

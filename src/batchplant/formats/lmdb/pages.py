@@ -13,7 +13,7 @@ from ... import _native
 from ...codecs.msgpack import gathered
 from ...columns import U8
 from ...errors import BusyError, DamagedError, OptionError, SchemaError, no_such
-from ...storage import Source, index, is_remote, open_source
+from ...storage import MappedSource, Source, index, join, open_source, tree
 
 DATA = "data.mdb"
 # The key of the schema; it comes behind all digits.
@@ -41,7 +41,7 @@ def is_meta(head: bytes) -> bool:
 
 def data_file(path: str) -> str:
     """The file of an environment, which is that itself or a folder."""
-    return os.path.join(path, DATA) if not is_remote(path) and os.path.isdir(path) else path
+    return join(path, DATA) if tree.is_folder(path) else path
 
 
 def read_meta(data: U8, path: str) -> Meta:
@@ -59,7 +59,7 @@ def open_environment(path: str, db: str | None, mode: str) -> tuple[Source, inde
             return source, load(source, db, mode)
         except (DamagedError, BusyError):
             # A file that grew meanwhile has pages that are not in the mapping.
-            grown = not is_remote(source.path) and os.path.getsize(source.path) > source.size
+            grown = isinstance(source, MappedSource) and os.path.getsize(source.path) > source.size
             source.close()
             if not grown or attempt == ATTEMPTS - 1:
                 raise

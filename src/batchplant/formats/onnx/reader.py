@@ -14,7 +14,7 @@ from typing import Any
 from ...columns import U8
 from ...errors import BatchplantError, DamagedError, MissingLibraryError, Problem, SchemaError, UnsafeError
 from ...families.tensors import Entry, TensorReader, size_of
-from ...storage import is_remote, open_source
+from ...storage import is_remote, join, open_source, parent
 from .model import DTYPES, STRING, Model, Tensor, values_of
 
 STEP = 16 << 20
@@ -94,13 +94,11 @@ class OnnxReader(TensorReader):
         steps = location.split("/")
         if not location or location[0] == "/" or ".." in steps or re.search(r"[\\:\0]", location):
             raise UnsafeError(f"its external data {location[:200]!r} is no file in the folder of the model")
-        folder = self.path.rpartition("/")[0]
-        inside = posixpath.normpath(location)
-        if is_remote(self.path):
-            return f"{folder}/{inside}"
-        folder = os.path.dirname(self.path) or "."
-        file = os.path.join(os.path.dirname(self.path), inside)
-        home, real = os.path.realpath(folder), os.path.realpath(file)
+        file = join(parent(self.path), posixpath.normpath(location))
+        # A server has no links.
+        if is_remote(file):
+            return file
+        home, real = os.path.realpath(parent(self.path) or "."), os.path.realpath(file)
         if not self._links and os.path.commonpath([home, real]) != home:
             raise UnsafeError(
                 f"its external data {location[:200]!r} is a link that leads out of the folder of the model; "

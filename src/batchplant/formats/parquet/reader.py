@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +15,7 @@ from ...families.tables import ParquetPart, PartsReader, open_parts
 from ...families.tables.footer import ENCRYPTED, MAGIC
 from ...format import Probe
 from ...schema import Bool, Field, Int, Schema, Text
-from ...storage import NOTE_ERRORS, is_remote, parse
+from ...storage import NOTE_ERRORS, join, parse, tree
 
 # What Hive, and everybody after it, calls a folder of which the value is missing.
 MISSING = "__HIVE_DEFAULT_PARTITION__"
@@ -42,8 +41,7 @@ class ParquetReader(PartsReader):
     ) -> None:
         self.path = path
         given = given_schema(schema) if schema is not None else None
-        folder = not is_remote(path) and os.path.isdir(path)
-        found = dict(_files(path)) if folder else {path: {}}
+        found = dict(_files(path)) if tree.is_folder(path) else {path: {}}
         if not found:
             raise DamagedError("there is no Parquet file in it", path=path)
         keys, known = _partitions(list(found.values()), path)
@@ -88,15 +86,14 @@ class ParquetReader(PartsReader):
 
 def _files(folder: str) -> list[tuple[str, dict[str, str | None]]]:
     """The Parquet files below a folder, in order, each with the values that its folders name."""
-    found: list[tuple[str, dict[str, str | None]]] = []
-    for where, folders, names in os.walk(folder):
-        folders[:] = sorted((name for name in folders if name[0] not in "._"), key=_natural)
-        inside = os.path.relpath(where, folder)
-        values = _values_of([] if inside == "." else inside.split(os.sep))
-        for name in sorted(names, key=_natural):
-            if name[0] not in "._" and name.lower().endswith(SUFFIXES):
-                found.append((os.path.join(where, name), values))
-    return found
+    found: list[tuple[list[Any], str, dict[str, str | None]]] = []
+    for inside, _ in tree.walk(folder):
+        *steps, name = inside.split("/")
+        if name.lower().endswith(SUFFIXES) and not any(step[0] in "._" for step in (*steps, name)):
+            # The files of a folder come before those of the folders in it.
+            order = [*((1, _natural(step)) for step in steps), (0, _natural(name))]
+            found.append((order, join(folder, inside), _values_of(steps)))
+    return [(path, values) for _, path, values in sorted(found, key=lambda one: one[0])]
 
 
 def _values_of(steps: list[str]) -> dict[str, str | None]:
@@ -151,4 +148,4 @@ def sniff(probe: Probe) -> bool:
         return True
     if not any(re.fullmatch(r"[^=]+=[^/]*/", name) for name in probe.names):
         return False
-    return any(name.lower().endswith(SUFFIXES) for _, _, names in os.walk(probe.path) for name in names)
+    return any(name.lower().endswith(SUFFIXES) for name, _ in tree.walk(probe.path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from ...columns import I64, U8, Column, Columns, Ragged, Spans, starts_of
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...families.records import BLOCK_BYTES, RAW, GivenSchema, Note, RecordReader
 from ...schema import Bytes, Field, Float, Image, Int, Schema, Tensor, Text
-from ...storage import open_source, side_car
+from ...storage import beside, open_source, tree
 from .layout import FRAME, HEADER, KEYS, LABEL_AT, NUMBERS, image_field, is_label, load_index, scan
 
 # As many records are looked at to tell what they are.
@@ -248,8 +247,8 @@ class RecordIOReader(RecordReader):
 
     def _key_lines(self) -> tuple[list[str], I64] | None:
         """The keys and the offsets of the .idx file; None where there is none."""
-        place = str(side_car(self.path, KEYS))
-        if not os.path.isfile(place):
+        place = beside(self.path, KEYS)
+        if not tree.is_file(place):
             return None
         source = open_source(place)
         try:
@@ -260,7 +259,7 @@ class RecordIOReader(RecordReader):
 
     def _read_keys(self) -> Column:
         found = self._key_lines()
-        place = str(side_car(self.path, KEYS))
+        place = beside(self.path, KEYS)
         if found is None:
             raise OptionError("there is no .idx file beside it, so there are no keys", path=self.path)
         for problem in self._check_keys(*found):
@@ -272,7 +271,7 @@ class RecordIOReader(RecordReader):
             return Ragged.from_cells([key.encode() for key in keys])
 
     def _check_keys(self, keys: list[str], offsets: I64) -> Iterator[Problem]:
-        place = str(side_car(self.path, KEYS))
+        place = beside(self.path, KEYS)
         if len(keys) != self.length:
             yield Problem(f"it has {len(keys)} keys, and there are {self.length} records", place)
         elif (wrong := np.sort(offsets) != self._starts).any():

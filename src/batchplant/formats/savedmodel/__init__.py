@@ -25,7 +25,7 @@ from ...columns import U8, as_bytes
 from ...errors import BatchplantError, DamagedError, NotFoundError, Problem
 from ...families.tensors import BITS, Entry, TensorReader, size_of
 from ...format import Format, Probe
-from ...storage import Source, is_remote, open_source
+from ...storage import Source, join, like, open_source, parent, tree
 from ...tensors import TENSORS
 from .bundle import DTYPES, OTHER_DTYPES, STRING, Bundle, Stored
 from .graph import read_graphs
@@ -44,23 +44,23 @@ class SavedModelReader(TensorReader):
 
     def __init__(self, path: str, *, checksums: bool = False) -> None:
         self._checksums = checksums
-        given = path.rstrip("/")
+        given = like(path, path.rstrip("/"))
         self._folder: str | None = None
         if os.path.basename(given) == GRAPH:
-            self._folder = os.path.dirname(given) or "."
-        elif os.path.isdir(given) or (is_remote(given) and not given.endswith(".index")):
+            self._folder = parent(given) or "."
+        elif tree.is_folder(given):
             self._folder = given
-        index = given if self._folder is None else f"{self._folder}/{VARIABLES}.index"
-        self._prefix = index.removesuffix(".index")
+        index = given if self._folder is None else join(self._folder, f"{VARIABLES}.index")
+        self._prefix = like(index, index.removesuffix(".index"))
         self._bundle: Bundle | None = None
         self.path = path
         self._sources = {}
         try:
-            if self._folder is None or _exists(index):
+            if self._folder is None or tree.exists(index):
                 self._bundle = self._open(open_source(index))
             else:
                 # A model without variables has no checkpoint; one without a graph is no model.
-                open_source(f"{self._folder}/{GRAPH}").close()
+                open_source(join(self._folder, GRAPH)).close()
             found = [one for one in self._all() if one.code in DTYPES]
             self._kept = found
             names = _names_of(found)
@@ -82,7 +82,7 @@ class SavedModelReader(TensorReader):
 
     def _shard(self, number: int) -> Source:
         assert self._bundle is not None
-        path = f"{self._prefix}.data-{number:05}-of-{self._bundle.shards:05}"
+        path = like(self._prefix, f"{self._prefix}.data-{number:05}-of-{self._bundle.shards:05}")
         try:
             return self._file(path)
         except NotFoundError:
@@ -163,7 +163,7 @@ class SavedModelReader(TensorReader):
         if self._bundle is not None:
             found["data files"] = self._bundle.shards
         if self._folder is not None:
-            source = open_source(f"{self._folder}/{GRAPH}")
+            source = open_source(join(self._folder, GRAPH))
             try:
                 found |= read_graphs(source.view(0, source.size).data)
             except BatchplantError as error:
@@ -205,16 +205,6 @@ def _names_of(found: list[Stored]) -> list[str]:
     short = [one.key.removesuffix(SUFFIX) for one in found]
     often = Counter(short)
     return [name if often[name] == 1 else one.key for name, one in zip(short, found, strict=True)]
-
-
-def _exists(path: str) -> bool:
-    if not is_remote(path):
-        return os.path.exists(path)
-    try:
-        open_source(path).close()
-    except NotFoundError:
-        return False
-    return True
 
 
 def _pack(dtype: str, data: U8) -> U8:

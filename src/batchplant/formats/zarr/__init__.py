@@ -16,7 +16,6 @@ event loop that a fork would lose, and with every size checked before it is beli
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -26,6 +25,7 @@ from ...errors import BatchplantError, OptionError, Problem
 from ...families.arrays import Attributes, GridReader, Grids, GridWriter, Store, regions, zip_top
 from ...format import Format, Probe
 from ...schema import EVERY_KIND, Field, Schema
+from ...storage import join, tree
 from ...storage.zips import ZIP_ERRORS
 from ...writer import WriteOptions
 from .metadata import ATTRIBUTES, ROOTS, V3, find
@@ -121,7 +121,7 @@ def write_range(path: str, start: int, columns: Mapping[str, Column]) -> None:
 def sniff(probe: Probe) -> bool:
     """The metadata at the top of a folder, or of a ZIP file."""
     if probe.folder:
-        return any(os.path.isfile(os.path.join(probe.path, name)) for name in ROOTS)
+        return any(tree.is_file(join(probe.path, name)) for name in ROOTS)
     if probe.head[:4] != b"PK\3\4":
         return False
     try:

@@ -10,6 +10,7 @@ from .blocks import NEVER, Pool, RemoteObject
 from .client import Entry, Got, RefusedError
 from .clients import client_of
 from .fetch import fetcher, trying
+from .objects import Objects, fetch_many
 from .source import RANGE_GAP, RANGE_MOST, RemoteSource, fetch_whole, opened, plan_ranges
 
 __all__ = [
@@ -18,11 +19,13 @@ __all__ = [
     "RANGE_MOST",
     "Entry",
     "Got",
+    "Objects",
     "Pool",
     "RefusedError",
     "RemoteObject",
     "RemoteSource",
     "client_of",
+    "fetch_many",
     "fetch_whole",
     "fetcher",
     "opened",
