@@ -83,8 +83,13 @@ NAMES = tuple(one.name for one in dataclasses.fields(StorageOptions))
 
 def split_options(options: Mapping[str, Any]) -> tuple[StorageOptions, dict[str, Any]]:
     """The options of storage, and all others."""
-    own = {name: value for name, value in options.items() if name in NAMES}
-    return options_of(own), {name: value for name, value in options.items() if name not in NAMES}
+    own = {name: value for name, value in options.items() if _is_ours(name, value)}
+    return options_of(own), {name: value for name, value in options.items() if name not in own}
+
+
+def _is_ours(name: str, value: Any) -> bool:
+    """A ``cache`` that is a number is the format's: bytes of unpacked chunks to keep."""
+    return name in NAMES and not (name == "cache" and (isinstance(value, int) or str(value).isdigit()))
 
 
 def options_of(given: Mapping[str, Any], where: str | None = None) -> StorageOptions:
