@@ -859,6 +859,41 @@ def test_a_stopped_process_stops_nobody(tmp_path: Path) -> None:
         assert cache.get(KEY, 1, 1000) is not None
 
 
+@pytest.mark.parametrize(("touches", "waited"), [(0, 10), (3, 40), (1000, 10 * total.LONGEST)])
+def test_who_holds_the_lock_for_long_shows_that_it_lives(tmp_path: Path, touches: int, waited: int) -> None:
+    cache = DiskCache(tmp_path, 1 << 20)
+    clock = Clock()
+    begin, pauses = clock.now, 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal pauses
+        clock.now += 5
+        pauses += 1
+        # The holder gives a sign every ten seconds.
+        if pauses % 2 == 0 and pauses <= 2 * touches:
+            os.utime(tmp_path / total.NAME, (pauses, pauses))
+
+    clock.sleep = sleep
+    waiting = cache.room._total.locked(10)
+    with locked(tmp_path), mock.patch.object(total, "time", clock), pytest.raises(BusyError), waiting:
+        pass
+    assert clock.now - begin == waited
+
+
+def test_counting_shows_that_it_lives(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path, 300_000)
+    for number in range(8):
+        cache.put(key_of(number), 0, bytes_of(number, 0, 30_000))
+    with mock.patch.object(cache.room._total, "touch") as touched:
+        cache.put(KEY, 0, bytes_of("a", 0, 90_000))
+    assert cache.room.evicted
+    assert touched.call_count >= 8
+    before = os.stat(tmp_path / total.NAME).st_mtime_ns
+    os.utime(tmp_path / total.NAME, (1, 1))
+    cache.room._total.touch()
+    assert os.stat(tmp_path / total.NAME).st_mtime_ns >= before
+
+
 def test_a_fork_goes_on_with_the_cache(tmp_path: Path) -> None:
     cache = open_cache(tmp_path, 1 << 20)
     cache.put(KEY, 0, bytes_of("a", 0, 1000))

@@ -195,6 +195,8 @@ class Room:
             blocks.sort(key=lambda one: (needed(one.due, now), one.name))
             while blocks and wanted > left:
                 one = blocks.pop()
+                if self.evicted % 1000 == 0:
+                    self._total.touch()
                 if self.remove(one.key, one.name):
                     total, left = total - one.cost, left + one.cost
                     self.evicted += 1
@@ -204,13 +206,18 @@ class Room:
     # --- counting -----------------------------------------------------------------------------------
 
     def count(self, *, clean: bool = False) -> tuple[int, list[Block]]:
-        """What the folder takes of the disk, and its blocks. ``clean``: drafts of killed writers go."""
+        """What the folder takes of the disk, and its blocks. ``clean``: drafts of killed writers go.
+
+        The total is locked where it is cleaned up.
+        """
         # The folder itself, and the file of the total.
         total = 2 * self._unit
         blocks: list[Block] = []
         with os.scandir(self.folder) as entries:
             shelves = [one.name for one in entries if SHELF.fullmatch(one.name)]
         for shelf in shelves:
+            if clean:
+                self._total.touch()
             try:
                 with self.shelf(shelf) as at:
                     total += self._taken(os.fstat(at)) + self._count_shelf(shelf, at, blocks, clean)

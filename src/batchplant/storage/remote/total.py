@@ -1,7 +1,7 @@
 """One number for all processes that share a folder: how many bytes of it are taken, changed under a lock.
 
 The lock is ``flock``, which goes with its process, however that ends. Nobody waits for ever for one that
-hangs.
+hangs: who holds it for long shows that it lives by touching the file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from ...errors import BusyError
 
 NAME = "total"
 POLL = 0.002
+# Nobody waits longer than this many times as long as it would for one that hangs.
+LONGEST = 12
 RECORD = struct.Struct("<8sqq16s")
 CHECK = struct.Struct("<I")
 MAGIC = b"BPTOTAL1"
@@ -58,12 +60,14 @@ class Total:
 
     @contextlib.contextmanager
     def locked(self, wait: float) -> Iterator[None]:
-        """No other thread or process is here meanwhile; BusyError where one does not leave in time."""
-        end = time.monotonic() + wait
-        if not self._threads.acquire(timeout=wait):
+        """No other thread or process is here meanwhile.
+
+        BusyError where one does not leave for ``wait`` seconds, nor shows that it lives.
+        """
+        if not self._threads.acquire(timeout=LONGEST * wait):
             raise BusyError("another thread holds its lock for too long", path=self.folder)
         try:
-            self._lock(end)
+            self._lock(wait)
             yield
         finally:
             # A fork may hold a copy of the descriptor, which closing ours would not let go of.
@@ -72,8 +76,9 @@ class Total:
                     fcntl.flock(self._fd, fcntl.LOCK_UN)
             self._threads.release()
 
-    def _lock(self, end: float) -> None:
-        pause = POLL / 16
+    def _lock(self, wait: float) -> None:
+        pause, touched = POLL / 16, 0
+        began = since = time.monotonic()
         while True:
             if self._fd < 0:
                 self._fd = self._open()
@@ -81,16 +86,23 @@ class Total:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(self._fd), os.lstat(self.path)):
                     return
+                # Somebody removed the folder.
+                self._close()
             except FileNotFoundError:
-                pass
+                self._close()
             except BlockingIOError:
-                if time.monotonic() >= end:
+                now, last = time.monotonic(), os.fstat(self._fd).st_mtime_ns
+                if last != touched:
+                    touched, since = last, now
+                if now - since >= wait or now - began >= LONGEST * wait:
                     raise BusyError("another process holds its lock for too long", path=self.folder) from None
                 time.sleep(pause)
                 pause = min(2 * pause, POLL)
-                continue
-            # Somebody removed the folder.
-            self._close()
+
+    def touch(self) -> None:
+        """Show those who wait for the lock that its holder lives."""
+        with contextlib.suppress(OSError):
+            os.utime(self._fd)
 
     def _open(self) -> int:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
