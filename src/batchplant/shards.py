@@ -17,7 +17,7 @@ from .columns import I64, Columns, Spans, column_runs, concat_columns, concat_sp
 from .errors import BatchplantError, DataError, ExistsError, OptionError, Problem, SchemaError
 from .reader import Reader
 from .schema import Field, Float, Image, Int, Schema, Tensor
-from .storage import Partial, checksums, side_car
+from .storage import Partial, checksums, join, like, parent, side_car, tree
 from .writer import WriteOptions, Writer
 
 
@@ -229,12 +229,13 @@ class ShardWriter:
             one.replace(".", r"\.").format(name=self._shard.pattern, stem=stem) for one in self._side_cars
         ]
         self._pattern = re.compile("|".join([self._shard.pattern, *beside]))
-        self.check_target()
-        self.partial = Partial(self.path + ".shards", overwrite=True, resume=options.resume)
+        hidden = like(self.path, self.path.rstrip("/") + ".shards")
+        self.partial = Partial(hidden, overwrite=True, resume=options.resume, check=self.check_target)
         state = self.partial.state or {}
         self._done: list[dict[str, Any]] = state.get("own") or []
         self._finished = False
         self.files: list[str] = []
+        self._go_on()
         self._current = self._open(resume=self.partial.state is not None)
         # The shard may have been saved after the last time that all were, or been finished and begun anew.
         saved = self._current.resumed or {"bytes": 0, "extra": state.get("extra")}
@@ -242,18 +243,34 @@ class ShardWriter:
         self._count_now = self._current.received
         self.resumed: dict[str, Any] | None = saved["extra"]
 
-    def _existing(self) -> list[Path]:
-        folder = Path(self.path).parent
-        return (
-            [one for one in folder.glob("*") if self._pattern.fullmatch(one.name)] if folder.is_dir() else []
-        )
+    def _existing(self) -> list[str]:
+        """The names of the shards that are there, and of what lies beside them."""
+        found = tree.names(parent(self.path.rstrip("/")) or ".")
+        return [name for name in found if self._pattern.fullmatch(name)]
 
     def check_target(self) -> None:
         found = self._existing()
         if found and not self.options.overwrite:
             raise ExistsError(
-                "it exists; replace the shards with overwrite=True (--overwrite)", path=found[0]
+                "it exists; replace the shards with overwrite=True (--overwrite)", path=self._beside(found[0])
             )
+
+    def _beside(self, name: str) -> str:
+        return join(parent(self.path.rstrip("/")), name)
+
+    def _go_on(self) -> None:
+        """What is resumed: the shards that are complete must be there."""
+        for number in range(len(self._done)):
+            if not self.partial.has(self._name(number)):
+                self.partial.suspend()
+                message = "the part that was written earlier is gone; start over, without resume"
+                raise OptionError(message, path=self.path)
+            self._stage(number)
+
+    def _stage(self, number: int) -> None:
+        here = [name for name in self._names(number) if (self.partial.folder / name).exists()]
+        if here:
+            self.partial.stage(here)
 
     def _open(self, *, resume: bool = False) -> Writer:
         name = self._name(len(self._done))
@@ -265,9 +282,9 @@ class ShardWriter:
 
     def _names(self, number: int) -> list[str]:
         """What a finished shard consists of."""
-        shard = self.partial.folder / self._name(number)
-        beside = [side_car(shard, template) for template in self._side_cars]
-        return [shard.name, *(one.name for one in beside if one.is_file())]
+        shard = self._name(number)
+        beside = [side_car(shard, template).name for template in self._side_cars]
+        return [shard, *(one for one in beside if self.partial.has(one))]
 
     def _counted(self) -> list[dict[str, Any]]:
         """What the finished shards and the one at work took, wrote and skipped."""
@@ -313,6 +330,7 @@ class ShardWriter:
             self._bytes += size
             self._count_now += 1
         self._current.append(samples.take(slice(start, None)))
+        self.partial.check_room(int(np.sum(sizes)))
 
     def _full(self, size: int) -> bool:
         """Whether a sample of this size belongs into the next shard."""
@@ -342,6 +360,7 @@ class ShardWriter:
             self._current.close()
         self._done.append(self._count())
         self._finished = True
+        self._stage(len(self._done) - 1)
 
     def checkpoint(self, extra: dict[str, Any] | None = None) -> None:
         with self._counting_from_the_start():
@@ -357,10 +376,10 @@ class ShardWriter:
             if not self._finished:
                 self._finish_current()
             made = [name for number in range(len(self._done)) for name in self._names(number)]
-            gone = {one.name for one in self._existing()}.difference(made)
-            self.partial.commit_all([(name, name) for name in made], sorted(gone))
-            parent = Path(self.path).parent
-            self.files = [str(parent / self._name(number)) for number in range(len(self._done))]
+            gone = set(self._existing()).difference(made)
+            shards = [self._name(number) for number in range(len(self._done))]
+            self.partial.commit_all([(name, name) for name in made], sorted(gone), set(made) - set(shards))
+            self.files = [self._beside(name) for name in shards]
         except BaseException:
             self.give_up()
             raise

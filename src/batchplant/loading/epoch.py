@@ -16,6 +16,7 @@ from . import threads
 from .batch import Batch, Executor
 from .on_cpu import OnCpu
 from .pictures import Device
+from .prefetch import Prefetch, make_prefetch
 
 
 class Delivery(Protocol):
@@ -82,6 +83,7 @@ class _Shared:
         self.next, self.asked, self.taken, self.stopped = 0, 0, 0, False
         # Held by the thread that prepares a batch: so they come to the engine in order.
         self.in_order = threading.Lock()
+        self.prefetch: Prefetch | None = None
 
     def ids_of(self, number: int) -> I64:
         """The samples of a batch."""
@@ -126,6 +128,8 @@ class _Shared:
             self.stopped = True
             self.made.clear()
             self.changed.notify_all()
+        if self.prefetch is not None:
+            self.prefetch.close()
 
 
 def _produce(shared: _Shared) -> None:
@@ -145,6 +149,8 @@ def _produce(shared: _Shared) -> None:
                 made = _deliver(shared, shared.executor.finish(prepared))
             except BaseException as error:
                 made = error
+        if shared.prefetch is not None:
+            shared.prefetch.done(number)
         shared.put(number, made)
         del made, prepared
 
@@ -189,6 +195,12 @@ class Epoch:
                 return
             self.progress = self._begin()
             self._shared.shard, self._shared.epoch = self.progress.shard, self.progress.epoch
+            shared = self._shared
+            shared.prefetch = make_prefetch(
+                shared.executor.reader, shared.executor.plan.fields, shared.indices, shared.shard
+            )
+            if shared.prefetch is not None:
+                shared.prefetch.start()
             # It holds the loader, which we need no longer.
             self._begin = None
             count = self._shared.executor.producers()

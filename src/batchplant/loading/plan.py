@@ -149,6 +149,11 @@ class Plan:
         return tuple(dict.fromkeys(one.field for one in self.outputs if one.image is None))
 
     @property
+    def fields(self) -> tuple[str, ...]:
+        """All fields that a batch needs."""
+        return tuple(dict.fromkeys(one.field for one in self.outputs))
+
+    @property
     def pictures(self) -> tuple[Output, ...]:
         return tuple(one for one in self.outputs if one.image is not None)
 

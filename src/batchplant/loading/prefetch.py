@@ -1,0 +1,279 @@
+"""Prefetch: the bytes of batches to come, asked for ahead of the threads that make them.
+
+An order is a pure function, so it is known which samples the next thousand batches need, and readers know
+where their bytes lie. An object is divided into cells of 8 MiB. Where most of a cell is needed before it goes,
+it is fetched in one request; where only a few samples of it are, as in a random order over more
+data than there is room for, each is fetched by itself. With a cache on disk that has room for everything, it
+is always whole cells, cut alike in all processes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import order as orders
+from ..columns import I64, Spans
+from ..errors import BatchplantError
+from ..reader import Reader
+from ..storage import RemoteSource, is_remote, plan_ranges
+from ..storage.remote import NEVER, opened
+from ..storage.remote.blocks import PART
+
+# Batches whose bytes are known in advance, at most.
+FORESEEN = 1000
+# A cell of which this share is needed is fetched whole.
+WORTH = 0.5
+# Samples that tell how much an epoch needs.
+PROBED = 256
+
+
+class Use(NamedTuple):
+    """What a batch needs of a cell: from ``low`` to ``high``, ``bytes`` in between."""
+
+    batch: int
+    low: int
+    high: int
+    bytes: int
+    starts: I64
+    sizes: I64
+
+
+class Cell:
+    """A part of an object, and the batches that need it, as far as they are foreseen."""
+
+    def __init__(self, source: RemoteSource, number: int) -> None:
+        self.source, self.number = source, number
+        self.uses: deque[Use] = deque()
+        # Whether it was asked for as a whole, and not sample by sample.
+        self.whole = False
+
+    def ranges(self, *, whole: bool) -> tuple[list[tuple[int, int]], bool]:
+        """What to ask for now, and whether it is cut as in all processes; ``whole``: the cell in any case."""
+        first = self.uses[0]
+        if whole:
+            start, end = self.number * PART, min((self.number + 1) * PART, self.source.size)
+            self.whole = True
+            return [(start, end)], True
+        low, high = min(one.low for one in self.uses), max(one.high for one in self.uses)
+        if sum(one.bytes for one in self.uses) >= WORTH * (high - low):
+            self.whole = True
+            return [(low, high)], False
+        return plan_ranges(first.starts, first.sizes)[0], False
+
+
+class Prefetch:
+    """Asks for the bytes of the batches of a shard, in order, as far ahead as there is room.
+
+    ``done(number)`` says that a batch was made; ``close`` ends it.
+    """
+
+    def __init__(self, reader: Reader, fields: Sequence[str], indices: I64 | None, shard: Any) -> None:
+        self._reader, self._fields, self._indices, self._shard = reader, tuple(fields), indices, shard
+        self._changed = threading.Condition()
+        self._stopped = False
+        # The next batch to look at, the next to ask for, and those that were made.
+        self._seen, self._asked = 0, 0
+        self._made: set[int] = set()
+        self._first_open = 0
+        self._cells: dict[tuple[RemoteSource, int], Cell] = {}
+        self._of_batch: dict[int, list[Cell]] = {}
+        self._bytes_seen: dict[int, int] = {}
+        self._foreseen = 0
+        self._whole: dict[RemoteSource, bool] = {}
+        self._thread = threading.Thread(target=self._run, name="batchplant-prefetch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def done(self, number: int) -> None:
+        """A batch was made: what only it needed may go."""
+        with self._changed:
+            self._made.add(number)
+            cells = self._of_batch.pop(number, ())
+            self._foreseen -= self._bytes_seen.pop(number, 0)
+            for cell in cells:
+                self._leave(cell, number)
+            self._changed.notify_all()
+
+    def _leave(self, cell: Cell, number: int) -> None:
+        gone = [one for one in cell.uses if one.batch == number]
+        cell.uses = deque(one for one in cell.uses if one.batch != number)
+        due = float(cell.uses[0].batch) if cell.uses and cell.whole else NEVER
+        if cell.source.closed:
+            return
+        pool, object = cell.source.blocks
+        low, high = min(one.low for one in gone), max(one.high for one in gone)
+        ranges = [(min(low, cell.number * PART), high)]
+        for start, end in ranges if cell.whole else plan_ranges(gone[0].starts, gone[0].sizes)[0]:
+            pool.settle(object, start, end, due)
+        if not cell.uses:
+            self._cells.pop((cell.source, cell.number), None)
+
+    def close(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    # -- the thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+        # Whoever makes the batch meets the same error, and says where.
+        except BatchplantError:
+            pass
+        finally:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Nothing that was asked for is needed by this epoch any more."""
+        with self._changed:
+            for cell in self._cells.values():
+                if cell.uses and not cell.source.closed:
+                    pool, object = cell.source.blocks
+                    high = max(one.high for one in cell.uses)
+                    pool.settle(object, cell.number * PART, max(high, (cell.number + 1) * PART), NEVER)
+            self._cells.clear()
+            self._of_batch.clear()
+
+    def _step(self) -> bool:
+        """Look further, ask for one more batch; False when there is nothing more to do."""
+        with self._changed:
+            if self._stopped:
+                return False
+        while self._seen < len(self._shard) and self._looks_further():
+            self._foresee(self._seen)
+            self._seen += 1
+        if self._asked >= len(self._shard):
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped or len(self._made) >= len(self._shard))
+            return False
+        self._ask(self._asked)
+        self._asked += 1
+        return True
+
+    def _looks_further(self) -> bool:
+        """Whether more is to be foreseen: as much as there is room for, and a batch at least."""
+        with self._changed:
+            if self._seen <= self._asked:
+                return True
+            room = max((cell.source.blocks[0].most for cell in self._any_cell()), default=0)
+            return self._seen - self._asked < FORESEEN and self._foreseen < room
+
+    def _any_cell(self) -> list[Cell]:
+        for cell in self._cells.values():
+            return [cell]
+        return []
+
+    def _foresee(self, number: int) -> None:
+        """Find out what a batch needs."""
+        ids = self._shard.batch(number)
+        spans = self._reader.ranges(self._fields, ids if self._indices is None else self._indices[ids])
+        if spans is None or not len(spans):
+            return
+        with self._changed:
+            if number in self._made:
+                return
+            total = 0
+            for cell, use in self._uses(number, spans):
+                cell.uses.append(use)
+                self._of_batch.setdefault(number, []).append(cell)
+                total += use.bytes
+            self._bytes_seen[number] = total
+            self._foreseen += total
+
+    def _uses(self, number: int, spans: Spans) -> list[tuple[Cell, Use]]:
+        found = []
+        some = spans.size > 0
+        start, size, file = spans.start[some], spans.size[some], spans.file[some]
+        keys = np.stack([file.astype(np.int64), start // PART])
+        cells, which = np.unique(keys, axis=1, return_inverse=True)
+        by_cell = np.argsort(which.reshape(-1), kind="stable")
+        edges = np.cumsum(np.bincount(which.reshape(-1), minlength=cells.shape[1]))
+        for rows, (one, place) in zip(np.split(by_cell, edges[:-1]), cells.T.tolist(), strict=True):
+            source = self._source(spans.files[one])
+            if source is None:
+                continue
+            starts, sizes = start[rows], size[rows]
+            use = Use(number, int(starts.min()), int((starts + sizes).max()), int(sizes.sum()), starts, sizes)
+            key = (source, place)
+            if key not in self._cells:
+                self._cells[key] = Cell(source, place)
+            found.append((self._cells[key], use))
+        return found
+
+    def _source(self, path: str) -> RemoteSource | None:
+        return opened(path) if is_remote(path) else None
+
+    def _ask(self, number: int) -> None:
+        with self._changed:
+            cells = list(self._of_batch.get(number, ()))
+        if number == self._first_open == 0 and not self._made:
+            self._ask_first(cells)
+        for cell in cells:
+            while not self._ask_for(cell, number):
+                with self._changed:
+                    # Batches that are made give room.
+                    self._changed.wait(0.05)
+                    if self._stopped or number in self._made:
+                        return
+
+    def _ask_first(self, cells: list[Cell]) -> None:
+        """The first batch is waited for: its own samples come before all that lies around them."""
+        for cell in cells:
+            if not self._keeps_all(cell.source):
+                pool, object = cell.source.blocks
+                with self._changed:
+                    if cell.uses:
+                        use = cell.uses[0]
+                        pool.ask(object, plan_ranges(use.starts, use.sizes)[0], float(use.batch))
+
+    def _ask_for(self, cell: Cell, number: int) -> bool:
+        with self._changed:
+            if self._stopped or not cell.uses or cell.source.closed:
+                return True
+            whole = self._keeps_all(cell.source)
+            ranges, keep = cell.ranges(whole=whole)
+            tails = [(ranges[-1][1], one.high) for one in cell.uses if keep and one.high > ranges[-1][1]]
+        pool, object = cell.source.blocks
+        if not pool.ask(object, ranges, float(number), keep=keep):
+            return False
+        return not tails or pool.ask(object, [max(tails)], float(number))
+
+    def _keeps_all(self, source: RemoteSource) -> bool:
+        """Whether the cache on disk has room for all that the epoch needs."""
+        if source not in self._whole:
+            disk = source.blocks[1].disk
+            self._whole[source] = disk is not None and epoch_bytes(self._reader, self._fields) <= disk.most
+        return self._whole[source]
+
+
+def epoch_bytes(reader: Reader, fields: Sequence[str]) -> int:
+    """About how many bytes an epoch needs."""
+    ids = np.unique(np.linspace(0, len(reader) - 1, min(PROBED, len(reader))).astype(np.int64))
+    spans = reader.ranges(fields, ids) if len(ids) else None
+    return 0 if spans is None else int(spans.size.clip(0).sum() * len(reader) / len(ids))
+
+
+def make_prefetch(
+    reader: Reader, fields: Sequence[str], indices: I64 | None, shard: orders.Shard | orders.Turns
+) -> Prefetch | None:
+    """A prefetch for an epoch; None where everything is local, or a format cannot tell where bytes lie."""
+    if not len(shard) or not fields or os.environ.get("BATCHPLANT_NO_PREFETCH"):
+        return None
+    try:
+        first = shard.batch(0)[:1]
+        spans = reader.ranges(fields, first if indices is None else indices[first])
+    # It is said of the batch that has it.
+    except BatchplantError:
+        return None
+    if spans is None or not any(is_remote(path) for path in spans.files):
+        return None
+    return Prefetch(reader, fields, indices, shard)
