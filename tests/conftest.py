@@ -91,7 +91,7 @@ def proxy(bucket: Bucket) -> Iterator[Proxy]:
     """Stands before the server of ``bucket``: whoever asks ``proxy.endpoint`` meets faults."""
     from proxy import Proxy
 
-    with Proxy(bucket.endpoint) as made:
+    with Proxy(bucket.endpoint, root=os.path.dirname(bucket.root)) as made:
         yield made
 
 

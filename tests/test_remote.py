@@ -229,6 +229,19 @@ def test_a_request_that_stalls_is_made_twice(url, served, monkeypatch):
         served.release()
 
 
+def test_requests_are_watched_after_a_while_without_any(url, served, monkeypatch):
+    """The thread that watches ends before those that fetch."""
+    monkeypatch.setattr(fetch, "STALLED_LEAST", 0.05)
+    monkeypatch.setattr(fetch, "WINDOW", 0.01)
+    monkeypatch.setattr(fetch, "_FETCHER", None)
+    with contextlib.closing(open_source(url)) as source:
+        while any(thread.name == "batchplant-watch" for thread in threading.enumerate()):
+            threading.Event().wait(0.01)
+        served.fail(stalled(500))
+        assert read(source) == DATA[AT : AT + 1000]
+        served.release()
+
+
 def test_a_range_that_is_ignored_once(url, served):
     """One such answer makes no server without ranges, and its bytes are never taken for others."""
     with contextlib.closing(open_source(url)) as source:

@@ -330,6 +330,17 @@ def test_mended_server_answers_ranges_as_s3_does(bucket: Bucket, proxy: Proxy) -
         s3.get("a.bin", options={"range": (5, 10), "if_match": etag})
 
 
+def test_signed_range_is_ignored(bucket: Bucket, proxy: Proxy) -> None:
+    bucket.put("a b/ä.bin", DATA)
+    proxy.fail(ignored_range())
+    proxy.mend = True
+    s3 = store(bucket, proxy.endpoint)
+    with pytest.raises(Exception, match="non-partial"):
+        s3.get_range("a b/ä.bin", start=5, end=10)
+    assert (proxy.requests[0].status, proxy.requests[0].range) == (200, (5, 10))
+    assert bytes(s3.get_range("a b/ä.bin", start=5, end=10)) == DATA[5:10]
+
+
 def test_server_refuses_a_wrong_key(bucket: Bucket, proxy: Proxy) -> None:
     bucket.put("a.bin", DATA)
     with pytest.raises(Exception, match="403"):

@@ -1,13 +1,12 @@
 """obstore for this process.
 
-Its threads do not survive a fork: a child that calls it after its parent did waits for ever. They belong to the
-loaded library, not to a store. So such a child loads the library once more, from a copy of the file: what is
-loaded from another file is another library, with threads of its own.
+Its threads do not survive a fork: a child that calls it after its parent did waits for ever. They belong to
+the loaded library, not to a store. So such a child loads the library once more, from a copy of the file: what
+is loaded from another file is another library, with threads of its own.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.machinery
 import importlib.util
 import os
@@ -48,10 +47,10 @@ def obstore(scheme: str) -> Any:
 
 def _load(scheme: str) -> Any:
     try:
-        importlib.import_module(f"{PACKAGE}.store")
+        import obstore.store
     except ImportError:
         raise MissingLibraryError(f'{scheme}:// needs obstore: pip install "batchplant[remote]"') from None
-    return sys.modules[PACKAGE]
+    return obstore
 
 
 def _load_copy() -> Any:
@@ -61,9 +60,8 @@ def _load_copy() -> Any:
         del sys.modules[name]
     try:
         sys.modules[LIBRARY] = _library(theirs[LIBRARY].__file__)
-        importlib.import_module(f"{PACKAGE}.store")
-        return sys.modules[PACKAGE]
-    except (ImportError, OSError) as error:
+        return _load(PACKAGE)
+    except (ImportError, OSError, MissingLibraryError) as error:
         message = f"remote data cannot be read in a forked process here ({error}); start processes by spawn"
         raise AccessError(message) from None
     finally:

@@ -95,6 +95,10 @@ class Fetcher:
     def _enter(self, task: Task, urgency: float) -> None:
         heapq.heappush(self._queue, (urgency, next(self._number), task))
         self._staff()
+        # It ends sooner than threads that have nothing to do.
+        if not self._watched:
+            self._watched = True
+            threading.Thread(target=self._watch, name="batchplant-watch", daemon=True).start()
 
     # -- threads ---------------------------------------------------------------------------------------
 
@@ -106,9 +110,6 @@ class Fetcher:
             threading.Thread(target=self._work, name="batchplant-fetch", daemon=True).start()
             # It counts from now on, so that the next task starts another one.
             self._idle += 1
-            if not self._watched:
-                self._watched = True
-                threading.Thread(target=self._watch, name="batchplant-watch", daemon=True).start()
 
     def _work(self) -> None:
         me = threading.get_ident()
