@@ -29,6 +29,8 @@ from ..storage.remote.blocks import PART
 FORESEEN = 1000
 # A cell of which this share is needed is fetched whole.
 WORTH = 0.5
+# A first batch whose cells have less than this is not worth cutting them up.
+SOON = 32 << 20
 # Samples that tell how much an epoch needs.
 PROBED = 256
 
@@ -80,7 +82,6 @@ class Prefetch:
         # The next batch to look at, the next to ask for, and those that were made.
         self._seen, self._asked = 0, 0
         self._made: set[int] = set()
-        self._first_open = 0
         self._cells: dict[tuple[RemoteSource, int], Cell] = {}
         self._of_batch: dict[int, list[Cell]] = {}
         self._bytes_seen: dict[int, int] = {}
@@ -210,12 +211,16 @@ class Prefetch:
         return found
 
     def _source(self, path: str) -> RemoteSource | None:
-        return opened(path) if is_remote(path) else None
+        found = opened(path) if is_remote(path) else None
+        if found is not None:
+            # What comes next in the file is not what comes next in the order.
+            found.planned = True
+        return found
 
     def _ask(self, number: int) -> None:
         with self._changed:
             cells = list(self._of_batch.get(number, ()))
-        if number == self._first_open == 0 and not self._made:
+        if number == 0 and not self._made:
             self._ask_first(cells)
         for cell in cells:
             while not self._ask_for(cell, number):
@@ -227,6 +232,8 @@ class Prefetch:
 
     def _ask_first(self, cells: list[Cell]) -> None:
         """The first batch is waited for: its own samples come before all that lies around them."""
+        if sum(cell.uses[-1].high - cell.uses[0].low for cell in cells if cell.uses) < SOON:
+            return
         for cell in cells:
             if not self._keeps_all(cell.source):
                 pool, object = cell.source.blocks

@@ -89,6 +89,9 @@ class RemoteSource(Source):
 
     head: U8 = np.empty(0, dtype=np.uint8)
 
+    # Whether somebody who knows the order asks for what comes next.
+    planned = False
+
     def _attach(self, client: Client, name: str) -> None:
         options = client.options
         disk = None
@@ -145,6 +148,8 @@ class RemoteSource(Source):
 
     def _read_ahead(self, start: int, end: int) -> None:
         """Where reads follow one another, ask for what comes next."""
+        if self.planned:
+            return
         pool, object = self.blocks
         with self._lock:
             follows = self._at - LEAST <= start <= self._at + RANGE_GAP and end > self._at
