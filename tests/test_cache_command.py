@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import batchplant
 from batchplant.cli import main
+from batchplant.loading import warm as warming
+from batchplant.storage.remote import blocks
 from batchplant.storage.remote.disk import DiskCache
+from proxy import Proxy
+from servers import Bucket
 
 pytestmark = pytest.mark.usefixtures("_no_settings")
 
@@ -108,3 +113,73 @@ def test_a_cache_that_cannot_be_used_is_one_line(tmp_path: Path, capsys: pytest.
     (tmp_path / "total").mkdir()
     assert main(["cache", "info", "--cache", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"batchplant: {tmp_path}: the cache cannot be used: Is a directory\n"
+
+
+# --- warm -------------------------------------------------------------------------------------------
+
+SAMPLES, EACH = 25, 20_000
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Small blocks, so that small datasets have many."""
+    for module in (blocks, warming):
+        monkeypatch.setattr(module, "PART", 100_000)
+    return 100_000
+
+
+def stored(bucket: Bucket, folder: Path, name: str) -> str:
+    with batchplant.create(folder / name, {"x": batchplant.Bytes(), "n": batchplant.Int()}) as out:
+        for number in range(SAMPLES):
+            out.append({"x": np.random.default_rng(number).bytes(EACH), "n": number})
+    return bucket.put(name, (folder / name).read_bytes())
+
+
+def warm(
+    capsys: pytest.CaptureFixture[str], proxy: Proxy, cache: Path, url: str, *more: object
+) -> dict[str, Any]:
+    endpoint = f"endpoint={proxy.endpoint}"
+    return run_json(capsys, "cache", "warm", url, "--cache", cache, "--option", endpoint, *more)
+
+
+def test_warm_fetches_every_block_once(
+    tmp_path: Path, bucket: Bucket, proxy: Proxy, parts: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = stored(bucket, tmp_path, "a.tfrecord")
+    size = (tmp_path / "a.tfrecord").stat().st_size
+    count = -(-size // parts)
+    found = warm(capsys, proxy, tmp_path / "cache", url)
+    assert found == {
+        "folder": str(tmp_path / "cache"), "objects": 1, "blocks": count, "bytes": size, "fetched": size,
+    }  # fmt: skip
+    (held,) = run_json(capsys, "cache", "info", "--cache", tmp_path / "cache")["objects"]
+    assert (held["url"], held["size"], held["bytes"], held["blocks"]) == (url, size, size, count)
+    # What is there is not fetched again; what is not is.
+    before = proxy.bytes_sent
+    again = warm(capsys, proxy, tmp_path / "cache", url)
+    assert (again["blocks"], again["bytes"], again["fetched"]) == (count, size, 0)
+    assert proxy.bytes_sent - before < parts
+    next((tmp_path / "cache").glob("??/*-0-*")).unlink()
+    assert warm(capsys, proxy, tmp_path / "cache", url)["fetched"] == parts
+    text = said(
+        capsys, "cache", "warm", url, "--cache", tmp_path / "cache", "--option", f"endpoint={proxy.endpoint}"
+    )
+    assert text == f"{tmp_path}/cache: 501 kB of 1 object in {count} blocks, 0 B of it fetched now\n"
+
+
+def test_warm_refuses_what_does_not_fit(
+    tmp_path: Path, bucket: Bucket, proxy: Proxy, parts: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = stored(bucket, tmp_path, "a.tfrecord")
+    options = ["--cache", str(tmp_path / "cache"), "--option", f"endpoint={proxy.endpoint}"]
+    assert main(["cache", "warm", url, *options, "--cache-bytes", "400kB"]) == 2
+    assert "which may hold 400,000; raise its limit" in capsys.readouterr().err
+    assert not list((tmp_path / "cache").glob("??/*"))
+
+
+def test_warm_of_what_is_not_remote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with batchplant.create(tmp_path / "a.tfrecord", {"n": batchplant.Int()}) as out:
+        out.append({"n": 1})
+    assert main(["cache", "warm", str(tmp_path / "a.tfrecord"), "--cache", str(tmp_path / "cache")]) == 2
+    assert "local path" in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()

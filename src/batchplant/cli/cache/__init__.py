@@ -1,10 +1,11 @@
-"""Show and clear the cache of remote data on this machine.
+"""Show, clear and fill the cache of remote data on this machine.
 
 examples:
   batchplant cache info
   batchplant cache info --cache /data/cache --json
   batchplant cache clear s3://bucket/train/
-  batchplant cache clear --help
+  batchplant cache warm s3://bucket/train.tar
+  batchplant cache warm --help
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import argparse
 from ..terminal import add_commands
 from . import clear as clear
 from . import info as info
+from . import warm as warm
 
-COMMANDS = (info, clear)
+COMMANDS = (info, clear, warm)
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
