@@ -31,8 +31,8 @@ import processes
 from batchplant import registry
 from batchplant.errors import BatchplantError, DamagedError, MissingLibraryError, NotFoundError, OptionError
 from batchplant.options import own_options
-from batchplant.storage import Source, index, open_source
-from batchplant.storage.index import progress, sidecar
+from batchplant.storage import RemoteSource, Source, index, open_source
+from batchplant.storage.index import container, progress, sidecar
 from processes import PATIENCE
 
 Size = struct.Struct("<I")
@@ -258,7 +258,7 @@ def test_an_error_of_the_scanner_leaves_nothing_and_comes_once(data: Path) -> No
 # -- what is stored ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [*sidecar.DTYPES, ">i4"])
+@pytest.mark.parametrize("dtype", [*container.DTYPES, ">i4"])
 def test_every_dtype_and_shape_comes_back(tmp_path: Path, dtype: str) -> None:
     path = write_records(tmp_path / "a.toy", [b"abc"])
     rng = np.random.default_rng(1)
@@ -340,7 +340,7 @@ def test_a_flipped_bit_anywhere_does_no_harm(small: tuple[Path, bytes]) -> None:
         assert right(found, path), at
         ignored += not found.built
     # Only the zeros between the parts are free to change.
-    assert ignored < 3 * sidecar.ALIGN
+    assert ignored < 3 * container.ALIGN
 
 
 VALUES = st.recursive(
@@ -362,7 +362,7 @@ def test_a_header_that_lies_does_no_harm(
     """Whoever can write a side-car can write checksums that fit."""
     path = write_records(tmp_path_factory.mktemp("lies") / "a.toy", [b"abc", b"de"])
     load(path, Toy())
-    header, start, data = sidecar._open(beside(path))
+    header, start, data = container.read(beside(path))
     (header["arrays"]["starts"] if key in header["arrays"]["starts"] else header)[key] = value
     text = json.dumps(header).encode()
     forge(path, text, data[start:].tobytes())
@@ -376,8 +376,8 @@ def forge(path: Path, text: bytes, arrays: bytes = bytes(64)) -> None:
 
 def forge_at(place: Path, text: bytes, arrays: bytes) -> None:
     crc = batchplant._native.crc32c(text)
-    head = sidecar.MAGIC + Size.pack(len(text)) + Size.pack(crc) + text
-    place.write_bytes(head + bytes(-len(head) % sidecar.ALIGN) + arrays)
+    head = container.MAGIC + Size.pack(len(text)) + Size.pack(crc) + text
+    place.write_bytes(head + bytes(-len(head) % container.ALIGN) + arrays)
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def forge_at(place: Path, text: bytes, arrays: bytes) -> None:
 )  # fmt: skip
 def test_an_array_that_cannot_be_is_not_followed(small: tuple[Path, bytes], entry: Any) -> None:
     path, _ = small
-    header, _, _ = sidecar._open(beside(path))
+    header, _, _ = container.read(beside(path))
     if entry:
         size = int(np.prod(entry["shape"], dtype=object)) * 8 if isinstance(entry["shape"], list) else 8
         entry["crc"] = batchplant._native.crc32c(bytes(size if 0 <= size <= 64 else 0))
@@ -581,22 +581,26 @@ def test_a_name_too_long_for_a_side_car(tmp_path: Path, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_the_index_of_a_url_lies_in_the_cache(
-    data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, told: bool
+@pytest.mark.parametrize("mode", ["auto", "write"])
+def test_the_index_of_a_url_lies_beside_it_or_in_the_cache(
+    data: Path, cache: Path, told: bool, mode: str
 ) -> None:
     fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")
-    url, toy = f"memory://index/{told}.toy", Toy()
-    if not told:
-        monkeypatch.setattr(sidecar, "TOKENS", ())
+    url, toy = f"memory://index/{told}-{mode}.toy", Toy()
 
     def found() -> index.Index:
-        return index.load(open_source(url), "toy", toy, mode="write")
+        source = open_source(url)
+        assert isinstance(source, RemoteSource)
+        assert source.tag
+        source.tag = source.tag if told else ""
+        return index.load(source, "toy", toy, mode=mode)
 
     content = data.read_bytes()
     memory.pipe(url, content)
     first = found()
-    assert str(first.place).startswith(str(cache))
+    assert str(first.place).startswith(str(cache) if mode == "auto" else url)
+    assert memory.exists(f"{url}.bpindex") == (mode == "write")
     assert not found().built
     assert right(found(), data)
     # Written anew: the store tells the time, or else the last bytes tell.
@@ -968,9 +972,10 @@ def test_the_command_takes_many_and_prints_a_table(
     assert main(["index", "{a,b}.toy", "c.npy"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["file", "samples", "index", "state", "seconds", "place"]
-    assert re.fullmatch(r"a\.toy +900 +\d+\.?\d* kB  built +\d+\.\d\d  beside it", lines[1])
-    assert re.fullmatch(r"b\.toy +1,500 +\d+\.?\d* kB  built +\d+\.\d\d  beside it", lines[2])
+    assert re.fullmatch(r"a\.toy +900 +\d+\.?\d* kB  built +\d+\.\d\d  _index\.bpindex", lines[1])
+    assert re.fullmatch(r"b\.toy +1,500 +\d+\.?\d* kB  built +\d+\.\d\d  _index\.bpindex", lines[2])
     assert re.fullmatch(r"c\.npy +npy needs no index", lines[3])
+    assert names(data.parent) == {"a.toy", "b.toy", "c.npy", "_index.bpindex"}
     # Side-cars do not come along with a glob, and a folder is its shards.
     assert [row["file"] for row in run_json(capsys, "*.toy*")] == ["a.toy", "b.toy"]
     Path("c.npy").unlink()
@@ -1036,7 +1041,7 @@ def test_formats_with_an_index(
             assert [sample["data"] for sample in reader] == cells
     # Whatever a side-car says, a reader gives cells that are right or one of our errors.
     content = Path(row["place"]).read_bytes()
-    header, start, data = sidecar._open(Path(row["place"]))
+    header, start, data = container.read(Path(row["place"]))
     rng = np.random.default_rng(3)
     for _ in range(20):
         damaged = data[start:].copy()

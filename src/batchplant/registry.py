@@ -15,20 +15,22 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import formats
-from .codecs.media.image_rules import ImageOptions, Images, stored_field
+from .codecs.media.image_rules import ImageOptions, Images
 from .errors import NotFoundError, OptionError, UnknownFormatError, near, no_such
 from .format import Format, Outline, Probe
 from .formats._table import OUTLINES
-from .options import accept
+from .options import accept, own_options
 from .reader import Reader
-from .schema import KINDS, Field, Image, Schema
+from .schema import KINDS, Field, Schema
 from .shards import Concat, ShardWriter
-from .storage import StorageOptions, Url, beside, is_remote, join, like, recover, split_options, tree
+from .storage import beside, index, is_remote, join, like, reached, recover, split_options, tree
 from .storage.index.progress import in_parallel
 from .storage.patterns import braces, natural
 from .writer import WriteOptions, Writer
 
 ENTRY_POINTS = "batchplant.formats"
+# Files that are opened side by side, unless there are more cores: local ones, and those on a server.
+AT_ONCE = (4, 16)
 
 
 @functools.cache
@@ -162,7 +164,7 @@ def _without_side_cars(paths: list[str]) -> list[str]:
     if not any(path.endswith(tails) for path in paths):
         return paths
     besides = {beside(path, template) for path in paths for template in templates}
-    return [path for path in paths if path.rstrip("/") not in besides]
+    return [path for path in paths if path.rstrip("/") not in besides and os.path.basename(path) != index.SET]
 
 
 def open(path: Any, *, format: str | None = None, **options: Any) -> Reader:
@@ -185,19 +187,10 @@ def open(path: Any, *, format: str | None = None, **options: Any) -> Reader:
         raise OptionError("there is no path to open")
     storage, options = split_options(options)
     with tree.keeping():
-        found = files_of([_reached(one, storage) for one in given], format)
-        readers = in_parallel(functools.partial(_open_one, options=options), found)
+        found = files_of([reached(one, storage) for one in given], format)
+        work = functools.partial(_open_one, options=options)
+        readers = in_parallel(work, found, threads=AT_ONCE[is_remote(found[0].path)])
     return readers[0] if len(readers) == 1 else Concat(readers)
-
-
-def _reached(path: str, options: StorageOptions) -> str:
-    """A URL with the options that say how to reach it."""
-    if is_remote(path):
-        return path if isinstance(path, Url) and options == StorageOptions() else Url(path, options)
-    given = [name for name, value in dataclasses.asdict(options).items() if value is not None]
-    if given:
-        raise OptionError(f"{', '.join(given)}: options for URLs, and this is a local path", path=path)
-    return path
 
 
 def _open_data(data: Any, format: str | None, options: dict[str, Any]) -> Reader:
@@ -226,15 +219,32 @@ class Found:
 def files_of(given: Iterable[str | os.PathLike[str]], format: str | None = None) -> list[Found]:
     """What there is to open, one by one, behind paths, globs, braces and folders of shards."""
     named = None if format is None else get_format(format)
+    paths = [one for each in given for one in expand(os.fspath(each))]
+    tree.look_around(paths)
     found: list[Found] = []
-    for path in (one for each in given for one in expand(os.fspath(each))):
-        if named is not None or not (is_remote(path) or os.path.isdir(path)):
-            found.append(Found(path, named))
+    for path, known in zip(paths, _labelled(paths), strict=True):
+        known = named or known
+        # What a folder's listing shows as a file is one.
+        is_file = tree.known(path) is not None if is_remote(path) else not os.path.isdir(path)
+        if known is not None or is_file:
+            found.append(Found(path, known))
             continue
         probe = Probe(path)
         known = find_format(probe)
-        found += map(Found, _folder_shards(probe)) if known is None else [Found(path, known)]
+        if known is not None:
+            found.append(Found(path, known))
+        else:
+            shards = _folder_shards(probe)
+            found += map(Found, shards, _labelled(shards))
     return _without_parts(found)
+
+
+def _labelled(paths: list[str]) -> list[Format | None]:
+    """The formats of files on a server, as far as the index of their folder tells them."""
+    labels = index.prepare(paths)
+    known = {name: get_format(name) for name in set(labels.values()) & set(_outlines())} if labels else {}
+    scanned = {name: one for name, one in known.items() if "index" in own_options(one.reader)}
+    return [scanned.get(labels.get(path, "")) for path in paths]
 
 
 def _without_parts(found: list[Found]) -> list[Found]:
@@ -308,8 +318,9 @@ def create(
     The format comes from the suffix unless named. ``images`` says how pictures are stored: an
     :class:`ImageOptions` for all fields, or a dict of them by field. The options from ``write_mode`` to
     ``orient`` are those of ImageOptions, for all fields that ``images`` does not name. See
-    :class:`WriteOptions` for the rest; further options are the format's own. With ``shard_samples`` or
-    ``shard_size`` (bytes) it writes files of limited size.
+    :class:`WriteOptions` for the rest; further options are the format's own, and those of storage (endpoint,
+    region …) where the path is a URL. With ``shard_samples`` or ``shard_size`` (bytes) it writes files of
+    limited size.
     """
     pictures = ImageOptions(
         write_mode=write_mode, max_resolution=max_resolution, jpeg_quality=jpeg_quality, to_rgb=to_rgb,
@@ -336,16 +347,18 @@ def create_with(
     **options: Any,
 ) -> Writer | ShardWriter:
     """:func:`create` with its options gathered, and shards where a size or a count is given."""
+    storage, options = split_options(options)
+    path = reached(path, storage)
     found = get_format(format) if format is not None else target_format(path, schema)
     if found.writer is None:
         raise OptionError(f"{found.name} is read only", path=path)
     if not schema:
         raise OptionError("a dataset needs at least one field", path=path)
     found.check(schema)
-    _check_images(schema, write)
+    write.check_images(schema)
     made = found.writer
     options = accept(found.name, made, options)
-    schema = _as_stored(schema, made, write)
+    schema = made.as_stored(schema, write)
 
     def make(shard: str, how: WriteOptions) -> Writer:
         return made(shard, schema, how, **options)
@@ -358,21 +371,6 @@ def create_with(
         path, schema, write, make, size=shard_size, samples=shard_samples, suffix=suffix,
         side_cars=made.all_side_cars(),
     )  # fmt: skip
-
-
-def _check_images(schema: Schema, write: WriteOptions) -> None:
-    for name, field in schema.select(write.images if isinstance(write.images, Mapping) else ()).items():
-        if not isinstance(field, Image):
-            raise OptionError(f"images has options for {name!r}, which is {field} and no picture")
-
-
-def _as_stored(schema: Schema, made: type[Writer], write: WriteOptions) -> Schema:
-    """The schema with the encodings and modes that pictures will have."""
-    fields = dict(schema)
-    for name, field in schema.items():
-        if isinstance(field, Image):
-            fields[name] = stored_field(field, write.images_of(name), made.image_target(field))
-    return Schema(fields)
 
 
 def target_format(path: str, schema: Mapping[str, Field] | None = None) -> Format:

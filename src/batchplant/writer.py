@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from .codecs.cells import encode_samples
-from .codecs.media.image_rules import ImageOptions, Images, ImageTarget, conform
+from .codecs.media.image_rules import ImageOptions, Images, ImageTarget, conform, stored_field
 from .columns import Columns, Ragged, column_runs
 from .errors import BatchplantError, OptionError, Problem
 from .schema import Audio, Field, Image, Schema, Video
@@ -62,6 +62,12 @@ class WriteOptions:
     def images_of(self, field: str) -> ImageOptions:
         """How the pictures of a field are stored."""
         return self.images.get(field, self.other_images) if isinstance(self.images, Mapping) else self.images
+
+    def check_images(self, schema: Schema) -> None:
+        """OptionError where there are options for pictures of a field that holds none."""
+        for name, field in schema.select(self.images if isinstance(self.images, Mapping) else ()).items():
+            if not isinstance(field, Image):
+                raise OptionError(f"images has options for {name!r}, which is {field} and no picture")
 
 
 @dataclasses.dataclass
@@ -162,6 +168,15 @@ class Writer:
         return ImageTarget()
 
     @classmethod
+    def as_stored(cls, schema: Schema, options: WriteOptions) -> Schema:
+        """The schema with the encodings and modes that pictures will have."""
+        fields = dict(schema)
+        for name, field in schema.items():
+            if isinstance(field, Image):
+                fields[name] = stored_field(field, options.images_of(name), cls.image_target(field))
+        return Schema(fields)
+
+    @classmethod
     def all_side_cars(cls) -> tuple[str, ...]:
         """Templates of everything that may lie beside a finished file and belong to it."""
         return (checksums.SIDE_CAR, index.SIDE_CAR, *cls.side_cars)
@@ -177,7 +192,7 @@ class Writer:
         if isinstance(samples, Columns):
             self._flush_samples()
             samples.check(self.schema)
-            size = sum(int(column_runs(column)[2].clip(0).sum()) for column in samples.values())
+            size = sum(_size(column) for column in samples.values())
             rows = max(TASK_ROWS, TASK_BYTES * samples.rows // max(size, 1))
             for start in range(0, samples.rows, rows):
                 part = samples.take(slice(start, start + rows))
@@ -337,10 +352,16 @@ class Writer:
             self.skipped.append(Problem.of(error.at(sample=number)))
         if made.columns.rows:
             self._write(made.columns)
+            self.partial.check_room(sum(_size(column) for column in made.columns.values()))
             if made.sums is not None:
                 self.partial.spool("checksums").write(made.sums)
         self.written += made.columns.rows
         self.received += made.columns.rows + len(made.failed)
+
+
+def _size(column: Any) -> int:
+    """The bytes of all cells."""
+    return int(column_runs(column)[2].clip(0).sum())
 
 
 def _own(value: Any) -> Any:

@@ -7,23 +7,25 @@ examples:
   batchplant index train.tar --where         (tell where it lies, build nothing)
   batchplant index 'shards/*.tar' --remove
 
-Opening such a file builds its index too; this does it beforehand. The index lies beside the file as
-NAME.bpindex or, where that place is read-only, in the user's cache.
+Opening such a file builds its index too; this does it beforehand. The index of a file lies beside it as
+NAME.bpindex, that of several files of a folder in _index.bpindex; where that place is read-only, in the
+user's cache.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import functools
 import os
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..options import accept, own_options
-from ..registry import Found, files_of
-from ..storage import index
+from ..registry import AT_ONCE, Found, files_of
+from ..storage import absolute, index, is_remote, join, noting, parent, reached, split_options, tree
 from ..storage.index.progress import in_parallel
-from .terminal import add_source, human_size, parse_options, print_json
+from .terminal import add_source, human_size, parse_options, print_json, printable
 
 HEADER = ("file", "samples", "index", "state", "seconds", "place")
 
@@ -37,45 +39,98 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    options = parse_options(args.option)
+    storage, options = split_options(parse_options(args.option))
     what = "where" if args.where else "remove" if args.remove else "rebuild" if args.force else "write"
-    work = functools.partial(_one, options=options, what=what)
-    found = in_parallel(work, files_of(args.source, args.format))
+    with tree.keeping():
+        found = files_of([reached(one, storage) for one in args.source], args.format)
+        shared = collections.Counter(map(_group, found))
+        work = functools.partial(_one, options=options, what=what, shared=shared)
+        done = in_parallel(work, found, threads=AT_ONCE[is_remote(found[0].path)])
+        if what == "remove":
+            index.forget(owner for one in done for owner in one.owners)
+        elif what != "where":
+            _combine(done)
+    rows = [one.row for one in done]
     if args.json:
-        print_json(found)
+        print_json(rows)
     else:
-        _print(found)
+        _print(rows)
     return 0
 
 
-def _one(one: Found, options: dict[str, Any], what: str) -> dict[str, Any]:
+class Done(NamedTuple):
+    """What was done about a dataset: its row, the files in it, and what goes into the index of a set."""
+
+    row: dict[str, Any]
+    owners: list[str]
+    member: tuple[index.Seen, str, dict[str, bytes]] | None = None
+    old: bool = False
+
+
+def _group(one: Found) -> tuple[str, str]:
+    """Files of one folder and suffix share an index."""
+    return parent(absolute(one.path)), os.path.splitext(one.path)[1]
+
+
+def _one(
+    one: Found, options: dict[str, Any], what: str, shared: collections.Counter[tuple[str, str]]
+) -> Done:
     path, known = one.path, one.format()
     if "index" not in own_options(known.reader):
-        return {"file": path, "state": f"{known.name} needs no index"}
+        return Done({"file": path, "state": f"{known.name} needs no index"}, [])
     given = accept(known.name, known.reader, options)
     # A dataset that is a folder has a file in it that is indexed.
-    owners = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else [path]
+    folder = known.folder is not False and tree.is_folder(path)
+    owners = [join(path, name) for name in tree.names(path)] if folder else [path]
+    combined = shared[_group(one)] > 1 and not folder
+    old = next((there for there in map(index.existing, owners) if there is not None), None)
     if what == "remove":
-        removed = [str(one) for owner in owners for one in index.remove(owner)]
+        removed = [place for owner in owners for place in index.remove(owner)]
+        # One in the index of a set goes when all files are known that do.
+        removed = removed or ([] if old is None else [old[0]])
         state = "removed" if removed else "there was none"
-        return {"file": path, "state": state, **({"place": removed[-1]} if removed else {})}
-    old = next((str(one) for one in map(index.existing, owners) if one is not None), None)
+        return Done({"file": path, "state": state, **({"place": removed[-1]} if removed else {})}, owners)
     if what == "where":
-        return {"file": path, "state": "not built"} if old is None else _there(path, old, "there")
+        row = {"file": path, "state": "not built"} if old is None else _there(path, *old, "there")
+        return Done(row, owners)
     start = time.monotonic()
-    with index.watching() as seen, known.reader(path, **{**given, "index": what}) as reader:
+    mode = {**given, "index": what}
+    with index.watching(combined=combined) as seen, noting() as notes, known.reader(path, **mode) as reader:
         row = {"samples": len(reader), "seconds": round(time.monotonic() - start, 3)}
     if not seen:
-        return {"file": path, **row, "state": "none is needed"}
+        return Done({"file": path, **row, "state": "none is needed"}, owners)
     last = seen[-1]
-    if last.place is None:
-        return {"file": path, **row, "state": "in memory only"}
-    state = "fresh" if not last.built else "rebuilt" if old is not None else "built"
-    return {**_there(path, last.place, state), **row}
+    row = {"file": path, **row}
+    if combined:
+        return Done(row, owners, (last, known.name, notes), old is not None)
+    return Done(_told(row, last.index, old is not None), owners)
 
 
-def _there(path: str, place: str, state: str) -> dict[str, Any]:
-    return {"file": path, "state": state, "index": os.path.getsize(place), "place": place}
+def _combine(done: list[Done]) -> None:
+    """Write the indexes of sets, and tell so in the rows of their files."""
+    sets: dict[str, list[Done]] = {}
+    for one in done:
+        if one.member is not None:
+            sets.setdefault(parent(one.member[0].car.source.path), []).append(one)
+    for members in sets.values():
+        problem = index.combine([one.member for one in members if one.member is not None])
+        for one in members:
+            assert one.member is not None
+            found = one.member[0].index
+            found.remark = problem
+            one.row.update(_told(one.row, found, one.old))
+
+
+def _told(row: dict[str, Any], found: index.Index, old: bool) -> dict[str, Any]:
+    if found.place is None:
+        return {**row, "state": "in memory only"}
+    state = "fresh" if not found.built else "rebuilt" if old else "built"
+    told = {**row, **_there(row["file"], found.place, found.stored, state)}
+    return told if found.remark is None else {**told, "remark": found.remark}
+
+
+def _there(path: str, place: str, size: int, state: str) -> dict[str, Any]:
+    return {"file": path, "state": state, "index": size, "place": place}
 
 
 def _print(found: list[dict[str, Any]]) -> None:
@@ -89,6 +144,8 @@ def _print(found: list[dict[str, Any]]) -> None:
             for name, cell, width in zip(names, row, widths, strict=True)
         ]
         print("  ".join(cells).rstrip())
+    for remark in dict.fromkeys(one["remark"] for one in found if "remark" in one):
+        print(f"  note: {printable(remark)}")
 
 
 def _cell(row: dict[str, Any], name: str) -> str:
@@ -97,6 +154,6 @@ def _cell(row: dict[str, Any], name: str) -> str:
         return ""
     if name == "index":
         return human_size(value)
-    if name == "place" and os.path.dirname(value) == os.path.dirname(os.path.abspath(row["file"])):
-        return "beside it"
+    if name == "place" and parent(value) == parent(absolute(row["file"])):
+        return index.SET if value.endswith(index.SET) else "beside it"
     return f"{value:,}" if name == "samples" else f"{value:.2f}" if name == "seconds" else str(value)

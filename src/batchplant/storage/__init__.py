@@ -11,12 +11,13 @@ from . import tree
 from .commit import put_file, recover, sync
 from .files import check_regular, is_below, is_plain, open_local, open_regular
 from .notes import NOTE_ERRORS, parse, parse_object
-from .opening import open_source, read_beside, read_whole
-from .partial import Partial, Spool, partial_folder, side_car
+from .opening import noting, open_source, read_beside, read_whole
+from .partial import Partial, Spool, side_car
 from .remote import RANGE_GAP, RANGE_MOST, Entry, Objects, RemoteSource, fetch_many, fetch_whole, plan_ranges
 from .settings import StorageOptions, split_options
 from .source import MappedSource, Source, mapped
 from .urls import Url, absolute, beside, is_remote, join, like, parent, reached
+from .work import partial_folder
 
 __all__ = [
     "NOTE_ERRORS",
@@ -42,6 +43,7 @@ __all__ = [
     "join",
     "like",
     "mapped",
+    "noting",
     "open_local",
     "open_regular",
     "open_source",

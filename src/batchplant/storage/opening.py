@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from collections.abc import Iterator
 
 from .. import limits
 from ..errors import AccessError, BatchplantError, NotFoundError
@@ -10,6 +13,8 @@ from . import tree
 from .remote import RefusedError, RemoteSource
 from .source import MappedSource, Source
 from .urls import is_remote
+
+_LOCAL = threading.local()
 
 
 def open_source(path: str) -> Source:
@@ -26,8 +31,26 @@ def open_source(path: str) -> Source:
         raise AccessError(str(error.strerror or error), path=path) from None
 
 
+@contextlib.contextmanager
+def noting() -> Iterator[dict[str, bytes]]:
+    """Collects, by path, what this thread reads within it by :func:`read_beside`."""
+    _LOCAL.notes = notes = dict[str, bytes]()
+    try:
+        yield notes
+    finally:
+        _LOCAL.notes = None
+
+
 def read_beside(path: str) -> bytes | None:
     """All bytes of a small file that may or may not be there: None where it is not."""
+    found = _read_beside(path)
+    notes: dict[str, bytes] | None = getattr(_LOCAL, "notes", None)
+    if notes is not None and found is not None:
+        notes[path] = found
+    return found
+
+
+def _read_beside(path: str) -> bytes | None:
     if is_remote(path):
         kept = tree.content(path)
         if kept is not None or tree.is_absent(path):

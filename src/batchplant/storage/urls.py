@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import posixpath
 from collections.abc import Callable
@@ -29,6 +30,16 @@ class Url(str):
 
     def __str__(self) -> str:
         return str.__str__(self)
+
+
+def reached(path: str, options: StorageOptions) -> str:
+    """A URL with the options that say how to reach it; a local path has none."""
+    if is_remote(path):
+        return path if isinstance(path, Url) and options == PLAIN else Url(path, options)
+    given = [name for name, value in dataclasses.asdict(options).items() if value is not None]
+    if given:
+        raise OptionError(f"{', '.join(given)}: options for URLs, and this is a local path", path=path)
+    return path
 
 
 class Place(NamedTuple):

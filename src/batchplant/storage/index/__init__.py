@@ -1,7 +1,11 @@
-"""The side-car index: what scanning a file once found out, remembered as ``NAME.bpindex`` beside it.
+"""The index of a file: what scanning it once found out, remembered as ``NAME.bpindex`` beside it.
 
-A format that has to scan its file calls :func:`load`. sidecar.py says what stands in the file and how it is
-written; progress.py has the bar.
+A format that has to scan its file calls :func:`load`. container.py says what stands in such a file,
+sidecar.py whether it is fresh and how it is written, sets.py has the one for many files of a folder,
+progress.py the bar.
+
+Of a file on a server, :func:`load` looks in the user's cache, in the set of its folder and beside it, and
+puts what it scanned into the cache. Only the modes "write" and "rebuild" write to the server.
 """
 
 from __future__ import annotations
@@ -11,28 +15,34 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from ...errors import OptionError
-from .. import Source, is_remote, side_car
+from ...errors import BatchplantError, OptionError
+from .. import Source, beside, is_remote, side_car, tree
+from ..remote.source import LEAST
+from . import sets, sidecar
+from .container import DTYPES, Arrays, Facts, Index
 from .progress import Report, reporting
-from .sidecar import DTYPES, Arrays, Draft, Facts, Index, SideCar, TooLongError, draft_path
+from .sets import Seen, prepare
+from .sidecar import Draft, SideCar, TooLongError, draft_path
 
 __all__ = [
-    "MODES", "SIDE_CAR", "SMALL", "SUFFIX", "Arrays", "Build", "Facts", "Index", "Report",
-    "existing", "load", "places", "remove", "watching",
+    "MODES", "SET", "SIDE_CAR", "SMALL", "SUFFIX", "Arrays", "Build", "Facts", "Index", "Report", "Seen",
+    "combine", "existing", "forget", "load", "places", "prepare", "remove", "watching",
 ]  # fmt: skip
 
 SUFFIX = ".bpindex"
 SIDE_CAR = "{name}" + SUFFIX
+SET = sets.NAME
 MODES = ("auto", "write", "memory", "rebuild")
 # Scanning less than this is quicker than looking after another file.
 SMALL = 8 << 20
 
 Build = Callable[[Source, Report], tuple[Arrays, Facts]]
+
 
 _LOCAL = threading.local()
 
@@ -59,24 +69,86 @@ def load(
     if mode not in MODES:
         raise OptionError(f"index is one of {', '.join(MODES)}, not {mode!r}", path=source.path)
     car = SideCar(source, kind, version, check)
-    found, built = _load(car, build, mode)
-    found.built = built is not None
-    seen = getattr(_LOCAL, "seen", None)
+    seen: list[Seen] | None = getattr(_LOCAL, "seen", None)
     if seen is not None:
-        seen.append(found)
+        car.stamp()
+    found, built = _load(car, build, mode, combined=bool(getattr(_LOCAL, "combined", False)))
+    found.built = built is not None
+    if seen is not None:
+        head = source.view(0, min(sets.HEAD, source.size)).copy()
+        seen.append(Seen(found, car, head, not found.built or car.unchanged()))
     return found
 
 
-def _load(car: SideCar, build: Build, mode: str) -> tuple[Index, Index | None]:
-    """The index, and what was built for it."""
+def _load(car: SideCar, build: Build, mode: str, combined: bool) -> tuple[Index, Index | None]:
+    """The index, and what was built for it; ``combined``: it goes into a set, and nowhere else."""
+    source = car.source
+    if mode == "memory":
+        built = _built(source, build)
+        return built, built
+    if not is_remote(source.path):
+        found = _find(car, combined) if mode != "rebuild" else None
+        return (found, None) if found is not None else _made(car, build, mode, combined)
+    scanned: Index | None = None
+    # A server is written to only by those who ask for it.
+    writes = mode != "auto" and not combined
+    found = _find_remote(car, there=mode != "auto") if mode != "rebuild" else None
+    if found is not None and not (found.copied and writes):
+        if found.copied:
+            _keep(car, found)
+        return found, None
+    if found is None:
+        found, scanned = _made(car, build, "rebuild" if mode == "rebuild" else "auto", combined=False)
+    if writes:
+        place = beside(source.path, SIDE_CAR)
+        try:
+            found.stored, found.place = car.put(place, found), str(place)
+        except BatchplantError as error:
+            found.remark = str(error)
+            _keep(car, found)
+    return found, scanned
+
+
+def _find(car: SideCar, combined: bool) -> Index | None:
+    """A fresh index of a local file; ``combined``: one in the set of its folder goes first."""
+
+    def in_set() -> Index | None:
+        there = sets.of(car.source.path)
+        return None if there is None else there.find(car)
+
+    found = in_set() if combined else None
+    for place in places(car.source.path):
+        found = found or car.read(place)
+    return found or (None if combined else in_set())
+
+
+def _find_remote(car: SideCar, *, there: bool) -> Index | None:
+    """A fresh index of a file on a server; ``there``: only one that lies on the server too."""
+    source = car.source
+    for place in () if there else places(source.path):
+        kept = car.read(place)
+        if kept is not None:
+            return kept
+    listed = sets.of(source.path)
+    found = None if listed is None else listed.find(car)
+    found = found or car.read(beside(source.path, SIDE_CAR))
+    # Nobody listed the folder. To ask for a set costs little where the object would have to be scanned.
+    if found is None and listed is None and tree.listed(_folder(source.path)) is None and source.size > LEAST:
+        asked = sets.of(source.path, ask=True)
+        found = None if asked is None else asked.find(car)
+    return found
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _made(car: SideCar, build: Build, mode: str, combined: bool) -> tuple[Index, Index | None]:
+    """What a scan finds, written to the first place that takes it; and what was built here for it."""
     source, built = car.source, None
-    where = [] if mode == "memory" else places(source.path)
-    if mode != "rebuild":
-        for place in where:
-            found = car.read(place)
-            if found is not None:
-                return found, None
-    if (mode == "auto" and source.size < SMALL) or (where and car.stamp() is None):
+    where = [] if combined else places(source.path)
+    small = LEAST if is_remote(source.path) else SMALL
+    if (mode == "auto" and source.size < small) or (where and car.stamp() is None):
         where = []
     for place in where:
         try:
@@ -98,19 +170,60 @@ def _load(car: SideCar, build: Build, mode: str) -> tuple[Index, Index | None]:
     return built, built
 
 
+def _keep(car: SideCar, index: Index) -> None:
+    """Write an index to the first place of this machine that takes it, with the stamp of its file."""
+    for place in places(car.source.path):
+        with contextlib.suppress(OSError, TooLongError), Draft(place) as draft:
+            if car.stamp() is not None and car.write(draft, index):
+                index.place, index.stored = str(place), place.stat().st_size
+                return
+
+
 @contextlib.contextmanager
-def watching() -> Iterator[list[Index]]:
-    """Collects every index that this thread loads within it."""
-    seen: list[Index] = []
-    _LOCAL.seen = seen
+def watching(*, combined: bool = False) -> Iterator[list[Seen]]:
+    """Collects every index that this thread loads within it; ``combined``: they are to go into a set."""
+    seen: list[Seen] = []
+    _LOCAL.seen, _LOCAL.combined = seen, combined
     try:
         yield seen
     finally:
-        _LOCAL.seen = None
+        _LOCAL.seen, _LOCAL.combined = None, False
+
+
+def combine(members: Iterable[tuple[Seen, str, dict[str, bytes]]]) -> str | None:
+    """Write one index for files of a folder: each with its label and the notes beside it.
+
+    Why it could not be written, where it could not; then each has one of its own on this machine.
+    """
+    found = [sets.Member(*one) for one in members if one[0].lasts]
+    if not found:
+        return None
+    place = str(sets.place_for(found[0].seen.car.source.path))
+    if any(one.seen.index.place != place for one in found):
+        try:
+            sets.write(sets.place_for(found[0].seen.car.source.path), found)
+        except (OSError, BatchplantError, TooLongError) as error:
+            for one in found:
+                if one.seen.index.place is None:
+                    _keep(one.seen.car, one.seen.index)
+            return str(error) or "another process is at work on it"
+    for one in found:
+        one.seen.index.place = place
+        one.seen.index.stored = sum(array.nbytes for array in one.seen.index.arrays.values())
+    return None
+
+
+def forget(paths: Iterable[str]) -> None:
+    """Take files out of the indexes of sets."""
+    folders: dict[str, list[str]] = {}
+    for path in paths:
+        folders.setdefault(sets.place_for(path), []).append(os.path.basename(path))
+    for place, names in folders.items():
+        sets.drop(place, names)
 
 
 def places(path: str) -> list[Path]:
-    """Where the index of a file may lie, the best place first.
+    """Where the index of a file may lie on this machine, the best place first.
 
     Beside the file, else in the user's cache. The variable BATCHPLANT_INDEX_DIR names a folder for all.
     """
@@ -125,22 +238,34 @@ def places(path: str) -> list[Path]:
     return [*found, Path(cache, "batchplant", "index", name)] if os.path.isabs(cache) else found
 
 
-def existing(path: str) -> Path | None:
-    """The side-car that a file has, whether it is fresh or not."""
-    return next((one for one in places(path) if one.is_file()), None)
+def existing(path: str) -> tuple[str, int] | None:
+    """Where a file has an index, whether it is fresh or not, and its size."""
+    if is_remote(path):
+        place = beside(path, SIDE_CAR)
+        if tree.is_file(place):
+            return str(place), tree.size_below(place)
+    for here in places(path):
+        if here.is_file():
+            return str(here), here.stat().st_size
+    found = sets.of(path, ask=True)
+    entry = None if found is None else found.entry(os.path.basename(path))
+    return None if found is None or entry is None else (found.place, found.stored(os.path.basename(path)))
 
 
-def remove(path: str) -> list[Path]:
+def remove(path: str) -> list[str]:
     """Remove every index of a file, also what a killed process left; returns what was removed."""
     found = []
     for place in places(path):
         if draft_path(place).is_file():
             # Where a process is at work on it, it stays.
             with contextlib.suppress(TooLongError), Draft(place, wait=0):
-                found.append(draft_path(place))
+                found.append(str(draft_path(place)))
         if place.is_file():
             place.unlink(missing_ok=True)
-            found.append(place)
+            found.append(str(place))
+    if is_remote(path) and tree.is_file(beside(path, SIDE_CAR)):
+        sidecar.delete(beside(path, SIDE_CAR))
+        found.append(str(beside(path, SIDE_CAR)))
     return found
 
 

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from .. import Source
+from .. import Source, is_remote
 
 Report = Callable[[int], None]
 # From here on scanning takes long enough to show a bar.
 LARGE = 512 << 20
+# The same of one that has to be fetched for it.
+LARGE_REMOTE = 32 << 20
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -37,10 +39,11 @@ def stopping(event: threading.Event) -> Iterator[None]:
         _LOCAL.stop = None
 
 
-def in_parallel(function: Callable[[S], T], given: Sequence[S]) -> list[T]:
+def in_parallel(function: Callable[[S], T], given: Sequence[S], *, threads: int = 4) -> list[T]:
     """What the function makes of everything given, in order; on threads, for scanning a file may take long.
 
-    The error of the first that has one is raised. It, and Ctrl-C, stop the others.
+    The error of the first that has one is raised. It, and Ctrl-C, stop the others. ``threads``: so many, or
+    as many as there are cores.
     """
     if len(given) < 2:
         return [function(one) for one in given]
@@ -50,7 +53,7 @@ def in_parallel(function: Callable[[S], T], given: Sequence[S]) -> list[T]:
         with stopping(stop):
             return function(one)
 
-    pool = ThreadPoolExecutor(min(len(given), max(4, os.cpu_count() or 1)), "batchplant-open")
+    pool = ThreadPoolExecutor(min(len(given), max(threads, os.cpu_count() or 1)), "batchplant-open")
     try:
         return list(pool.map(work, given))
     finally:
@@ -67,7 +70,7 @@ def check_stop() -> None:
 @contextlib.contextmanager
 def reporting(source: Source) -> Iterator[Report]:
     """What a scanner reports to: a bar on a terminal where the file is large, and the wish to stop."""
-    if source.size < LARGE or not sys.stderr.isatty():
+    if source.size < (LARGE_REMOTE if is_remote(source.path) else LARGE) or not sys.stderr.isatty():
         yield lambda done: check_stop()
         return
     with _BAR.one(source.size) as move:

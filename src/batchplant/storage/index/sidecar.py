@@ -1,20 +1,17 @@
-"""What stands in a ``.bpindex`` file, whether it may be used, and how it is written.
+"""Whether an index belongs to a file, and how one gets to its place: :class:`SideCar`, :class:`Draft`.
 
-Layout, little-endian: ``BPIDX1\\n\\0`` (8 bytes), u32 length of the JSON that follows, u32 CRC32C of it,
-the JSON, zeros up to a multiple of 64, then the arrays, each from a multiple of 64 on. The JSON::
+The ``stamp`` of an index says what the file was like that it belongs to. Of a local file: its size, the time
+of its last change, and a hash of pieces spread over it (see :func:`_sample`). Of an object on a server: its
+size and its ETag; where the server tells none, a hash of its first and last bytes.
 
-    {"kind": "tfrecord", "version": 1,              which scanner made it, and in which layout of its own
-     "stamp": {"size": …, "mtime": …, "sample": …}, what the file was like that it belongs to
-     "facts": {…},                                  whatever the scanner wants to remember
-     "arrays": {name: {"dtype": "<i8", "shape": […], "start": …, "crc": …}}}
+An index that was made for a local file and then uploaded together with it has another stamp than the object.
+It is used if the size is the same and so are the hashed pieces, which takes a few small requests. That is as
+safe as the stamp of a local file but for the time: pieces could be alike, and the bytes between them not.
 
-``start`` counts from the first array. ``crc`` is the CRC32C of the array's bytes. ``sample`` is a hash of
-pieces spread over the file (see :func:`_sample`); a URL has ``info`` in place of ``mtime``: whatever of ETag,
-time and checksum its store tells.
-
-Nobody ever sees half a side-car: it is made in a hidden file, which is locked while the scanner runs and
-renamed at the end. A second process waits for the lock and then finds a fresh side-car. The lock goes with
-the process that holds it, so one that is killed leaves nothing but a hidden file for the next to take over.
+Nobody ever sees half a local side-car: it is made in a hidden file, which is locked while the scanner runs
+and renamed at the end. A second process waits for the lock and then finds a fresh side-car. The lock goes
+with the process that holds it, so one that is killed leaves nothing but a hidden file for the next to take
+over. An object appears when its upload is complete.
 
 A side-car that is stale, damaged, or of another kind is no error. It is made anew.
 """
@@ -23,30 +20,23 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
-import json
-import mmap
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ... import _native
-from ...columns import U8, as_bytes
+from ...columns import U8
 from ...errors import BatchplantError
-from ...schema import MOST_BYTES
-from .. import NOTE_ERRORS, RemoteSource, Source, open_regular, parse_object, sync
+from .. import NOTE_ERRORS, RemoteSource, Source, sync, tree
+from ..remote import Got, client_of, fetcher, trying
+from ..remote.blocks import NOW, PART
+from . import container
+from .container import Content, Facts, Index, Parts
 from .progress import check_stop
-
-MAGIC = b"BPIDX1\n\0"
-ALIGN = 64
-# Nothing that could hold a Python object.
-DTYPES = ("|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8")
-MOST_HEADER = 16 << 20
 
 # How many seconds to wait for another process that is building the same index.
 WAIT = 120.0
@@ -54,131 +44,124 @@ POLL = 0.02
 
 PIECE = 4096
 PIECES = 32
-
-Arrays = dict[str, npt.NDArray[Any]]
-Facts = dict[str, Any]
-
-
-class Index:
-    """What a scanner found: ``arrays`` by name, read-only, and ``facts`` as JSON.
-
-    ``place``: the side-car in which it lies, None where it is only in memory. ``built``: whether the file
-    was scanned for it just now.
-    """
-
-    def __init__(self, arrays: Arrays, facts: Facts, place: str | None = None) -> None:
-        self.arrays = arrays
-        self.facts = facts
-        self.place = place
-        self.built = False
-
-    @property
-    def size(self) -> int:
-        """The fact ``size``, how many bytes were scanned; ValueError where it is no such number."""
-        size = self.facts["size"]
-        if type(size) is not int or not 0 <= size < MOST_BYTES:
-            raise ValueError(f"a size of {size!r}")
-        return size
-
-    def has(self, **dtypes: str) -> bool:
-        """Whether it has these arrays, with one axis and of these dtypes; KeyError where one is missing."""
-        return all(
-            self.arrays[name].ndim == 1 and self.arrays[name].dtype.str[1:] == dtype
-            for name, dtype in dtypes.items()
-        )
+# An index may always have so many bytes; a larger one no more than a few times those of its data.
+MOST_FETCHED = 64 << 20
+MOST_TIMES = 4
 
 
 class SideCar:
-    """What a side-car must agree with to be used: the file, and the scanner with its version."""
+    """What an index must agree with to be used: the file, and the scanner with its version."""
 
     def __init__(
         self, source: Source, kind: str, version: int, check: Callable[[Index], bool] | None
     ) -> None:
         self.source, self.kind, self.version, self.check = source, kind, version, check
         self._stamp: Facts | None = None
+        self._sample: str | None = None
 
     def stamp(self) -> Facts | None:
         """What the file was like when it was first asked for."""
         self._stamp = self._stamp or _stamp(self.source)
         return self._stamp
 
-    def read(self, place: Path) -> Index | None:
-        """The index at a place; None unless it is there, whole, of this kind, and fresh."""
+    def _is_copy(self, stamp: Facts) -> bool:
+        """Whether an object has the bytes of the local file that an index was made for."""
+        if not isinstance(self.source, RemoteSource) or "mtime" not in stamp:
+            return False
+        if stamp["size"] != self.source.size:
+            return False
+        self._sample = self._sample or _sample(self.source, PIECES)
+        return bool(stamp["sample"] == self._sample)
+
+    def accept(self, content: Content, header: Facts, place: str, stored: int) -> Index | None:
+        """The index that this JSON tells of; None unless it is whole, of this kind, and fresh."""
+        if (header["kind"], header["version"]) != (self.kind, self.version):
+            return None
+        copied = header["stamp"] != self.stamp()
+        if copied and not self._is_copy(header["stamp"]):
+            return None
+        found = Index(content.arrays(header["arrays"]), dict(header["facts"]), place, stored)
+        found.copied = copied
+        return found if self.check is None or self.check(found) else None
+
+    def read(self, place: Path | str) -> Index | None:
+        """The index at a local path or a URL; None unless it is there, whole, of this kind, and fresh."""
         # Whatever the bytes are, they are no reason to fail: the index is made anew.
         with contextlib.suppress(OSError, BatchplantError, *NOTE_ERRORS):
-            header, start, data = _open(place)
-            if (header["kind"], header["version"]) != (self.kind, self.version):
-                return None
-            if header["stamp"] != self.stamp():
-                return None
-            arrays = {str(name): _array(one, data, start) for name, one in header["arrays"].items()}
-            found = Index(arrays, dict(header["facts"]), str(place))
-            return found if self.check is None or self.check(found) else None
+            if isinstance(place, Path):
+                content = container.read(place)
+            else:
+                data = fetched(place, self.source.size)
+                if data is None:
+                    return None
+                content = container.parse(data)
+            return self.accept(content, content.header, str(place), len(content.data))
         return None
+
+    def header(self, index: Index, entries: Facts) -> Facts:
+        return {
+            "kind": self.kind, "version": self.version, "stamp": self.stamp(), "facts": index.facts,
+            "arrays": entries,
+        }  # fmt: skip
+
+    def _packed(self, index: Index) -> Parts:
+        entries, parts, _ = container.lay_out(index.arrays)
+        return container.packed(self.header(index, entries), parts)
+
+    def unchanged(self) -> bool:
+        """Whether the file is still what it was, so that an index of it would be right."""
+        return self._stamp is not None and self._stamp == _stamp(self.source)
 
     def write(self, draft: Draft, index: Index) -> bool:
         """Write a side-car; False where the file changed meanwhile, so that it would be wrong."""
-        if self._stamp is None or self._stamp != _stamp(self.source):
+        if not self.unchanged():
             return False
-        entries, parts, end = {}, [], 0
-        for name, array in index.arrays.items():
-            data = as_bytes(array)
-            start = -(-end // ALIGN) * ALIGN
-            crc = _native.crc32c(data.data)
-            entries[name] = {"dtype": array.dtype.str, "shape": array.shape, "start": start, "crc": crc}
-            parts.append((start, data))
-            end = start + len(data)
-        header = {
-            "kind": self.kind,
-            "version": self.version,
-            "stamp": self._stamp,
-            "facts": index.facts,
-            "arrays": entries,
-        }
-        text = json.dumps(header).encode()
-        if len(text) > MOST_HEADER:
-            raise ValueError(f"the facts of the index {self.kind} are too many; keep them in arrays")
-        head = MAGIC + len(text).to_bytes(4, "little") + _native.crc32c(text).to_bytes(4, "little") + text
-        first = -(-len(head) // ALIGN) * ALIGN
-        draft.write([(0, as_bytes(head)), *((first + start, data) for start, data in parts)])
+        draft.write(self._packed(index))
         return True
 
-
-def _open(place: Path) -> tuple[dict[str, Any], int, U8]:
-    """The header of a side-car, where its arrays begin, and all of its bytes, mapped."""
-    fd = open_regular(place)
-    try:
-        data = np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_READ), dtype=np.uint8)
-    finally:
-        os.close(fd)
-    head = data[:16].tobytes()
-    size, crc = int.from_bytes(head[8:12], "little"), int.from_bytes(head[12:16], "little")
-    if head[:8] != MAGIC or size > min(len(data) - 16, MOST_HEADER):
-        raise ValueError("it is no index")
-    text = data[16 : 16 + size].tobytes()
-    if _native.crc32c(text) != crc:
-        raise ValueError("its header is damaged")
-    header = parse_object(text)
-    return header, -(-(16 + size) // ALIGN) * ALIGN, data
+    def put(self, url: str, index: Index) -> int:
+        """Write it to a server; how many bytes."""
+        return put(url, self._packed(index))
 
 
-def _array(entry: dict[str, Any], data: U8, first: int) -> npt.NDArray[Any]:
-    """One array out of a side-car, in place."""
-    if entry["dtype"] not in DTYPES:
-        raise ValueError("it has an array of another dtype")
-    dtype, size = np.dtype(entry["dtype"]), 1
-    for length in entry["shape"]:
-        if type(length) is not int or length < 0:
-            raise ValueError("it has an array of no shape")
-        size *= length
-    start, size = first + entry["start"], size * dtype.itemsize
-    if start % ALIGN or not first <= start <= start + size <= len(data):
-        raise ValueError("it has an array that is not in the file")
-    found = data[start : start + size]
-    if _native.crc32c(found.data) != entry["crc"]:
-        raise ValueError("it has a damaged array")
-    array: npt.NDArray[Any] = found.view(dtype).reshape(entry["shape"])
-    return array
+def fetched(url: str, data_size: int) -> U8 | None:
+    """All bytes of an index on a server, of so much data; None where there is none."""
+    if tree.is_absent(url):
+        return None
+    client, name = client_of(url)
+
+    def get(start: int) -> Got:
+        return client.get(name, start, start + PART)
+
+    first: Got = fetcher().submit(lambda: get(0), PART, NOW).future.result()
+    if first.size > max(MOST_FETCHED, MOST_TIMES * data_size):
+        raise ValueError("it is larger than an index can be")
+    out = np.empty(max(first.size, len(first.data)), dtype=np.uint8)
+    out[: len(first.data)] = first.data
+    tasks = [
+        (start, fetcher().submit(functools.partial(get, start), PART, NOW))
+        for start in range(len(first.data), first.size, PART)
+    ]
+    for start, task in tasks:
+        part: Got = task.future.result()
+        if part.tag != first.tag or len(part.data) != min(PART, first.size - start):
+            raise ValueError("it changed while it was fetched")
+        out[start : start + len(part.data)] = part.data
+    return out
+
+
+def put(url: str, parts: Parts) -> int:
+    """Write an index to a server; how many bytes."""
+    client, name = client_of(url)
+    data = container.joined(parts)
+    trying(lambda: client.put(name, data.tobytes()))
+    return len(data)
+
+
+def delete(url: str) -> None:
+    """Remove an index from a server."""
+    client, name = client_of(url)
+    trying(lambda: client.delete([name]))
 
 
 def _stamp(source: Source) -> Facts | None:
@@ -246,11 +229,11 @@ class Draft:
         os.close(fd)
         return False
 
-    def write(self, parts: list[tuple[int, U8]]) -> None:
+    def write(self, parts: Parts) -> None:
         """Write these bytes at these places, and give the file its name."""
         # Nothing stays of what a killed process left.
         os.ftruncate(self._fd, 0)
-        os.ftruncate(self._fd, max(start + len(data) for start, data in parts))
+        os.ftruncate(self._fd, container.size_of(parts))
         for start, data in parts:
             view = data.data
             while view:
