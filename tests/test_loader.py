@@ -33,7 +33,8 @@ from batchplant.loading import batch as batch_module
 from batchplant.loading import loader as loader_module
 from batchplant.loading.batch import PRODUCERS
 from batchplant.loading.buffers import Buffers
-from batchplant.loading.loader import ADVICE, Loader
+from batchplant.loading.advice import ADVICE
+from batchplant.loading.loader import Loader
 from batchplant.loading.plan import Pipe
 from batchplant.ops import Draws
 from batchplant.testing.cases import ORDINARY, equal

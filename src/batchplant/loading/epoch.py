@@ -140,6 +140,8 @@ def _produce(shared: _Shared) -> None:
             if number is None:
                 return
             try:
+                if shared.prefetch is not None:
+                    shared.prefetch.wait(number)
                 prepared = shared.executor.prepare(shared.ids_of(number), shared.epoch)
             # It is raised again in the thread that asks for this batch.
             except BaseException as error:

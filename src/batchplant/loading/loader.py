@@ -19,6 +19,7 @@ from ..columns import I64
 from ..errors import BatchplantError, OptionError, Problem
 from ..reader import Reader
 from ..registry import open as open_reader
+from .advice import Traffic, advise
 from .batch import Executor
 from .buffers import Buffers
 from .epoch import Delivery, Epoch, Progress, Tally, check_process
@@ -43,7 +44,8 @@ class Loader:
     ahead: batches made in advance. device: a torch device, for tensors there; None for NumPy. pictures: how
     they are made, see :class:`PictureOptions`; its options can also be given directly, as in
     ``decode="hybrid"``. on_error: ``raise``, or ``skip`` to leave out what cannot be read and list it in
-    ``skipped``. ids: add the sample numbers as ``ids``.
+    ``skipped``. ids: add the sample numbers as ``ids``. source_options: what to open the source with, such as
+    ``{"cache": "/data/cache"}``.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Loader:
         on_error: str = "raise",
         ids: bool = False,
         order_options: Mapping[str, Any] | None = None,
+        source_options: Mapping[str, Any] | None = None,
         **picture_options: Any,
     ) -> None:
         if batch_size < 1 or ahead < 1:
@@ -75,12 +78,14 @@ class Loader:
         if pictures is not None and not isinstance(pictures, PictureOptions):
             raise OptionError(f"pictures is a PictureOptions, not {pictures!r}")
         pictures = (pictures or PictureOptions()).but(picture_options, inspect.signature(Loader).parameters)
+        if order_options and "lanes" in order_options:
+            order_options = {"lane_size": batch_size, **order_options}
         self._options = {
             "order": order, "pipelines": pipelines, "rank": rank, "world": world, "seed": seed,
             "drop_last": drop_last, "workers": workers, "cpus": cpus, "ahead": ahead, "device": device,
             "pictures": pictures, "on_error": on_error, "ids": ids, "order_options": order_options,
         }  # fmt: skip
-        self.reader = source if isinstance(source, Reader) else open_reader(source)
+        self.reader = source if isinstance(source, Reader) else open_reader(source, **(source_options or {}))
         self.indices: I64 | None = None if indices is None else self.reader._check(indices)
         self.samples = len(self.reader) if self.indices is None else len(self.indices)
         self.batch_size, self.drop_last, self.ahead, self.seed = batch_size, drop_last, ahead, seed
@@ -115,6 +120,7 @@ class Loader:
             self.reader, self.plan, on_cpu, self._device, seed=seed, skip=on_error == "skip"
         )
         self._tally = Tally()
+        self._traffic = Traffic(self.reader, self.plan.fields)
 
     def _on_cpu(self, engine: _native.Engine) -> OnCpu:
         pictures: PictureOptions = self._options["pictures"]
@@ -192,6 +198,7 @@ class Loader:
         with self._tally.lock:
             progress = Progress(self._epoch, self._shard(self._epoch, self._position))
             if count:
+                self._traffic.warn(self._options["order"], self._options["order_options"] or {}, self.world)
                 self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
         return progress
 
@@ -354,9 +361,9 @@ class Loader:
         spent = self._executor.timer.seconds
         parts = {name: spent.get(name, 0.0) for name in ("storage", "decode", "transforms", "device")}
         tally = self._tally
-        bottleneck, advice = _advise(parts, tally.waited, tally.stepped)
+        bottleneck, advice = advise(parts, tally.waited, tally.stepped)
         return {
-            **parts, **(self._device.stats() if self._device else {}),
+            **parts, **(self._device.stats() if self._device else {}), **self._traffic.stats(),
             "waited": tally.waited, "step": tally.stepped, "batches": tally.batches,
             "jpeg warnings": self._executor.on_cpu.warnings, "skipped": len(self.skipped),
             "bottleneck": bottleneck, "advice": advice,
@@ -378,18 +385,3 @@ def _remake(
     made = kind(reader, batch_size, **options)
     made.go_to(epoch, position)
     return made
-
-
-ADVICE = {
-    "step": "the loop itself takes longer than loading; nothing to gain here",
-    "storage": "reading takes longest: use quasi_random order, a faster disk, or smaller pictures",
-    "decode": "decoding takes longest: more workers, smaller pictures (convert --max-resolution), or raw",
-    "transforms": "the ops behind the decoder take longest: fewer of them, or do them on the device",
-    "device": "copying to the device takes longest: send uint8 and normalise there",
-}
-
-
-def _advise(parts: dict[str, float], waited: float, stepped: float) -> tuple[str, str]:
-    total = waited + stepped
-    what = "step" if total == 0 or waited < 0.05 * total else max(parts, key=lambda name: parts[name])
-    return what, ADVICE[what]

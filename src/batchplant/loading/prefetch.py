@@ -1,9 +1,9 @@
 """Prefetch: the bytes of batches to come, asked for ahead of the threads that make them.
 
 An order is a pure function, so it is known which samples the next thousand batches need, and readers know
-where their bytes lie. An object is divided into cells of 8 MiB. Where most of a cell is needed before it goes,
-it is fetched in one request; where only a few samples of it are, as in a random order over more
-data than there is room for, each is fetched by itself. With a cache on disk that has room for everything, it
+where their bytes lie. An object is divided into cells of 8 MiB. Where most of a cell is needed soon, it is
+fetched in one request; where only a few samples of it are, as in a random order over more data than there is
+room for, each is fetched by itself. With a cache on disk that has room for everything, it
 is always whole cells, cut alike in all processes.
 """
 
@@ -78,7 +78,8 @@ class Prefetch:
     def __init__(self, reader: Reader, fields: Sequence[str], indices: I64 | None, shard: Any) -> None:
         self._reader, self._fields, self._indices, self._shard = reader, tuple(fields), indices, shard
         self._changed = threading.Condition()
-        self._stopped = False
+        # Whether there is no room for more just now.
+        self._stopped = self._blocked = False
         # The next batch to look at, the next to ask for, and those that were made.
         self._seen, self._asked = 0, 0
         self._made: set[int] = set()
@@ -91,6 +92,11 @@ class Prefetch:
 
     def start(self) -> None:
         self._thread.start()
+
+    def wait(self, number: int) -> None:
+        """Until a batch is asked for: whoever reads it before that would ask sample by sample."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._blocked or self._asked > number)
 
     def done(self, number: int) -> None:
         """A batch was made: what only it needed may go."""
@@ -136,6 +142,8 @@ class Prefetch:
     def _give_up(self) -> None:
         """Nothing that was asked for is needed by this epoch any more."""
         with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
             for cell in self._cells.values():
                 if cell.uses and not cell.source.closed:
                     pool, object = cell.source.blocks
@@ -157,7 +165,9 @@ class Prefetch:
                 self._changed.wait_for(lambda: self._stopped or len(self._made) >= len(self._shard))
             return False
         self._ask(self._asked)
-        self._asked += 1
+        with self._changed:
+            self._asked += 1
+            self._changed.notify_all()
         return True
 
     def _looks_further(self) -> bool:
@@ -225,8 +235,11 @@ class Prefetch:
         for cell in cells:
             while not self._ask_for(cell, number):
                 with self._changed:
-                    # Batches that are made give room.
+                    # Batches that are made give room; those who wait for this one had better read it.
+                    self._blocked = True
+                    self._changed.notify_all()
                     self._changed.wait(0.05)
+                    self._blocked = False
                     if self._stopped or number in self._made:
                         return
 

@@ -125,11 +125,13 @@ class QuasiRandom(Order):
         return self._blocks.index.names[found[np.argsort(first)]]
 
 
-def quasi_random(n: int, *, seed: int, epoch: int, blocks: Any, window: int = 32) -> QuasiRandom:
+def quasi_random(
+    n: int, *, seed: int, epoch: int, blocks: Any, window: int = 32, lanes: int = 1, lane_size: int = 1
+) -> Order:
     """Whole blocks in random order, samples shuffled within every ``window`` blocks of that order.
 
     Positions of one window read from its blocks alone, and no other window reads from them. ``blocks``:
-    an array as of ``Reader.blocks()``, or the :class:`BlockIndex` of one.
+    an array as of ``Reader.blocks()``, or the :class:`BlockIndex` of one. ``lanes``: see :func:`in_lanes`.
     """
     n, window = whole("n", n, 0), whole("window", window, 1)
     index = _index_of("quasi_random", n, blocks)
@@ -137,18 +139,42 @@ def quasi_random(n: int, *, seed: int, epoch: int, blocks: Any, window: int = 32
     starts = starts_of(index.sizes[turns])
     edges = np.append(starts[:-1:window], n)
     found = _Blocks(index, turns, starts, edges, key_of(seed, epoch, 2))
-    return QuasiRandom(n, n, found.take, found)
+    return in_lanes(QuasiRandom(n, n, found.take, found), lanes, lane_size)
 
 
-def shards(n: int, *, seed: int, epoch: int, blocks: Any) -> Order:
+def shards(n: int, *, seed: int, epoch: int, blocks: Any, lanes: int = 1, lane_size: int = 1) -> Order:
     """Whole blocks (shards, row groups) in random order, the samples of each as they stand.
 
-    The cheapest shuffle, and the weakest: samples that were neighbours stay neighbours.
+    The cheapest shuffle, and the weakest: samples that were neighbours stay neighbours. ``lanes``: see
+    :func:`in_lanes`.
     """
     n = whole("n", n, 0)
     index = _index_of("shards", n, blocks)
     turns = random(len(index), seed=seed, epoch=epoch)[:]
-    return Order(n, n, partial(_walk, index=index, turns=turns, starts=starts_of(index.sizes[turns])))
+    made = Order(n, n, partial(_walk, index=index, turns=turns, starts=starts_of(index.sizes[turns])))
+    return in_lanes(made, lanes, lane_size)
+
+
+def in_lanes(order: Order, lanes: int, size: int) -> Order:
+    """The order cut into ``lanes`` parts of one length, taken from in turn, ``size`` samples at a time.
+
+    With as many lanes as ranks, and their batch size, each rank goes through a part of its own, and reads no
+    block that another one reads. It is an order like any other: any number of ranks can go on with it.
+    """
+    lanes, size = whole("lanes", lanes, 1), whole("lane_size", size, 1)
+    each = order.length // (lanes * size) * size
+    if lanes == 1 or not each:
+        return order
+    return Order(
+        order.samples, order.length, partial(_change, inner=order._take, lanes=lanes, size=size, each=each)
+    )
+
+
+def _change(at: I64, inner: Callable[[I64], I64], lanes: int, size: int, each: int) -> I64:
+    step, rest = np.divmod(at, lanes * size)
+    lane, place = np.divmod(rest, size)
+    # What does not fill all lanes alike stands at the end.
+    return inner(np.where(at < lanes * each, lane * each + step * size + place, at))
 
 
 def _walk(at: I64, index: BlockIndex, turns: I64, starts: I64) -> I64:

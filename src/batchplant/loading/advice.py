@@ -1,0 +1,80 @@
+"""What a loader says about itself: where the time goes, what comes over the network, and what would help."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .. import order as orders
+from ..reader import Reader
+from ..storage import is_remote
+from ..storage.remote import fetcher, opened
+from ..storage.remote.blocks import PART
+from .prefetch import epoch_bytes
+
+ADVICE = {
+    "step": "the loop itself takes longer than loading; nothing to gain here",
+    "storage": "reading takes longest: use quasi_random order, a faster disk, or smaller pictures",
+    "decode": "decoding takes longest: more workers, smaller pictures (convert --max-resolution), or raw",
+    "transforms": "the ops behind the decoder take longest: fewer of them, or do them on the device",
+    "device": "copying to the device takes longest: send uint8 and normalise there",
+}
+
+
+def advise(parts: dict[str, float], waited: float, stepped: float) -> tuple[str, str]:
+    total = waited + stepped
+    what = "step" if total == 0 or waited < 0.05 * total else max(parts, key=lambda name: parts[name])
+    return what, ADVICE[what]
+
+
+class Traffic:
+    """What came over the network since a loader was made, by all readers of the process."""
+
+    def __init__(self, reader: Reader, fields: Sequence[str]) -> None:
+        self._reader, self._fields = reader, fields
+        self._remote = is_remote(reader.path)
+        self._before = self._counts()
+        self._warned = False
+
+    def _counts(self) -> dict[str, int]:
+        if not self._remote:
+            return {}
+        counts = fetcher().counts
+        return {
+            "requests": counts.requests, "bytes fetched": counts.bytes, "retries": counts.retries,
+            "hedged requests": counts.hedges,
+        }  # fmt: skip
+
+    def stats(self) -> dict[str, int]:
+        """Requests, bytes, tries again; empty where everything is local."""
+        return {name: value - self._before[name] for name, value in self._counts().items()}
+
+    def warn(self, order: Any, options: Mapping[str, Any], world: int) -> None:
+        """Say once what an order costs that asks a server for every sample, or for blocks on every rank."""
+        if self._warned or not self._remote or order not in ("random", *orders.BY_BLOCKS):
+            return
+        self._warned = True
+        if order in orders.BY_BLOCKS:
+            if world > 1 and "lanes" not in options:
+                said = f'order_options={{"lanes": {world}}} gives each its own'
+                warnings.warn(f"each of {world} ranks fetches most of every block; {said}", stacklevel=4)
+            return
+        room, size = self._room(), epoch_bytes(self._reader, self._fields)
+        if size <= room:
+            return
+        samples, blocks = len(self._reader), -(-size // PART)
+        warnings.warn(
+            f"order 'random' over a server: about {samples:,} requests for {size / 1e9:,.1f} GB in every epoch, "
+            f"as only {room / 1e9:,.1f} GB of it can be kept; 'quasi_random' needs about {blocks:,}, and so "
+            "does 'random' with a cache for all of it (cache=, cache_bytes=)",
+            stacklevel=4,
+        )
+
+    def _room(self) -> int:
+        spans = self._reader.ranges(self._fields, [0]) if len(self._reader) else None
+        source = None if spans is None else opened(spans.files[0])
+        if source is None:
+            return 0
+        pool, object = source.blocks
+        return max(pool.most, 0 if object.disk is None else object.disk.most)
