@@ -33,7 +33,7 @@ from batchplant.loading import batch as batch_module
 from batchplant.loading import loader as loader_module
 from batchplant.loading.batch import PRODUCERS
 from batchplant.loading.buffers import Buffers
-from batchplant.loading.advice import ADVICE
+from batchplant.loading.advice import ADVICE, advise
 from batchplant.loading.loader import Loader
 from batchplant.loading.plan import Pipe
 from batchplant.ops import Draws
@@ -1821,7 +1821,7 @@ def test_statistics(jpeg):
     ],
 )
 def test_the_bottleneck_is_named_with_advice(parts, waited, stepped, want):
-    assert loader_module._advise(parts, waited, stepped) == (want, ADVICE[want])
+    assert advise(parts, waited, stepped) == (want, ADVICE[want])
 
 
 class _Clock:

@@ -51,10 +51,10 @@ def warm(reader: Reader, report: Callable[[int, int], None] = lambda done, total
         made.fetched += 0 if future is None else size
 
     for number, (source, cell) in enumerate(cells):
-        object, start, end = source.blocks[1], cell * PART, min((cell + 1) * PART, source.size)
+        object = source.blocks[1]
+        start, end = object.cell(cell)
         future = None
         if object.disk is None or object.disk.get(object.key, start, end - start) is None:
-            object.kept.add((start, end))
             load = functools.partial(object.load, start, end)
             future = fetcher().submit(load, end - start, float(number)).future
         waiting.append((end - start, future))
