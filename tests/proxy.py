@@ -320,7 +320,7 @@ class Proxy:
         answer = Head.read(answers)
         if answer is None:
             return False
-        coming = body(answer, answers, ends=True)
+        coming = body(dataclasses.replace(answer), answers, ends=True)
         if whole and self.root and answer.status == 200 and request.method == "GET":
             for _ in coming:
                 pass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import os
 import shutil
@@ -18,6 +17,8 @@ from PIL import Image
 import batchplant as bp
 from batchplant import _native, storage
 from batchplant.registry import all_formats
+from batchplant.storage.remote import fetch
+from proxy import Fault, answers, ignored_range, truncated
 
 HALF = "\ud800"
 NOTED = ("csv", "jsonl", "msgpack", "tfrecord", "ffr", "rec")
@@ -376,85 +377,44 @@ def test_names_of_files_that_are_no_text(tmp_path):
 
 
 class Server:
-    """Gives the files of a folder by range; ``fails``: what it does in place of that."""
+    """Gives the files of a folder; ``fails``: what it does in place of that."""
 
-    def __init__(self, folder):
-        outer = self
-        self.fails: str | int | None = None
+    def __init__(self, web):
+        self.url, self._proxy = web.endpoint, web.proxy
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+    @property
+    def fails(self):
+        raise AttributeError
 
-            def log_message(self, *_):
-                pass
-
-            def do_HEAD(self):
-                self.answer(None if outer.fails in ("cut", "whole") else outer.fails, False)
-
-            def do_GET(self):
-                self.answer(outer.fails, True)
-
-            def answer(self, fails, body):
-                file = Path(folder, self.path.lstrip("/"))
-                if fails == "drop":
-                    self.close_connection = True
-                    self.connection.shutdown(socket.SHUT_RDWR)
-                    return
-                if isinstance(fails, int) or not file.is_file():
-                    self.send_response(fails or 404)
-                    self.send_header("Content-Length", "0")
-                    self.end_headers()
-                    return
-                data = file.read_bytes()
-                wanted = self.headers.get("Range") if fails not in ("no size", "whole") else None
-                first, last = 0, len(data) - 1
-                if wanted:
-                    one, _, two = wanted.removeprefix("bytes=").partition("-")
-                    first = int(one) if one else max(0, len(data) - int(two))
-                    last = min(int(two), last) if one and two else last
-                part = data[first : last + 1]
-                self.send_response(206 if wanted else 200)
-                if fails == "no size":
-                    self.send_header("Connection", "close")
-                    self.close_connection = True
-                else:
-                    self.send_header("Content-Length", str(len(part)))
-                    self.send_header("Accept-Ranges", "bytes")
-                if wanted:
-                    self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
-                self.end_headers()
-                if fails == "cut":
-                    part = part[: len(part) // 2]
-                    self.close_connection = True
-                if body:
-                    with contextlib.suppress(OSError):
-                        self.wfile.write(part)
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-
-    def close(self):
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    @fails.setter
+    def fails(self, how):
+        self._proxy.reset()
+        if how is not None:
+            method = "GET" if how in ("cut", "whole") else ""
+            self._proxy.fail(answers(how) if isinstance(how, int) else FAULTS[how], method=method, times=None)
 
 
+FAULTS = {
+    "cut": truncated(10),
+    "drop": Fault(then="close", after=-1),
+    "whole": ignored_range(),
+    "no size": Fault(headers={"Content-Length": None, "Connection": "close"}, ignore_range=True),
+}
 FAILURES = [500, 503, 404, 403, "cut", "drop", "whole"]
 
 
 @pytest.fixture
-def server(tmp_path):
-    pytest.importorskip("aiohttp")
+def server(web, monkeypatch):
+    pytest.importorskip("obstore")
+    # As many tries as ever, but no pauses between them.
+    monkeypatch.setattr(fetch, "PAUSE", 0.001)
+    # More than opening brings along, packed or not.
+    text = np.random.default_rng(0).bytes(50 * 2000).hex()
     for suffix in ("beton", "tfrecord", "tfrecord.gz", "npz", "csv"):
-        with bp.create(tmp_path / f"a.{suffix}", {"x": bp.Int(), "t": bp.Text()}) as out:
+        with bp.create(Path(web.root, f"a.{suffix}"), {"x": bp.Int(), "t": bp.Text()}) as out:
             for number in range(50):
-                out.append({"x": number, "t": "y" * 1000})
-    made = Server(tmp_path)
-    yield made
-    made.close()
+                out.append({"x": number, "t": text[number * 4000 : number * 4000 + 4000]})
+    return Server(web)
 
 
 @pytest.mark.parametrize("fails", FAILURES)
@@ -526,13 +486,19 @@ def test_a_side_car_that_a_server_does_not_speak_of(server, tmp_path):
 
 
 def test_ranges_are_asked_for_by_name(monkeypatch):
-    import fsspec
-
-    fsspec.filesystem("memory").pipe("/named/a.npy", b"0123456789")
+    """Drivers of fsspec have other arguments in between."""
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    data = bytes(range(250)) * 1000
+    memory.pipe("/named/a.npy", data)
     source = storage.open_source("memory://named/a.npy")
-    asked = {}
+    asked = []
+    original = type(memory).cat_file
     monkeypatch.setattr(
-        type(source._fs), "cat_file", lambda self, path, **given: asked.update(given) or b"0123456789"[2:5]
+        type(memory),
+        "cat_file",
+        lambda self, path, **given: asked.append(given) or original(self, path, **given),
     )
-    assert source.view(2, 3).tobytes() == b"234"
-    assert asked == {"start": 2, "end": 5}
+    assert source.view(200_002, 3).tobytes() == data[200_002:200_005]
+    assert [one["start"] for one in asked] == [200_002]
+    assert asked[0].keys() == {"start", "end"}

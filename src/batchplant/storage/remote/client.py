@@ -20,6 +20,7 @@ from ..settings import StorageOptions
 BUSY = (408, 425, 429, 500, 502, 503, 504, 509)
 GONE = (404, 410)
 REFUSED = (401, 403)
+NO_SIZE = "the server does not say how large it is, so no part can be asked for; copy it to a disk"
 
 
 class TransientError(AccessError):

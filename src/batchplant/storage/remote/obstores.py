@@ -19,6 +19,7 @@ from . import profiles
 from .client import (
     BUSY,
     GONE,
+    NO_SIZE,
     REFUSED,
     BeyondError,
     Client,
@@ -226,6 +227,8 @@ class ObstoreClient(Client):
             )
         if "Range request not supported" in text:
             return AccessError(NO_RANGES, path=path, offset=start)
+        if "Content-Length Header missing" in text:
+            return AccessError(NO_SIZE, path=path, offset=start)
         if kind in ("NotSupportedError", "NotImplementedError", "InvalidPathError", "PreconditionError"):
             return AccessError(text.partition("\n")[0][:200], path=path, offset=start)
         if "imdsv2" in text.lower() or "169.254." in text or "credential" in text.lower():

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import secrets
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ...errors import AccessError, BatchplantError, MissingLibraryError, NotFoundError, OptionError
 from ..settings import StorageOptions
 from ..urls import Place
-from .client import BUSY, GONE, REFUSED, Client, Entry, Got, RefusedError, TransientError, as_array
+from .client import (
+    BUSY,
+    GONE,
+    NO_SIZE,
+    REFUSED,
+    Client,
+    Data,
+    Entry,
+    Got,
+    RefusedError,
+    TransientError,
+    as_array,
+)
 
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
+IN_PLACE = ("sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs", "file", "local")
 # What the drivers call the things that change with a file.
 TAGS = (
     "etag", "mtime", "lastmodified", "last_modified", "last-modified", "updated", "created", "generation",
@@ -30,6 +45,8 @@ class FsspecClient(Client):
         except ImportError:
             message = f'{place.scheme}:// needs fsspec: pip install "batchplant[remote]"'
             raise MissingLibraryError(message) from None
+        # Where a file that is written is seen while it grows.
+        self._in_place = place.scheme in IN_PLACE
         given = {"anon": True} if options.anonymous else {}
         try:
             # Listings are kept by whoever opens a dataset, and no longer.
@@ -49,10 +66,7 @@ class FsspecClient(Client):
         tags = {str(key).lower(): value for key, value in info.items() if value}
         tag = " ".join(str(tags[key]) for key in TAGS if key in tags)
         if info.get("size") is None:
-            raise AccessError(
-                "the server does not say how large it is, so no part can be asked for; copy it to a disk",
-                path=self._shown(name),
-            )
+            raise AccessError(NO_SIZE, path=self._shown(name))
         return Entry(name, int(info["size"]), tag)
 
     def head(self, name: str) -> Entry:
@@ -120,17 +134,49 @@ class FsspecClient(Client):
             if after is None or name > after:
                 yield self._entry(one, name)
 
-    def put(self, name: str, data: Any) -> None:
+    def put(self, name: str, data: Data, size: int | None = None) -> str:
         self.requests += 1
         path = self._path(name)
+        draft = f"{path}.{secrets.token_hex(4)}.part" if self._in_place else path
         try:
             self._fs.makedirs(self._fs._parent(path), exist_ok=True)
             if isinstance(data, Path):
-                self._fs.put_file(str(data), path)
+                self._fs.put_file(str(data), draft)
+            elif isinstance(data, bytes | bytearray | memoryview):
+                self._fs.pipe_file(draft, bytes(data))
             else:
-                self._fs.pipe_file(path, bytes(data))
+                self._write(draft, data)
+            if draft != path:
+                self._rename(draft, path)
+        except NotImplementedError:
+            raise AccessError("it cannot be written to", path=self._shown(name)) from None
         except Exception as error:
             raise self._named(error, name) from None
+        return ""
+
+    def _write(self, path: str, pieces: Iterable[Any]) -> None:
+        file = self._fs.open(path, "wb")
+        try:
+            for piece in pieces:
+                file.write(piece)
+        except BaseException:
+            # To close it would complete it.
+            with contextlib.suppress(Exception):
+                file.discard()
+            with contextlib.suppress(Exception):
+                self._fs.rm_file(path)
+            raise
+        file.close()
+
+    def _rename(self, draft: str, path: str) -> None:
+        try:
+            self._fs.mv(draft, path)
+        except Exception:
+            # Some do not rename over a file that is there.
+            if not self._fs.exists(path):
+                raise
+            self._fs.rm_file(path)
+            self._fs.mv(draft, path)
 
     def copy(self, name: str, to: str) -> None:
         self.requests += 1
