@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from .errors import NotFoundError, SchemaError
 from .reader import Reader
 from .schema import KINDS, Field, Schema
-from .storage import Source, is_remote, open_source, tree
+from .storage import RemoteSource, Source, is_remote, open_source, tree
 from .tensors import TENSORS
 from .writer import Writer
 
@@ -54,7 +54,12 @@ class Probe:
     @functools.cached_property
     def head(self) -> bytes:
         """The first bytes of a file; empty for a folder."""
-        return b"" if self.folder else self.source.view(0, min(HEAD_SIZE, self.size)).tobytes()
+        if self.folder:
+            return b""
+        if isinstance(self.source, RemoteSource):
+            # Whoever reads the file needs them again.
+            tree.keep_head(self.path, self.source.first())
+        return self.source.view(0, min(HEAD_SIZE, self.size)).tobytes()
 
     @property
     def size(self) -> int:

@@ -11,7 +11,7 @@ from ... import _native
 from ...columns import I64
 from ...errors import DamagedError
 from ...schema import Field, Float, Image, Int, Schema, Tensor
-from ...storage import Source, index
+from ...storage import RANGE_MOST, MappedSource, Source, index
 
 MAGIC = 0xCED7230A
 # What stands before the data of a record.
@@ -49,7 +49,8 @@ def is_label(name: str, field: Field) -> bool:
 def scan(source: Source, report: index.Report) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
     """Where all records are."""
     found: list[tuple[I64, I64, I64]] = []
-    at, step, count, least, most = 0, STEP, 0, 2**32 - 1, 0
+    step = STEP if isinstance(source, MappedSource) else RANGE_MOST
+    at, count, least, most = 0, 0, 2**32 - 1, 0
     while at < source.size:
         window = source.view(at, min(step, source.size - at))
         starts, sizes, split, low, high, end, failure = _native.recordio_scan(window, 0, len(window))

@@ -15,7 +15,7 @@ from ...codecs.example_schema import Seen
 from ...columns import I64, U8
 from ...errors import DamagedError
 from ...schema import Field, Image, field_from_json
-from ...storage import MappedSource, Source
+from ...storage import RANGE_MOST, MappedSource, Source
 from ...storage.compressed import GzipSource, inflate, kind_of
 from ...storage.index import Index
 from ...storage.index.progress import Report
@@ -190,8 +190,8 @@ def scan_stream(scan: Scan, pieces: Iterable[U8], stored: int | None = None) -> 
 
 
 def _ranges(source: Source, report: Report) -> Iterator[U8]:
-    for at in range(0, source.size, CHUNK):
-        yield source.view(at, min(CHUNK, source.size - at))
+    for at in range(0, source.size, RANGE_MOST):
+        yield source.view(at, min(RANGE_MOST, source.size - at))
         report(at)
 
 

@@ -17,7 +17,7 @@ from ...families.records import given_schema
 from ...format import Probe
 from ...reader import Reader
 from ...schema import Bool, Field, Float, Int, Schema, Tensor, field_from_json
-from ...storage import Source, index, open_source
+from ...storage import RemoteSource, Source, index, open_source
 from ...storage.compressed import CHECKED, GzipSource, check_gzip, open_gzip
 from ...storage.index import Report
 from . import dali, members, scan
@@ -176,13 +176,26 @@ class WebDatasetReader(Reader):
         return starts, sizes
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        return Columns((name, self._column(name, indices)) for name in fields)
+        runs = {name: self._runs(name, indices) for name in fields if name != self._key}
+        together: dict[str, Ragged] = {}
+        if isinstance(self._source, RemoteSource) and len(runs) > 1:
+            # The members of a sample are neighbours: one request for all of them.
+            starts, sizes = (np.concatenate(one) for one in zip(*runs.values(), strict=True))
+            cells = self._source.gather(starts, np.maximum(sizes, 0))
+            for number, name in enumerate(runs):
+                own = cells.offsets[number * len(indices) : (number + 1) * len(indices) + 1]
+                together[name] = Ragged(cells.data[own[0] : own[-1]], own - own[0])
+        return Columns(
+            (name, self._column(name, indices, runs.get(name), together.get(name))) for name in fields
+        )
 
-    def _column(self, name: str, indices: I64) -> Column:
-        if name == self._key:
+    def _column(self, name: str, indices: I64, runs: tuple[I64, I64] | None, cells: Ragged | None) -> Column:
+        """The cells of a field, whose members lie in these runs, or have been read already."""
+        if runs is None:
             return Ragged(self._arrays["keys"], self._arrays["key_offsets"]).take(indices)
-        starts, sizes = self._runs(name, indices)
-        cells = self._source.gather(starts, np.maximum(sizes, 0))
+        starts, sizes = runs
+        if cells is None:
+            cells = self._source.gather(starts, np.maximum(sizes, 0))
         if (sizes < 0).any():
             cells.valid = sizes >= 0
         try:

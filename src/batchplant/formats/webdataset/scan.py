@@ -15,13 +15,15 @@ from ...codecs.media import image
 from ...columns import I64, Ragged
 from ...errors import BatchplantError, DamagedError
 from ...schema import Audio, Bytes, Field, Image, Int, Tensor, Text, Video
-from ...storage import Source
+from ...storage import RANGE_MOST, RemoteSource, Source
 from . import members
 from .layout import IMAGES, KEY, Note, kind_of
 
 ARRAYS = ("keys", "key_offsets", "firsts", "extension_offsets", "rows", "starts", "sizes")
 # Larger than the largest header, so that every piece moves the scan on.
 PIECE = 32 << 20
+# Of a file on a server: what is read where the scan jumped over a member of at least so many bytes.
+FIRST, JUMP = 64 << 10, 1 << 20
 # Enough to tell which encodings and modes pictures have without opening every one.
 PROBED_SAMPLES = 48
 # Cells that are looked at in one go.
@@ -37,9 +39,15 @@ def scan(source: Source, report: Callable[[int], None]) -> tuple[Arrays, Facts]:
         raise DamagedError("the file is empty; a tar archive has at least one block", offset=0)
     scanner = _native.TarScanner()
     failure = None
+    remote = isinstance(source, RemoteSource)
+    piece = FIRST if remote else PIECE
     while scanner.next < source.size and failure is None:
         at = scanner.next
-        failure = scanner.scan(source.view(at, min(PIECE, source.size - at)), source.size)
+        end = min(at + piece, source.size)
+        failure = scanner.scan(source.view(at, end - at), source.size)
+        # Large members are not fetched for their headers; what is between small ones is.
+        most = RANGE_MOST if remote and scanner.next > at else PIECE
+        piece = FIRST if remote and scanner.next - end >= JUMP else min(2 * piece, most)
         report(scanner.next)
     found: dict[str, Any] = {"failure": failure} if failure is not None else scanner.finish()
     if found["failure"] is not None:

@@ -15,6 +15,7 @@ import weakref
 import numpy as np
 import numpy.typing as npt
 
+from ... import _native
 from ...columns import I64, U8
 from ...errors import AccessError, NotFoundError
 from ..settings import DEFAULT_CACHE_BYTES, DEFAULT_FETCH_BYTES
@@ -114,6 +115,12 @@ class RemoteSource(Source):
             self._attach(*client_of(self.path))
         return self._pool, self._object
 
+    def first(self) -> Got:
+        """The first bytes, and what the object is like."""
+        if len(self.head) < min(LEAST, self.size):
+            self.head = self.view(0, min(LEAST, self.size))
+        return Got(self.head, self.size, self.tag)
+
     def _view(self, start: int, size: int) -> U8:
         if size == 0:
             return np.empty(0, dtype=np.uint8)
@@ -127,8 +134,11 @@ class RemoteSource(Source):
         return pool.read(object, start, end)[:size]
 
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
+        known = starts + sizes <= len(self.head)
+        if known.any():
+            _native.copy_runs(self.head, starts[known], sizes[known], out, out_starts[known])
         # A range of no bytes cannot be asked for.
-        some = np.flatnonzero(sizes)
+        some = np.flatnonzero(sizes * ~known)
         if not len(some):
             return
         starts, sizes, out_starts = starts[some], sizes[some], out_starts[some]
@@ -152,7 +162,9 @@ class RemoteSource(Source):
             return
         pool, object = self.blocks
         with self._lock:
-            follows = self._at - LEAST <= start <= self._at + RANGE_GAP and end > self._at
+            # Who reads much at a time may leave a little out.
+            gap = max(RANGE_GAP, (end - start) // 4)
+            follows = self._at - LEAST <= start <= self._at + gap and end > self._at
             self._at = end
             if not follows:
                 self._ahead = 0
