@@ -41,7 +41,8 @@ from ..families.lake import (
 )
 from ..format import Format, Probe
 from ..schema import EVERY_KIND, Field, Schema
-from ..storage import check_regular, is_remote
+from ..storage import absolute, check_regular, is_remote, join, like, tree
+from ..storage.remote.libraries import options_for
 
 LOG = "_delta_log"
 # What a reader has to understand about a table, and this one does.
@@ -66,7 +67,7 @@ def _library() -> Any:
 def _open(path: str, version: int | None = None, storage: Mapping[str, str] | None = None) -> Any:
     library = _library()
     _check_log(path)
-    options = dict(storage or {}) or None
+    options = {**options_for(path), **(storage or {})} or None
     with wrapped(path):
         try:
             latest = library.DeltaTable(path, storage_options=options) if version is not None else None
@@ -101,7 +102,7 @@ class DeltaReader(LakeReader):
     ) -> None:
         if version is not None and at is not None:
             raise OptionError("choose a version or a time, not both", path=path)
-        self.path = path = path.removeprefix("file://")
+        self.path = path = like(path, path.removeprefix("file://"))
         table = _open(path, version, storage)
         with wrapped(path):
             if at is not None:
@@ -130,8 +131,13 @@ def _check_features(table: Any, path: str) -> None:
 
 def _check_log(path: str) -> None:
     """The library takes an entry of no bytes for one that changed nothing, and waits for pipes."""
-    log = os.path.join(path, LOG)
-    if is_remote(path) or not os.path.isdir(log):
+    log = join(path, LOG)
+    if is_remote(path):
+        for one in tree.entries(log) if tree.is_folder(log) else ():
+            if one.name.endswith(".json") and not one.folder and not one.size:
+                raise DamagedError("this entry of the log is empty", path=join(log, one.name))
+        return
+    if not os.path.isdir(log):
         return
     with os.scandir(log) as entries:
         for entry in entries:
@@ -172,7 +178,7 @@ def _parts(table: Any, path: str, described: Any, outside: bool) -> Iterator[tup
         if rows is not None and rows < 0:
             raise DamagedError(f"a file of {rows} rows", path=file)
         constants = _constants(actions, number, described)
-        gone = deleted.pop(file if is_remote(file) else os.path.abspath(file), None)
+        gone = deleted.pop(absolute(file), None)
         yield one["modification_time"] or 0, Part(file, rows, one["size_bytes"], constants, names, gone)
     if deleted:
         raise DamagedError(f"rows are deleted from {next(iter(deleted))}, which is no file of the table")
@@ -183,8 +189,8 @@ def _place(path: str, found: str, outside: bool) -> str:
     file = urllib.parse.unquote(found).removeprefix("file://")
     root = path.rstrip("/") if is_remote(path) else os.path.abspath(path)
     if not is_remote(file):
-        file = f"{root}/{file}" if is_remote(path) else os.path.normpath(os.path.join(path, file))
-    plain = file if is_remote(file) else os.path.abspath(file)
+        file = join(path, file) if is_remote(path) else os.path.normpath(os.path.join(path, file))
+    file, plain = like(path, file), absolute(file)
     if not outside and (not plain.startswith(f"{root}/") or ".." in plain.split("/")):
         raise UnsafeError(
             f"the table lists {file}, which lies outside its folder; outside=True reads it anyway"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from . import regions
-from .grid import Grid, Index, Place
+from .grid import Grid, Index
 from .layout import NOTE, Note
 from .reader import GridReader, Grids, each_grid
-from .store import Blob, FolderStore, Store, good_name, open_store, zip_top
+from .store import Blob, FolderStore, Place, Store, good_name, open_store, zip_top
 from .writer import Attributes, GridWriter, Part, Style
 
 __all__ = [

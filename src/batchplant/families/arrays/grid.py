@@ -7,8 +7,8 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from ...columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
 from ...errors import BatchplantError, DamagedError
 from ...schema import Bytes, Field, Text
 from ...storage.cache import ChunkCache
-from .store import Blob, Store
+from .store import Blob, Place, Store
 
 Index = tuple[int, ...]
 # What an open mapping is charged with in the cache: it holds no memory, but a process may have only so many.
@@ -27,19 +27,13 @@ MAPPING_COST = 64 << 10
 CHUNK_MOST = 1 << 40
 # Files of an array that are kept mapped.
 FILES_MOST = 4096
+# Chunks, as they are when unpacked, that are fetched side by side.
+AHEAD_BYTES = 64 << 20
 # Packings that keep a checksum.
 SUMS = {
     "crc32c": "CRC", "crc32": "CRC", "gzip": "CRC", "bzip2": "CRC", "bz2": "CRC", "zlib": "Adler-32",
     "adler32": "Adler-32", "fletcher32": "Fletcher-32", "jenkins_lookup3": "checksum",
 }  # fmt: skip
-
-
-class Place(NamedTuple):
-    """Where the bytes of a chunk are: a name in the store, and a part of what lies there."""
-
-    name: str
-    start: int = 0
-    size: int | None = None
 
 
 @dataclasses.dataclass
@@ -173,22 +167,22 @@ class Grid:
 
     def _place(self, index: Index) -> Blob | None:
         place = self.locate(index)
-        blob = None if place is None else self.store.place(place.name)
+        blob = None if place is None else self.store.place(*place)
         if place is None or blob is None:
             return None
-        end = len(blob.data) if place.size is None else place.start + place.size
-        data, start, sizes = blob.data[place.start : end], place.start, {self.chunk_bytes}
+        data, before, sizes = blob.data, 0, {self.chunk_bytes}
         try:
             if self.header is not None:
-                start += self.header(data)
-                data = data[start - place.start :]
+                before = self.header(data)
+                data = data[before:]
             if self.cropped:
                 sizes.add(min(self.chunk_bytes, (self.shape[0] - index[0] * self.chunks[0]) * self.width))
             if len(data) not in sizes:
                 raise DamagedError(f"the chunk has {len(data)} bytes, and {min(sizes)} are needed")
         except DamagedError as error:
-            raise error.at(path=self.store.full(place.name), offset=start or None) from None
-        return Blob(data, blob.file, blob.start + start, blob.keep)
+            offset = place.start + before or None
+            raise error.at(path=self.store.full(place.name), offset=offset) from None
+        return Blob(data, blob.file, blob.start + before, blob.keep)
 
     # -- rows ------------------------------------------------------------------------------------------
 
@@ -224,7 +218,7 @@ class Grid:
     def _files(self) -> _native.Pieces | None:
         """The files of an array whose chunks are plain rows, as they become known; else None."""
         count = -(-self.shape[0] // self.chunks[0])
-        good = self.plain and self.whole_rows and count <= FILES_MOST
+        good = self.plain and self.whole_rows and count <= FILES_MOST and not self.store.slow
         return _native.Pieces(count) if good else None
 
     def forget(self) -> None:
@@ -252,7 +246,7 @@ class Grid:
     ) -> None:
         """Runs of rows inside of chunks to their places; ``samples`` are for errors."""
         width, rest = self.width, (0,) * len(self.row)
-        for number, members in _groups(numbers):
+        for number, members in self._soon(cache, _groups(numbers)):
             data = self._named(cache, (number, *rest), samples[members[0]])
             begin, size = starts[members], counts[members]
             if data.strides[0] == 0 < len(data):
@@ -270,9 +264,8 @@ class Grid:
         self, cache: ChunkCache, numbers: I64, inside: I64, out: npt.NDArray[Any], samples: I64
     ) -> None:
         """Rows that several chunks share."""
-        counts = [-(-size // chunk) for size, chunk in zip(self.row, self.chunks[1:], strict=True)]
-        for number, members in _groups(numbers):
-            for rest in itertools.product(*map(range, counts)):
+        for number, members in self._soon(cache, _groups(numbers)):
+            for rest in self._across():
                 chunk = self._named(cache, (number, *rest), samples[members[0]])
                 where: Any = [
                     slice(at * size, min((at + 1) * size, most))
@@ -281,9 +274,38 @@ class Grid:
                 crop = tuple(slice(0, one.stop - one.start) for one in where)
                 out[(members, *where)] = chunk[(inside[members], *crop)]
 
+    def _across(self) -> Iterator[Index]:
+        """The numbers of the chunks beside each other that hold a row."""
+        counts = [-(-size // chunk) for size, chunk in zip(self.row, self.chunks[1:], strict=True)]
+        return itertools.product(*map(range, counts))
+
+    def _soon(self, cache: ChunkCache, groups: Iterator[tuple[int, I64]]) -> Iterator[tuple[int, I64]]:
+        """These groups of chunks, those that have to be fetched side by side."""
+        if not self.store.slow:
+            yield from groups
+            return
+        every, across = list(groups), list(self._across())
+        step = max(1, AHEAD_BYTES // max(1, self.chunk_bytes * len(across)))
+        for at in range(0, len(every), step):
+            some = [(number, *rest) for number, _ in every[at : at + step] for rest in across]
+            keys = [((self.name, "place", one) if self.plain else (self.name, one)) for one in some]
+            missing = (one for one, key in zip(some, keys, strict=True) if cache.all_of([key]) is None)
+            self.store.ahead(self._located(missing))
+            yield from every[at : at + step]
+
+    def chunks_of(self, starts: I64, counts: I64) -> list[Place]:
+        """Where the chunks of runs of rows lie."""
+        first, last = starts // self.chunks[0], (starts + counts - 1) // self.chunks[0]
+        runs = zip(first[counts > 0].tolist(), last[counts > 0].tolist(), strict=True)
+        numbers = sorted({number for begin, end in runs for number in range(begin, end + 1)})
+        return self._located((number, *rest) for number in numbers for rest in self._across())
+
+    def _located(self, chunks: Iterable[Index]) -> list[Place]:
+        return [place for place in map(self.locate, chunks) if place is not None]
+
     def _ragged_rows(self, cache: ChunkCache, indices: I64) -> Ragged:
         parts, order = [], []
-        for number, members in _groups(indices // self.chunks[0]):
+        for number, members in self._soon(cache, _groups(indices // self.chunks[0])):
             chunk = self._named(cache, (number,), indices[members[0]])
             parts.append(chunk.take(indices[members] - number * self.chunks[0]))
             order.append(members)
@@ -373,8 +395,5 @@ def _blob_size(found: Blob | None) -> int:
 
 
 def _human(size: float) -> str:
-    units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024 and len(units) > 1:
-        size /= 1024
-        units.pop(0)
-    return f"{size:.4g} {units[0]}"
+    power = next(power for power in range(5) if size < 1024 ** (power + 1) or power == 4)
+    return f"{size / 1024**power:.4g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...codecs import npy
 from ...codecs.infer import infer_image
-from ...columns import I64, Column, Columns, Ragged, Spans, as_bytes, starts_of
+from ...columns import I64, Column, Columns, Ragged, Spans, as_bytes, spans_of, starts_of
 from ...errors import (
     BatchplantError,
     DamagedError,
@@ -259,6 +259,24 @@ class GridReader(Reader):
         if valid is not None:
             size = np.where(valid, size, -1)
         return Spans(files or [self.path], start, size, file, shape if shape is None or shape.any() else None)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """The chunks; the offsets of cells of differing length are read for it."""
+        if not self.store.slow:
+            return super()._ranges(fields, indices)
+        found: list[tuple[str, int, int]] = []
+        ones = np.ones_like(indices)
+        for (name, part), grid in self.parts.items():
+            if name not in fields:
+                continue
+            starts, counts = indices, ones + (part == OFFSETS)
+            if part == VALUES and (name, OFFSETS) in self.parts:
+                starts, counts = self._runs(name, indices)
+            runs = self.store.runs(grid.chunks_of(starts, counts))
+            if runs is None:
+                return None
+            found += runs
+        return spans_of(found)
 
     def blocks(self) -> I64 | None:
         """By the chunks of the field that has the most bytes."""

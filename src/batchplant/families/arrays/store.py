@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-from collections.abc import Iterable, Iterator
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...columns import U8
-from ...errors import AccessError, DamagedError, NotFoundError, Problem
+from ...errors import AccessError, BatchplantError, DamagedError, NotFoundError, Problem
 from ...storage import (
+    Entry,
     MappedSource,
-    fetch_whole,
+    Objects,
+    RemoteSource,
+    Source,
+    fetch_many,
     is_below,
     is_remote,
     join,
@@ -21,9 +29,23 @@ from ...storage import (
     parse_object,
     tree,
 )
+from ...storage.remote import NEVER
 from ...storage.zips import CHECKED, ZipMembers
 
+# Objects of a store that are listed to be asked for ahead, and those of which parts are read that stay open.
+LISTED_MOST, PARTS_MOST = 50_000, 256
+# What may stand before a member of a ZIP file, besides its name.
+HEADER_MOST = 256
+
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+class Place(NamedTuple):
+    """Where the bytes of a chunk are: a name in the store, and a part of what lies there."""
+
+    name: str
+    start: int = 0
+    size: int | None = None
 
 
 class Blob(NamedTuple):
@@ -39,6 +61,8 @@ class Blob(NamedTuple):
 class Store:
     """Names to bytes, read only, safe from many threads."""
 
+    # Whether to read is to ask a server.
+    slow = False
     # Checksums that the store itself keeps, as `verify` names them.
     own_checks: tuple[str, ...] = ()
 
@@ -62,10 +86,17 @@ class Store:
         except ValueError as error:
             raise DamagedError(f"the metadata is damaged: {error}", path=self.full(name)) from None
 
-    def place(self, name: str) -> Blob | None:
+    def place(self, name: str, start: int = 0, size: int | None = None) -> Blob | None:
         """The same without a copy where they lie in a local file as they are."""
-        data = self.read(name)
+        data = self.read(name, start, size)
         return None if data is None else Blob(data)
+
+    def ahead(self, places: Sequence[Place]) -> None:
+        """These will be read now, one by one: begin to fetch them side by side, where that is of use."""
+
+    def runs(self, places: Sequence[Place]) -> list[tuple[str, int, int]] | None:
+        """File, start and size of what reading these takes; None where nobody knows."""
+        return None
 
     def children(self, name: str) -> list[str]:
         """The folders right below a name, sorted."""
@@ -104,7 +135,7 @@ class FolderStore(Store):
         except OSError as error:
             raise DamagedError(f"it cannot be read: {error.strerror}", path=self.full(name)) from None
 
-    def place(self, name: str) -> Blob | None:
+    def place(self, name: str, start: int = 0, size: int | None = None) -> Blob | None:
         file = os.path.join(self.path, name)
         try:
             source = MappedSource(file)
@@ -112,7 +143,8 @@ class FolderStore(Store):
             return None
         except OSError as error:
             raise DamagedError(f"it cannot be read: {error.strerror}", path=file) from None
-        return Blob(source.data, file, 0, source)
+        end = len(source.data) if size is None else start + size
+        return Blob(source.data[start:end], file, start, source)
 
     def children(self, name: str) -> list[str]:
         try:
@@ -138,6 +170,7 @@ class ZipStore(Store):
     def __init__(self, path: str, roots: Iterable[str]) -> None:
         super().__init__(path)
         self._source = open_source(path)
+        self.slow = not isinstance(self._source, MappedSource)
         self._members = ZipMembers(self._source)
         self._top = zip_top(self._members, roots) or ""
         self._folders: dict[str, set[str]] = {}
@@ -150,16 +183,16 @@ class ZipStore(Store):
     def problems(self) -> Iterator[Problem]:
         return self._members.problems(self.path)
 
-    def place(self, name: str) -> Blob | None:
+    def place(self, name: str, start: int = 0, size: int | None = None) -> Blob | None:
         member = self._top + name
         if member not in self._members:
             return None
         try:
             data = self._members.view(member)
-            if not self._members.stored(member):
+            data = data[start:] if size is None else data[start : start + size]
+            if not self._members.stored(member) or not isinstance(self._source, MappedSource):
                 return Blob(data)
-            file = None if is_remote(self.path) else self.path
-            return Blob(data, file, self._members.start(member), self._source)
+            return Blob(data, self.path, self._members.start(member) + start, self._source)
         except DamagedError as error:
             raise error.at(path=self.path) from None
 
@@ -172,6 +205,16 @@ class ZipStore(Store):
 
     def children(self, name: str) -> list[str]:
         return sorted(self._folders.get(name, ()))
+
+    def runs(self, places: Sequence[Place]) -> list[tuple[str, int, int]]:
+        """Members with the headers before them, of which only those who read them know the size."""
+        infos = [self._members.infos.get(self._top + one.name) for one in places]
+        starts = [
+            (one.header_offset, HEADER_MOST + len(one.filename) + one.compress_size)
+            for one in infos
+            if one is not None
+        ]
+        return [(self.path, start, min(size, self._source.size - start)) for start, size in starts]
 
     def size(self, name: str) -> int:
         below = f"{self._top}{name}/" if name else self._top
@@ -194,21 +237,93 @@ def zip_top(names: Iterable[str], roots: Iterable[str]) -> str | None:
 
 
 class UrlStore(Store):
-    """A folder below a URL."""
+    """A folder below a URL. Chunks are objects, fetched side by side where several are needed."""
+
+    slow = True
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._lock = threading.Lock()
+        # Whole objects that were asked for ahead, by name.
+        self._coming: dict[str, Iterator[U8 | None]] = {}
+        # Objects that hold several chunks, or whose bytes are asked for ahead of time.
+        self._parts: OrderedDict[str, Source] = OrderedDict()
+        self._objects = Objects()
 
     def full(self, name: str) -> str:
         return join(self.path, name)
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
         if start == 0 and size is None:
-            return fetch_whole(self.full(name))
-        try:
-            source = open_source(self.full(name))
-        except NotFoundError:
+            with self._lock:
+                coming = self._coming.pop(name, None)
+            found = coming or fetch_many([self.full(name)], [self._known.get(name)])
+            return next(found)
+        source = self._part(name)
+        if source is None:
             return None
         start = max(0, source.size + start) if start < 0 else min(start, source.size)
         end = source.size if size is None else min(source.size, start + size)
         return source.view(start, end - start)
+
+    def _part(self, name: str) -> Source | None:
+        with self._lock:
+            source = self._parts.get(name)
+        if source is None:
+            known = self._known.get(name)
+            try:
+                url = self.full(name)
+                source = open_source(url) if known is None else self._objects.open(url, known)
+            except NotFoundError:
+                return None
+            with self._lock:
+                self._parts[name] = source
+                while len(self._parts) > PARTS_MOST:
+                    self._parts.popitem(last=False)
+        return source
+
+    def ahead(self, places: Sequence[Place]) -> None:
+        for one in places:
+            source = self._part(one.name) if one.size else None
+            if isinstance(source, RemoteSource) and one.start + (one.size or 0) <= source.size:
+                pool, object = source.blocks
+                pool.ask(object, [(one.start, one.start + (one.size or 0))], NEVER)
+        whole = list(dict.fromkeys(one.name for one in places if one.start == 0 and one.size is None))
+        found = {name: fetch_many([self.full(name)], [self._known.get(name)]) for name in whole}
+        with self._lock:
+            # What nobody came for.
+            self._coming = found
+
+    @functools.cached_property
+    def _listed(self) -> dict[str, Entry] | None:
+        """All objects of the store; None where there are too many, or nobody tells."""
+        with contextlib.suppress(BatchplantError):
+            found = dict(tree.entries_below(self.path, LISTED_MOST))
+            return found if len(found) < LISTED_MOST else None
+        return None
+
+    @property
+    def _known(self) -> dict[str, Entry]:
+        """What was listed, if it was."""
+        return self.__dict__.get("_listed") or {}
+
+    def runs(self, places: Sequence[Place]) -> list[tuple[str, int, int]] | None:
+        known, found = self._listed, []
+        for one in places:
+            if known is None:
+                return None
+            entry = known.get(one.name)
+            if entry is not None:
+                url = self.full(one.name)
+                self._objects.open(url, entry)
+                found.append((url, one.start, entry.size if one.size is None else one.size))
+        return found
+
+    def close(self) -> None:
+        with self._lock:
+            self._coming.clear()
+            self._parts.clear()
+        self._objects.close()
 
     def children(self, name: str) -> list[str]:
         # Not every server lists what it has.

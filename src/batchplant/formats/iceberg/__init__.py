@@ -6,20 +6,18 @@ row group. A table that we write has its catalog, an SQLite file, in its own fol
 
 from __future__ import annotations
 
-import os
-
 from ...format import Format, Probe
 from ...schema import EVERY_KIND
+from ...storage import join, tree
 from .reader import IcebergReader
 from .table import METADATA
 from .writer import IcebergWriter
 
 
 def sniff(probe: Probe) -> bool:
-    folder = os.path.join(probe.path, METADATA)
     if f"{METADATA}/" not in probe.names:
         return False
-    return any(name.endswith(".metadata.json") for name in os.listdir(folder))
+    return any(name.endswith(".metadata.json") for name in tree.names(join(probe.path, METADATA)))
 
 
 FORMAT = Format(

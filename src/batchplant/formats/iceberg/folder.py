@@ -10,20 +10,39 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from pyarrow import PythonFile
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import InputFile
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 
 from ...errors import OptionError, UnsafeError
 from ...families.lake import wrapped
-from ...storage import check_regular
+from ...storage import absolute, check_regular, is_remote, like, open_source, tree
 from .table import CATALOG, CATALOG_NAME, NAME, local, newest
 
 # Properties that name code to be run.
 CODE = ("py-io-impl", "write.py-location-provider.impl", "py-catalog-impl")
+
+
+class RemoteFile(InputFile):  # type: ignore[misc]
+    """A file of a table on a server."""
+
+    def __init__(self, location: str, place: str) -> None:
+        super().__init__(location)
+        self._place = place
+
+    def __len__(self) -> int:
+        return tree.size_below(self._place)
+
+    def exists(self) -> bool:
+        return tree.is_file(self._place)
+
+    def open(self, seekable: bool = True) -> Any:
+        return PythonFile(open_source(self._place).file(), mode="r")
 
 
 class FolderIO(PyArrowFileIO):  # type: ignore[misc]
@@ -32,23 +51,28 @@ class FolderIO(PyArrowFileIO):  # type: ignore[misc]
 
     def __init__(self, properties: dict[str, str]) -> None:
         super().__init__(properties)
-        self._location, self._folder = local(properties["location"]), os.path.abspath(properties["folder"])
+        folder = absolute(properties["folder"])
+        self._location, self._folder = local(properties["location"]), like(folder, folder.rstrip("/"))
 
     def place(self, location: str) -> str:
         """Where a file of the table really lies."""
         path = local(location)
-        if path.startswith(self._location + os.sep):
-            return self._folder + path[len(self._location) :]
-        if path.startswith(self._folder + os.sep) or self.properties.get("outside") == "yes":
-            return path
+        up = is_remote(path) and ".." in path.split("/")
+        if path.startswith(self._location + "/") and not up:
+            return like(self._folder, self._folder + path[len(self._location) :])
+        if (path.startswith(self._folder + "/") and not up) or self.properties.get("outside") == "yes":
+            return like(self._folder, path)
         raise UnsafeError(
             f"the table lists {path}, which lies outside its folder; outside=True reads it anyway",
             path=self._folder,
         )
 
     def new_input(self, location: str) -> Any:
-        check_regular(self.place(location))
-        return PyArrowFile(location, self.place(location), LocalFileSystem())
+        place = self.place(location)
+        if is_remote(place):
+            return RemoteFile(location, place)
+        check_regular(place)
+        return PyArrowFile(location, place, LocalFileSystem())
 
     def new_output(self, location: str) -> Any:
         os.makedirs(os.path.dirname(self.place(location)), exist_ok=True)

@@ -11,7 +11,7 @@ from ...codecs import arrow
 from ...errors import DamagedError, NotFoundError, OptionError, UnknownFormatError
 from ...families.lake import LakeReader, Part, as_time, first_line, wrapped
 from ...schema import Field
-from ...storage import parse
+from ...storage import like, parse
 from .manifests import files_of
 from .table import FIELDS, library, local, open_catalog
 
@@ -45,7 +45,7 @@ class IcebergReader(LakeReader):
     ) -> None:
         if sum(one is not None for one in (snapshot, at, ref)) > 1:
             raise OptionError("choose a snapshot, a ref or a time", path=path)
-        self.path = path if catalog is not None else path.removeprefix("file://")
+        self.path = path if catalog is not None else like(path, path.removeprefix("file://"))
         self._table = _load(self.path, catalog, outside)
         with wrapped(self.path):
             chosen = self._choose(snapshot, at, ref)
@@ -128,8 +128,8 @@ class IcebergReader(LakeReader):
                 yield Part(place, file.record_count, file.file_size_in_bytes)
 
     def _place(self, location: str) -> str:
-        found = getattr(self._table.io, "place", str)(location)
-        return local(found) if found.startswith("file:") else str(found)
+        found: str = getattr(self._table.io, "place", str)(location)
+        return local(found) if found.startswith("file:") else found
 
     def _plan(self, snapshot: Any) -> Any:
         try:

@@ -18,7 +18,7 @@ from ...errors import (
     OptionError,
 )
 from ...families.lake import conflict, first_line, wrapped
-from ...storage import check_regular, open_local
+from ...storage import check_regular, is_remote, join, read_beside, read_whole, tree
 
 METADATA = "metadata"
 CATALOG = "catalog.db"
@@ -40,39 +40,44 @@ def library() -> Any:
 
 def local(path: str) -> str:
     """A location without its scheme, made plain."""
-    return os.path.abspath(re.sub(r"^file:(?=/)(//)?", "", path))
+    plain = re.sub(r"^file:(?=/)(//)?", "", path)
+    return plain.rstrip("/") if is_remote(plain) else os.path.abspath(plain)
 
 
 def newest(folder: str) -> str:
     """The file with the current metadata of the table in a folder."""
-    inside = os.path.join(folder, METADATA)
-    catalog, hint = os.path.join(folder, CATALOG), os.path.join(inside, "version-hint.text")
+    inside = join(folder, METADATA)
+    catalog, hint = join(folder, CATALOG), join(inside, "version-hint.text")
     check_regular(catalog)
-    if os.path.exists(catalog):
-        return os.path.join(inside, os.path.basename(_from_catalog(catalog)))
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        with open_local(hint) as file:
-            said = file.read(100).decode().strip()
+    names = [name for name in tree.names(inside) if name.endswith(".metadata.json")]
+    if tree.exists(catalog):
+        return join(inside, os.path.basename(_from_catalog(catalog)))
+    with contextlib.suppress(BatchplantError, UnicodeDecodeError):
+        said = (read_beside(hint) or b"")[:100].decode().strip()
         named = said if said.endswith(".metadata.json") else f"{'v' * said.isdigit()}{said}.metadata.json"
-        if os.path.exists(os.path.join(inside, os.path.basename(named))):
-            return os.path.join(inside, os.path.basename(named))
-    try:
-        names = [name for name in os.listdir(inside) if name.endswith(".metadata.json")]
-    except OSError:
-        names = []
+        if os.path.basename(named) in names:
+            return join(inside, os.path.basename(named))
     if not names:
         raise NotFoundError("there is no Iceberg table: no metadata/….metadata.json", path=folder)
-    return max((os.path.join(inside, name) for name in names), key=_age)
+    return max((join(inside, name) for name in names), key=_age)
 
 
 def _age(path: str) -> tuple[int, int]:
     number = re.match(r"v?(\d+)", os.path.basename(path))
-    return int(number[1]) if number else -1, os.stat(path).st_mtime_ns
+    return int(number[1]) if number else -1, 0 if is_remote(path) else os.stat(path).st_mtime_ns
+
+
+def _connect(file: str) -> sqlite3.Connection:
+    if not is_remote(file):
+        return sqlite3.connect(f"file:{_quoted(file)}?mode=ro", uri=True)
+    opened = sqlite3.connect(":memory:")
+    opened.deserialize(read_whole(file))
+    return opened
 
 
 def _from_catalog(file: str) -> str:
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{_quoted(file)}?mode=ro", uri=True)) as opened:
+        with contextlib.closing(_connect(file)) as opened:
             rows = opened.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
     except (sqlite3.Error, UnicodeError) as error:
         raise DamagedError(f"the catalog cannot be read: {error}", path=file) from None

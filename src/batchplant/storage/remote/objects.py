@@ -49,7 +49,7 @@ def _open(url: str, known: Entry) -> RemoteSource:
 
 
 def fetch_many(urls: Sequence[str], known: Sequence[Entry | None] | None = None) -> Iterator[U8 | None]:
-    """All bytes of each object, in order; None where there is none. They come side by side.
+    """All bytes of each object, in order; None where there is none. All are asked for at once.
 
     ``known``: what a listing told. Such objects are looked for in the cache, too.
     """
@@ -64,11 +64,12 @@ def fetch_many(urls: Sequence[str], known: Sequence[Entry | None] | None = None)
         ranges = [(start, min(start + PART, one.size)) for start in range(0, one.size, PART)]
         pool.ask(object, ranges, NEVER, keep=True)
         asked.append(source)
-    for one_asked in asked:
+    return _answers(asked)
+
+
+def _answers(asked: list[RemoteSource | Future[Got]]) -> Iterator[U8 | None]:
+    for one in asked:
         try:
-            if isinstance(one_asked, Future):
-                yield one_asked.result().data
-            else:
-                yield one_asked.view(0, one_asked.size)
+            yield one.result().data if isinstance(one, Future) else one.view(0, one.size)
         except NotFoundError:
             yield None
