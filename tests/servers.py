@@ -140,9 +140,7 @@ def http_server(root: str) -> Iterator[str]:
     What less able ones lack, a Proxy takes away.
     """
     handler = functools.partial(_Files, directory=root)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        # Connections that clients keep open would hold up the end.
-        server.daemon_threads = True
+    with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
@@ -150,6 +148,14 @@ def http_server(root: str) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join(PATIENCE)
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    # Connections that clients keep open would hold up the end.
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients go away as they like."""
 
 
 class _Files(http.server.SimpleHTTPRequestHandler):

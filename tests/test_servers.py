@@ -179,7 +179,7 @@ def test_stalled_body_goes_on_when_it_is_let_go(web: Web, client: http.client.HT
     with pytest.raises(BlockingIOError):
         client.sock.recv(1)
     client.sock.setblocking(True)
-    assert web.proxy.bytes_sent == 1000
+    web.proxy.wait_for(lambda: web.proxy.bytes_sent == 1000)
     web.proxy.release()
     assert answer.read() == DATA[1000:]
 
