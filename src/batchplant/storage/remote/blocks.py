@@ -9,6 +9,7 @@ blocks that nobody is known to need, longest unused first, and then of the one t
 from __future__ import annotations
 
 import bisect
+import contextlib
 import copy
 import os
 import threading
@@ -24,7 +25,7 @@ from ...columns import I64, U8
 from ...errors import AccessError, BatchplantError, NotFoundError
 from .client import BeyondError, Client, TransientError
 from .disk import DiskCache
-from .fetch import Task, fetcher
+from .fetch import STALLED_LEAST, Task, fetcher
 
 PART = 8 << 20
 # Wanted now; what is asked ahead has the number of its batch.
@@ -75,23 +76,65 @@ class RemoteObject:
         self.disk, self.key = disk, key
         self.starts: list[int] = []
         self.blocks: dict[int, Block] = {}
-        # Ranges that are kept on disk: whole ones of a plan, so that all processes ask for the same.
-        self.kept: set[Range] = set()
+        # Cells that a plan wants on disk, and those that are on their way there.
+        self.kept: set[int] = set()
+        self._under_way: dict[int, Future[Loaded]] = {}
+        self._lock = threading.Lock()
 
     def load(self, start: int, end: int) -> Loaded:
-        """The bytes from the disk or the server; checked to be of the object that was opened."""
-        disk = self.disk if (start, end) in self.kept else None
-        found = None if disk is None else disk.get(self.key, start, end - start)
-        if found is None:
-            data = self.fetch(start, end)
-            if disk is None:
-                return Loaded(data, False)
-            disk.put(self.key, start, data)
-            found = disk.get(self.key, start, end - start)
-            # There may be no room on the disk.
+        """The bytes from the disk or the server; checked to be of the object that was opened.
+
+        On disk lie whole cells of 8 MiB, cut alike in all processes, whatever range of them is asked for.
+        """
+        parts: list[Loaded] = []
+        for number in range(start // PART, -(-end // PART)) if self.disk is not None else ():
+            low, high = self.cell(number)
+            found = self._load_cell(number, fetch=number in self.kept or start <= low < high <= end)
             if found is None:
-                return Loaded(data, False)
-        return Loaded(found, True)
+                break
+            part = found.data[max(start - low, 0) : end - low]
+            # A small part would hold the memory of all.
+            is_alone = found.mapped or len(part) == high - low
+            parts.append(Loaded(part if is_alone else part.copy(), found.mapped))
+        else:
+            if len(parts) == 1:
+                return parts[0]
+            if parts:
+                return Loaded(np.concatenate([one.data for one in parts]), False)
+        return Loaded(self.fetch(start, end), False)
+
+    def cell(self, number: int) -> Range:
+        """From where to where a cell goes."""
+        return number * PART, min((number + 1) * PART, self.size)
+
+    def _load_cell(self, number: int, *, fetch: bool) -> Loaded | None:
+        """A cell from the disk; where it is not there, it is fetched and put there, or None."""
+        assert self.disk is not None
+        low, high = self.cell(number)
+        found = self.disk.get(self.key, low, high - low)
+        if found is not None or not fetch:
+            return None if found is None else Loaded(found, True)
+        with self._lock:
+            waited, mine = self._under_way.get(number), Future[Loaded]()
+            if waited is None:
+                self._under_way[number] = mine
+        if waited is not None:
+            # Not for long: whoever asks a second time does so because the first request stalls.
+            with contextlib.suppress(TimeoutError):
+                return waited.result(STALLED_LEAST)
+        try:
+            data = self.fetch(low, high)
+            self.disk.put(self.key, low, data)
+            found = self.disk.get(self.key, low, high - low)
+            # There may be no room on the disk.
+            mine.set_result(Loaded(data, False) if found is None else Loaded(found, True))
+        except BaseException as error:
+            mine.set_exception(error)
+        finally:
+            with self._lock:
+                if self._under_way.get(number) is mine:
+                    del self._under_way[number]
+        return mine.result()
 
     def fetch(self, start: int, end: int) -> U8:
         """One request."""
@@ -190,13 +233,19 @@ class Pool:
                 one.held -= 1
                 if one in self._idle:
                     self._idle.move_to_end(one)
+                    self._let_go(one)
+
+    def _let_go(self, block: Block) -> None:
+        """A block in a file of the cache is found again there; held, the file could not go from the disk."""
+        if not block.size and not block.held and block in self._idle:
+            self._drop(block)
 
     # -- asking ahead ----------------------------------------------------------------------------------
 
     def ask(self, object: RemoteObject, ranges: Iterable[Range], due: float, *, keep: bool = False) -> bool:
         """Fetch ranges that will be needed; False where there is no room for them now.
 
-        ``keep``: the ranges are as every process cuts them, so that they are worth keeping on disk.
+        ``keep``: the ranges are whole cells, which are worth keeping on disk.
         """
         ranges = list(ranges)
         with self._lock:
@@ -205,24 +254,27 @@ class Pool:
             if missing > self.most - self.bytes and not self._make_room(missing) and self.bytes:
                 return False
             for start, end in ranges:
-                if keep and (start, end) not in object.kept:
-                    object.kept.add((start, end))
+                if keep:
+                    object.kept.update(range(start // PART, -(-end // PART)))
                 for one in self._cover(object, start, end, due, whole=keep):
                     one.held -= 1
                     self._plan(one, min(due, one.due))
         return True
 
     def settle(self, object: RemoteObject, start: int, end: int, due: float = NEVER) -> None:
-        """When the blocks of a range are needed next."""
+        """When the blocks that lie in a range, or begin in the cells it begins in, are needed next."""
+        border = (start // PART + 1) * PART
         with self._lock:
             for one in self._overlapping(object, start, end):
-                self._plan(one, due)
+                if one.start >= start and (one.start < border or one.end <= end):
+                    self._plan(one, due)
 
     def _plan(self, block: Block, due: float) -> None:
         block.due = due
         if due == NEVER:
             if self._planned.pop(block, self) is None:
                 self._idle[block] = None
+            self._let_go(block)
         else:
             self._idle.pop(block, None)
             self._planned[block] = None
