@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import batchplant as bp
 import processes
 from batchplant.storage import StorageOptions, Url, open_source
-from batchplant.storage.remote import fetch
+from batchplant.storage.remote import client, fetch
 from proxy import (
     Fault,
     Proxy,
@@ -291,6 +291,19 @@ def test_tries_are_counted_and_few(url, served):
         with pytest.raises(bp.AccessError, match="403"):
             read(source)
         assert served.count() == 1
+
+
+def test_a_server_that_stalls_for_good(url, served, monkeypatch):
+    monkeypatch.setattr(client, "SILENCE", 0.5)
+    with contextlib.closing(open_source(url)) as source:
+        monkeypatch.setattr(fetch, "TRIES", 2)
+        for after in (500, -1):
+            served.reset()
+            served.fail(stalled(after), times=None)
+            with pytest.raises(bp.AccessError, match="did not answer in time") as caught:
+                read(source)
+            assert (caught.value.path, caught.value.offset) == (url, AT)
+            served.release()
 
 
 def test_ranges_that_are_always_ignored(url, served):

@@ -20,6 +20,8 @@ from ..settings import StorageOptions
 BUSY = (408, 425, 429, 500, 502, 503, 504, 509)
 GONE = (404, 410)
 REFUSED = (401, 403)
+# Seconds without a byte after which a request is given up; what stalls is asked for again long before.
+SILENCE = 30.0
 NO_SIZE = "the server does not say how large it is, so no part can be asked for; copy it to a disk"
 
 
@@ -62,7 +64,12 @@ class Client(ABC):
     def __init__(self, url: str, options: StorageOptions) -> None:
         self.url, self.options = url, options
         # Requests that were made, by what they were for.
-        self.requests = 0
+        self.requests = self.bytes = 0
+
+    def counted(self, got: Got) -> Got:
+        """What came, counted."""
+        self.bytes += len(got.data)
+        return got
 
     @abstractmethod
     def head(self, name: str) -> Entry:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from ...errors import AccessError, BatchplantError, NotFoundError, OptionError
 from ..settings import StorageOptions
 from ..urls import Place
-from . import profiles
+from . import client, profiles
 from .client import (
     BUSY,
     GONE,
@@ -33,8 +33,8 @@ from .client import (
 from .engine import obstore
 from .signed import NO_RANGES, Ranges
 
-# The engine must not wait for ever; what stalls is asked for again long before.
-TIMEOUT = "120s"
+# Of a request that goes on: a large part, a slow way.
+TIMEOUT = "15m"
 CONNECT = "10s"
 # How an upload is cut, and how many parts are under way.
 PART = 16 << 20
@@ -90,19 +90,19 @@ class ObstoreClient(Client):
             self.requests += 1
             try:
                 found = self._store.get(name, options={"range": (start, end)})
-                return Got(as_array(found.bytes()), found.meta["size"], tag_of(found.meta))
+                return self.counted(Got(as_array(found.bytes()), found.meta["size"], tag_of(found.meta)))
             except Exception as error:
                 if "non-partial response" not in str(error):
                     raise self._named(error, name, start) from None
             self._ranges = Ranges(self.url)
         self.requests += 1
-        return self._ranges.get(self._signed(name), self._shown(name), start, end)
+        return self.counted(self._ranges.get(self._signed(name), self._shown(name), start, end))
 
     def get_whole(self, name: str) -> Got:
         self.requests += 1
         try:
             found = self._store.get(name)
-            return Got(as_array(found.bytes()), found.meta["size"], tag_of(found.meta))
+            return self.counted(Got(as_array(found.bytes()), found.meta["size"], tag_of(found.meta)))
         except Exception as error:
             raise self._named(error, name) from None
 
@@ -285,7 +285,11 @@ def _store(url: str, place: Place, options: StorageOptions, retries: int = 0) ->
     store = obstore(place.scheme).store
     endpoint = options.endpoint
     shared: dict[str, Any] = {
-        "client_options": {"timeout": TIMEOUT, "connect_timeout": CONNECT},
+        "client_options": {
+            "timeout": TIMEOUT,
+            "connect_timeout": CONNECT,
+            "read_timeout": datetime.timedelta(seconds=client.SILENCE),
+        },
         "retry_config": {"max_retries": retries},
     }
     bucket = place.root.partition("://")[2]

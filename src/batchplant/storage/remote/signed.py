@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from ...errors import AccessError, BatchplantError, NotFoundError
+from . import client
 from .client import BUSY, GONE, REFUSED, BeyondError, Got, RefusedError, TransientError
 
-TIMEOUT = 60.0
 # Connections that are kept for the next request.
 MOST_IDLE = 64
 NO_RANGES = "the server gives no ranges; copy it to a disk"
@@ -70,8 +70,10 @@ class Ranges:
     def _connect(self, scheme: str, host: str) -> http.client.HTTPConnection:
         host = host.rpartition("@")[2]
         if scheme == "https":
-            return http.client.HTTPSConnection(host, timeout=TIMEOUT, context=ssl.create_default_context())
-        return http.client.HTTPConnection(host, timeout=TIMEOUT)
+            return http.client.HTTPSConnection(
+                host, timeout=client.SILENCE, context=ssl.create_default_context()
+            )
+        return http.client.HTTPConnection(host, timeout=client.SILENCE)
 
 
 def _read(answer: http.client.HTTPResponse, shown: str, start: int, end: int) -> Got:
