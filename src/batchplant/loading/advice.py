@@ -9,7 +9,7 @@ from typing import Any
 from .. import order as orders
 from ..reader import Reader
 from ..storage import is_remote
-from ..storage.remote import fetcher, opened
+from ..storage.remote import fetcher, opened, totals
 from ..storage.remote.blocks import PART
 from .prefetch import epoch_bytes
 
@@ -40,9 +40,9 @@ class Traffic:
     def _counts(self) -> dict[str, int]:
         if not self._remote:
             return {}
-        counts = fetcher().counts
+        counts, (requests, size) = fetcher().counts, totals()
         return {
-            "requests": counts.requests, "bytes fetched": counts.bytes, "retries": counts.retries,
+            "requests": requests, "bytes fetched": size, "retries": counts.retries,
             "hedged requests": counts.hedges,
         }  # fmt: skip
 
@@ -65,7 +65,7 @@ class Traffic:
             return
         samples, blocks = len(self._reader), -(-size // PART)
         warnings.warn(
-            f"order 'random' over a server: about {samples:,} requests for {size / 1e9:,.1f} GB in every epoch, "
+            f"order 'random' over a server: about {samples:,} requests for {size / 1e9:,.1f} GB an epoch, "
             f"as only {room / 1e9:,.1f} GB of it can be kept; 'quasi_random' needs about {blocks:,}, and so "
             "does 'random' with a cache for all of it (cache=, cache_bytes=)",
             stacklevel=4,

@@ -55,6 +55,8 @@ class Progress:
     epoch: int
     shard: orders.Shard | orders.Turns
     given: int = 0
+    # The shard of the epoch after this one.
+    after: Callable[[], orders.Shard | orders.Turns | None] | None = None
 
     @property
     def position(self) -> int:
@@ -199,7 +201,11 @@ class Epoch:
             self._shared.shard, self._shared.epoch = self.progress.shard, self.progress.epoch
             shared = self._shared
             shared.prefetch = make_prefetch(
-                shared.executor.reader, shared.executor.plan.fields, shared.indices, shared.shard
+                shared.executor.reader,
+                shared.executor.plan.fields,
+                shared.indices,
+                shared.shard,
+                self.progress.after,
             )
             if shared.prefetch is not None:
                 shared.prefetch.start()

@@ -196,7 +196,9 @@ class Loader:
     def _begin(self, count: bool = True) -> Progress:
         """The epoch that is next; unless it is only to be looked at, the one after it is next then."""
         with self._tally.lock:
-            progress = Progress(self._epoch, self._shard(self._epoch, self._position))
+            progress = Progress(
+                self._epoch, self._shard(self._epoch, self._position), after=_after(self, self._epoch)
+            )
             if count:
                 self._traffic.warn(self._options["order"], self._options["order_options"] or {}, self.world)
                 self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
@@ -377,6 +379,17 @@ class Loader:
         if self._device is not None:
             self._device.close()
         self._executor.on_cpu.engine.close()
+
+
+def _after(loader: Loader, epoch: int) -> Callable[[], orders.Shard | orders.Turns | None]:
+    """Gives the shard of the next epoch, as long as somebody holds the loader."""
+    held = weakref.ref(loader)
+
+    def shard() -> orders.Shard | orders.Turns | None:
+        found = held()
+        return None if found is None else found._shard(epoch + 1, 0)
+
+    return shard
 
 
 def _remake(

@@ -9,10 +9,10 @@ is always whole cells, cut alike in all processes.
 
 from __future__ import annotations
 
-import os
 import threading
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,8 +31,13 @@ FORESEEN = 1000
 WORTH = 0.5
 # A first batch whose cells have less than this is not worth cutting them up.
 SOON = 32 << 20
+# Samples of which the next epoch is looked at too.
+MOST_BEYOND = 5_000_000
 # Samples that tell how much an epoch needs.
 PROBED = 256
+
+
+After = Callable[[], Any]
 
 
 class Use(NamedTuple):
@@ -55,17 +60,22 @@ class Cell:
         # Whether it was asked for as a whole, and not sample by sample.
         self.whole = False
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """From where to where it goes in the object."""
+        return self.source.blocks[1].cell(self.number)
+
     def ranges(self, *, whole: bool) -> tuple[list[tuple[int, int]], bool]:
         """What to ask for now, and whether it is cut as in all processes; ``whole``: the cell in any case."""
         first = self.uses[0]
         if whole:
-            start, end = self.number * PART, min((self.number + 1) * PART, self.source.size)
             self.whole = True
-            return [(start, end)], True
+            return [self.bounds], True
         low, high = min(one.low for one in self.uses), max(one.high for one in self.uses)
         if sum(one.bytes for one in self.uses) >= WORTH * (high - low):
             self.whole = True
-            return [(low, high)], False
+            disk = self.source.blocks[1].disk
+            return ([(low, high)], False) if disk is None else ([self.bounds], True)
         return plan_ranges(first.starts, first.sizes)[0], False
 
 
@@ -75,7 +85,9 @@ class Prefetch:
     ``done(number)`` says that a batch was made; ``close`` ends it.
     """
 
-    def __init__(self, reader: Reader, fields: Sequence[str], indices: I64 | None, shard: Any) -> None:
+    def __init__(
+        self, reader: Reader, fields: Sequence[str], indices: I64 | None, shard: Any, after: After | None
+    ) -> None:
         self._reader, self._fields, self._indices, self._shard = reader, tuple(fields), indices, shard
         self._changed = threading.Condition()
         # Whether there is no room for more just now.
@@ -88,6 +100,10 @@ class Prefetch:
         self._bytes_seen: dict[int, int] = {}
         self._foreseen = 0
         self._whole: dict[RemoteSource, bool] = {}
+        # The next epoch, and by cell the first batch of it that needs the cell.
+        self._after = after
+        self._needs: dict[tuple[str, int], int] = {}
+        self._began = time.time()
         self._thread = threading.Thread(target=self._run, name="batchplant-prefetch", daemon=True)
 
     def start(self) -> None:
@@ -103,7 +119,6 @@ class Prefetch:
         with self._changed:
             self._made.add(number)
             cells = self._of_batch.pop(number, ())
-            self._foreseen -= self._bytes_seen.pop(number, 0)
             for cell in cells:
                 self._leave(cell, number)
             self._changed.notify_all()
@@ -121,6 +136,19 @@ class Prefetch:
             pool.settle(object, start, end, due)
         if not cell.uses:
             self._cells.pop((cell.source, cell.number), None)
+            self._expect(cell)
+
+    def _expect(self, cell: Cell) -> None:
+        """Tell the cache on disk when the next epoch needs a cell: for want of room, the latest goes."""
+        need = self._needs.get((str(cell.source.path), cell.number))
+        object = cell.source.blocks[1]
+        if need is None or object.disk is None:
+            return
+        now = time.time()
+        each = (now - self._began) / max(1, len(self._made))
+        start, end = cell.bounds
+        due = now + (len(self._shard) - len(self._made) + need) * each
+        object.disk.expect(object.key, [(start, end - start, due)])
 
     def close(self) -> None:
         with self._changed:
@@ -166,12 +194,31 @@ class Prefetch:
             return False
         self._ask(self._asked)
         with self._changed:
+            self._foreseen -= self._bytes_seen.pop(self._asked, 0)
             self._asked += 1
             self._changed.notify_all()
+        if self._after is not None:
+            self._look_beyond()
         return True
 
+    def _look_beyond(self) -> None:
+        """Find out when the next epoch needs each cell, where a cache on disk has no room for all."""
+        after, self._after = self._after, None
+        source = next((cell.source for cell in self._any_cell()), None)
+        if after is None or source is None or source.blocks[1].disk is None or self._keeps_all(source):
+            return
+        shard = after()
+        if shard is None or len(self._reader) > MOST_BEYOND:
+            return
+        for number in range(len(shard)):
+            spans = self._spans(shard.batch(number))
+            if self._stopped or spans is None:
+                return
+            for file, cell in {*zip(spans.file.tolist(), (spans.start // PART).tolist(), strict=True)}:
+                self._needs.setdefault((str(spans.files[file]), cell), number)
+
     def _looks_further(self) -> bool:
-        """Whether more is to be foreseen: as much as there is room for, and a batch at least."""
+        """Whether more is to be foreseen: beyond what was asked for, as much as there is room for."""
         with self._changed:
             if self._seen <= self._asked:
                 return True
@@ -185,8 +232,7 @@ class Prefetch:
 
     def _foresee(self, number: int) -> None:
         """Find out what a batch needs."""
-        ids = self._shard.batch(number)
-        spans = self._reader.ranges(self._fields, ids if self._indices is None else self._indices[ids])
+        spans = self._spans(self._shard.batch(number))
         if spans is None or not len(spans):
             return
         with self._changed:
@@ -199,6 +245,10 @@ class Prefetch:
                 total += use.bytes
             self._bytes_seen[number] = total
             self._foreseen += total
+
+    def _spans(self, positions: I64) -> Spans | None:
+        ids = positions if self._indices is None else self._indices[positions]
+        return self._reader.ranges(self._fields, ids)
 
     def _uses(self, number: int, spans: Spans) -> list[tuple[Cell, Use]]:
         found = []
@@ -263,9 +313,10 @@ class Prefetch:
             ranges, keep = cell.ranges(whole=whole)
             tails = [(ranges[-1][1], one.high) for one in cell.uses if keep and one.high > ranges[-1][1]]
         pool, object = cell.source.blocks
-        if not pool.ask(object, ranges, float(number), keep=keep):
+        # Where not all fits, the end of a sample in the next cell is not worth all of that cell.
+        if not pool.ask(object, ranges, float(number), keep=keep and whole):
             return False
-        return not tails or pool.ask(object, [max(tails)], float(number))
+        return not tails or pool.ask(object, [max(tails)], float(number), keep=keep and whole)
 
     def _keeps_all(self, source: RemoteSource) -> bool:
         """Whether the cache on disk has room for all that the epoch needs."""
@@ -283,10 +334,17 @@ def epoch_bytes(reader: Reader, fields: Sequence[str]) -> int:
 
 
 def make_prefetch(
-    reader: Reader, fields: Sequence[str], indices: I64 | None, shard: orders.Shard | orders.Turns
+    reader: Reader,
+    fields: Sequence[str],
+    indices: I64 | None,
+    shard: orders.Shard | orders.Turns,
+    after: After | None = None,
 ) -> Prefetch | None:
-    """A prefetch for an epoch; None where everything is local, or a format cannot tell where bytes lie."""
-    if not len(shard) or not fields or os.environ.get("BATCHPLANT_NO_PREFETCH"):
+    """A prefetch for an epoch; None where everything is local, or a format cannot tell where bytes lie.
+
+    ``after``: gives the shard of the epoch after this one.
+    """
+    if not len(shard) or not fields:
         return None
     try:
         first = shard.batch(0)[:1]
@@ -296,4 +354,4 @@ def make_prefetch(
         return None
     if spans is None or not any(is_remote(path) for path in spans.files):
         return None
-    return Prefetch(reader, fields, indices, shard)
+    return Prefetch(reader, fields, indices, shard, after)

@@ -221,6 +221,11 @@ class TfRecordReader(RecordReader):
         place = int(error.offset - at[row] + starts[row])
         return DamagedError(str(error), path=self.path, sample=indices[row], offset=place)
 
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """The frames around the records too."""
+        found = super()._ranges(fields, indices)
+        return found and Spans(found.files, found.start - HEAD, found.size + HEAD + TAIL)
+
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if not isinstance(self.source, MappedSource):
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .blocks import NEVER, Pool, RemoteObject
 from .client import Entry, Got, RefusedError
-from .clients import client_of
+from .clients import client_of, totals
 from .fetch import fetcher, trying
 from .objects import Objects, fetch_many
 from .source import RANGE_GAP, RANGE_MOST, RemoteSource, fetch_whole, opened, plan_ranges
@@ -30,5 +30,6 @@ __all__ = [
     "fetcher",
     "opened",
     "plan_ranges",
+    "totals",
     "trying",
 ]

@@ -53,10 +53,10 @@ class Task:
 
 
 class Counts:
-    """What was asked for so far."""
+    """What was asked for more than once."""
 
     def __init__(self) -> None:
-        self.requests = self.bytes = self.retries = self.hedges = 0
+        self.retries = self.hedges = 0
 
 
 class Fetcher:
@@ -157,7 +157,6 @@ class Fetcher:
         self._settle(task, me, value=value)
         took = time.monotonic() - task.began
         with self._changed:
-            self.counts.bytes += task.size
             self._took.append(took)
             self._moved += task.size
             self._adapt()
@@ -191,7 +190,6 @@ class Fetcher:
 
         with self._changed:
             task.began = time.monotonic()
-            self.counts.requests += 1
         return trying(task.run, stop=lambda: task.settled, failed=count)
 
     # -- how many --------------------------------------------------------------------------------------

@@ -91,12 +91,12 @@ class FsspecClient(Client):
                 f"{len(data)} bytes came, not {end - start}: the server gives no ranges; copy it to a disk"
             )
             raise AccessError(message, path=self._shown(name), offset=start)
-        return Got(data, -1, "")
+        return self.counted(Got(data, -1, ""))
 
     def get_whole(self, name: str) -> Got:
         self.requests += 1
         try:
-            return Got(as_array(self._fs.cat_file(self._path(name))), -1, "")
+            return self.counted(Got(as_array(self._fs.cat_file(self._path(name))), -1, ""))
         except Exception as error:
             raise self._named(error, name) from None
 
