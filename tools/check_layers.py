@@ -21,7 +21,7 @@ LAYERS = [
     ["format"],
     ["families", "memory"],
     ["options"],
-    ["shards", "interleave", "formats"],
+    ["shards", "interleave", "quarantine", "formats"],
     ["registry"],
     ["convert", "verify", "split", "summary"],
     ["ops"],

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import formats
+from . import formats, quarantine
 from .codecs.media.image_rules import ImageOptions, Images
 from .errors import NotFoundError, OptionError, UnknownFormatError, near, no_such
 from .format import Format, Outline, Probe
@@ -23,7 +23,7 @@ from .options import accept, own_options
 from .reader import Reader
 from .schema import KINDS, Field, Schema
 from .shards import Concat, ShardWriter
-from .storage import beside, index, is_remote, join, like, reached, recover, split_options, tree
+from .storage import absolute, beside, index, is_remote, join, like, reached, recover, split_options, tree
 from .storage.index.progress import in_parallel
 from .storage.patterns import braces, natural
 from .writer import WriteOptions, Writer
@@ -167,12 +167,15 @@ def _without_side_cars(paths: list[str]) -> list[str]:
     return [path for path in paths if path.rstrip("/") not in besides and os.path.basename(path) != index.SET]
 
 
-def open(path: Any, *, format: str | None = None, **options: Any) -> Reader:
+def open(
+    path: Any, *, format: str | None = None, skip: str | os.PathLike[str] | None = None, **options: Any
+) -> Reader:
     """Open a dataset: a file, a folder, a URL, a list, a glob or braces of shards, or data in memory.
 
-    The format is found by content, then by suffix, unless ``format`` names it. Further options are the
-    format's own; `batchplant formats NAME` lists them. Data in memory are a dict of columns (arrays, tensors,
-    lists), a list of dicts, a data frame, an Arrow table, a TensorDataset; see :mod:`batchplant.memory`.
+    The format is found by content, then by suffix, unless ``format`` names it. ``skip``: a list of samples to
+    leave out, as ``verify`` writes it (``quarantine``). Further options are the format's own; `batchplant
+    formats NAME` lists them. Data in memory are a dict of columns, a list of dicts, a data frame, an Arrow
+    table, a TensorDataset; see :mod:`batchplant.memory`.
     """
     if not isinstance(path, str | os.PathLike):
         # It brings all that tables need, and most datasets are files.
@@ -181,8 +184,8 @@ def open(path: Any, *, format: str | None = None, **options: Any) -> Reader:
         # What gives its parts once is kept.
         path = path if is_data(path) else list(path)
         if is_data(path):
-            return _open_data(path, format, options)
-    given = [os.fspath(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
+            return _open_data(path, format, options if skip is None else {**options, "skip": skip})
+    given = list(map(os.fspath, [path] if isinstance(path, str | os.PathLike) else path))
     if not given:
         raise OptionError("there is no path to open")
     storage, options = split_options(options)
@@ -190,7 +193,8 @@ def open(path: Any, *, format: str | None = None, **options: Any) -> Reader:
         found = files_of([reached(one, storage) for one in given], format)
         work = functools.partial(_open_one, options=options)
         readers = in_parallel(work, found, threads=AT_ONCE[is_remote(found[0].path)])
-    return readers[0] if len(readers) == 1 else Concat(readers)
+    opened = readers[0] if len(readers) == 1 else Concat(readers)
+    return opened if skip is None else quarantine.without(opened, os.fspath(skip))
 
 
 def _open_data(data: Any, format: str | None, options: dict[str, Any]) -> Reader:
@@ -256,12 +260,8 @@ def _without_parts(found: list[Found]) -> list[Found]:
     for one in found:
         name = _suffixed(one.path, leading)
         lead = None if name is None else get_format(name).parts
-        parts.update(map(_normal, () if lead is None else lead(one.path)))
-    return [one for one in found if _normal(one.path) not in parts]
-
-
-def _normal(path: str) -> str:
-    return path if is_remote(path) else os.path.normpath(path)
+        parts.update(map(absolute, () if lead is None else lead(one.path)))
+    return [one for one in found if absolute(one.path) not in parts]
 
 
 def _open_one(one: Found, options: dict[str, Any]) -> Reader:

@@ -89,13 +89,14 @@ class Concat(Reader):
         found = [one for one in (reader.sizes() for reader in self.readers) if one is not None]
         return np.concatenate(found) if len(found) == len(self.readers) else None
 
-    def part_of(self, sample: int) -> Reader:
-        """The reader that a sample is in."""
-        return self.readers[int(self._parts(np.array([sample]))[0][0])]
+    def locate(self, sample: int) -> tuple[Reader, int]:
+        """The reader that a sample is in, and its number there."""
+        which, rows = self._parts(np.array([sample]))
+        return self.readers[int(which[0])], int(rows[0])
 
     def where(self, sample: int) -> str:
-        which, rows = self._parts(np.array([sample]))
-        return self.readers[int(which[0])].where(int(rows[0]))
+        part, row = self.locate(sample)
+        return part.where(row)
 
     def facts(self) -> dict[str, Any]:
         return {"shards": len(self.readers)}

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import quarantine as lists
 from .codecs.cells import cell_bytes, decode_cell
 from .columns import I64, Column, Columns, Ragged, column_runs, end_within
 from .errors import BatchplantError, DamagedError, DataError, OptionError, Problem
@@ -70,6 +71,9 @@ def verify(
     progress: Progress | None = None,
     most: int | None = MOST,
     differences: int | None = DIFFERENCES,
+    sample: int | None = None,
+    seed: int = 0,
+    quarantine: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Verification:
     """Check every sample and name every problem.
@@ -77,6 +81,8 @@ def verify(
     Structure, bounds and checksums (the format's own, and a ``.crc`` side-car) always; ``decode`` also
     decodes every cell; ``against`` proves cell by cell that another dataset holds the same. ``most``: stop
     after so many problems; ``differences``: compare no further after so many cells that differ; None: never.
+    ``sample``: only so many samples, drawn with ``seed``, and no more of the structure than opening needs.
+    ``quarantine``: a file that gets the list of bad samples, for ``open(…, skip=FILE)``.
     The ``sample`` of a problem is its number in what is verified, counted through all shards.
     """
     most, differences = _limit("most", most), _limit("differences", differences)
@@ -86,10 +92,13 @@ def verify(
     try:
         reader = source if isinstance(source, Reader) else open_reader(source, format=format, **options)
     except DamagedError as error:
+        if quarantine is not None:
+            lists.write(quarantine, None, [Problem.of(error)])
         return Verification(path, 0, ("structure",), [Problem.of(error)])
-    checks = ["structure", "bounds", *reader.own_checks()]
+    drawn = None if sample is None else _drawn(len(reader), _limit("sample", sample), seed)
+    checks = ["structure", "bounds", *reader.own_checks()] if drawn is None else ["bounds"]
     problems: list[Problem] = []
-    for problem in _structure(reader):
+    for problem in _structure(reader) if drawn is None else ():
         problems.append(problem)
         if len(problems) >= most:
             break
@@ -101,12 +110,14 @@ def verify(
         comparison = _Comparison(reader, against, differences)
         checks.append(f"against {comparison.other.path}")
         problems += comparison.shape_differs()
-    end = 0
+    end, count = 0, len(reader) if drawn is None else len(drawn)
     with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
         step, sizes = _step(reader), reader.sizes()
-        while end < len(reader) and len(problems) < most:
-            start, end = end, end_within(sizes, end, min(step, len(reader) - end), STEP_BYTES)
-            rows, columns = reader.read_sound(np.arange(start, end), problems, most)
+        sizes = sizes if drawn is None or sizes is None else sizes[drawn]
+        while end < count and len(problems) < most:
+            start, end = end, end_within(sizes, end, min(step, count - end), STEP_BYTES)
+            some = np.arange(start, end) if drawn is None else drawn[start:end]
+            rows, columns = reader.read_sound(some, problems, most)
             if columns is not None:
                 if sums is not None:
                     problems += _wrong_sums(reader, columns, rows, sums)
@@ -119,13 +130,24 @@ def verify(
                 if comparison is not None:
                     problems += comparison.differences(columns, rows, most)
             if progress is not None:
-                progress(end, len(reader))
+                progress(end, count)
     remarks = [] if comparison is None else list(comparison.remarks())
     if len(problems) >= most:
         del problems[most:]
         place = "" if (last := problems[-1].sample) is None else f", at sample {last:,} of {len(reader):,}"
         remarks.append(f"it stopped after {most:,} problems{place}")
-    return Verification(reader.path, len(reader), tuple(checks), problems, tuple(remarks))
+    if drawn is not None:
+        remarks.append(f"{count:,} of {len(reader):,} samples were checked, drawn with seed {seed}")
+    if quarantine is not None:
+        lists.write(quarantine, reader, problems)
+    return Verification(reader.path, count, tuple(checks), problems, tuple(remarks))
+
+
+def _drawn(length: int, count: int, seed: int) -> I64:
+    """Some samples, in order, none twice."""
+    if count >= length:
+        return np.arange(length)
+    return np.sort(np.random.default_rng(seed).choice(length, count, replace=False, shuffle=False))
 
 
 def _limit(name: str, given: int | None) -> int:
@@ -168,9 +190,7 @@ def _same_names(reader: Reader) -> Iterator[Problem]:
 
 def _place(reader: Reader, row: int) -> str:
     """The file of a dataset that a sample is in."""
-    if isinstance(reader, View):
-        return _place(reader.base, int(reader._rows(np.array([row]))[0]))
-    return reader.part_of(row).path if isinstance(reader, Concat) else reader.path
+    return lists.place_of(reader, row).path
 
 
 def _side_car(reader: Reader, problems: list[Problem]) -> _Sums | None:

@@ -8,6 +8,7 @@ examples:
   batchplant convert photos/ train.beton --shard-size 1GB
   batchplant convert photos/ train.tar --image-format webp --quality 80
   batchplant convert photos/ train.beton --resume        (go on after Ctrl-C or a kill)
+  batchplant convert s3://mine/photos/ s3://mine/train.tar --shard-size 1GB --to-option region=eu-west-1
 
 Pictures that fit pass through byte for byte. The target appears only when it is complete.
 """
@@ -23,8 +24,8 @@ from ..codecs.media.image_rules import IMAGE_FORMATS, WRITE_MODES, ImageOptions
 from ..convert import Conversion, convert
 from ..errors import DataError, OptionError
 from ..registry import create_with
-from ..storage import partial_folder
-from ..storage.partial import STATE
+from ..storage import Url, is_remote, partial_folder, split_options
+from ..storage.work import STATE
 from .terminal import (
     add_reading,
     counted,
@@ -51,7 +52,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="an option of the format's writer",
+        help="an option of the format's writer, or of the store of a URL: endpoint, region, profile",
     )
     chosen = parser.add_argument_group("what to write")
     chosen.add_argument("--fields", metavar="A,B", help="only these fields, in this order")
@@ -124,11 +125,14 @@ def run(args: argparse.Namespace) -> int:
                 shard_size=args.shard_size, shard_samples=args.shard_samples,
                 workers=args.workers, overwrite=args.overwrite,
                 on_error=args.on_error, checksums=args.checksums, resume=args.resume, progress=progress,
-                source_options=parse_options(args.option),
+                source_options={"skip": args.skip, **parse_options(args.option)},
                 target_options=parse_options(args.to_option, create_with),
             )  # fmt: skip
     except (KeyboardInterrupt, DataError, OSError):
-        hidden = partial_folder(args.target, sharded=bool(args.shard_size or args.shard_samples))
+        target = args.target
+        if is_remote(target):
+            target = Url(target, split_options(parse_options(args.to_option, create_with))[0])
+        hidden = partial_folder(target, sharded=bool(args.shard_size or args.shard_samples))
         # Only where there is something to go on from.
         if (hidden / STATE).is_file():
             print(

@@ -106,10 +106,11 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="an option of the reader, e.g. allow_pickle=true (`batchplant formats NAME` lists them)",
     )
+    parser.add_argument("--skip", metavar="FILE", help="leave out samples: a list of verify --quarantine")
 
 
 def open_source(args: argparse.Namespace) -> Reader:
-    return open_reader(args.source, format=args.format, **parse_options(args.option))
+    return open_reader(args.source, format=args.format, skip=args.skip, **parse_options(args.option))
 
 
 def parse_options(given: list[str], taker: Callable[..., Any] = open_reader) -> dict[str, Any]:

@@ -4,6 +4,8 @@ examples:
   batchplant verify train.beton
   batchplant verify train.beton --decode           (also decode every cell)
   batchplant verify train.beton --against photos/  (prove that both hold the same)
+  batchplant verify s3://b/train.tar --sample 1000 (a thousand samples, drawn at random)
+  batchplant verify 'train-*.tar' --decode --quarantine bad.jsonl
 
 Structure, bounds and checksums (the format's own, and a .crc side-car) are always checked.
 """
@@ -30,6 +32,9 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         "--most", type=int, metavar="N", default=MOST,
         help=f"stop after N problems (default: {MOST:,}; 0: never)",
     )  # fmt: skip
+    parser.add_argument("--sample", type=int, metavar="N", help="only N samples, drawn at random")
+    parser.add_argument("--seed", type=int, metavar="N", default=0, help="for --sample (default: 0)")
+    parser.add_argument("--quarantine", metavar="FILE", help="write the list of bad samples, for --skip")
     parser.add_argument("--workers", type=int, metavar="N", help="decoding threads (default: all cores)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
@@ -40,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
         found = verify(
             source, decode=args.decode, against=args.against, format=args.format, workers=args.workers,
             progress=progress, most=args.most or None, differences=args.differences or None,
+            sample=args.sample, seed=args.seed, quarantine=args.quarantine, skip=args.skip,
             **parse_options(args.option, verify),
         )  # fmt: skip
     if args.json:
