@@ -41,7 +41,10 @@ def shown(path: str) -> str:
     if not found:
         return path
     host, slash, name = rest.partition("?")[0].partition("/")
-    return f"{scheme}://{host.rpartition('@')[2] if ':' in host.partition('@')[0] else host}{slash}{name}"
+    user, _, server = host.rpartition("@")
+    # A user of a web server may be a token; that of others is the name of a container.
+    secret = ":" in user or scheme.lower() in ("http", "https")
+    return f"{scheme}://{server if secret else host}{slash}{name}"
 
 
 def with_place(

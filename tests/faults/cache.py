@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from drive import MODES, SHIM, in_child
 
-from batchplant.storage.remote.disk import DiskCache, public
+from batchplant.storage.remote.disk import DiskCache
 
 MOST = 140_000
 KEYS = [hashlib.sha256(bytes([number])).hexdigest() for number in range(4)]
@@ -58,7 +58,7 @@ class Case:
         cache = DiskCache(self.root, MOST)
         for start in (5, 6, 7):
             for key in KEYS:
-                cache.describe(key, public(URL), "tag", 50_000)
+                cache.describe(key, URL, "tag", 50_000)
                 cache.put(key, start, data_of(key, start), 1e10 + start if start % 2 else None)
                 # What failed is not tried again for a while.
                 cache._pause_until = 0

@@ -25,7 +25,7 @@ import numpy as np
 
 from ... import _native
 from ...columns import U8
-from ...errors import AccessError, BusyError, OptionError
+from ...errors import AccessError, BusyError, OptionError, shown
 from ..notes import NOTE_ERRORS, parse_object
 from .room import Block, Draft, Room, block_name
 
@@ -49,8 +49,6 @@ PAUSE = 10.0
 LATEST = 10 * 365 * 86400.0
 # The last bits of a planned time, some milliseconds, say whose plan it is.
 WHOSE = (1 << 22) - 1
-# Schemes that have the name of a container where others have that of a user.
-CONTAINERS = ("abfs", "abfss", "az", "adl", "wasb", "wasbs")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +220,7 @@ class DiskCache:
 
     def describe(self, key: str, url: str, tag: str, size: int) -> None:
         """What a key stands for; goes along with blocks that are put from now on."""
-        note = json.dumps({"url": public(url), "tag": tag, "size": int(size)}).encode()
+        note = json.dumps({"url": shown(url), "tag": tag, "size": int(size)}).encode()
         if len(self._notes) >= MOST_NOTES:
             self._notes.clear()
         self._notes[_checked(key)] = note if len(note) <= NOTE_MOST else b""
@@ -268,7 +266,7 @@ class DiskCache:
         """
         if urls is None:
             return self.room.clear(self.wait)
-        asked = [public(one).rstrip("/") for one in ([urls] if isinstance(urls, str) else urls)]
+        asked = [shown(one).rstrip("/") for one in ([urls] if isinstance(urls, str) else urls)]
         objects = self.info().objects
         keys = {one.key for one in objects if one.url is not None and _is_of(one.url.rstrip("/"), asked)}
         return self.room.clear(self.wait, keys)
@@ -282,16 +280,6 @@ def open_cache(folder: str | os.PathLike[str], most: int) -> DiskCache:
     """The cache in a folder; the same one, however often a process asks for it."""
     place = os.path.abspath(os.path.expanduser(os.fspath(folder))), int(most)
     return _CACHES.get(place) or _CACHES.setdefault(place, DiskCache(*place))
-
-
-def public(url: str) -> str:
-    """A URL without what may be secret: the user, and what follows a question mark."""
-    scheme, mark, rest = str(url).partition("://")
-    rest = rest.partition("?")[0]
-    host, slash, path = rest.partition("/")
-    if scheme.lower() not in CONTAINERS:
-        host = host.rpartition("@")[2]
-    return f"{scheme}{mark}{host}{slash}{path}"
 
 
 def _is_of(url: str, asked: list[str]) -> bool:
