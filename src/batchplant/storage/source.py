@@ -42,15 +42,19 @@ class Source:
 
     def view(self, start: int, size: int) -> U8:
         """These bytes; outside of the file is a DamagedError."""
-        self._check_open()
         start, size = int(start), int(size)
+        self.check_bounds(start, size)
+        return self._view(start, size)
+
+    def check_bounds(self, start: int, size: int) -> None:
+        """DamagedError where these bytes do not lie in the file; they are not read."""
+        self._check_open()
         if start < 0 or size < 0 or start + size > self.size:
             raise DamagedError(
                 f"{size} bytes are needed here, but the file ends at {self.size}",
                 path=self.path,
                 offset=start,
             )
-        return self._view(start, size)
 
     def _view(self, start: int, size: int) -> U8:
         raise NotImplementedError

@@ -14,7 +14,7 @@ from ...schema import Field
 from ...storage import Source
 from ...storage.cache import ChunkCache
 from . import heap
-from .stored import Stored
+from .stored import Stored, kept
 
 if TYPE_CHECKING:
     from .types import Part
@@ -30,8 +30,8 @@ class Cells:
     ) -> None:
         self.source = source
         self.field = field
-        self.valid = valid
-        self.shapes = shapes
+        self.valid = None if valid is None else kept(valid)
+        self.shapes = None if shapes is None else kept(shapes)
 
     def read(self, indices: I64) -> Column:
         raise NotImplementedError
@@ -39,6 +39,10 @@ class Cells:
     def runs(self, indices: I64) -> tuple[I64, I64] | None:
         """Starts and sizes in the file; missing cells may have any. None: there are no such runs."""
         return None
+
+    def needs(self, indices: I64) -> tuple[I64, I64] | None:
+        """Starts and sizes of what reading the cells takes; None where nobody knows."""
+        return self.runs(indices)
 
     def spans(self, indices: I64) -> Spans | None:
         found = self.runs(indices)
@@ -107,6 +111,9 @@ class Numbers(Cells):
         offsets = starts_of(there * np.int64(width))
         return Ragged(np.ascontiguousarray(values[there]).reshape(-1).view(np.uint8), offsets, None, valid)
 
+    def needs(self, indices: I64) -> tuple[I64, I64]:
+        return self.stored.needs(indices)
+
     def runs(self, indices: I64) -> tuple[I64, I64] | None:
         plain = self.inner == 1 or self.part.width == self.item
         starts = self.stored.starts(indices) if plain and self.part.dtype.isnative else None
@@ -170,10 +177,17 @@ class Varying(Ranges):
         self.part = part
         self.base = base
         self.cache = cache
+        self._rows = kept(stored)
+
+    def _descriptors(self, indices: I64) -> npt.NDArray[Any]:
+        return self._rows.rows(indices, self.part.offset, self.part.width).reshape(-1).view(heap.DESCRIPTOR)
+
+    def needs(self, indices: I64) -> tuple[I64, I64]:
+        """As if each were the first in its heap, as large ones are."""
+        return heap.around(self.source, self.base, self._descriptors(indices), self.part.dtype.itemsize)
 
     def runs(self, indices: I64) -> tuple[I64, I64]:
-        raw = self.stored.rows(indices, self.part.offset, self.part.width)
-        descriptors = raw.reshape(-1).view(heap.DESCRIPTOR)
+        descriptors = self._descriptors(indices)
         try:
             return heap.find(self.source, self.cache, self.base, descriptors, self.part.dtype.itemsize)
         except DamagedError as error:
@@ -196,7 +210,7 @@ class Packed(Ranges):
     def __init__(self, source: Source, field: Field, data: Stored, offsets: Stored, **more: Any) -> None:
         super().__init__(source, field, **more)
         self.data = data
-        self.offsets = offsets
+        self.offsets = kept(offsets)
 
     def runs(self, indices: I64) -> tuple[I64, I64]:
         begins = self.offsets.rows(indices, 0, 8).view("<i8")[:, 0]

@@ -72,6 +72,13 @@ def find(
     return starts, sizes
 
 
+def around(source: Source, base: int, descriptors: npt.NDArray[Any], width: int) -> tuple[I64, I64]:
+    """From the start of each heap as many bytes as a cell needs that comes first there."""
+    starts = np.minimum(descriptors["heap"], np.uint64(source.size)).astype(np.int64) + base
+    sizes = descriptors["count"].astype(np.int64) * width
+    return starts, np.where(sizes > 0, np.clip(source.size - starts, 0, sizes + 2 * HEAD), 0)
+
+
 def _alone(source: Source, heaps: I64, numbers: I64, sizes: I64, starts: I64, rows: I64) -> I64:
     """Fill in the cells that come first in their heap, as large ones do; return the other rows."""
     heads = source.gather(heaps[rows], np.full(len(rows), 2 * HEAD)).data.reshape(-1, 2 * HEAD)

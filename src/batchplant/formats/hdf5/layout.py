@@ -21,8 +21,9 @@ from ... import limits
 from ...columns import I64
 from ...errors import BatchplantError, DamagedError, MissingLibraryError, OptionError, SchemaError
 from ...schema import MOST_BYTES
-from ...storage import Source
+from ...storage import Source, StorageOptions, Url, is_remote, open_source
 from ...storage.cache import ChunkCache
+from ...storage.urls import options_at
 from . import stored
 from .frames import columns_of, is_frame
 from .types import Part, parts_of, walk
@@ -118,7 +119,7 @@ class File:
 
 def open_file(path: str, source: Source, *, swmr: bool = False) -> Any:
     """An h5py.File; local files by their path, others through the source."""
-    local = "://" not in path
+    local = not is_remote(path)
     if swmr and not local:
         raise OptionError("swmr works with local files", path=path)
     if not local:
@@ -158,6 +159,9 @@ def load(path: str, source: Source, *, group: str, swmr: bool) -> File:
     except BatchplantError as error:
         raise error.at(path=path) from None
     except OSError as error:
+        failed = source.failure()
+        if failed is not None:
+            raise failed from None
         if swmr and "SWMR" in str(error).upper():
             raise OptionError(f"it cannot be read while it is written: {error}", path=path) from None
         raise DamagedError(f"not an HDF5 file that can be read: {error}", path=path) from None
@@ -315,7 +319,7 @@ def read_texts(path: str, wanted: dict[str, list[str]]) -> dict[str, dict[str, A
 
     In a process of its own: they lie in heaps, and a damaged heap can hold up the library for ever.
     """
-    asked = json.dumps([path, wanted])
+    asked = json.dumps([path, dataclasses.asdict(options_at(path)), wanted])
     with contextlib.suppress(subprocess.SubprocessError, ValueError, OSError):
         done = subprocess.run(
             [sys.executable, "-c", f"from {__name__} import answer; answer()"],
@@ -328,9 +332,10 @@ def read_texts(path: str, wanted: dict[str, list[str]]) -> dict[str, dict[str, A
 
 def answer() -> None:
     """The other end of :func:`read_texts`."""
-    path, wanted = json.load(sys.stdin)
+    path, options, wanted = json.load(sys.stdin)
     found: dict[str, dict[str, Any]] = {}
-    with h5py.File(path, "r", locking=False) as file:
+    opened = open_source(Url(path, StorageOptions(**options))).file() if is_remote(path) else path
+    with h5py.File(opened, "r", locking=False) as file:
         for where, names in wanted.items():
             for name in names:
                 with contextlib.suppress(Exception):

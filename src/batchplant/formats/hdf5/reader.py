@@ -14,7 +14,7 @@ from ...errors import BatchplantError, DamagedError, FieldNameError, MissingLibr
 from ...families.records import Note
 from ...reader import Reader
 from ...schema import Bytes, Field, Schema, Tensor, Text
-from ...storage import Source, is_remote, open_source, parse_object
+from ...storage import Source, open_source, parse_object
 from ...storage.cache import ChunkCache
 from .cells import Cells, Numbers, Packed, Strings, Varying
 from .stored import Chunks, Run, Stored
@@ -87,7 +87,7 @@ class Hdf5Reader(Reader):
         from . import layout
 
         file = self._file
-        if file.texts and not is_remote(self.path):
+        if file.texts:
             found = layout.read_texts(self.path, dict(file.texts.values()))
             for name, (where, _) in file.texts.items():
                 file.attributes[name].update(found.get(where, {}))
@@ -272,6 +272,14 @@ class Hdf5Reader(Reader):
             return self._cells[field].spans(indices)
         except BatchplantError as error:
             raise error.at(path=self.path, field=field) from None
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        found = [self._cells[name].needs(indices) for name in fields]
+        runs = [one for one in found if one is not None]
+        if len(runs) < len(found) or not runs:
+            return None
+        starts, sizes = (np.concatenate(one) for one in zip(*runs, strict=True))
+        return Spans([self._source.path], starts, sizes)
 
     def blocks(self) -> I64:
         """The chunks of the field that is most work to unpack; else about 8 MiB of the file."""

@@ -20,13 +20,15 @@ import numpy.typing as npt
 from ... import _native, limits
 from ...columns import I64, U8
 from ...errors import DamagedError
-from ...storage import Source
+from ...storage import MappedSource, Source
 from ...storage.cache import ChunkCache
 
 SHUFFLE, FLETCHER, DEFLATE = 2, 3, 1
 OURS = {SHUFFLE, FLETCHER, DEFLATE}
 # More samples than this have to take some room in the file.
 EMPTY_MOST = 1_000_000
+# Bytes of a dataset of offsets, flags or shapes that are kept in memory.
+KEPT_MOST = 256 << 20
 # Files in memory need names of their own.
 SCRATCH = itertools.count()
 
@@ -50,6 +52,10 @@ class Stored:
         """Where these samples begin in the file; None where they are no runs of bytes there."""
         return None
 
+    def needs(self, indices: I64) -> tuple[I64, I64]:
+        """Start and size of what reading these samples takes."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Let go of what it holds."""
 
@@ -60,13 +66,16 @@ class Run(Stored):
     def __init__(self, source: Source, length: int, width: int, start: int) -> None:
         super().__init__(source, length, width)
         self.start = start
-        source.view(start, length * width)
+        source.check_bounds(start, length * width)
 
     def rows(self, indices: I64, offset: int, width: int) -> U8:
         return self.source.gather_rows(self.start + offset, self.width, width, indices)
 
     def starts(self, indices: I64) -> I64:
         return self.start + indices * self.width
+
+    def needs(self, indices: I64) -> tuple[I64, I64]:
+        return self.starts(indices), np.full(len(indices), self.width, dtype=np.int64)
 
 
 class Given(Stored):
@@ -78,6 +87,29 @@ class Given(Stored):
 
     def rows(self, indices: I64, offset: int, width: int) -> U8:
         return np.ascontiguousarray(self._data[indices, offset : offset + width])
+
+    def needs(self, indices: I64) -> tuple[I64, I64]:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+class Kept(Stored):
+    """A small dataset that is asked for with every sample, of a file on a server: read whole, once."""
+
+    def __init__(self, inner: Stored) -> None:
+        super().__init__(inner.source, inner.length, inner.width)
+        self._inner = inner
+        self._data: U8 | None = None
+
+    def rows(self, indices: I64, offset: int, width: int) -> U8:
+        if self._data is None:
+            self._data = self._inner.rows(np.arange(self.length), 0, self.width)
+        return np.ascontiguousarray(self._data[indices, offset : offset + width])
+
+
+def kept(stored: Stored) -> Stored:
+    """The dataset, in memory where that pays."""
+    small = stored.length * stored.width <= KEPT_MOST
+    return Kept(stored) if small and not isinstance(stored.source, MappedSource) else stored
 
 
 class Chunks(Stored):
@@ -142,6 +174,16 @@ class Chunks(Stored):
             return None
         found: I64 = self.places[at] + (indices - block * self.chunk) * self.width
         return found
+
+    def needs(self, indices: I64) -> tuple[I64, I64]:
+        starts = self.starts(indices)
+        if starts is not None:
+            return starts, np.full(len(indices), self.width, dtype=np.int64)
+        blocks = np.unique(indices // self.chunk)
+        edges = np.searchsorted(self.numbers, [blocks * self._across, (blocks + 1) * self._across])
+        picked = [np.arange(first, last) for first, last in edges.T.tolist()]
+        chosen = np.concatenate([np.empty(0, np.int64), *picked])
+        return self.places[chosen], self.sizes[chosen]
 
     def rows(self, indices: I64, offset: int, width: int) -> U8:
         starts = self.starts(indices)
