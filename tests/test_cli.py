@@ -24,7 +24,7 @@ from batchplant.codecs.media import audio
 from batchplant.options import Typed, accept, own_options
 from batchplant.registry import all_formats, get_format
 from batchplant.storage import partial_folder
-from batchplant.storage.partial import STATE
+from batchplant.storage.work import STATE
 
 COMMANDS = ("formats", "info", "head", "convert", "split", "verify", "index", "cache", "bench", "completion")
 

@@ -334,7 +334,7 @@ def test_ctrl_c_while_the_writer_closes_keeps_the_state(tmp_path, monkeypatch, s
 
     with monkeypatch.context() as patched:
         patched.setattr(commit, "commit", stop)
-        patched.setattr("batchplant.storage.partial.commit", stop)
+        patched.setattr("batchplant.storage.target.commit", stop)
         with pytest.raises(KeyboardInterrupt):
             bp.convert(data, target, **how)
     assert partial_folder(str(target), sharded=sharded).is_dir()

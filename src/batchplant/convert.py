@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import os
 import time
 from collections import deque
@@ -15,7 +17,7 @@ import numpy as np
 from .codecs.media import image_rules
 from .codecs.media.image_rules import ImageOptions, Images
 from .columns import I64, Columns, column_runs, end_within
-from .errors import DataError, OptionError, Problem
+from .errors import BatchplantError, DataError, OptionError, Problem, shown
 from .options import own_options
 from .reader import Reader
 from .registry import create_with, get_format
@@ -23,6 +25,8 @@ from .registry import open as open_reader
 from .registry import target_format as format_of_target
 from .schema import Schema
 from .shards import ShardWriter
+from .storage import is_remote, split_options
+from .storage.uploads import look
 from .writer import WriteOptions, Writer
 
 CHECKPOINT_SECONDS = 2.0
@@ -167,11 +171,11 @@ def convert(
         **{**_metadata(reader, can, chosen, names), **(target_options or {})},
     )  # fmt: skip
     identity = {
-        "source": reader.path, "samples": len(reader), "fields": chosen.to_json(), "rename": names,
+        "source": shown(reader.path), "samples": len(reader), "fields": chosen.to_json(), "rename": names,
         "limit": limit, "shuffle": shuffle, "seed": seed, "images": _described(options.images),
         "shard_size": shard_size, "shard_samples": shard_samples, "checksums": checksums,
         "stamp": _stamp(reader.path),
-        "target_options": {name: repr(value) for name, value in (target_options or {}).items()},
+        "target_options": _digests(split_options(target_options or {})[1]),
     }  # fmt: skip
     feed = _Source(reader, chosen, names, order, on_error == "skip")
     start = _resume_at(writer, feed, identity)
@@ -216,8 +220,21 @@ def _described(images: Images) -> dict[str, Any]:
     return {name: dataclasses.asdict(one) for name, one in images.items()}
 
 
-def _stamp(path: str) -> list[int] | None:
-    """Size and date of a source file, so that a resume notices another one under its name."""
+def _digests(options: Mapping[str, Any]) -> dict[str, str]:
+    """What tells options apart and does not give them away: one may hold a password."""
+    return {
+        name: hashlib.blake2b(repr(value).encode(), digest_size=16).hexdigest()
+        for name, value in options.items()
+    }
+
+
+def _stamp(path: str) -> list[Any] | None:
+    """Size and date or tag of a source file, so that a resume notices another one under its name."""
+    if is_remote(path):
+        with contextlib.suppress(BatchplantError):
+            there = look(path)
+            return None if there is None else [there.size, there.tag]
+        return None
     if not os.path.isfile(path):
         return None
     found = os.stat(path)

@@ -230,13 +230,15 @@ class ShardWriter:
             one.replace(".", r"\.").format(name=self._shard.pattern, stem=stem) for one in self._side_cars
         ]
         self._pattern = re.compile("|".join([self._shard.pattern, *beside]))
+        self._folder = parent(like(self.path, self.path.rstrip("/")))
         hidden = like(self.path, self.path.rstrip("/") + ".shards")
         self.partial = Partial(hidden, overwrite=True, resume=options.resume, check=self.check_target)
         state = self.partial.state or {}
         self._done: list[dict[str, Any]] = state.get("own") or []
         self._finished = False
         self.files: list[str] = []
-        self._go_on()
+        for number in range(len(self._done)):
+            self._stage(number)
         self._current = self._open(resume=self.partial.state is not None)
         # The shard may have been saved after the last time that all were, or been finished and begun anew.
         saved = self._current.resumed or {"bytes": 0, "extra": state.get("extra")}
@@ -246,32 +248,23 @@ class ShardWriter:
 
     def _existing(self) -> list[str]:
         """The names of the shards that are there, and of what lies beside them."""
-        found = tree.names(parent(self.path.rstrip("/")) or ".")
-        return [name for name in found if self._pattern.fullmatch(name)]
+        return [name for name in tree.names(self._folder or ".") if self._pattern.fullmatch(name)]
 
     def check_target(self) -> None:
         found = self._existing()
         if found and not self.options.overwrite:
-            raise ExistsError(
-                "it exists; replace the shards with overwrite=True (--overwrite)", path=self._beside(found[0])
-            )
+            message = "it exists; replace the shards with overwrite=True (--overwrite)"
+            raise ExistsError(message, path=self._beside(found[0]))
 
     def _beside(self, name: str) -> str:
-        return join(parent(self.path.rstrip("/")), name)
-
-    def _go_on(self) -> None:
-        """What is resumed: the shards that are complete must be there."""
-        for number in range(len(self._done)):
-            if not self.partial.has(self._name(number)):
-                self.partial.suspend()
-                message = "the part that was written earlier is gone; start over, without resume"
-                raise OptionError(message, path=self.path)
-            self._stage(number)
+        return join(self._folder, name)
 
     def _stage(self, number: int) -> None:
-        here = [name for name in self._names(number) if (self.partial.folder / name).exists()]
-        if here:
-            self.partial.stage(here)
+        """A shard is complete; one that a resumed writer had completed has to be there."""
+        if not self.partial.has(self._name(number)):
+            self.partial.suspend()
+            raise OptionError(f"{self._name(number)} is gone; start over, without resume", path=self.path)
+        self.partial.stage(self._names(number))
 
     def _open(self, *, resume: bool = False) -> Writer:
         name = self._name(len(self._done))

@@ -1,8 +1,9 @@
-"""Writing: :class:`Partial` is a hidden folder beside the target in which a writer works.
+"""Writing: :class:`Partial` is a hidden folder in which a writer works, beside the target or, where that is a
+URL, in the work folder (:mod:`.work`).
 
-The target appears with all that belongs to it when it is complete, see :mod:`.commit`; a writer that is
-killed leaves only the hidden folder, which a resumed writer continues from its last checkpoint and any other
-writer clears away.
+The target appears with all that belongs to it when it is complete, see :mod:`.commit` and :mod:`.targets`; a
+writer that is killed leaves only the hidden folder, which a resumed writer continues from its last checkpoint
+and any other writer clears away.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..columns import as_bytes
-from ..errors import BusyError, ExistsError, OptionError
-from .commit import commit, is_decided, put_file, recover, sync
-from .urls import is_remote
+from ..errors import BatchplantError, BusyError, ExistsError
+from .commit import put_file
+from .targets import target_of
+from .work import LOCK, NOTE, STATE, drop
 
-STATE = "state.json"
 # That append to one target at a time.
 MOST_WRITERS = 256
 
@@ -68,53 +69,61 @@ def side_car(path: str | Path, template: str) -> Path:
     return path.with_name(template.format(name=path.name, stem=path.stem))
 
 
-def partial_folder(target: str, *, sharded: bool = False) -> Path:
-    """Where a target is made until it is complete."""
-    path = Path(f"{target}.shards" if sharded else target)
-    return path.with_name(f".{path.name}.partial")
-
-
 class Partial:
     """The hidden folder in which ``target`` is made, locked against a second writer.
 
     ``shared``: several processes may work at a time, each in a folder of its own; the target itself says
-    whose work counts, and ``commit`` is not used.
+    whose work counts, and ``commit`` is not used. ``check``: raises an error where the target must not be
+    written (default: where it exists, unless ``overwrite``).
     """
 
     def __init__(
-        self, target: str, *, overwrite: bool = False, resume: bool = False, shared: bool = False
+        self,
+        target: str,
+        *,
+        overwrite: bool = False,
+        resume: bool = False,
+        shared: bool = False,
+        check: Callable[[], None] | None = None,
     ) -> None:
-        if is_remote(target):
-            raise OptionError("writing goes to local paths; copy the finished file there", path=target)
-        self.target = Path(target)
+        self._target = target_of(target)
+        self.path = self._target.path
         self.overwrite = overwrite
         self._resume = resume
-        if not self.target.name:
-            raise OptionError("the target needs a name", path=target)
-        recover(self.target.parent)
-        self.check_target()
-        self.folder = partial_folder(target)
+        self._check = check or self.check_target
+        self.state: dict[str, Any] | None = None
+        # Whether there is a checkpoint to go on from.
+        self.saved = False
         self._spools: dict[str, Spool] = {}
         self._lock = -1
+        self.folder = self._target.folder
+        self._target.begin(self._check)
         if shared:
             self._take_any(resume)
         else:
             self._take_lock()
-        self.state: dict[str, Any] | None = self._load() if resume else None
-        # Whether there is a checkpoint to go on from.
-        self.saved = self.state is not None
-        if self.state is None:
-            self._clear()
+        try:
+            self._target.taken(self.folder)
+            self._check()
+            self.state = self._load() if resume else None
+            self.saved = self.state is not None
+            if self.state is None:
+                self._clear()
+                self._target.discard()
+        except BaseException:
+            # What a resumed writer could go on from stays.
+            self.suspend() if (self.folder / STATE).is_file() else self.discard()
+            raise
 
     def check_target(self) -> None:
-        if os.path.lexists(self.target) and not self.overwrite:
+        if not self.overwrite and self._target.exists():
             complete = " and is complete, there is nothing to resume" if self._resume else ""
             raise ExistsError(
-                f"it exists{complete}; replace it with overwrite=True (--overwrite)", path=self.target
+                f"it exists{complete}; replace it with overwrite=True (--overwrite)", path=self.path
             )
 
     def _take_lock(self) -> None:
-        lock = self.folder / "lock"
+        lock = self.folder / LOCK
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         while self._lock < 0:
             self._make_folder()
@@ -129,7 +138,7 @@ class Partial:
                 if lock.exists() and os.path.samestat(os.fstat(fd), lock.stat()):
                     self._lock = fd
             except BlockingIOError:
-                raise BusyError("another process is writing it", path=self.target) from None
+                raise BusyError("another process is writing it", path=self.path) from None
             finally:
                 if self._lock < 0:
                     os.close(fd)
@@ -144,7 +153,7 @@ class Partial:
             owners = os.geteuid(), os.stat(self.folder.parent).st_uid
             if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners:
                 raise ExistsError(
-                    f"{self.folder.name} beside it is no folder of yours; remove it first", path=self.target
+                    f"{self.folder.name} beside it is no folder of yours; remove it first", path=self.path
                 ) from None
 
     def _take_any(self, resume: bool) -> None:
@@ -155,7 +164,7 @@ class Partial:
             *(first.with_name(f"{first.name}-{number}") for number in range(2, MOST_WRITERS + 1)),
         ]
         if resume:
-            folders.sort(key=lambda folder: not (folder / "state.json").exists())
+            folders.sort(key=lambda folder: not (folder / STATE).exists())
         for self.folder in folders:
             try:
                 return self._take_lock()
@@ -164,8 +173,11 @@ class Partial:
                     raise
 
     def _load(self) -> dict[str, Any] | None:
+        saved = self.folder / STATE
         try:
-            state: dict[str, Any] = json.loads((self.folder / STATE).read_text())
+            # Another machine may have begun what goes to a URL.
+            text = saved.read_bytes() if saved.exists() else self._target.load()
+            state: dict[str, Any] = json.loads(text or b"")
             whole = all((self.folder / name).stat().st_size >= size for name, size in state["spools"].items())
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
@@ -176,7 +188,7 @@ class Partial:
         # Without it nobody goes on from what is left, however little of it this leaves.
         (self.folder / STATE).unlink(missing_ok=True)
         for entry in self.folder.iterdir():
-            if entry.name != "lock":
+            if entry.name not in (LOCK, NOTE):
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
     def spool(self, name: str) -> Spool:
@@ -191,6 +203,19 @@ class Partial:
         state = {**state, "spools": {name: spool.size for name, spool in self._spools.items()}}
         put_file(self.folder / STATE, json.dumps(state).encode())
         self.saved = True
+        self._target.save(self.folder / STATE)
+
+    def check_room(self, grown: int) -> None:
+        """Called after the folder grew by about so many bytes; AccessError where it must not grow further."""
+        self._target.check_room(grown)
+
+    def stage(self, names: Sequence[str]) -> None:
+        """These files and folders in the folder are complete: what goes to a URL may go there already."""
+        self._target.stage(self.folder, names)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file or folder, staged or not."""
+        return (self.folder / name).exists() or self._target.staged(name)
 
     def put(self, name: str, where: Path) -> None:
         """Give a spool a second name inside of the folder; a checkpoint goes on knowing the first."""
@@ -209,29 +234,28 @@ class Partial:
         ``side_cars``: templates of what belonged to an older target, and goes with it; see :func:`side_car`.
         """
         self.check_target()
-        beside = [(spooled, side_car(self.target, template).name) for spooled, template in beside]
+        beside = [(spooled, self._beside(template)) for spooled, template in beside]
         new = {there for _, there in beside}
-        old = [side_car(self.target, template) for template in side_cars]
-        # A folder is nobody's side-car.
-        gone = [one.name for one in old if one.name not in new and (one.is_symlink() or not one.is_dir())]
-        self.commit_all([*beside, (name, self.target.name)], gone)
+        gone = self._target.files({self._beside(template) for template in side_cars} - new)
+        self.commit_all([*beside, (name, self._target.name)], gone, new)
 
-    def commit_all(self, moves: Iterable[tuple[str, str]], removes: Iterable[str]) -> None:
-        """Move files and folders, (path inside, name), next to the folder, and remove others, at once."""
-        moves = list(moves)
+    def _beside(self, template: str) -> str:
+        return template.format(name=self._target.name, stem=Path(self._target.name).stem)
+
+    def commit_all(
+        self, moves: Iterable[tuple[str, str]], removes: Iterable[str], side_cars: Iterable[str] = ()
+    ) -> None:
+        """Move files and folders, (path inside, name), next to the target, and remove others, at once.
+
+        ``side_cars``: the names that say something about others.
+        """
         for spool in self._spools.values():
             spool.sync()
             spool.close()
-        made = [self.folder / inside for inside, _ in moves]
-        if any(one.is_dir() for one in made):
-            os.sync()
-        else:
-            for one in made:
-                sync(one)
         try:
-            commit(self.folder, moves, removes)
+            self._target.commit(self.folder, list(moves), list(removes), set(side_cars))
         except BaseException:
-            if is_decided(self.folder):
+            if self._target.is_decided(self.folder):
                 # Not ours any more: it belongs to whoever finishes it.
                 self.suspend()
             raise
@@ -239,12 +263,12 @@ class Partial:
 
     def settle(self, side_cars: Iterable[str] = ()) -> None:
         """The target is in place already: remove what belonged to its older state, and the folder."""
-        for template in side_cars:
-            side_car(self.target, template).unlink(missing_ok=True)
+        self._target.remove([self._beside(template) for template in side_cars])
         self.discard()
 
     def suspend(self) -> None:
         """Stop here and keep the folder for a later resume."""
+        self._target.stop()
         for spool in self._spools.values():
             spool.close()
         if self._lock >= 0:
@@ -252,12 +276,16 @@ class Partial:
             self._lock = -1
 
     def discard(self) -> None:
-        """Remove the folder and all that is in it."""
+        """Remove the folder and all that is in it, and what was staged."""
         if self._lock >= 0:
-            # A folder of which some is gone must not be gone on from.
-            with contextlib.suppress(OSError):
-                (self.folder / STATE).unlink(missing_ok=True)
-                shutil.rmtree(self.folder)
+            try:
+                self._target.discard()
+            except BatchplantError:
+                # What is left on the server stays known by the folder.
+                with contextlib.suppress(OSError):
+                    self._clear()
+            else:
+                drop(self.folder)
         self.suspend()
 
 

@@ -1,0 +1,117 @@
+"""What a writer's hidden folder is for: :class:`Target`, and :class:`LocalTarget`, a path on a disk."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from ..errors import OptionError
+from .commit import commit, is_decided, recover, sync
+from .work import partial_folder
+
+# (path in the hidden folder, name beside the target)
+Moves = Sequence[tuple[str, str]]
+
+
+class Target(ABC):
+    """What a hidden folder is for."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.name = Path(path).name
+        if not self.name:
+            raise OptionError("the target needs a name", path=path)
+        # Where the writer works.
+        self.folder = partial_folder(path)
+
+    @abstractmethod
+    def begin(self, check: Callable[[], None]) -> None:
+        """Before anything is done: whether the target can be written."""
+
+    @abstractmethod
+    def exists(self) -> bool: ...
+
+    @abstractmethod
+    def files(self, names: Collection[str]) -> list[str]:
+        """Those of the names beside it that are files."""
+
+    @abstractmethod
+    def commit(
+        self, folder: Path, moves: Moves, removes: Collection[str], side_cars: Collection[str]
+    ) -> None:
+        """Give what lies in the hidden folder its names, ``moves`` (path inside, name), and remove others.
+
+        ``side_cars``: the names that say something about others.
+        """
+
+    @abstractmethod
+    def remove(self, names: Collection[str]) -> None:
+        """Remove files beside it."""
+
+    @abstractmethod
+    def is_decided(self, folder: Path) -> bool:
+        """Whether a commit from this folder is for others to finish."""
+
+    def taken(self, folder: Path) -> None:  # noqa: B027 -- nothing is to be done beside a file
+        """The hidden folder is ours now: finish what a killed writer had decided."""
+
+    def load(self) -> bytes | None:
+        """The state that another machine left."""
+        return None
+
+    def save(self, state: Path) -> None:  # noqa: B027
+        """A checkpoint was written."""
+
+    def stage(self, folder: Path, names: Sequence[str]) -> None:  # noqa: B027
+        """These are complete, and need not stay in the hidden folder."""
+
+    def staged(self, name: str) -> bool:
+        """Whether it was staged."""
+        return False
+
+    def check_room(self, grown: int) -> None:  # noqa: B027
+        """Whether the hidden folder may grow further."""
+
+    def discard(self) -> None:  # noqa: B027
+        """Forget what was staged, if anything was."""
+
+    def stop(self) -> None:  # noqa: B027
+        """Break off what is under way."""
+
+
+class LocalTarget(Target):
+    """A path on a disk."""
+
+    def begin(self, check: Callable[[], None]) -> None:
+        recover(self.folder.parent)
+        check()
+
+    def exists(self) -> bool:
+        return os.path.lexists(self.path)
+
+    def files(self, names: Collection[str]) -> list[str]:
+        # A folder is nobody's side-car.
+        found = {name: self.folder.with_name(name) for name in names}
+        return [
+            name for name, one in found.items() if one.is_symlink() or (one.exists() and not one.is_dir())
+        ]
+
+    def commit(
+        self, folder: Path, moves: Moves, removes: Collection[str], side_cars: Collection[str]
+    ) -> None:
+        made = [folder / inside for inside, _ in moves]
+        if any(one.is_dir() for one in made):
+            os.sync()
+        else:
+            for one in made:
+                sync(one)
+        commit(folder, moves, removes)
+
+    def remove(self, names: Collection[str]) -> None:
+        for name in names:
+            self.folder.with_name(name).unlink(missing_ok=True)
+
+    def is_decided(self, folder: Path) -> bool:
+        return is_decided(folder)

@@ -1,0 +1,357 @@
+"""Where a writer's work goes when it goes to a URL: :class:`RemoteTarget`.
+
+A server renames nothing, and changes one object at a time. So:
+
+- One file is sent in parts, and the server makes an object of them when the side-cars are settled. Those of
+  an older file go before, those of the new one come after it, or before it where there was none: nobody sees
+  a file with the side-cars of another.
+- Folders and shards are sent to a hidden folder of the bucket, the staging, ``.NAME.partial/``. When all of
+  it is there, a plan is put beside it (``.batchplant.commit``), and the change is decided. The server then
+  copies everything to its name, what describes the rest last, and removes what is old and the staging.
+
+Whoever is killed before has changed nothing; what he decided, the next writer of the same target finishes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import AccessError, BatchplantError, BusyError, ExistsError, NotFoundError, OptionError
+from . import uploads
+from .commit import NAME, put_file
+from .files import is_below
+from .remote import RefusedError
+from .target import LocalTarget, Moves, Target
+from .urls import Url, is_remote, join, like, parent, place_of
+from .work import STATE, Leftover, Room, drop, leftovers, write_note
+
+__all__ = ["Leftover", "LocalTarget", "RemoteTarget", "Target", "clear", "leftovers", "target_of"]
+
+# In folders of these names, tables keep what says which of their files count.
+DESCRIBING = ("_delta_log/", "metadata/")
+# In the staging: the side-cars of a file that is being replaced.
+REPLACED = "replaced"
+
+
+def target_of(path: str) -> Target:
+    return RemoteTarget(path) if is_remote(path) else LocalTarget(path)
+
+
+class RemoteTarget(Target):
+    """A URL."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(like(path, path.rstrip("/")) if isinstance(path, Url) else Url(path.rstrip("/")))
+        if place_of(path).scheme in ("http", "https"):
+            raise OptionError(
+                "web servers cannot be written to: name a bucket (s3://, gs://, az://) or a path", path=path
+            )
+        if not place_of(path).name:
+            raise OptionError("the target needs a name in the bucket", path=path)
+        self._above = parent(self.path)
+        self._staging = join(self._above, f".{self.name}.partial")
+        self._sizes: dict[str, int] = {}
+        self._job: uploads.Background | None = None
+        self._room = Room(self.folder)
+        self._saved: frozenset[str] = frozenset()
+        self._decided = False
+
+    def begin(self, check: Callable[[], None]) -> None:
+        """A bucket that cannot be written to is told before any work is done."""
+        probe = join(self._staging, f"probe-{secrets.token_hex(4)}")
+        try:
+            uploads.put_bytes(probe, b"")
+            uploads.remove_all([probe])
+        except NotFoundError:
+            raise NotFoundError("there is no such bucket", path=self.path) from None
+        except BatchplantError as error:
+            error.path = str(self.path)
+            raise
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+
+    def exists(self) -> bool:
+        return uploads.is_file(self.path) or uploads.is_folder(self.path)
+
+    def _beside(self, name: str) -> str:
+        return join(self._above, name)
+
+    def files(self, names: Collection[str]) -> list[str]:
+        found: list[str] = []
+
+        def look(name: str) -> None:
+            if uploads.is_file(self._beside(name)):
+                found.append(name)
+
+        uploads.side_by_side(look, names)
+        return sorted(found)
+
+    def remove(self, names: Collection[str]) -> None:
+        uploads.remove_all(map(self._beside, names))
+
+    def check_room(self, grown: int) -> None:
+        self._room.check(grown, self.path)
+
+    # -- what killed writers left ----------------------------------------------------------------------
+
+    def taken(self, folder: Path) -> None:
+        write_note(folder, self.path)
+        plan = _plan((folder / NAME).read_bytes() if (folder / NAME).is_file() else None)
+        if plan is not None:
+            moves = [(str(inside), str(name)) for inside, name in plan["moves"]]
+            if all((folder / inside).is_file() for inside, _ in moves):
+                self._commit_files(folder, moves, plan["removes"], plan["side_cars"])
+            (folder / STATE).unlink(missing_ok=True)
+            (folder / NAME).unlink()
+        with contextlib.suppress(RefusedError):
+            found = uploads.below(self._staging)
+            plan = _plan(uploads.get_bytes(join(self._staging, NAME)) if NAME in found else None)
+            if plan is not None:
+                self._carry_out(plan["steps"])
+                (folder / STATE).unlink(missing_ok=True)
+                found = {}
+            self._sizes = {name: one.size for name, one in found.items()}
+
+    def load(self) -> bytes | None:
+        return uploads.get_bytes(join(self._staging, STATE))
+
+    def save(self, state: Path) -> None:
+        # What is under way would be missed by whoever goes on from it on another machine.
+        if self._job is None or self._job.ended.is_set():
+            staged = frozenset(self._sizes)
+            if staged and staged != self._saved:
+                uploads.put_bytes(join(self._staging, STATE), state.read_bytes())
+                self._saved = staged
+
+    def clear(self) -> None:
+        self.stop()
+        with contextlib.suppress(RefusedError):
+            found = [join(self._staging, name) for name in uploads.below(self._staging)]
+            # First what others would go on from.
+            found.sort(key=lambda one: not one.endswith((NAME, STATE)))
+            uploads.remove_all(found)
+        self._sizes = {}
+
+    def discard(self) -> None:
+        if self._job is not None or self._sizes:
+            self.clear()
+
+    def stop(self) -> None:
+        job, self._job = self._job, None
+        if job is not None:
+            job.stop()
+
+    # -- one file --------------------------------------------------------------------------------------
+
+    def is_decided(self, folder: Path) -> bool:
+        return self._decided or (folder / NAME).is_file()
+
+    def commit(
+        self, folder: Path, moves: Moves, removes: Collection[str], side_cars: Collection[str]
+    ) -> None:
+        self._wait()
+        folders = {name for inside, name in moves if (folder / inside).is_dir()}
+        self._check_kinds(moves, folders, side_cars)
+        if self._sizes or folders:
+            self._commit_staged(folder, moves, removes, side_cars)
+        else:
+            self._commit_files(folder, moves, removes, side_cars)
+
+    def _check_kinds(self, moves: Moves, folders: Collection[str], side_cars: Collection[str]) -> None:
+        """A file replaces a file, and a folder a folder; a server would keep both."""
+        if len(moves) - len(side_cars) > 1:
+            return
+        (name,) = (name for _, name in moves if name not in side_cars)
+        there = self._beside(name)
+        if name in folders or any(key.startswith(f"{name}/") for key in self._sizes):
+            if uploads.is_file(there):
+                raise ExistsError("it is no folder; remove it first", path=there)
+        elif uploads.is_folder(there):
+            raise ExistsError("it is a folder; remove it first", path=there)
+
+    def _commit_files(
+        self, folder: Path, moves: Moves, removes: Collection[str], side_cars: Collection[str]
+    ) -> None:
+        """A file and its side-cars."""
+        ((inside, name),) = (one for one in moves if one[1] not in side_cars)
+        beside = [(folder / one, there) for one, there in moves if there in side_cars]
+        sending = uploads.Held(self._beside(name), folder / inside)
+        try:
+            sending.sent()
+            old = self.files({*removes, *side_cars})
+            if not beside and not old:
+                sending.complete()
+                return
+            before = uploads.look(self._beside(name))
+            kept = [(self._beside(one), join(self._staging, REPLACED, one)) for one in old]
+            uploads.copy_all(kept)
+            plan = {"moves": list(moves), "removes": sorted(removes), "side_cars": sorted(side_cars)}
+            put_file(folder / NAME, json.dumps(plan).encode())
+            try:
+                self.remove(old)
+                if before is None:
+                    self._send_beside(beside)
+                sending.complete()
+            except BaseException:
+                sending.stop()
+                # As it was. Where the server does not let us, the next writer finishes what is decided.
+                with contextlib.suppress(BatchplantError):
+                    if uploads.look(self._beside(name)) == before:
+                        self.remove([there for _, there in beside] if before is None else [])
+                        uploads.copy_all((there, here) for here, there in kept)
+                        (folder / NAME).unlink(missing_ok=True)
+                raise
+            if before is not None:
+                self._send_beside(beside)
+        except BaseException:
+            sending.stop()
+            raise
+        (folder / NAME).unlink(missing_ok=True)
+        if kept:
+            self.clear()
+
+    def _send_beside(self, files: Sequence[tuple[Path, str]]) -> None:
+        uploads.send_all((path, self._beside(name)) for path, name in files)
+
+    # -- folders and shards ----------------------------------------------------------------------------
+
+    def stage(self, folder: Path, names: Sequence[str]) -> None:
+        names = [name for name in names if (folder / name).exists()]
+        if not names:
+            return
+        self._wait()
+
+        def work(stopped: threading.Event) -> None:
+            self._send(folder, [(one, one) for one in names], stopped)
+            for one in names:
+                made = folder / one
+                shutil.rmtree(made) if made.is_dir() else made.unlink()
+
+        self._job = uploads.Background(work)
+
+    def staged(self, name: str) -> bool:
+        return any(_is_of(key, name) for key in self._sizes)
+
+    def _wait(self) -> None:
+        job, self._job = self._job, None
+        if job is not None:
+            job.wait()
+
+    def _send(self, folder: Path, moves: Moves, stopped: threading.Event | None = None) -> None:
+        """Send files and folders to the staging."""
+        for inside, name in moves:
+            files = dict(_files(folder / inside, name))
+            uploads.send_all(((path, join(self._staging, key)) for key, path in files.items()), stopped)
+            # What a writer that was killed had sent under the same name is not part of it.
+            other = [key for key in self._sizes if _is_of(key, name) and key not in files]
+            uploads.remove_all(join(self._staging, key) for key in other)
+            sizes = {key: path.stat().st_size for key, path in files.items()}
+            self._sizes = {key: size for key, size in self._sizes.items() if key not in other} | sizes
+
+    def _commit_staged(
+        self, folder: Path, moves: Moves, removes: Collection[str], side_cars: Collection[str]
+    ) -> None:
+        job = uploads.Background(
+            lambda stopped: self._send(folder, [one for one in moves if (folder / one[0]).exists()], stopped)
+        )
+        job.wait()
+        new = {key for _, name in moves for key in self._sizes if _is_of(key, name)}
+        there = uploads.below(self._staging)
+        if any(key not in there or there[key].size != self._sizes[key] for key in new):
+            message = "another machine writes it too, and has cleared away what this one had sent; try again"
+            raise BusyError(message, path=self.path)
+        steps = self._steps(new, [name for _, name in moves], removes, side_cars)
+        uploads.put_bytes(join(self._staging, NAME), json.dumps({"steps": steps}).encode())
+        self._decided = True
+        # Once more where it fails, and if that fails too, the next writer will do it.
+        try:
+            self._carry_out(steps)
+        except AccessError:
+            self._carry_out(steps)
+        self._decided = False
+
+    def _steps(
+        self, new: Collection[str], names: Sequence[str], removes: Collection[str], side_cars: Collection[str]
+    ) -> list[tuple[str, list[str]]]:
+        """What to copy out of the staging, and what to remove beside it, in which order."""
+        folders = [name for name in names if name not in new]
+        old = {f"{name}/{key}" for name in [*folders, *removes] for key in uploads.below(self._beside(name))}
+        kept_files = [name for name in names if name in new]
+        overwritten = bool(old) or bool(self.files(kept_files[:1]))
+        describing = {key for key in [*new, *old] if key in side_cars or _describes(key, folders)}
+        data, notes = sorted(set(new) - describing), sorted(set(new) & describing)
+        if not overwritten:
+            # What lies beside a file comes before it; what lies in a folder and describes it, at last.
+            data, notes = (data, notes) if folders else (notes, data)
+        stale = sorted((describing & old) | (set(side_cars) & set(new) if overwritten else set()))
+        gone = sorted((old - set(new)) | set(removes))
+        return [("remove", stale), ("copy", data), ("copy", notes), ("remove", gone)]
+
+    def _carry_out(self, steps: Sequence[tuple[str, list[str]]]) -> None:
+        for what, keys in steps:
+            if what == "copy":
+                uploads.copy_all((join(self._staging, key), self._beside(key)) for key in keys)
+            else:
+                self.remove(keys)
+        uploads.remove_all([join(self._staging, NAME)])
+        self.clear()
+
+
+def _files(made: Path, name: str) -> Iterator[tuple[str, Path]]:
+    """The file, or all files below a folder, by what they are to be called."""
+    if not made.is_dir():
+        yield name, made
+        return
+    for top, _, files in os.walk(made):
+        for file in files:
+            path = Path(top, file)
+            yield f"{name}/{path.relative_to(made).as_posix()}", path
+
+
+def _is_of(key: str, name: str) -> bool:
+    """Whether a file is the one of this name, or lies in the folder of this name."""
+    return key == name or key.startswith(f"{name}/")
+
+
+def _describes(key: str, folders: Sequence[str]) -> bool:
+    """Whether a file of a folder says what the others are."""
+    inside = next((key[len(one) + 1 :] for one in folders if key.startswith(f"{one}/")), None)
+    return inside is not None and ("/" not in inside or inside.startswith(DESCRIBING))
+
+
+def _plan(data: bytes | None) -> Any:
+    """A plan of ours; None where there is none, or it was not complete."""
+    try:
+        plan = json.loads(data or b"")
+        keys = [key for what, keys in plan.get("steps", ()) for key in keys if what in ("copy", "remove")]
+        keys += [one for pair in plan.get("moves", ()) for one in pair]
+        keys += [*plan.get("removes", ()), *plan.get("side_cars", ())]
+        return plan if all(isinstance(key, str) and is_below(key) for key in keys) else None
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def clear() -> list[Leftover]:
+    """Remove what killed writers left, here and in their buckets; what they had decided is finished first.
+
+    Returns what was removed. What a bucket does not let us remove stays.
+    """
+    gone = []
+    for one in leftovers():
+        if one.busy:
+            continue
+        if one.target is not None:
+            with contextlib.suppress(BatchplantError):
+                made = RemoteTarget(one.target)
+                made.taken(one.folder)
+                made.clear()
+        drop(one.folder)
+        gone.append(one)
+    return gone

@@ -1,0 +1,186 @@
+"""The work folder: where what is written to URLs lies until it is there, and what killed writers left in it.
+
+``BATCHPLANT_WORK`` names it, else it is ``~/.cache/batchplant/writes``. ``BATCHPLANT_WORK_BYTES`` bounds it;
+without, a tenth of the disk stays free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import AccessError, BatchplantError, shown
+from .commit import put_file
+from .settings import StorageOptions, bytes_of, options_of, settings_for
+from .urls import Url, is_remote, options_at
+
+WORK = "BATCHPLANT_WORK"
+WORK_BYTES = "BATCHPLANT_WORK_BYTES"
+# In a hidden folder: what it is for.
+NOTE = "target.json"
+STATE = "state.json"
+LOCK = "lock"
+FREE = 0.1
+# The disk is looked at after so many bytes, and no more often than costs a twentieth of the time.
+LOOK = 16 << 20
+RARELY = 20
+# How to reach a bucket; the other options are about caches. None of them is a secret.
+WAYS = ("endpoint", "region", "anonymous", "profile")
+
+
+def work_root() -> Path:
+    given = os.environ.get(WORK)
+    if given:
+        return Path(given)
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache, "batchplant", "writes")
+
+
+def partial_folder(target: str, *, sharded: bool = False) -> Path:
+    """Where a target is made until it is complete: beside it, or that of a URL in the work folder."""
+    target = f"{target.rstrip('/') if is_remote(target) else target}{'.shards' if sharded else ''}"
+    if not is_remote(target):
+        path = Path(target)
+        return path.with_name(f".{path.name}.partial")
+    return _folder_for(Url(target, options_at(target)))
+
+
+def _folder_for(url: Url) -> Path:
+    where = settings_for(str(url), url.options).endpoint or ""
+    name = hashlib.blake2b(f"{where}\0{url.rstrip('/')}".encode(), digest_size=16).hexdigest()
+    return work_root() / f"{name}.partial"
+
+
+def write_note(folder: Path, url: str) -> None:
+    """Say in a hidden folder what it is for. A URL with a password, or an endpoint, is not kept whole."""
+    ways = dataclasses.asdict(settings_for(str(url), options_at(url)))
+    kept = {name: value for name, value in ways.items() if name in WAYS and value is not None}
+    whole = shown(url) == url and "@" not in str(kept.get("endpoint", ""))
+    put_file(
+        folder / NOTE,
+        json.dumps({"url": shown(url), "whole": whole, "options": kept if whole else {}}).encode(),
+    )
+
+
+class Room:
+    """The disk that a work folder may take."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._grown, self._next = LOOK, 0.0
+
+    def check(self, grown: int, url: str) -> None:
+        """Called after ``grown`` bytes more; AccessError where there is no room for others."""
+        self._grown += grown
+        began = time.monotonic()
+        if self._grown < LOOK or began < self._next:
+            return
+        self._grown = 0
+        given = os.environ.get(WORK_BYTES)
+        if given:
+            most, used = bytes_of(WORK_BYTES, given), _size(self._folder)
+            full = f"{used:,} of {most:,} bytes ({WORK_BYTES}) are used" if used > most else None
+        else:
+            disk = os.statvfs(self._folder)
+            free = disk.f_bavail / max(disk.f_blocks, 1)
+            full = f"{free:.0%} of its disk are free, and {FREE:.0%} stay so" if free < FREE else None
+        if full:
+            raise AccessError(
+                f"{self._folder.parent}, where it lies until it is sent, has no room: {full}; write shards "
+                f"(shard_size, --shard-size), which are sent one by one, or name another folder ({WORK})",
+                path=url,
+            )
+        self._next = time.monotonic() + RARELY * (time.monotonic() - began)
+
+
+def _size(folder: Path) -> int:
+    """The bytes of all files below."""
+    total = 0
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            # Others may be at it.
+            with contextlib.suppress(OSError):
+                inside = entry.is_dir(follow_symlinks=False)
+                total += _size(Path(entry.path)) if inside else entry.stat(follow_symlinks=False).st_size
+    return total
+
+
+@dataclasses.dataclass(frozen=True)
+class Leftover:
+    """What a writer to a URL that is no more left behind; or one that runs (``busy``)."""
+
+    url: str
+    folder: Path
+    size: int
+    busy: bool
+    resumable: bool
+    options: StorageOptions | None
+
+    @property
+    def target(self) -> str | None:
+        """The URL as it can be reached; None where that takes a password, which nobody noted down."""
+        return None if self.options is None else Url(self.url, self.options)
+
+
+def leftovers() -> list[Leftover]:
+    """What lies in the work folder."""
+    return list(_found())
+
+
+def _found() -> Iterator[Leftover]:
+    try:
+        folders = sorted(one for one in work_root().iterdir() if ".partial" in one.name)
+    except OSError:
+        return
+    for folder in folders:
+        if not folder.is_dir() or folder.is_symlink():
+            continue
+        said: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            found = json.loads((folder / NOTE).read_bytes())
+            said = found if isinstance(found, dict) else {}
+        options = None
+        if said.get("whole") is True and isinstance(said.get("options"), dict):
+            with contextlib.suppress(BatchplantError):
+                options = options_of(said["options"])
+        url = said.get("url")
+        yield Leftover(
+            str(url) if isinstance(url, str) else "?",
+            folder,
+            _size(folder),
+            is_busy(folder),
+            (folder / STATE).is_file(),
+            options if isinstance(url, str) and is_remote(url) else None,
+        )
+
+
+def is_busy(folder: Path) -> bool:
+    """Whether a process works in a hidden folder."""
+    try:
+        fd = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def drop(folder: Path) -> None:
+    """Remove a hidden folder and all that is in it."""
+    with contextlib.suppress(OSError):
+        # A folder of which some is gone must not be gone on from.
+        (folder / STATE).unlink(missing_ok=True)
+        shutil.rmtree(folder)
