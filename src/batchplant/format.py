@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -27,18 +28,17 @@ class Probe:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.folder = tree.is_folder(path) if path.endswith("/") or not is_remote(path) else self._is_folder()
+        self.folder = self._is_folder() if is_remote(path) else tree.is_folder(path)
         self._answers: dict[Callable[[Probe], Any], Any] = {}
 
     def _is_folder(self) -> bool:
-        """Whether a URL without a slash at its end is a folder: an object of that name comes first."""
-        try:
-            assert self.source is not None
-        except NotFoundError:
-            if tree.is_folder(self.path):
-                return True
-            raise
-        return False
+        """Whether a URL is a folder; without a slash at its end, an object of that name comes first."""
+        if not self.path.endswith("/"):
+            with contextlib.suppress(NotFoundError):
+                return self.source is None
+        if tree.is_folder(self.path):
+            return True
+        raise NotFoundError("no such file or folder", path=self.path)
 
     def ask(self, question: Callable[[Probe], T]) -> T:
         """What a function says of this file or folder, found out once: several formats may ask the same."""

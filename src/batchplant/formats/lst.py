@@ -18,7 +18,7 @@ from ..families.folders.files import open_files
 from ..format import Format
 from ..reader import Reader
 from ..schema import Field, Float, Image, Int, Schema, Tensor
-from ..storage import absolute, is_below, open_source, parent
+from ..storage import absolute, is_below, like, open_source, parent
 
 # As many pictures are looked at to tell what they are.
 PROBED_SAMPLES = 48
@@ -30,7 +30,7 @@ class LstReader(Reader):
 
     def __init__(self, path: str, *, root: str | None = None) -> None:
         self.path = path
-        self._below = open_files(parent(absolute(path)) if root is None else root)
+        self._below = open_files(parent(absolute(path)) if root is None else like(path, root))
         source = open_source(path)
         try:
             text = source.view(0, source.size).tobytes().decode()

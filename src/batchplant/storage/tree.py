@@ -155,7 +155,9 @@ def _size(file: str) -> int:
 
 def foresee(path: str) -> None:
     """All folders below a remote one will be asked for: list them once, while datasets are opened."""
-    if is_remote(path) and is_folder(path):
+    with kept().lock:
+        known = any(path.startswith(f"{one}/") for one in kept().trees)
+    if is_remote(path) and not known and is_folder(path):
         for _ in entries_below(path):
             pass
 
@@ -220,7 +222,7 @@ def size_below(path: str) -> int:
 def glob(pattern: str) -> list[str]:
     """The paths that match a pattern of ``*``, ``?``, ``[…]`` and ``**``, unsorted."""
     if not is_remote(pattern):
-        return local_glob.glob(pattern)
+        return local_glob.glob(pattern, recursive=True)
     place = place_of(pattern)
     parts = place.name.split("/")
     return [join(like(pattern, place.root), one) for one in _matches(like(pattern, place.root), parts, [])]
@@ -240,6 +242,10 @@ def _matches(root: str, parts: list[str], above: list[str]) -> Iterator[str]:
     part, rest = parts[0], parts[1:]
     here = join(root, *above) if above else root
     if part == "**":
+        foresee(here)
+        if not rest:
+            yield from ("/".join([*above, inside]) for inside, _ in entries_below(here))
+            return
         yield from _matches(root, rest, above)
         for name in _folders(here):
             yield from _matches(root, parts, [*above, name])

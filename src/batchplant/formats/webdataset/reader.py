@@ -17,7 +17,7 @@ from ...families.records import given_schema
 from ...format import Probe
 from ...reader import Reader
 from ...schema import Bool, Field, Float, Int, Schema, Tensor, field_from_json
-from ...storage import RemoteSource, Source, index, open_source
+from ...storage import RemoteSource, Source, index, like, open_source
 from ...storage.compressed import CHECKED, GzipSource, check_gzip, open_gzip
 from ...storage.index import Report
 from . import dali, members, scan
@@ -65,7 +65,7 @@ class WebDatasetReader(Reader):
         if dali_index is not None:
             if self._packed:
                 raise OptionError("DALI reads no compressed archives, and has no index of them")
-            self._arrays, self._facts = dali.read(dali_index, self._source)
+            self._arrays, self._facts = dali.read(like(self.path, dali_index), self._source)
         else:
             check = functools.partial(_makes_sense, packed=self._packed)
             found = index.load(self._file, "webdataset", self._scan, mode=mode, check=check)
