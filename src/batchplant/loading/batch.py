@@ -13,11 +13,12 @@ import numpy as np
 
 from ..codecs.cells import decode_cell
 from ..columns import I64, Column, Masked, Ragged
-from ..errors import BatchplantError, DataError, DecodeError, Problem
+from ..errors import AccessError, BatchplantError, DataError, DecodeError, Problem
 from ..ops.base import CellErrors, CellOp, Draws
 from ..ops.values import ragged_values
 from ..reader import Reader
 from ..schema import Field
+from ..storage.remote.blocks import PART
 from .locate import Locator, sizes_of, turns_of
 from .on_cpu import OnCpu
 from .pictures import Backend, Device, Failures, Request, Result
@@ -82,6 +83,22 @@ class Executor:
 
     def prepare(self, ids: I64, epoch: int) -> Prepared:
         """Read the batch, draw boxes and flips, and queue its pictures."""
+        try:
+            return self._prepare(ids, epoch)
+        except AccessError as error:
+            raise error.at(sample=self._needed_by(error, ids)) from None
+
+    def _needed_by(self, error: AccessError, ids: I64) -> int | None:
+        """The first sample whose bytes a server did not give."""
+        for one in ids if error.offset is not None else ():
+            spans = self.reader.ranges(self.plan.fields, [one])
+            if spans is not None:
+                near = (spans.start < error.offset + PART) & (spans.start + spans.size > error.offset)
+                if any(spans.files[file] == error.path for file in spans.file[near]):
+                    return int(one)
+        return None
+
+    def _prepare(self, ids: I64, epoch: int) -> Prepared:
         pictures: dict[str, Callable[[], Result]] = {}
         if not self.plan.pictures:
             # Nothing to queue, and reading need not be in order.
@@ -223,7 +240,10 @@ class Executor:
     def _values(self, prepared: Prepared) -> tuple[dict[str, Any], Failures]:
         ids, epoch, columns, pictures, _ = prepared
         if columns is None:
-            columns, failures = self._read(ids)
+            try:
+                columns, failures = self._read(ids)
+            except AccessError as error:
+                raise error.at(sample=self._needed_by(error, ids)) from None
             if failures:
                 return {}, failures
         values: dict[str, Any] = {}

@@ -22,7 +22,7 @@ from ..columns import I64, Spans
 from ..errors import BatchplantError
 from ..reader import Reader
 from ..storage import RemoteSource, is_remote, plan_ranges
-from ..storage.remote import NEVER, opened
+from ..storage.remote import NEVER, Pool, opened
 from ..storage.remote.blocks import PART
 
 # Batches whose bytes are known in advance, at most.
@@ -90,8 +90,9 @@ class Prefetch:
     ) -> None:
         self._reader, self._fields, self._indices, self._shard = reader, tuple(fields), indices, shard
         self._changed = threading.Condition()
-        # Whether there is no room for more just now.
-        self._stopped = self._blocked = False
+        self._stopped = False
+        # The pool that has no room just now.
+        self._blocked: Pool | None = None
         # The next batch to look at, the next to ask for, and those that were made.
         self._seen, self._asked = 0, 0
         self._made: set[int] = set()
@@ -112,7 +113,11 @@ class Prefetch:
     def wait(self, number: int) -> None:
         """Until a batch is asked for: whoever reads it before that would ask sample by sample."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._blocked or self._asked > number)
+            self._changed.wait_for(lambda: self._stopped or self._asked > number or self._is_stuck(number))
+
+    def _is_stuck(self, number: int) -> bool:
+        """Whether a batch will not be asked for: no earlier one gives room, and nothing moves to the disk."""
+        return self._blocked is not None and len(self._made) >= number and not self._blocked.is_busy()
 
     def done(self, number: int) -> None:
         """A batch was made: what only it needed may go."""
@@ -286,10 +291,10 @@ class Prefetch:
             while not self._ask_for(cell, number):
                 with self._changed:
                     # Batches that are made give room; those who wait for this one had better read it.
-                    self._blocked = True
+                    self._blocked = cell.source.blocks[0]
                     self._changed.notify_all()
                     self._changed.wait(0.05)
-                    self._blocked = False
+                    self._blocked = None
                     if self._stopped or number in self._made:
                         return
 

@@ -144,6 +144,9 @@ class RemoteObject:
             raise AccessError("it is not there any more", path=self.url, offset=start) from None
         except BeyondError:
             raise AccessError(CHANGED, path=self.url, offset=start) from None
+        except AccessError as error:
+            error.message += f" (bytes {start} to {end - 1})"
+            raise
         # A driver of fsspec tells nothing.
         told = got.size >= 0
         if told and (got.size != self.size or (self.tag and got.tag and got.tag != self.tag)):
@@ -260,6 +263,11 @@ class Pool:
                     one.held -= 1
                     self._plan(one, min(due, one.due))
         return True
+
+    def is_busy(self) -> bool:
+        """Whether anything that was asked for ahead is still on its way."""
+        with self._lock:
+            return any(not one.future.done() for one in self._planned)
 
     def settle(self, object: RemoteObject, start: int, end: int, due: float = NEVER) -> None:
         """When the blocks that lie in a range, or begin in the cells it begins in, are needed next."""

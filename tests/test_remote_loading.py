@@ -1,0 +1,270 @@
+"""Loading from a server: exact batches, few requests, bounded memory, nothing fetched twice without need."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+pytest.importorskip("obstore")
+
+import batchplant as bp
+from batchplant.families import records
+from batchplant.storage.remote import fetch, opened
+from batchplant.storage.remote.blocks import PART
+from proxy import answers, reset, truncated
+
+SAMPLES, BATCH = 2000, 64
+# Smaller than in earnest, so that a small file has many.
+CELL = 1 << 20
+# What two windows of one block take.
+ROOM = 3 * CELL
+ORDERS = {
+    "sequential": None,
+    "shards": None,
+    "quasi_random": {"window": 1},
+    "windowed": {"window": 300},
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A file of some 5 MB, five blocks, which needs no scan."""
+    path = tmp_path_factory.mktemp("data") / "train.ffr"
+    rng = np.random.default_rng(3)
+    noise = rng.integers(0, 256, 60_000, dtype=np.uint8).tobytes()
+    with bp.create(path, {"label": bp.Int(), "data": bp.Bytes()}) as out:
+        for number, size in enumerate(rng.integers(100, 5_000, SAMPLES).tolist()):
+            out.append({"label": number, "data": noise[number : number + size]})
+    return str(path)
+
+
+def place(bucket, made):
+    for name in (made, f"{made}.schema.json"):
+        os.link(name, os.path.join(bucket.root, os.path.basename(name)))
+
+
+@pytest.fixture
+def at(bucket, made, monkeypatch):
+    """Opens the file in the bucket, with options."""
+    place(bucket, made)
+    monkeypatch.setattr(fetch, "PAUSE", 0.001)
+    monkeypatch.setattr(records, "BLOCK_BYTES", CELL)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("batchplant.") and getattr(module, "PART", None) == PART:
+            monkeypatch.setattr(module, "PART", CELL)
+
+    def opens(endpoint=bucket.endpoint, **options):
+        return bp.open(f"{bucket.url}/train.ffr", endpoint=endpoint, **options)
+
+    return opens
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    assert np.array_equal(one["label"], other["label"])
+    assert all(bytes(a) == bytes(b) for a, b in zip(one["data"], other["data"], strict=True))
+
+
+def fetched(loader, size, epochs=1):
+    """How many times its bytes a file was fetched for an epoch."""
+    before = loader.stats()["bytes fetched"]
+    labels = [np.concatenate([batch["label"] for batch in loader]) for _ in range(epochs)]
+    for one in labels:
+        assert sorted(one.tolist()) == list(range(SAMPLES))
+    return (loader.stats()["bytes fetched"] - before) / size
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_batches_are_those_of_the_file_and_bytes_come_once(at, made, order):
+    options = {"order": order, "order_options": ORDERS[order], "seed": 5}
+    with at(fetch_bytes=ROOM) as remote, bp.open(made) as local:
+        ours, theirs = bp.Loader(remote, BATCH, **options), bp.Loader(local, BATCH, **options)
+        before = ours.stats()
+        for one, other in zip(ours, theirs, strict=True):
+            same(one, other)
+        stats = ours.stats()
+        size = os.path.getsize(made)
+        assert (stats["bytes fetched"] - before["bytes fetched"]) / size <= 1.05
+        # Of 8 MiB each, and a little for samples that lie across two blocks.
+        assert stats["requests"] - before["requests"] <= 4 * size / CELL
+        ours.close()
+        theirs.close()
+
+
+def test_what_fits_into_memory_is_fetched_once_whatever_the_order(at, made):
+    with at() as remote:
+        loader = bp.Loader(remote, BATCH, order="random")
+        size = os.path.getsize(made)
+        assert fetched(loader, size) == pytest.approx(1, abs=0.01)
+        assert fetched(loader, size, epochs=2) == 0
+        loader.close()
+
+
+def test_memory_is_bounded(at):
+    with at(fetch_bytes=ROOM) as remote:
+        loader = bp.Loader(remote, BATCH, order="quasi_random", order_options={"window": 1})
+        pool = opened(remote.path).blocks[0]
+        for _ in range(2):
+            for batch in loader:
+                most = max(len(cell) for cell in batch["data"]) * BATCH
+        # And what the batches take that are being read.
+        assert pool.peak <= ROOM + 4 * most
+        loader.close()
+
+
+@pytest.mark.parametrize("order", ["random", "quasi_random", "sequential"])
+def test_a_second_epoch_from_a_cache_makes_no_request(at, made, tmp_path, order):
+    where = {"cache": str(tmp_path / "cache"), "cache_bytes": "10MB", "fetch_bytes": ROOM}
+    size = os.path.getsize(made)
+    with at(**where) as remote:
+        loader = bp.Loader(remote, BATCH, order=order)
+        assert fetched(loader, size) <= 1.1
+        before = loader.stats()["requests"]
+        assert fetched(loader, size) == 0
+        assert loader.stats()["requests"] == before
+        loader.close()
+    # Nor does another loader, of another order.
+    with at(**where) as remote:
+        loader = bp.Loader(remote, BATCH, order="random", seed=1)
+        assert fetched(loader, size) == 0
+        loader.close()
+
+
+def test_a_cache_that_is_too_small_keeps_what_is_needed_first(at, made, tmp_path):
+    size = os.path.getsize(made)
+    with at(cache=str(tmp_path / "cache"), cache_bytes=int(0.7 * size), fetch_bytes=ROOM) as remote:
+        loader = bp.Loader(remote, BATCH, order="quasi_random", order_options={"window": 1})
+        assert fetched(loader, size) <= 1.05
+        # One that lets go of what was used longest ago would have nothing of it.
+        assert fetched(loader, size, epochs=4) / 4 <= 0.8
+        loader.close()
+
+
+def test_resuming_fetches_what_is_left(at, made):
+    size = os.path.getsize(made)
+    with at(fetch_bytes=ROOM) as remote:
+        first = bp.Loader(remote, BATCH, order="quasi_random", order_options={"window": 1})
+        whole = [batch["label"] for batch in first]
+        part = iter(first)
+        for _ in range(len(whole) * 3 // 4):
+            next(part)
+        state = first.state_dict()
+        rest = [batch["label"] for batch in part]
+        first.close()
+    with at(fetch_bytes=ROOM) as remote:
+        second = bp.Loader(remote, BATCH, order="quasi_random", order_options={"window": 1})
+        second.load_state_dict(state)
+        before = second.stats()["bytes fetched"]
+        assert [one.tolist() for one in rest] == [batch["label"].tolist() for batch in second]
+        assert (second.stats()["bytes fetched"] - before) / size <= 0.5
+        second.close()
+
+
+def test_lanes_give_every_rank_blocks_of_its_own(at, made):
+    size, world = os.path.getsize(made), 2
+    total, labels = 0.0, []
+    for rank in range(world):
+        with at(fetch_bytes=ROOM) as remote:
+            loader = bp.Loader(
+                remote, BATCH, order="quasi_random", order_options={"window": 1, "lanes": world},
+                rank=rank, world=world,
+            )  # fmt: skip
+            before = loader.stats()["bytes fetched"]
+            labels += [batch["label"] for batch in loader]
+            total += loader.stats()["bytes fetched"] - before
+            loader.close()
+    assert sorted(np.concatenate(labels).tolist()) == list(range(SAMPLES))
+    # Lanes meet within a block.
+    assert total / size <= 1.5
+
+
+def test_ranks_without_lanes_hear_of_them(at):
+    with at() as remote:
+        loader = bp.Loader(remote, BATCH, order="quasi_random", rank=0, world=4)
+        with pytest.warns(UserWarning, match='"lanes": 4'):
+            next(iter(loader))
+        loader.close()
+
+
+def test_a_random_order_says_once_what_it_costs(at):
+    with at(fetch_bytes=ROOM) as remote:
+        loader = bp.Loader(remote, BATCH, order="random")
+        with pytest.warns(UserWarning, match=r"about 2,000 requests.*quasi_random.*cache="):
+            next(iter(loader))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            next(iter(loader))
+        loader.close()
+    # Where it all fits, there is nothing to say.
+    with at() as remote, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = bp.Loader(remote, BATCH, order="random")
+        next(iter(loader))
+        loader.close()
+
+
+def test_faults_on_the_way_change_no_batch(at, made, proxy):
+    faults = [answers(503), truncated(1000), reset(), answers(429, retry_after=0)]
+    count = iter(range(10**6))
+    proxy.fail(
+        lambda request: None if (turn := next(count)) % 3 else faults[turn // 3 % 4], method="GET", times=None
+    )
+    with at(proxy.endpoint, fetch_bytes=ROOM) as remote, bp.open(made) as local:
+        ours, theirs = bp.Loader(remote, BATCH), bp.Loader(local, BATCH)
+        for one, other in zip(ours, theirs, strict=True):
+            same(one, other)
+        assert ours.stats()["retries"]
+        ours.close()
+        theirs.close()
+
+
+def test_a_server_that_dies_is_told_with_url_bytes_and_sample(at, proxy):
+    with at(proxy.endpoint, fetch_bytes=CELL) as remote:
+        loader = bp.Loader(remote, BATCH)
+        batches = iter(loader)
+        next(batches)
+        proxy.fail(answers(503), times=None)
+        with pytest.raises(bp.errors.AccessError) as caught:
+            list(batches)
+        error = caught.value
+        assert error.path == remote.path
+        assert error.offset is not None
+        assert error.sample is not None
+        assert "answered 503" in str(error)
+        assert "bytes " in str(error)
+        loader.close()
+
+
+def test_an_epoch_that_is_left_leaves_no_thread(at):
+    with at(fetch_bytes=ROOM) as remote:
+        loader = bp.Loader(remote, BATCH, order="quasi_random")
+        next(iter(loader))
+        loader.close()
+        for thread in threading.enumerate():
+            if thread.name == "batchplant-prefetch":
+                thread.join(60)
+                assert not thread.is_alive()
+
+
+def test_a_loader_that_was_pickled_goes_on(at, made):
+    with at(fetch_bytes=ROOM) as remote:
+        loader = bp.Loader(remote, BATCH, order="shards")
+        copy = pickle.loads(pickle.dumps(loader))
+        assert fetched(copy, os.path.getsize(made)) <= 1.05
+        copy.close()
+        loader.close()
+
+
+def test_options_of_the_source(bucket, made, tmp_path):
+    place(bucket, made)
+    options = {"endpoint": bucket.endpoint, "cache": str(tmp_path / "cache")}
+    loader = bp.Loader(f"{bucket.url}/train.ffr", BATCH, source_options=options)
+    assert len(next(iter(loader))["label"]) == BATCH
+    loader.close()
+    assert os.listdir(tmp_path / "cache")
