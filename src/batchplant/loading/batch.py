@@ -90,7 +90,9 @@ class Executor:
 
     def _needed_by(self, error: AccessError, ids: I64) -> int | None:
         """The first sample whose bytes a server did not give."""
-        for one in ids if error.offset is not None else ():
+        if error.offset is None:
+            return None
+        for one in ids:
             spans = self.reader.ranges(self.plan.fields, [one])
             if spans is not None:
                 near = (spans.start < error.offset + PART) & (spans.start + spans.size > error.offset)
