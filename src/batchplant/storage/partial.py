@@ -22,7 +22,7 @@ from ..columns import as_bytes
 from ..errors import BatchplantError, BusyError, ExistsError
 from .commit import put_file
 from .targets import target_of
-from .work import LOCK, NOTE, STATE, drop
+from .work import LOCK, STATE, drop, empty
 
 # That append to one target at a time.
 MOST_WRITERS = 256
@@ -108,7 +108,7 @@ class Partial:
             self.state = self._load() if resume else None
             self.saved = self.state is not None
             if self.state is None:
-                self._clear()
+                empty(self.folder)
                 self._target.discard()
         except BaseException:
             # What a resumed writer could go on from stays.
@@ -183,13 +183,6 @@ class Partial:
             return None
         # We make no links; what one leads to is not ours to write.
         return state if whole and not _has_links(self.folder) else None
-
-    def _clear(self) -> None:
-        # Without it nobody goes on from what is left, however little of it this leaves.
-        (self.folder / STATE).unlink(missing_ok=True)
-        for entry in self.folder.iterdir():
-            if entry.name not in (LOCK, NOTE):
-                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
     def spool(self, name: str) -> Spool:
         """Open a file in the folder; on a resume it is as long as at the last checkpoint."""
@@ -283,7 +276,7 @@ class Partial:
             except BatchplantError:
                 # What is left on the server stays known by the folder.
                 with contextlib.suppress(OSError):
-                    self._clear()
+                    empty(self.folder)
             else:
                 drop(self.folder)
         self.suspend()

@@ -31,7 +31,7 @@ from .files import is_below
 from .remote import RefusedError
 from .target import LocalTarget, Moves, Target
 from .urls import Url, is_remote, join, like, parent, place_of
-from .work import STATE, Leftover, Room, drop, leftovers, write_note
+from .work import STATE, Leftover, Room, drop, empty, leftovers, locked, write_note
 
 __all__ = ["Leftover", "LocalTarget", "RemoteTarget", "Target", "clear", "leftovers", "target_of"]
 
@@ -282,16 +282,20 @@ class RemoteTarget(Target):
     ) -> list[tuple[str, list[str]]]:
         """What to copy out of the staging, and what to remove beside it, in which order."""
         folders = [name for name in names if name not in new]
-        old = {f"{name}/{key}" for name in [*folders, *removes] for key in uploads.below(self._beside(name))}
-        kept_files = [name for name in names if name in new]
-        overwritten = bool(old) or bool(self.files(kept_files[:1]))
+        there, folders_there = uploads.level(self._above)
+        old = {
+            f"{name}/{key}"
+            for name in folders_there.intersection([*folders, *removes])
+            for key in uploads.below(self._beside(name))
+        }
+        overwritten = bool(old or there.intersection(names))
         describing = {key for key in [*new, *old] if key in side_cars or _describes(key, folders)}
         data, notes = sorted(set(new) - describing), sorted(set(new) & describing)
         if not overwritten:
             # What lies beside a file comes before it; what lies in a folder and describes it, at last.
             data, notes = (data, notes) if folders else (notes, data)
         stale = sorted((describing & old) | (set(side_cars) & set(new) if overwritten else set()))
-        gone = sorted((old - set(new)) | set(removes))
+        gone = sorted((old - set(new)) | there.intersection(removes))
         return [("remove", stale), ("copy", data), ("copy", notes), ("remove", gone)]
 
     def _carry_out(self, steps: Sequence[tuple[str, list[str]]]) -> None:
@@ -341,17 +345,21 @@ def _plan(data: bytes | None) -> Any:
 def clear() -> list[Leftover]:
     """Remove what killed writers left, here and in their buckets; what they had decided is finished first.
 
-    Returns what was removed. What a bucket does not let us remove stays.
+    Returns what was removed. Of one whose bucket cannot be reached the note stays that says so.
     """
     gone = []
     for one in leftovers():
-        if one.busy:
-            continue
-        if one.target is not None:
-            with contextlib.suppress(BatchplantError):
+        with locked(one.folder) as ours:
+            if not ours:
+                continue
+            if one.target is not None:
                 made = RemoteTarget(one.target)
-                made.taken(one.folder)
-                made.clear()
-        drop(one.folder)
-        gone.append(one)
+                try:
+                    made.taken(one.folder)
+                    made.clear()
+                except BatchplantError:
+                    empty(one.folder)
+                    continue
+            drop(one.folder)
+            gone.append(one)
     return gone

@@ -220,6 +220,17 @@ def below(url: str) -> dict[str, Entry]:
     return {one.name[len(name) + 1 :]: one for one in found if one.name.startswith(f"{name}/")}
 
 
+def level(url: str) -> tuple[set[str], set[str]]:
+    """The names of the objects and of the folders right in a folder."""
+    client, name = client_of(url)
+    cut = len(name) + 1 if name else 0
+    try:
+        objects, folders = trying(lambda: client.level(name))
+    except NotFoundError:
+        return set(), set()
+    return {one.name[cut:] for one in objects}, {one[cut:] for one in folders}
+
+
 def look(url: str) -> Entry | None:
     """What a file is like; None where there is none."""
     client, name = client_of(url)

@@ -165,17 +165,27 @@ def _found() -> Iterator[Leftover]:
 
 def is_busy(folder: Path) -> bool:
     """Whether a process works in a hidden folder."""
+    with locked(folder) as ours:
+        return not ours
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Whether nobody works in a hidden folder; nobody does within it then."""
     try:
-        fd = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError:
-        return False
+        yield False
+        return
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        ours = True
     except BlockingIOError:
-        return True
+        ours = False
+    try:
+        yield ours
     finally:
         os.close(fd)
-    return False
 
 
 def drop(folder: Path) -> None:
@@ -184,3 +194,12 @@ def drop(folder: Path) -> None:
         # A folder of which some is gone must not be gone on from.
         (folder / STATE).unlink(missing_ok=True)
         shutil.rmtree(folder)
+
+
+def empty(folder: Path) -> None:
+    """Remove all that is in a hidden folder, but for the lock and the note that says what it is for."""
+    # Without it nobody goes on from what is left, however little of it this leaves.
+    (folder / STATE).unlink(missing_ok=True)
+    for entry in folder.iterdir():
+        if entry.name not in (LOCK, NOTE):
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()

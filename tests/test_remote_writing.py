@@ -1,0 +1,587 @@
+"""Writing to URLs, against a real server: what is there is whole, whoever is killed or fails when."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import batchplant as bp
+import processes
+from batchplant import registry
+from batchplant.families.tensors import TENSORS
+from batchplant.storage import Url, targets, uploads, work
+from batchplant.testing.cases import ORDINARY, check_samples
+from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.models import SHAPES, tensor
+from proxy import Proxy, answers, reset, stalled
+
+pytest.importorskip("obstore", reason="pip install 'batchplant[remote]'")
+
+ROWS = 12
+WRITERS = sorted(name for name, one in registry.all_formats().items() if one.writer is not None)
+OPEN = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
+# A folder has one picture, sound or video for each sample, and none of the other two.
+MEDIA = {"imagefolder": "image", "audiofolder": "audio", "videofolder": "video"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shelf:
+    """A folder of a bucket that nobody else writes to."""
+
+    url: str
+    root: str
+    endpoint: str
+    work: Path
+
+    def options(self) -> dict[str, Any]:
+        return {"endpoint": self.endpoint}
+
+    def at(self, name: str) -> str:
+        return f"{self.url}/{name}"
+
+    def names(self) -> list[str]:
+        """All objects."""
+        return sorted(_files(self.root))
+
+    def hidden(self) -> list[str]:
+        """What should not be left, in the bucket and in the work folder."""
+        return [name for name in self.names() if name.startswith(".")] + _files(str(self.work))
+
+    def write(self, name: str, source: Any, **how: Any) -> bp.Conversion:
+        options = {**how.pop("target_options", {}), **self.options()}
+        return bp.convert(source, self.at(name), target_options=options, workers=1, **how)
+
+    def open(self, name: str, **how: Any) -> bp.Reader:
+        return bp.open(self.at(name), endpoint=self.endpoint, **how)
+
+
+def _files(folder: str) -> list[str]:
+    return [
+        os.path.relpath(os.path.join(top, name), folder)
+        for top, _, names in os.walk(folder)
+        for name in names
+    ]
+
+
+@pytest.fixture(scope="module")
+def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, str]]:
+    from servers import s3_server
+
+    root = tmp_path_factory.mktemp("writable")
+    name = f"writes-{uuid.uuid4().hex[:12]}"
+    (root / name).mkdir()
+    with s3_server(str(root), writable=True) as endpoint:
+        yield name, str(root / name), endpoint
+
+
+@pytest.fixture
+def shelf(
+    _server: tuple[str, str, str], _no_settings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Shelf:
+    from servers import KEY, SECRET
+
+    name, root, endpoint = _server
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("BATCHPLANT_WORK", str(tmp_path / "work"))
+    folder = uuid.uuid4().hex[:12]
+    return Shelf(f"s3://{name}/{folder}", os.path.join(root, folder), endpoint, tmp_path / "work")
+
+
+@pytest.fixture
+def behind(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Shelf, Proxy]]:
+    """The same, with a proxy before it; failures are tried again without pauses."""
+    monkeypatch.setattr("batchplant.storage.remote.fetch.PAUSE", 0.001)
+    with Proxy(shelf.endpoint) as proxy:
+        yield dataclasses.replace(shelf, endpoint=proxy.endpoint), proxy
+
+
+def numbers(count: int, first: int = 0) -> dict[str, Any]:
+    return {"n": [first + n for n in range(count)], "text": [f"sample {first + n}" for n in range(count)]}
+
+
+def held(reader: bp.Reader) -> list[int]:
+    with reader:
+        return [int(one["n"]) for one in reader]
+
+
+# -- every format ------------------------------------------------------------------------------------------
+
+
+def dataset(name: str, count: int) -> tuple[dict[str, bp.Field], list[dict[str, Any]]]:
+    """What a format can hold of one field of every kind."""
+    found = registry.get_format(name)
+    if found.tensors:
+        made = [
+            tensor(f"layer.{n}", ("float32", "uint8")[n % 2], SHAPES[n % len(SHAPES)]) for n in range(count)
+        ]
+        return dict(TENSORS), made
+    fields = {key: field for key, (field, _) in ORDINARY.items() if found.refuses(field) is None}
+    if name in MEDIA:
+        fields = {key: field for key, field in fields.items() if key not in MEDIA.values()}
+        fields = {MEDIA[name]: ORDINARY[MEDIA[name]][0], **fields}
+    return fields, [{key: ORDINARY[key][1](n) for key in fields} for n in range(count)]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format(name: str, shelf: Shelf, tmp_path: Path) -> None:
+    suffix = next(iter(registry.get_format(name).suffixes), "")
+    target = f"data{suffix}"
+    for count in (ROWS, ROWS - 5):
+        fields, samples = dataset(name, count)
+        try:
+            with bp.create(
+                shelf.at(target),
+                fields,
+                format=name,
+                checksums=True,
+                overwrite=count < ROWS,
+                **shelf.options(),
+            ) as out:
+                for one in samples:
+                    out.append(one)
+        except bp.MissingLibraryError as error:
+            pytest.skip(str(error))
+        assert shelf.hidden() == []
+        assert all(one.startswith(("data.", "data/", target)) for one in shelf.names())
+        # What lies in the bucket is what would lie on a disk.
+        with bp.open(os.path.join(shelf.root, target), format=name, **OPEN.get(name, {})) as made:
+            check_samples(made, fields, samples)
+        with shelf.open(target, format=name, **OPEN.get(name, {})) as made:
+            check_samples(made, fields, samples)
+            found = bp.verify(made)
+            assert found.problems == []
+            assert "checksums" in " ".join(found.checks)
+
+
+def test_other_stores_by_fsspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fsspec")
+    monkeypatch.setenv("BATCHPLANT_WORK", str(tmp_path / "work"))
+    folder = f"memory://{uuid.uuid4().hex}"
+    for target, how in (("a.tfrecord", {}), ("b.zarr", {}), ("c.jsonl", {"shard_samples": 3})):
+        for first in (0, 100):
+            bp.convert(numbers(7, first), f"{folder}/{target}", overwrite=first > 0, **how)
+            found = f"{folder}/c-*.jsonl" if how else f"{folder}/{target}"
+            assert held(bp.open(found)) == list(range(first, first + 7))
+    assert _files(str(tmp_path / "work")) == []
+
+
+# -- shards ------------------------------------------------------------------------------------------------
+
+
+def test_shards_replace_a_larger_set(shelf: Shelf) -> None:
+    shelf.write("a.tfrecord", numbers(20), shard_samples=2, checksums=True)
+    with pytest.raises(bp.ExistsError, match="a-00000.tfrecord"):
+        shelf.write("a.tfrecord", numbers(3), shard_samples=2)
+    done = shelf.write("a.tfrecord", numbers(9, 100), shard_samples=3, overwrite=True)
+    assert done.files == [shelf.at(f"a-{n:05d}.tfrecord") for n in range(3)]
+    shards = [f"a-{n:05d}.tfrecord" for n in range(3)]
+    assert shelf.names() == sorted(shards + [f"{one}.schema.json" for one in shards])
+    assert held(shelf.open("a-*.tfrecord")) == list(range(100, 109))
+    assert shelf.hidden() == []
+
+
+def test_shards_that_are_folders(shelf: Shelf) -> None:
+    shelf.write("a.zarr", numbers(20), shard_samples=5)
+    shelf.write("a.zarr", numbers(6, 100), shard_samples=5, overwrite=True)
+    assert {name.partition("/")[0] for name in shelf.names()} == {"a-00000.zarr", "a-00001.zarr"}
+    assert held(shelf.open("a-*.zarr")) == list(range(100, 106))
+
+
+def test_bucket_to_bucket_holds_little_on_the_disk(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = 50_000
+    shelf.write("a.tfrecord", {"n": list(range(60)), "data": [os.urandom(cell) for _ in range(60)]})
+    seen: list[int] = []
+    real = uploads.send
+
+    def send(*given: Any, **how: Any) -> None:
+        seen.append(work._size(shelf.work))
+        real(*given, **how)
+        seen.append(work._size(shelf.work))
+
+    monkeypatch.setattr(uploads, "send", send)
+    shelf.write("b.tfrecord", shelf.open("a.tfrecord"), shard_size=5 * cell)
+    assert held(shelf.open("b-*.tfrecord")) == list(range(60))
+    # One shard at work, one on its way, and their notes; the whole is six times as much.
+    assert len(seen) >= 24
+    assert max(seen) <= 2 * 5 * cell + 20_000
+
+
+# -- killed ------------------------------------------------------------------------------------------------
+
+KILLED = """
+import importlib, json, os, sys, threading
+import batchplant as bp
+from batchplant.storage.remote.obstores import ObstoreClient
+importlib.import_module("batchplant.convert").CHECKPOINT_SECONDS = 0
+importlib.import_module("batchplant.convert").BATCH_BYTES = 100
+target, point, after, given = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "after", json.loads(sys.argv[4])
+lock, calls = threading.Lock(), 0
+
+def killing(real):
+    def call(*given, **how):
+        global calls
+        with lock:
+            calls += 1
+            ours = calls == point
+        if ours and not after:
+            os.kill(os.getpid(), 9)
+        done = real(*given, **how)
+        if ours:
+            os.kill(os.getpid(), 9)
+        return done
+    return call
+
+for name in ("put", "copy", "delete"):
+    setattr(ObstoreClient, name, killing(getattr(ObstoreClient, name)))
+first, count = given.pop("first"), given.pop("count")
+data = {"n": [first + n for n in range(count)], "text": [f"sample {first + n}" for n in range(count)]}
+done = bp.convert(data, target, workers=1, **given)
+print(json.dumps({"calls": calls, "resumed": done.resumed_at}))
+"""
+
+
+def killed(shelf: Shelf, name: str, point: int, when: str = "before", **given: Any) -> dict[str, Any] | None:
+    """Convert in a process that is killed at its n-th change of the bucket; None where it was."""
+    given = {"target_options": shelf.options(), **given}
+    done = processes.run(
+        [sys.executable, "-c", KILLED, shelf.at(name), str(point), when, json.dumps(given)],
+        capture_output=True,
+    )
+    if done.returncode == -signal.SIGKILL:
+        return None
+    assert done.returncode == 0, done.stderr.decode()
+    return dict(json.loads(done.stdout))
+
+
+# What is overwritten: (target, how it is written, what opens it)
+SETS = {
+    "file": ("a.tfrecord", {"checksums": True}, "a.tfrecord"),
+    "shards": ("a.tfrecord", {"shard_samples": 4}, "a-*.tfrecord"),
+    "folder": ("a.zarr", {}, "a.zarr"),
+}
+
+
+def points(calls: int) -> list[tuple[int, str]]:
+    """When to kill: at every change, or at some that are spread over all."""
+    every = [(point, when) for point in range(1, calls + 1) for when in ("before", "after")]
+    return every if EXHAUSTIVE else [every[len(every) * n // 7] for n in range(7)]
+
+
+@pytest.mark.timeout(7200 if EXHAUSTIVE else 600)
+@pytest.mark.parametrize("kind", SETS)
+def test_killed_while_it_replaces(kind: str, shelf: Shelf) -> None:
+    """The old is there or the new, and where the change was decided, the next writer finishes it."""
+    name, how, opens = SETS[kind]
+    old, new = list(range(24)), list(range(100, 110))
+    shelf.write(name, numbers(24), **how)
+    given = {**how, "first": 100, "count": 10, "overwrite": True}
+    done = killed(shelf, name, 0, **given)
+    assert done is not None
+    assert done["calls"] > 5
+    decided = 0
+    for point, when in points(done["calls"]):
+        shelf.write(name, numbers(24), overwrite=True, **how)
+        assert shelf.hidden() == []
+        assert killed(shelf, name, point, when, **given) is None
+        staging = [one for one in shelf.names() if one.endswith(".partial/.batchplant.commit")]
+        half = staging or [one for one in _files(str(shelf.work)) if one.endswith(".batchplant.commit")]
+        if half:
+            decided += 1
+        else:
+            assert held(shelf.open(opens)) in (old, new), (point, when)
+        if point % 2:
+            # Whoever comes next finishes it, or clears it away.
+            with pytest.raises(bp.ExistsError):
+                shelf.write(name, numbers(3), **how)
+            assert held(shelf.open(opens)) in ((new,) if half else (old, new)), (point, when)
+        else:
+            assert [one.busy for one in targets.leftovers()] in ([False], [])
+            targets.clear()
+            assert targets.leftovers() == []
+            assert held(shelf.open(opens)) in ((new,) if half else (old, new)), (point, when)
+            assert shelf.hidden() == []
+    assert decided or not EXHAUSTIVE
+
+
+@pytest.mark.parametrize("kind", SETS)
+def test_killed_before_it_is_decided_leaves_nothing_under_a_name(kind: str, shelf: Shelf) -> None:
+    name, how, _ = SETS[kind]
+    given = {**how, "first": 0, "count": 10}
+    done = killed(shelf, name, 0, **given)
+    assert done is not None
+    for one in shelf.names():
+        os.unlink(os.path.join(shelf.root, one))
+    uploads.remove_all(
+        Url(shelf.at(one), registry.split_options(shelf.options())[0]) for one in shelf.names()
+    )
+    for point in (1, 2, 3):
+        if killed(shelf, name, point, "after", **given) is not None:
+            break
+        if not any(one.endswith(".batchplant.commit") for one in shelf.hidden()):
+            assert [one for one in shelf.names() if not one.startswith(".")] == []
+
+
+def test_resumed_after_a_kill_sends_no_shard_again(behind: tuple[Shelf, Proxy]) -> None:
+    shelf, proxy = behind
+    given = {"first": 0, "count": 40, "shard_samples": 4}
+    # The probe, its removal, and then shards and states.
+    assert killed(shelf, "a.tfrecord", 12, **given) is None
+    sent = {one for one in shelf.names() if one.endswith(".tfrecord")}
+    assert len(sent) > 1
+    assert not any(one for one in shelf.names() if not one.startswith("."))
+    proxy.reset()
+    done = killed(shelf, "a.tfrecord", 0, resume=True, **given)
+    assert done is not None
+    assert done["resumed"] > 0
+    again = [
+        one.path for one in proxy.requests if one.method == "PUT" and "x-amz-copy-source" not in one.headers
+    ]
+    assert not any(
+        one.rpartition("/")[2] in path for one in list(sent)[:-1] for path in again if "schema" not in path
+    )
+    assert held(shelf.open("a-*.tfrecord")) == list(range(40))
+    assert shelf.hidden() == []
+
+
+def test_resumed_on_another_machine(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = {"first": 0, "count": 40, "shard_samples": 4}
+    assert killed(shelf, "a.tfrecord", 20, **given) is None
+    monkeypatch.setenv("BATCHPLANT_WORK", str(tmp_path / "elsewhere"))
+    done = killed(shelf, "a.tfrecord", 0, resume=True, **given)
+    assert done is not None
+    assert done["resumed"] >= 4
+    assert held(shelf.open("a-*.tfrecord")) == list(range(40))
+
+
+def test_a_machine_whose_staging_was_cleared_says_so(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = bp.create(shelf.at("a.jsonl"), {"n": bp.Int()}, shard_samples=2, **shelf.options())
+    for n in range(6):
+        out.append({"n": n})
+    monkeypatch.setenv("BATCHPLANT_WORK", str(shelf.work / "other"))
+    shelf.write("a.jsonl", numbers(2), shard_samples=2)
+    with pytest.raises(bp.BatchplantError):
+        out.close()
+    assert held(shelf.open("a-*.jsonl")) == [0, 1]
+
+
+def test_ctrl_c_breaks_an_upload_off(behind: tuple[Shelf, Proxy], tmp_path: Path) -> None:
+    shelf, proxy = behind
+    script = (
+        "import os, sys, batchplant as bp\n"
+        "try:\n"
+        "    bp.convert({'data': [os.urandom(1 << 20) for _ in range(40)]}, sys.argv[1],\n"
+        "               target_options={'endpoint': sys.argv[2]})\n"
+        "except KeyboardInterrupt:\n"
+        "    print('stopped')\n"
+    )
+    proxy.fail(stalled(-1), method="PUT", path="partNumber=2")
+    command = [sys.executable, "-c", script, shelf.at("a.tfrecord"), shelf.endpoint]
+    with processes.start(command, stdout=subprocess.PIPE) as child:
+        proxy.wait_for(lambda: proxy.count("PUT", "partNumber=2") > 0)
+        child.send_signal(signal.SIGINT)
+        proxy.wait_for(lambda: proxy.count("DELETE", "uploadId") > 0)
+        proxy.release()
+        assert child.communicate(timeout=processes.PATIENCE)[0] == b"stopped\n"
+    assert shelf.names() == []
+    assert shelf.hidden() == []
+
+
+# -- failing servers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [answers(503), answers(500), reset()], ids=["503", "500", "reset"])
+@pytest.mark.parametrize("kind", SETS)
+def test_what_fails_once_is_tried_again(kind: str, fault: Any, behind: tuple[Shelf, Proxy]) -> None:
+    shelf, proxy = behind
+    name, how, opens = SETS[kind]
+    for method in ("PUT", "POST", "LIST", "HEAD"):
+        for skip in (0, 2):
+            proxy.fail(fault, method=method, skip=skip)
+    shelf.write(name, numbers(10), **how)
+    assert sum(one.status in (0, 503, 500) for one in proxy.requests) > 3
+    proxy.reset()
+    assert held(shelf.open(opens)) == list(range(10))
+    assert shelf.hidden() == []
+
+
+def test_a_part_that_fails_is_sent_again(behind: tuple[Shelf, Proxy]) -> None:
+    shelf, proxy = behind
+    proxy.fail(answers(503), method="PUT", path="partNumber=2")
+    proxy.fail(reset(), method="PUT", path="partNumber=1")
+    proxy.fail(answers(503), method="POST", path="uploadId")
+    data = [os.urandom(1 << 20) for _ in range(40)]
+    shelf.write("a.tfrecord", {"data": data})
+    assert proxy.count("POST", "uploads") == 1
+    assert proxy.count("PUT", "partNumber=3") == 1
+    with shelf.open("a.tfrecord") as made:
+        assert [one["data"] for one in made] == data
+
+
+@pytest.mark.parametrize("kind", SETS)
+def test_a_server_that_fails_for_good_leaves_the_old(kind: str, behind: tuple[Shelf, Proxy]) -> None:
+    shelf, proxy = behind
+    name, how, opens = SETS[kind]
+    shelf.write(name, numbers(10), **how)
+    before = shelf.names()
+    # The probe passes, what comes then does not.
+    proxy.fail(answers(503), method="PUT", skip=1, times=None)
+    with pytest.raises(bp.AccessError, match="503"):
+        shelf.write(name, numbers(5, 100), overwrite=True, **how)
+    proxy.reset()
+    assert shelf.names() == before
+    assert held(shelf.open(opens)) == list(range(10))
+    assert shelf.hidden() == []
+
+
+def test_side_cars_come_back_where_the_file_does_not_arrive(behind: tuple[Shelf, Proxy]) -> None:
+    shelf, proxy = behind
+    shelf.write("a.tfrecord", numbers(10), checksums=True)
+    before = {name: Path(shelf.root, name).read_bytes() for name in shelf.names()}
+    # The side-cars of the old file are out of the way by then.
+    proxy.fail(answers(503), method="PUT", path="/a.tfrecord", skip=2, times=None)
+    with pytest.raises(bp.AccessError):
+        shelf.write("a.tfrecord", numbers(5, 100), overwrite=True, checksums=True)
+    # The server does not let them be put back; whoever comes next finishes what was decided.
+    proxy.reset()
+    assert Path(shelf.root, "a.tfrecord").read_bytes() == before["a.tfrecord"]
+    targets.clear()
+    assert shelf.hidden() == []
+    with shelf.open("a.tfrecord") as made:
+        assert bp.verify(made).problems == []
+
+
+def test_an_unreachable_or_closed_bucket_is_told_before_any_work(behind: tuple[Shelf, Proxy]) -> None:
+    shelf, proxy = behind
+    for fault, said in ((answers(403), "may write there"), (answers(404), "no such bucket")):
+        proxy.fail(fault, method="PUT", times=None)
+        with pytest.raises(bp.BatchplantError, match=said) as caught:
+            bp.create(shelf.at("a.tfrecord"), {"n": bp.Int()}, **shelf.options())
+        assert caught.value.path == shelf.at("a.tfrecord")
+        assert proxy.count() == 1
+        proxy.reset()
+    with proxy.down(), pytest.raises(bp.AccessError, match="cannot be reached"):
+        bp.create(shelf.at("a.tfrecord"), {"n": bp.Int()}, **shelf.options())
+    assert not shelf.work.exists()
+
+
+# -- what is refused, and what is kept ---------------------------------------------------------------------
+
+
+def test_what_cannot_be_a_target(shelf: Shelf) -> None:
+    for url, said in (
+        ("https://example.org/a.tfrecord", "web servers cannot be written to"),
+        (f"{shelf.url.rpartition('/')[0]}", "needs a name"),
+    ):
+        with pytest.raises(bp.OptionError, match=said):
+            bp.create(url, {"n": bp.Int()}, format="tfrecord")
+    with pytest.raises(bp.OptionError, match="options for URLs"):
+        bp.create("a.tfrecord", {"n": bp.Int()}, endpoint="http://127.0.0.1:1")
+    with pytest.raises(bp.OptionError, match="no option"):
+        bp.create(shelf.at("a.tfrecord"), {"n": bp.Int()}, endpont="http://127.0.0.1:1")
+
+
+def test_an_existing_target_is_kept(shelf: Shelf) -> None:
+    shelf.write("a.tfrecord", numbers(3))
+    shelf.write("b.zarr", numbers(3))
+    for name in ("a.tfrecord", "b.zarr"):
+        with pytest.raises(bp.ExistsError, match="overwrite"):
+            shelf.write(name, numbers(5))
+        assert held(shelf.open(name)) == [0, 1, 2]
+    # A file does not replace a folder, and a folder no file.
+    with pytest.raises(bp.ExistsError, match="it is a folder"):
+        shelf.write("b.zarr", numbers(5), target_format="tfrecord", overwrite=True)
+    with pytest.raises(bp.ExistsError, match="it is no folder"):
+        shelf.write("a.tfrecord", numbers(5), target_format="zarr", overwrite=True)
+    assert held(shelf.open("a.tfrecord")) == held(shelf.open("b.zarr")) == [0, 1, 2]
+    assert shelf.hidden() == []
+
+
+def test_a_second_writer_of_this_machine_is_refused(shelf: Shelf) -> None:
+    with bp.create(shelf.at("a.tfrecord"), {"n": bp.Int()}, **shelf.options()) as out:
+        out.append({"n": 1})
+        with pytest.raises(bp.BusyError):
+            bp.create(shelf.at("a.tfrecord"), {"n": bp.Int()}, **shelf.options())
+        assert [one.busy for one in targets.leftovers()] == [True]
+        assert targets.clear() == []
+    assert held(shelf.open("a.tfrecord")) == [1]
+    assert targets.leftovers() == []
+
+
+def test_an_error_inside_leaves_nothing(shelf: Shelf) -> None:
+    for how in ({}, {"shard_samples": 2}):
+        with (
+            pytest.raises(ZeroDivisionError),
+            bp.create(shelf.at("a.tfrecord"), {"n": bp.Int()}, **how, **shelf.options()) as out,
+        ):
+            for n in range(9):
+                out.append({"n": n})
+            raise ZeroDivisionError
+        assert shelf.names() == []
+        assert shelf.hidden() == []
+
+
+def test_the_work_folder_is_bounded(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHPLANT_WORK_BYTES", "300 kB")
+    monkeypatch.setattr(work, "LOOK", 1)
+    monkeypatch.setattr(work, "RARELY", 0)
+    data = {"data": [os.urandom(20_000) for _ in range(40)]}
+    with pytest.raises(bp.AccessError, match="shard_size") as caught:
+        shelf.write("a.tfrecord", data)
+    assert "BATCHPLANT_WORK_BYTES" in str(caught.value)
+    assert shelf.hidden() == []
+    shelf.write("a.tfrecord", data, shard_size=100_000)
+    with shelf.open("a-*.tfrecord") as made:
+        assert [one["data"] for one in made] == data["data"]
+
+
+def test_secrets_are_written_nowhere(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    from servers import SECRET
+
+    monkeypatch.setattr(importlib.import_module("batchplant.convert"), "CHECKPOINT_SECONDS", 0)
+    target = Url(f"s3://user:hidden-word@{shelf.url.partition('//')[2]}/a.tfrecord")
+    source = bp.open(numbers(10))
+    source.path = "https://example.org/a.tfrecord?X-Amz-Signature=hidden-word"
+    stop = threading.Event()
+
+    def progress(done: int, _: int) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    monkeypatch.setattr(importlib.import_module("batchplant.convert"), "BATCH_BYTES", 20)
+    with pytest.raises(KeyboardInterrupt):
+        shelf.write("a.tfrecord", source, progress=progress)
+    work.write_note(shelf.work, target)
+    found = {name: (shelf.work / name).read_bytes() for name in _files(str(shelf.work))}
+    assert any(name.endswith("state.json") for name in found)
+    for name, data in found.items():
+        assert b"hidden-word" not in data, name
+        assert SECRET.encode() not in data, name
+    assert [one.resumable for one in targets.leftovers()] == [True]
+    targets.clear()
+    assert shelf.names() == []
+
+
+def test_the_command_reaches_both_ends(shelf: Shelf) -> None:
+    shelf.write("a.tfrecord", numbers(10))
+    command = [sys.executable, "-m", "batchplant", "convert", shelf.at("a.tfrecord"), shelf.at("b.jsonl")]
+    ways = ["--option", f"endpoint={shelf.endpoint}", "--to-option", f"endpoint={shelf.endpoint}"]
+    done = processes.run([*command, *ways, "--checksums"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "10 samples" in done.stdout
+    assert held(shelf.open("b.jsonl")) == list(range(10))
+    assert "b.jsonl.crc" in shelf.names()
