@@ -14,8 +14,9 @@ import batchplant
 from batchplant.cli import main
 from batchplant.loading import prefetch
 from batchplant.loading import warm as warming
-from batchplant.storage.remote import blocks
+from batchplant.storage.remote import blocks, cells
 from batchplant.storage.remote.disk import DiskCache
+from batchplant.storage.work import partial_folder, write_note
 from proxy import Proxy
 from servers import Bucket
 
@@ -116,6 +117,40 @@ def test_a_cache_that_cannot_be_used_is_one_line(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().err == f"batchplant: {tmp_path}: the cache cannot be used: Is a directory\n"
 
 
+# --- writes that were not finished ------------------------------------------------------------------
+
+
+def left(url: str, *, state: bool) -> Path:
+    """What a writer to a URL leaves that is killed."""
+    folder = partial_folder(url)
+    folder.mkdir(parents=True)
+    write_note(folder, url)
+    (folder / "data").write_bytes(bytes(5000))
+    if state:
+        (folder / "state.json").write_text("{}")
+    return folder
+
+
+def test_writes_that_were_not_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cache = tmp_path / "cache"
+    assert "not finished" not in said(capsys, "cache", "info", "--cache", cache)
+    assert said(capsys, "cache", "clear", "--writes") == "there are no writes that were not finished\n"
+    # Nothing is reached for what was written with a password.
+    folders = [left(f"https://user:secret@127.0.0.1:1/{one}.beton", state=one == "a") for one in "ab"]
+    text = said(capsys, "cache", "info", "--cache", cache)
+    assert "secret" not in text
+    rows = [line for line in text.splitlines() if line.startswith("https://127.0.0.1:1/")]
+    assert sorted(row.split("kB")[1].strip() for row in rows) == ["can be resumed", "cannot be resumed"]
+    found = run_json(capsys, "cache", "info", "--cache", cache)["writes"]
+    assert {one["folder"] for one in found} == set(map(str, folders))
+    assert all(one["bytes"] >= 5000 and not one["busy"] for one in found)
+    assert main(["cache", "clear", "--writes", "s3://b/a"]) == 2
+    assert "takes no URL" in capsys.readouterr().err
+    assert said(capsys, "cache", "clear", "--writes").count("removed") == 2
+    assert not any(folder.exists() for folder in folders)
+    assert run_json(capsys, "cache", "clear", "--writes") == {"removed": 0, "writes": []}
+
+
 # --- warm -------------------------------------------------------------------------------------------
 
 SAMPLES, EACH = 25, 20_000
@@ -124,7 +159,7 @@ SAMPLES, EACH = 25, 20_000
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> int:
     """Small blocks, so that small datasets have many."""
-    for module in (blocks, warming, prefetch):
+    for module in (blocks, cells, warming, prefetch):
         monkeypatch.setattr(module, "PART", 100_000)
     return 100_000
 

@@ -16,7 +16,7 @@ pytest.importorskip("obstore")
 import batchplant as bp
 from batchplant.families import records
 from batchplant.storage.remote import fetch, opened
-from batchplant.storage.remote.blocks import PART
+from batchplant.storage.remote.cells import PART
 from proxy import answers, reset, truncated
 
 SAMPLES, BATCH = 2000, 64

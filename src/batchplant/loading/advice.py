@@ -10,7 +10,7 @@ from .. import order as orders
 from ..reader import Reader
 from ..storage import is_remote
 from ..storage.remote import fetcher, opened, totals
-from ..storage.remote.blocks import PART
+from ..storage.remote.cells import PART
 from .prefetch import epoch_bytes
 
 ADVICE = {

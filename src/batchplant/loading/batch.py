@@ -18,7 +18,7 @@ from ..ops.base import CellErrors, CellOp, Draws
 from ..ops.values import ragged_values
 from ..reader import Reader
 from ..schema import Field
-from ..storage.remote.blocks import PART
+from ..storage.remote.cells import PART
 from .locate import Locator, sizes_of, turns_of
 from .on_cpu import OnCpu
 from .pictures import Backend, Device, Failures, Request, Result

@@ -23,7 +23,7 @@ from ..errors import BatchplantError
 from ..reader import Reader
 from ..storage import RemoteSource, is_remote, plan_ranges
 from ..storage.remote import NEVER, Pool, opened
-from ..storage.remote.blocks import PART
+from ..storage.remote.cells import PART
 
 # Batches whose bytes are known in advance, at most.
 FORESEEN = 1000

@@ -14,7 +14,7 @@ from ..errors import OptionError
 from ..reader import Reader
 from ..storage import RemoteSource, is_remote, open_source
 from ..storage.remote import fetcher, opened
-from ..storage.remote.blocks import PART, Loaded
+from ..storage.remote.cells import PART, Loaded
 
 # Samples whose places are asked for at a time, and blocks that are waited for.
 STEP = 1 << 16

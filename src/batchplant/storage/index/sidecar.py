@@ -33,7 +33,8 @@ from ...columns import U8
 from ...errors import BatchplantError
 from .. import NOTE_ERRORS, RemoteSource, Source, sync, tree
 from ..remote import Got, client_of, fetcher, trying
-from ..remote.blocks import NOW, PART
+from ..remote.blocks import NOW
+from ..remote.cells import PART
 from . import container
 from .container import Content, Facts, Index, Parts
 from .progress import check_stop

@@ -1,7 +1,8 @@
 """Objects on servers: who talks to them, how requests are made, and what is kept of them.
 
-clients.py has the one request, fetch.py many of them at a time, blocks.py the bytes in memory, disk.py those
-on disk, source.py the :class:`~batchplant.storage.source.Source` that formats read from.
+clients.py has the one request, fetch.py many of them at a time, blocks.py the bytes in memory, cells.py those
+of one object on disk, disk.py the cache there, with room.py and total.py, which keep it within its limit, and
+source.py the :class:`~batchplant.storage.source.Source` that formats read from.
 """
 
 from __future__ import annotations

@@ -9,38 +9,27 @@ blocks that nobody is known to need, longest unused first, and then of the one t
 from __future__ import annotations
 
 import bisect
-import contextlib
 import copy
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ... import _native
 from ...columns import I64, U8
-from ...errors import AccessError, BatchplantError, NotFoundError
-from .client import BeyondError, Client, TransientError
+from ...errors import BatchplantError
+from .cells import PART, Cells, Loaded, Range
+from .client import Client
 from .disk import DiskCache
-from .fetch import STALLED_LEAST, Task, fetcher
+from .fetch import Task, fetcher
 
-PART = 8 << 20
 # Wanted now; what is asked ahead has the number of its batch.
 NOW = -1.0
 NEVER = float("inf")
-CHANGED = "it changed since it was opened; open it again"
-
-Range = tuple[int, int]
-
-
-class Loaded(NamedTuple):
-    """Bytes, and whether they lie in a file of the cache and not in memory."""
-
-    data: U8
-    mapped: bool
 
 
 class Block:
@@ -66,95 +55,15 @@ class Block:
             raise copy.copy(error) from None
 
 
-class RemoteObject:
-    """An object on a server as it was when it was opened, and its blocks."""
+class RemoteObject(Cells):
+    """An object on a server, and its blocks."""
 
     def __init__(
         self, client: Client, name: str, url: str, size: int, tag: str, disk: DiskCache | None, key: str
     ) -> None:
-        self.client, self.name, self.url, self.size, self.tag = client, name, url, size, tag
-        self.disk, self.key = disk, key
+        super().__init__(client, name, url, size, tag, disk, key)
         self.starts: list[int] = []
         self.blocks: dict[int, Block] = {}
-        # Cells that a plan wants on disk, and those that are on their way there.
-        self.kept: set[int] = set()
-        self._under_way: dict[int, Future[Loaded]] = {}
-        self._lock = threading.Lock()
-
-    def load(self, start: int, end: int) -> Loaded:
-        """The bytes from the disk or the server; checked to be of the object that was opened.
-
-        On disk lie whole cells of 8 MiB, cut alike in all processes, whatever range of them is asked for.
-        """
-        parts: list[Loaded] = []
-        for number in range(start // PART, -(-end // PART)) if self.disk is not None else ():
-            low, high = self.cell(number)
-            found = self._load_cell(number, fetch=number in self.kept or start <= low < high <= end)
-            if found is None:
-                break
-            part = found.data[max(start - low, 0) : end - low]
-            # A small part would hold the memory of all.
-            is_alone = found.mapped or len(part) == high - low
-            parts.append(Loaded(part if is_alone else part.copy(), found.mapped))
-        else:
-            if len(parts) == 1:
-                return parts[0]
-            if parts:
-                return Loaded(np.concatenate([one.data for one in parts]), False)
-        return Loaded(self.fetch(start, end), False)
-
-    def cell(self, number: int) -> Range:
-        """From where to where a cell goes."""
-        return number * PART, min((number + 1) * PART, self.size)
-
-    def _load_cell(self, number: int, *, fetch: bool) -> Loaded | None:
-        """A cell from the disk; where it is not there, it is fetched and put there, or None."""
-        assert self.disk is not None
-        low, high = self.cell(number)
-        found = self.disk.get(self.key, low, high - low)
-        if found is not None or not fetch:
-            return None if found is None else Loaded(found, True)
-        with self._lock:
-            waited, mine = self._under_way.get(number), Future[Loaded]()
-            if waited is None:
-                self._under_way[number] = mine
-        if waited is not None:
-            # Not for long: whoever asks a second time does so because the first request stalls.
-            with contextlib.suppress(TimeoutError):
-                return waited.result(STALLED_LEAST)
-        try:
-            data = self.fetch(low, high)
-            self.disk.put(self.key, low, data)
-            found = self.disk.get(self.key, low, high - low)
-            # There may be no room on the disk.
-            mine.set_result(Loaded(data, False) if found is None else Loaded(found, True))
-        except BaseException as error:
-            mine.set_exception(error)
-        finally:
-            with self._lock:
-                if self._under_way.get(number) is mine:
-                    del self._under_way[number]
-        return mine.result()
-
-    def fetch(self, start: int, end: int) -> U8:
-        """One request."""
-        try:
-            got = self.client.get(self.name, start, end)
-        except NotFoundError:
-            raise AccessError("it is not there any more", path=self.url, offset=start) from None
-        except BeyondError:
-            raise AccessError(CHANGED, path=self.url, offset=start) from None
-        except AccessError as error:
-            error.message += f" (bytes {start} to {end - 1})"
-            raise
-        # A driver of fsspec tells nothing.
-        told = got.size >= 0
-        if told and (got.size != self.size or (self.tag and got.tag and got.tag != self.tag)):
-            raise AccessError(CHANGED, path=self.url, offset=start)
-        if len(got.data) != end - start:
-            message = f"{len(got.data)} of {end - start} bytes came"
-            raise TransientError(message, path=self.url, offset=start)
-        return got.data
 
 
 class Pool:

@@ -69,7 +69,7 @@ class CacheInfo:
 
     folder: str
     bytes: int
-    limit: int
+    limit: int | None
     blocks: int
     objects: tuple[CachedObject, ...]
 

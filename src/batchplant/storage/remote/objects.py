@@ -10,7 +10,8 @@ from concurrent.futures import Future
 
 from ...columns import U8
 from ...errors import NotFoundError
-from .blocks import NEVER, NOW, PART
+from .blocks import NEVER, NOW
+from .cells import PART
 from .client import Entry, Got
 from .clients import client_of
 from .fetch import fetcher

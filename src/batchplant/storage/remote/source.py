@@ -21,7 +21,8 @@ from ...errors import AccessError, NotFoundError
 from ..settings import DEFAULT_CACHE_BYTES, DEFAULT_FETCH_BYTES
 from ..source import Source
 from ..urls import place_of
-from .blocks import NOW, PART, Pool, Range, RemoteObject, pool_of
+from .blocks import NEVER, NOW, Pool, RemoteObject, pool_of
+from .cells import PART, Range
 from .client import Client, Entry, Got, RefusedError, TransientError
 from .clients import client_of
 from .disk import open_cache
@@ -155,6 +156,14 @@ class RemoteSource(Source):
             rows = np.flatnonzero((where >= first) & (where < last))
             pool.gather(object, ranges[first:last], starts[rows], sizes[rows], out, out_starts[rows])
             first = last
+
+    def will_need(self, starts: I64, sizes: I64) -> None:
+        self._check_open()
+        some = sizes > 0
+        pool, object = self.blocks
+        for one in plan_ranges(starts[some], sizes[some])[0]:
+            if not pool.ask(object, [one], NEVER):
+                return
 
     def _read_ahead(self, start: int, end: int) -> None:
         """Where reads follow one another, ask for what comes next."""
