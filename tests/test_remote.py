@@ -384,6 +384,27 @@ def test_what_is_not_there(bucket, served):
         assert caught.value.path == url
 
 
+@pytest.mark.parametrize("endpoint", ["minio.example:9000", "x", "http://", "ftp://minio.example"])
+def test_an_endpoint_that_is_no_url(bucket, endpoint):
+    with pytest.raises(bp.OptionError, match="the endpoint is a URL, such as http://"):
+        bp.open(f"{bucket.url}/x.tar", endpoint=endpoint)
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_bucket_is_a_folder(bucket, served, slash):
+    bucket.put("a.csv", b"x\n1\n")
+    with bp.open(bucket.url + slash, endpoint=served.endpoint) as reader:
+        assert reader[0] == {"x": 1}
+
+
+def test_options_of_storage_are_known_where_they_do_not_belong(bucket, served):
+    url = bucket.put("a.csv", b"x\n1\n")
+    with pytest.raises(bp.OptionError, match="did you mean cache_bytes"):
+        bp.open(url, endpoint=served.endpoint, cash_bytes=1)
+    with pytest.raises(TypeError, match=r'source_options=\{"cache"'):
+        bp.Loader(url, 1, cache="folder")
+
+
 def test_a_web_server_that_does_not_have_it(web):
     with pytest.raises(bp.NotFoundError) as caught:
         open_source(f"{web.endpoint}/a.bin")

@@ -20,6 +20,7 @@ import numpy as np
 from .errors import BatchplantError, OptionError, listed, near
 from .families.records import given_schema
 from .schema import Field, Schema
+from .storage.settings import NAMES as STORAGE
 
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 NONE = ("none", "null")
@@ -48,9 +49,8 @@ def accept(owner: str, made: Callable[..., Any], options: Mapping[str, Any]) -> 
     found = {}
     for name, value in options.items():
         if name not in known:
-            raise OptionError(
-                f"{owner} has no option {name!r}{near(name, known)}; its options are: {listed(known)}"
-            )
+            meant = near(name, [*known, *STORAGE])
+            raise OptionError(f"{owner} has no option {name!r}{meant}; its options are: {listed(known)}")
         kinds = _kinds(hints.get(name, Any))
         fitting = _typed(name, str(value), kinds) if isinstance(value, Typed) else _first(value, kinds)
         if fitting is NOT:

@@ -58,7 +58,7 @@ class Traffic:
         if order in orders.BY_BLOCKS:
             if world > 1 and "lanes" not in options:
                 said = f'order_options={{"lanes": {world}}} gives each its own'
-                warnings.warn(f"each of {world} ranks fetches most of every block; {said}", stacklevel=4)
+                warnings.warn(f"each of {world} ranks fetches most of every block; {said}", stacklevel=5)
             return
         room, size = self._room(), epoch_bytes(self._reader, self._fields)
         if size <= room:
@@ -68,7 +68,7 @@ class Traffic:
             f"order 'random' over a server: about {samples:,} requests for {size / 1e9:,.1f} GB an epoch, "
             f"as only {room / 1e9:,.1f} GB of it can be kept; 'quasi_random' needs about {blocks:,}, and so "
             "does 'random' with a cache for all of it (cache=, cache_bytes=)",
-            stacklevel=4,
+            stacklevel=5,
         )
 
     def _room(self) -> int:

@@ -15,6 +15,7 @@ from ..codecs.media import image
 from ..columns import I32, I64, U8, as_bytes
 from ..errors import DataError, DecodeError, OptionError, near
 from ..ops.base import F64, Draws, Op
+from ..storage.settings import NAMES as STORAGE
 from .locate import Located
 from .plan import LONGEST_SIDE, PROBED_SAMPLES, Target
 
@@ -46,6 +47,8 @@ class PictureOptions:
         for name in changes:
             if name not in own:
                 hint = near(name, [*own, *others])
+                if name in STORAGE:
+                    hint = f'; open the source with it: source_options={{"{name}": …}}'
                 raise TypeError(f"Loader() got an unexpected keyword argument {name!r}{hint}")
         return dataclasses.replace(self, **changes)
 

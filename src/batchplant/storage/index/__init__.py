@@ -102,7 +102,7 @@ def _load(car: SideCar, build: Build, mode: str, combined: bool) -> tuple[Index,
     if writes:
         place = beside(source.path, SIDE_CAR)
         try:
-            found.stored, found.place = car.put(place, found), str(place)
+            found.stored, found.place, found.sent = car.put(place, found), str(place), True
         except BatchplantError as error:
             found.remark = str(error)
             _keep(car, found)
@@ -208,6 +208,7 @@ def combine(members: Iterable[tuple[Seen, str, dict[str, bytes]]]) -> str | None
                     _keep(one.seen.car, one.seen.index)
             return str(error) or "another process is at work on it"
     for one in found:
+        one.seen.index.sent = one.seen.index.place != place
         one.seen.index.place = place
         one.seen.index.stored = sum(array.nbytes for array in one.seen.index.arrays.values())
     return None
@@ -244,12 +245,14 @@ def existing(path: str) -> tuple[str, int] | None:
         place = beside(path, SIDE_CAR)
         if tree.is_file(place):
             return str(place), tree.size_below(place)
-    for here in places(path):
-        if here.is_file():
-            return str(here), here.stat().st_size
-    found = sets.of(path, ask=True)
-    entry = None if found is None else found.entry(os.path.basename(path))
-    return None if found is None or entry is None else (found.place, found.stored(os.path.basename(path)))
+    # What lies on a server serves all machines; what lies here, this one.
+    kept = [(str(here), here.stat().st_size) for here in places(path) if here.is_file()]
+    if kept and not is_remote(path):
+        return kept[0]
+    name, found = os.path.basename(path), sets.of(path, ask=True)
+    if found is not None and found.entry(name) is not None:
+        return found.place, found.stored(name)
+    return kept[0] if kept else None
 
 
 def remove(path: str) -> list[str]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from ...errors import AccessError, BatchplantError, NotFoundError, OptionError
 from ..settings import StorageOptions
@@ -68,7 +68,8 @@ class ObstoreClient(Client):
         self._made_of = url, place, options
         self._sends: Any = None
         # For servers whose answers to ranges obstore refuses.
-        self._ranges: Ranges | None = None
+        self._ranges = Ranges(self.url)
+        self._refused = False
 
     def head(self, name: str) -> Entry:
         self.requests += 1
@@ -86,7 +87,10 @@ class ObstoreClient(Client):
         return Entry(name, got.size, got.tag)
 
     def get(self, name: str, start: int, end: int) -> Got:
-        if self._ranges is None:
+        # A server would answer with a listing.
+        if not name and not self._http:
+            raise NotFoundError("a bucket is no file", path=self.url)
+        if not self._refused:
             self.requests += 1
             try:
                 found = self._store.get(name, options={"range": (start, end)})
@@ -94,7 +98,7 @@ class ObstoreClient(Client):
             except Exception as error:
                 if "non-partial response" not in str(error):
                     raise self._named(error, name, start) from None
-            self._ranges = Ranges(self.url)
+            self._refused = True
         self.requests += 1
         return self.counted(self._ranges.get(self._signed(name), self._shown(name), start, end))
 
@@ -281,6 +285,16 @@ def _s3_endpoint(options: StorageOptions) -> str | None:
     return options.endpoint or next(filter(None, variables), None)
 
 
+def _is_plain_http(endpoint: str) -> bool:
+    """Whether an endpoint is asked without TLS; OptionError for what is no URL, where obstore panics."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(endpoint)
+        if parts.scheme in ("http", "https") and parts.hostname:
+            return parts.scheme == "http"
+    said = endpoint.rpartition("@")[2]
+    raise OptionError(f"the endpoint is a URL, such as http://minio.example:9000, and not {said!r}")
+
+
 def _store(url: str, place: Place, options: StorageOptions, retries: int = 0) -> Any:
     store = obstore(place.scheme).store
     endpoint = options.endpoint
@@ -305,12 +319,12 @@ def _store(url: str, place: Place, options: StorageOptions, retries: int = 0) ->
         known["region"] = options.region or variable or known.get("region") or "us-east-1"
         if endpoint:
             known["endpoint"] = endpoint
-            shared["client_options"]["allow_http"] = endpoint.startswith("http://")
+            shared["client_options"]["allow_http"] = _is_plain_http(endpoint)
         if options.anonymous:
             known["skip_signature"] = True
         return store.S3Store(bucket, **known, **shared)
     if endpoint:
-        shared["client_options"]["allow_http"] = endpoint.startswith("http://")
+        shared["client_options"]["allow_http"] = _is_plain_http(endpoint)
     if place.scheme in ("gs", "gcs"):
         known = {"skip_signature": True} if options.anonymous else {}
         if endpoint:
