@@ -111,8 +111,9 @@ class Partial:
                 empty(self.folder)
                 self._target.discard()
         except BaseException:
-            # What a resumed writer could go on from stays.
-            self.suspend() if (self.folder / STATE).is_file() else self.discard()
+            # What a resumed writer could go on from stays, and what is to be finished.
+            kept = (self.folder / STATE).is_file() or self._target.is_decided(self.folder)
+            self.suspend() if kept else self.discard()
             raise
 
     def check_target(self) -> None:

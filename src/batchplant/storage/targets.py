@@ -58,23 +58,18 @@ class RemoteTarget(Target):
             raise OptionError("the target needs a name in the bucket", path=path)
         self._above = parent(self.path)
         self._staging = join(self._above, f".{self.name}.partial")
+        # What is in the staging: how large, and the names at its top.
         self._sizes: dict[str, int] = {}
+        self._names: set[str] = set()
         self._job: uploads.Background | None = None
         self._room = Room(self.folder)
+        # The last checkpoint, until it is staged too, and what was when one was.
+        self._state: bytes | None = None
         self._saved: frozenset[str] = frozenset()
+        self._saving = threading.Lock()
         self._decided = False
 
     def begin(self, check: Callable[[], None]) -> None:
-        """A bucket that cannot be written to is told before any work is done."""
-        probe = join(self._staging, f"probe-{secrets.token_hex(4)}")
-        try:
-            uploads.put_bytes(probe, b"")
-            uploads.remove_all([probe])
-        except NotFoundError:
-            raise NotFoundError("there is no such bucket", path=self.path) from None
-        except BatchplantError as error:
-            error.path = str(self.path)
-            raise
         self.folder.parent.mkdir(parents=True, exist_ok=True)
 
     def exists(self) -> bool:
@@ -103,13 +98,30 @@ class RemoteTarget(Target):
 
     def taken(self, folder: Path) -> None:
         write_note(folder, self.path)
+        self._probe()
+        self._finish(folder)
+
+    def _probe(self) -> None:
+        """A bucket that cannot be written to is told before any work is done."""
+        probe = join(self._staging, f"probe-{secrets.token_hex(4)}")
+        try:
+            uploads.put_bytes(probe, b"")
+            uploads.remove_all([probe])
+        except NotFoundError:
+            raise NotFoundError("there is no such bucket", path=self.path) from None
+        except BatchplantError as error:
+            error.path = str(self.path)
+            raise
+
+    def _finish(self, folder: Path) -> None:
+        """Do what a killed writer had decided, and see what else he left."""
         plan = _plan((folder / NAME).read_bytes() if (folder / NAME).is_file() else None)
         if plan is not None:
             moves = [(str(inside), str(name)) for inside, name in plan["moves"]]
             if all((folder / inside).is_file() for inside, _ in moves):
-                self._commit_files(folder, moves, plan["removes"], plan["side_cars"])
+                self._commit_files(folder, moves, plan["removes"], plan["side_cars"], again=True)
             (folder / STATE).unlink(missing_ok=True)
-            (folder / NAME).unlink()
+            (folder / NAME).unlink(missing_ok=True)
         with contextlib.suppress(RefusedError):
             found = uploads.below(self._staging)
             plan = _plan(uploads.get_bytes(join(self._staging, NAME)) if NAME in found else None)
@@ -118,17 +130,24 @@ class RemoteTarget(Target):
                 (folder / STATE).unlink(missing_ok=True)
                 found = {}
             self._sizes = {name: one.size for name, one in found.items()}
+            self._names = set(map(_top, found))
 
     def load(self) -> bytes | None:
         return uploads.get_bytes(join(self._staging, STATE))
 
     def save(self, state: Path) -> None:
-        # What is under way would be missed by whoever goes on from it on another machine.
+        with self._saving:
+            self._state = state.read_bytes()
         if self._job is None or self._job.ended.is_set():
+            self._save()
+
+    def _save(self) -> None:
+        """For whoever goes on from it on another machine; there, what is under way would be missed."""
+        with self._saving:
             staged = frozenset(self._sizes)
-            if staged and staged != self._saved:
-                uploads.put_bytes(join(self._staging, STATE), state.read_bytes())
-                self._saved = staged
+            if staged and staged != self._saved and self._state is not None:
+                uploads.put_bytes(join(self._staging, STATE), self._state)
+                self._saved, self._state = staged, None
 
     def clear(self) -> None:
         self.stop()
@@ -137,7 +156,7 @@ class RemoteTarget(Target):
             # First what others would go on from.
             found.sort(key=lambda one: not one.endswith((NAME, STATE)))
             uploads.remove_all(found)
-        self._sizes = {}
+        self._sizes, self._names = {}, set()
 
     def discard(self) -> None:
         if self._job is not None or self._sizes:
@@ -177,9 +196,15 @@ class RemoteTarget(Target):
             raise ExistsError("it is a folder; remove it first", path=there)
 
     def _commit_files(
-        self, folder: Path, moves: Moves, removes: Collection[str], side_cars: Collection[str]
+        self,
+        folder: Path,
+        moves: Moves,
+        removes: Collection[str],
+        side_cars: Collection[str],
+        *,
+        again: bool = False,
     ) -> None:
-        """A file and its side-cars."""
+        """A file and its side-cars; ``again``: others have begun with it."""
         ((inside, name),) = (one for one in moves if one[1] not in side_cars)
         beside = [(folder / one, there) for one, there in moves if there in side_cars]
         sending = uploads.Held(self._beside(name), folder / inside)
@@ -203,10 +228,11 @@ class RemoteTarget(Target):
                 sending.stop()
                 # As it was. Where the server does not let us, the next writer finishes what is decided.
                 with contextlib.suppress(BatchplantError):
-                    if uploads.look(self._beside(name)) == before:
+                    if uploads.look(self._beside(name)) == before and not again:
                         self.remove([there for _, there in beside] if before is None else [])
                         uploads.copy_all((there, here) for here, there in kept)
                         (folder / NAME).unlink(missing_ok=True)
+                        self.clear()
                 raise
             if before is not None:
                 self._send_beside(beside)
@@ -233,11 +259,12 @@ class RemoteTarget(Target):
             for one in names:
                 made = folder / one
                 shutil.rmtree(made) if made.is_dir() else made.unlink()
+            self._save()
 
         self._job = uploads.Background(work)
 
     def staged(self, name: str) -> bool:
-        return any(_is_of(key, name) for key in self._sizes)
+        return name in self._names
 
     def _wait(self) -> None:
         job, self._job = self._job, None
@@ -250,10 +277,13 @@ class RemoteTarget(Target):
             files = dict(_files(folder / inside, name))
             uploads.send_all(((path, join(self._staging, key)) for key, path in files.items()), stopped)
             # What a writer that was killed had sent under the same name is not part of it.
-            other = [key for key in self._sizes if _is_of(key, name) and key not in files]
+            known = self._sizes if name in self._names else {}
+            other = [key for key in known if _top(key) == name and key not in files]
             uploads.remove_all(join(self._staging, key) for key in other)
-            sizes = {key: path.stat().st_size for key, path in files.items()}
-            self._sizes = {key: size for key, size in self._sizes.items() if key not in other} | sizes
+            for key in other:
+                del self._sizes[key]
+            self._sizes |= {key: path.stat().st_size for key, path in files.items()}
+            self._names.add(name)
 
     def _commit_staged(
         self, folder: Path, moves: Moves, removes: Collection[str], side_cars: Collection[str]
@@ -262,12 +292,13 @@ class RemoteTarget(Target):
             lambda stopped: self._send(folder, [one for one in moves if (folder / one[0]).exists()], stopped)
         )
         job.wait()
-        new = {key for _, name in moves for key in self._sizes if _is_of(key, name)}
+        names = {name for _, name in moves}
+        new = {key for key in self._sizes if _top(key) in names}
         there = uploads.below(self._staging)
         if any(key not in there or there[key].size != self._sizes[key] for key in new):
             message = "another machine writes it too, and has cleared away what this one had sent; try again"
             raise BusyError(message, path=self.path)
-        steps = self._steps(new, [name for _, name in moves], removes, side_cars)
+        steps = self._steps(new, names, removes, side_cars)
         uploads.put_bytes(join(self._staging, NAME), json.dumps({"steps": steps}).encode())
         self._decided = True
         # Once more where it fails, and if that fails too, the next writer will do it.
@@ -278,24 +309,24 @@ class RemoteTarget(Target):
         self._decided = False
 
     def _steps(
-        self, new: Collection[str], names: Sequence[str], removes: Collection[str], side_cars: Collection[str]
+        self, new: set[str], names: set[str], removes: Collection[str], side_cars: Collection[str]
     ) -> list[tuple[str, list[str]]]:
         """What to copy out of the staging, and what to remove beside it, in which order."""
-        folders = [name for name in names if name not in new]
+        folders = names - new
         there, folders_there = uploads.level(self._above)
         old = {
             f"{name}/{key}"
-            for name in folders_there.intersection([*folders, *removes])
+            for name in folders_there.intersection(folders.union(removes))
             for key in uploads.below(self._beside(name))
         }
         overwritten = bool(old or there.intersection(names))
         describing = {key for key in [*new, *old] if key in side_cars or _describes(key, folders)}
-        data, notes = sorted(set(new) - describing), sorted(set(new) & describing)
+        data, notes = sorted(new - describing), sorted(new & describing)
         if not overwritten:
             # What lies beside a file comes before it; what lies in a folder and describes it, at last.
             data, notes = (data, notes) if folders else (notes, data)
-        stale = sorted((describing & old) | (set(side_cars) & set(new) if overwritten else set()))
-        gone = sorted((old - set(new)) | there.intersection(removes))
+        stale = sorted((describing & old) | (new.intersection(side_cars) if overwritten else set()))
+        gone = sorted((old - new) | there.intersection(removes))
         return [("remove", stale), ("copy", data), ("copy", notes), ("remove", gone)]
 
     def _carry_out(self, steps: Sequence[tuple[str, list[str]]]) -> None:
@@ -319,15 +350,15 @@ def _files(made: Path, name: str) -> Iterator[tuple[str, Path]]:
             yield f"{name}/{path.relative_to(made).as_posix()}", path
 
 
-def _is_of(key: str, name: str) -> bool:
-    """Whether a file is the one of this name, or lies in the folder of this name."""
-    return key == name or key.startswith(f"{name}/")
+def _top(key: str) -> str:
+    """The file or folder that something is, or lies in."""
+    return key.partition("/")[0]
 
 
-def _describes(key: str, folders: Sequence[str]) -> bool:
+def _describes(key: str, folders: Collection[str]) -> bool:
     """Whether a file of a folder says what the others are."""
-    inside = next((key[len(one) + 1 :] for one in folders if key.startswith(f"{one}/")), None)
-    return inside is not None and ("/" not in inside or inside.startswith(DESCRIBING))
+    top, _, inside = key.partition("/")
+    return top in folders and ("/" not in inside or inside.startswith(DESCRIBING))
 
 
 def _plan(data: bytes | None) -> Any:
@@ -355,7 +386,7 @@ def clear() -> list[Leftover]:
             if one.target is not None:
                 made = RemoteTarget(one.target)
                 try:
-                    made.taken(one.folder)
+                    made._finish(one.folder)
                     made.clear()
                 except BatchplantError:
                     empty(one.folder)
