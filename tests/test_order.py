@@ -220,6 +220,35 @@ def test_windowed_keeps_samples_near_their_place(n, window, seed):
     assert np.abs(found - np.arange(n)).max(initial=0) <= window
 
 
+@given(sizes, st.integers(1, 5), st.integers(1, 9), seeds)
+def test_lanes_hold_every_sample_once(n, lanes, size, seed):
+    order = make("shards", n, seed=seed, epoch=0, blocks=some_blocks(n, seed), lanes=lanes, lane_size=size)
+    assert sorted(order) == list(range(n))
+    plain = make("shards", n, seed=seed, epoch=0, blocks=some_blocks(n, seed))
+    each = n // (lanes * size) * size
+    # Each lane is a part of the plain order, taken in its order.
+    for lane in range(lanes):
+        steps = range(0, each // size)
+        taken = [order[(step * lanes + lane) * size + place] for step in steps for place in range(size)]
+        assert taken == plain[lane * each : (lane + 1) * each].tolist()
+    assert order[lanes * each :].tolist() == plain[lanes * each :].tolist()
+
+
+def test_ranks_on_lanes_of_their_own_share_no_block():
+    n, world, batch = 4096, 4, 16
+    blocks = np.arange(n) // 64
+    order = make("quasi_random", n, **E0, blocks=blocks, window=2, lanes=world, lane_size=batch)
+    read = [
+        {int(one) for number in range(len(part)) for one in blocks[part.batch(number)]}
+        for part in (shard(order, rank=rank, world=world, batch_size=batch) for rank in range(world))
+    ]
+    assert sum(map(len, read)) == len(set().union(*read)) == 64
+    # Half as many ranks have two lanes each, and share none either.
+    half = [shard(order, rank=rank, world=2, batch_size=2 * batch) for rank in range(2)]
+    read = [{int(one) for number in range(len(part)) for one in blocks[part.batch(number)]} for part in half]
+    assert not read[0] & read[1]
+
+
 def test_windowed_has_no_borders():
     n, window, trials = 200, 20, 300
     crossed = np.zeros(n - 1, int)
