@@ -25,7 +25,17 @@ def settings(args: argparse.Namespace, url: str = "") -> tuple[str, int]:
     found = settings_for(url, StorageOptions(cache=args.cache))
     folder = found.cache or _default()
     most = DEFAULT_CACHE_BYTES if found.cache_bytes is None else found.cache_bytes
-    return os.path.abspath(os.path.expanduser(folder)), most
+    return _absolute(folder), most
+
+
+def _absolute(folder: str) -> str:
+    return os.path.abspath(os.path.expanduser(folder))
+
+
+def is_configured(url: str, folder: str) -> bool:
+    """Whether whoever opens a URL without options uses the cache in a folder."""
+    found = settings_for(url, StorageOptions()).cache
+    return found is not None and _absolute(found) == folder
 
 
 def existing(args: argparse.Namespace) -> tuple[str, DiskCache | None]:

@@ -26,7 +26,7 @@ from ..terminal import (
     progress_bar,
     say,
 )
-from ._folder import add_cache, settings
+from ._folder import add_cache, is_configured, settings
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -54,4 +54,6 @@ def run(args: argparse.Namespace) -> int:
         f"{folder}: {human_size(found.bytes)} of {counted(found.objects, 'object')} in "
         f"{counted(found.blocks, 'block')}, {human_size(found.fetched)} of it fetched now"
     )
+    if not is_configured(args.source[0], folder):
+        print(f"  note: a Loader uses it with BATCHPLANT_CACHE={folder}, or with cache=… in its source_options")
     return 0
