@@ -6,7 +6,7 @@ import ast
 import math
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from .. import _native
 from ..columns import I64, U8, Column, Ragged, as_bytes
 from ..errors import DamagedError, FieldNameError, SchemaError, no_such
 from ..schema import Bool, Bytes, Field, Float, Int, Tensor, Text
+from ..storage import Source
 
 MAGIC = b"\x93NUMPY"
 # NumPy itself reads no longer header from files it does not trust.
@@ -193,9 +194,73 @@ def _take(array: npt.NDArray[Any], indices: I64) -> npt.NDArray[Any]:
     return taken.view(array.dtype).reshape(len(indices), *array.shape[1:])
 
 
-def rows(array: npt.NDArray[Any], indices: I64, field: Field) -> Column:
+class StoredRows:
+    """The rows of an array in a file that is not in memory, read when they are asked for."""
+
+    def __init__(self, source: Source, header: Header, start: int) -> None:
+        self.dtype, self.shape, self.ndim = header.dtype, header.shape, len(header.shape)
+        self.nbytes = header.size
+        self._source, self._start = source, start
+        self._width = header.dtype.itemsize * math.prod(header.shape[1:])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def runs(self, starts: I64, sizes: I64) -> Ragged:
+        """Runs of bytes."""
+        return self._source.gather(self._start + starts, sizes)
+
+    def take(self, indices: I64) -> npt.NDArray[Any]:
+        data = self._source.gather_rows(self._start, self._width, self._width, indices)
+        return data.view(self.dtype).reshape(len(indices), *self.shape[1:])
+
+
+def stored(source: Source, header: Header, start: int, size: int) -> npt.NDArray[Any] | StoredRows:
+    """The array whose values are these bytes of a file; read now where its rows do not lie one by one."""
+    if header.size != size:
+        raise DamagedError(f"{size} bytes of values, and the header promises {header.size}")
+    source.check_bounds(start, size)
+    rows = header.shape and header.size and not (header.fortran and len(header.shape) > 1)
+    return StoredRows(source, header, start) if rows else view(header, source.view(start, size))
+
+
+def whole(array: npt.NDArray[Any] | StoredRows) -> npt.NDArray[Any]:
+    return array.take(np.arange(len(array))) if isinstance(array, StoredRows) else array
+
+
+class StoredCells(Ragged):
+    """Cells that are fetched when they are taken; ``data`` says where they lie."""
+
+    def take(self, rows: Any) -> Ragged:
+        rows = np.arange(len(self))[rows]
+        data: Any = self.data
+        found: Ragged = data.runs(self.starts[rows], self.sizes[rows])
+        found.shape = None if self.shape is None else self.shape[rows]
+        found.valid = None if self.valid is None else self.valid[rows]
+        return found
+
+
+def cells_of(parts: Mapping[str, Any], length: int) -> Ragged:
+    """The cells that arrays called data, offsets, shape and valid describe, as in Ragged."""
+    data, offsets = parts.get("data"), parts.get("offsets")
+    if data is None or offsets is None:
+        raise DamagedError("its data or its offsets are missing")
+    offsets = whole(offsets)
+    shape, valid = (whole(parts[name]) if name in parts else None for name in ("shape", "valid"))
+    good = data.dtype == np.uint8 and data.ndim == 1 and offsets.dtype == np.int64 and offsets.ndim == 1
+    good = good and len(offsets) == length + 1 and offsets[0] == 0 and offsets[-1] == len(data)
+    good = good and bool((np.diff(offsets) >= 0).all())
+    good = good and (shape is None or (shape.dtype == np.int32 and shape.shape == (length, 3)))
+    good = good and (shape is None or bool(((shape >= 0) & (shape[:, 2:] <= 4)).all()))
+    good = good and (valid is None or (valid.dtype == np.bool_ and valid.shape == (length,)))
+    if not good:
+        raise DamagedError("its data, offsets, shape and valid members do not fit together")
+    return (StoredCells if isinstance(data, StoredRows) else Ragged)(data, offsets, shape, valid)
+
+
+def rows(array: npt.NDArray[Any] | StoredRows, indices: I64, field: Field) -> Column:
     """The cells of these rows: numbers in native order, text and bytes ragged."""
-    taken = _take(array, indices)
+    taken = array.take(indices) if isinstance(array, StoredRows) else _take(array, indices)
     if isinstance(field, Text):
         try:
             return Ragged.from_cells([str(one).encode() for one in taken])

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..codecs import text
 from ..codecs.media import encodings
-from ..columns import I64, U8, Columns
+from ..columns import I64, U8, Columns, Spans
 from ..errors import (
     BatchplantError,
     DamagedError,
@@ -29,7 +29,7 @@ from ..errors import (
 )
 from ..reader import Reader
 from ..schema import Field, Schema
-from ..storage import MappedSource, Source, compressed, index, open_source
+from ..storage import MappedSource, RemoteSource, Source, compressed, index, open_source
 from ..storage.compressed import CachedSource, GzipSource, is_zstd, kept, kind_of, unpack, zstd_compress
 from ..writer import WriteOptions, Writer
 from .records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
@@ -224,6 +224,11 @@ class TextReader(Reader):
         self._line = begin, line
         before = self.source.view(begin, offset - begin)
         return line, 1 + int(np.count_nonzero((before & 0xC0) != 0x80))
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        if not isinstance(self.source, MappedSource | RemoteSource):
+            return None
+        return Spans([self.source.path], *self._runs(indices))
 
     def blocks(self) -> I64 | None:
         return self._starts // BLOCK_BYTES

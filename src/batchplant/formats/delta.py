@@ -231,7 +231,7 @@ class DeltaWriter(LakeWriter):
         return stored_schema(self.schema, small=True, zone=ZONE)
 
     def _exists(self) -> bool:
-        return os.path.isdir(os.path.join(self.path, LOG))
+        return tree.is_folder(join(self.path, LOG))
 
     def _existing(self) -> tuple[Schema, Any]:
         table = _open(self.path)
@@ -256,6 +256,12 @@ class DeltaWriter(LakeWriter):
     def _commit(self) -> None:
         library = _library()
         appends = self.mode == "append"
+        far = is_remote(self.path)
+        if far and not self._exists():
+            with wrapped(self.path):
+                library.DeltaTable.create(
+                    self.path, self._arrow, mode="ignore", storage_options=options_for(self.path)
+                )
         table = _open(self.path, None if appends else self._base)
         # A retry would leave rows in place that another process appended meanwhile.
         how = self._how() if appends else self._how(max_commit_retries=0)
@@ -263,8 +269,8 @@ class DeltaWriter(LakeWriter):
         try:
             if appends:
                 self._add_columns(table)
-            if table.metadata().partition_columns or table.protocol().min_writer_version > 2:
-                # Whatever else the table wants of its rows, the library sees to.
+            if far or table.metadata().partition_columns or table.protocol().min_writer_version > 2:
+                # How to get there, and whatever else the table wants of its rows, the library sees to.
                 self._write_by_library(table, how)
                 return
             added = self._all_files(Path(self.path))

@@ -21,7 +21,7 @@ from ..errors import BatchplantError, DamagedError, SchemaError, UnsafeError
 from ..format import Format, Probe
 from ..reader import Reader
 from ..schema import Bool, Field, Float, Int, Schema, Tensor
-from ..storage import open_source
+from ..storage import MappedSource, open_source
 from ..writer import Writer
 
 PLAIN = "data"
@@ -40,7 +40,15 @@ class NpyReader(Reader):
             if head.dtype.hasobject:
                 self._objects = self._unpickle(allow_pickle)
                 return
-            self._array = npy.view(head, self._source.view(head.start, self._source.size - head.start))
+            start, size = head.start, self._source.size - head.start
+            found: Any
+            if isinstance(self._source, MappedSource):
+                found = npy.view(head, self._source.view(start, size))
+            else:
+                found = npy.stored(self._source, head, start, size)
+            self._stored = found if isinstance(found, npy.StoredRows) else None
+            # Of a file on a server one row, laid out as all are.
+            self._array = found if self._stored is None else np.empty((1, *head.shape[1:]), head.dtype)
             # A single value is one sample.
             self._array = self._array if head.shape else self._array.reshape(1)
             self._columns = npy.columns_of(self._array, "" if head.dtype.names else PLAIN)
@@ -49,7 +57,7 @@ class NpyReader(Reader):
             )
         except BatchplantError as error:
             raise error.at(path=path) from None
-        self.length = len(self._array)
+        self.length = len(self._array if self._stored is None else self._stored)
         self._start = head.start
         self._plain = not head.dtype.names
         self._spannable = not head.fortran and (self._plain or self._array.ndim == 1)
@@ -72,7 +80,11 @@ class NpyReader(Reader):
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         if self._objects is not None:
             return Columns((name, self._objects[name]) for name in fields).take(indices)
-        return Columns((name, npy.rows(self._columns[name], indices, self.schema[name])) for name in fields)
+        columns = self._columns
+        if self._stored is not None:
+            columns = npy.columns_of(self._stored.take(indices), "" if self._stored.dtype.names else PLAIN)
+            indices = np.arange(len(indices))
+        return Columns((name, npy.rows(columns[name], indices, self.schema[name])) for name in fields)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         cell = self.schema[field].cell

@@ -34,12 +34,14 @@ from ..families.tensors import BITS, Entry, TensorReader, TensorWriter, is_tenso
 from ..format import Format, Probe
 from ..reader import Reader
 from ..schema import EVERY_KIND, Field, Image, Schema
-from ..storage import NOTE_ERRORS, open_source, parse
+from ..storage import NOTE_ERRORS, MappedSource, open_source, parse
 from ..storage.zips import CHECKED, ZipMembers, ZipSpool
 from ..tensors import NUMPY
 from ..writer import WriteOptions
 
 SCHEMA = "batchplant.json"
+# The members of cells of differing length.
+PARTS = ("data", "offsets", "shape", "valid")
 # The comment of an archive whose arrays are the tensors of a model.
 MODEL = b"batchplant tensors"
 # Arrays begin where NumPy lets them begin when it maps a file.
@@ -64,9 +66,11 @@ class NpzReader(TensorReader):
         self.path = path
         self._source = open_source(path)
         self._allow_pickle = allow_pickle
-        self._arrays: dict[str, npt.NDArray[Any]] = {}
+        self._arrays: dict[str, Any] = {}
         self._checked: dict[str, Ragged] = {}
         self._members = ZipMembers(self._source)
+        self._members.will_need(self._members)
+        self._in_memory = isinstance(self._source, MappedSource)
         wanted = None if fields is None else tuple(fields)
         self._is_model = as_tensors is True or (as_tensors is None and self._members.comment == MODEL)
         try:
@@ -158,14 +162,17 @@ class NpzReader(TensorReader):
             raise DamagedError(f"{name} has the shape {array.shape}")
         return len(array)
 
-    def _array(self, name: str) -> npt.NDArray[Any]:
+    def _array(self, name: str) -> Any:
+        """An array, or the rows of one that lies in a file on a server."""
         if name not in self._arrays:
-            data = self._members.view(f"{name}.npy")
-            header = npy.parse_header(data[:16384].tobytes())
+            member, header = f"{name}.npy", self._header(name)
             if header.dtype.hasobject:
                 self._arrays[name] = self._unpickle(name)
+            elif self._in_memory or header.dtype.names or not self._members.stored(member):
+                self._arrays[name] = npy.view(header, self._members.view(member)[header.start :])
             else:
-                self._arrays[name] = npy.view(header, data[header.start :])
+                start, size = self._members.start(member) + header.start, self._members.size(member)
+                self._arrays[name] = npy.stored(self._source, header, start, size - header.start)
         return self._arrays[name]
 
     def _unpickle(self, name: str) -> npt.NDArray[Any]:
@@ -207,18 +214,8 @@ class NpzReader(TensorReader):
         return self._checked[name]
 
     def _check_ragged(self, name: str) -> Ragged:
-        data, offsets = self._array(f"{name}.data"), self._array(f"{name}.offsets")
-        shape = self._array(f"{name}.shape") if f"{name}.shape.npy" in self._members else None
-        valid = self._array(f"{name}.valid") if f"{name}.valid.npy" in self._members else None
-        good = data.dtype == np.uint8 and data.ndim == 1 and offsets.dtype == np.int64 and offsets.ndim == 1
-        good = good and len(offsets) == self.length + 1 and offsets[0] == 0 and offsets[-1] == len(data)
-        good = good and bool((np.diff(offsets) >= 0).all())
-        good = good and (shape is None or (shape.dtype == np.int32 and shape.shape == (self.length, 3)))
-        good = good and (shape is None or bool(((shape >= 0) & (shape[:, 2:] <= 4)).all()))
-        good = good and (valid is None or (valid.dtype == np.bool_ and valid.shape == (self.length,)))
-        if not good:
-            raise DamagedError("its data, offsets, shape and valid members do not fit together")
-        return Ragged(data, offsets, shape, valid)
+        there = {part: f"{name}.{part}" for part in PARTS if f"{name}.{part}.npy" in self._members}
+        return npy.cells_of({part: self._array(one) for part, one in there.items()}, self.length)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if self._is_model:
@@ -235,7 +232,8 @@ class NpzReader(TensorReader):
             inside = self._header(f"{field}.data").start
             return Spans([self.path], start + inside + cells.starts[indices], sizes, shape=shape)
         array, cell = self._array(field), self.schema[field].cell
-        if cell is None or not array.flags.c_contiguous or not array.dtype.isnative:
+        ordered = isinstance(array, npy.StoredRows) or array.flags.c_contiguous
+        if cell is None or not ordered or not array.dtype.isnative:
             return None
         width = array.dtype.itemsize * int(np.prod(array.shape[1:]))
         starts = start + size - array.nbytes + indices * width

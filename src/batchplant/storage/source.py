@@ -100,6 +100,9 @@ class Source:
         bad = _native.crc32_runs(found.data, found.starts, np.ascontiguousarray(sizes)) != sums[which]
         return found, int(np.argmax(bad)) if bad.any() else -1
 
+    def will_need(self, starts: I64, sizes: I64) -> None:
+        """These runs will be read one by one: begin to fetch them, all together, where that is of use."""
+
     def failure(self) -> AccessError | None:
         """Why the last read through :meth:`file` failed, once: libraries make something else of it."""
         found, self._failed = self._failed, None

@@ -10,7 +10,7 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,10 @@ import numpy as np
 from .. import limits
 from ..columns import U8
 from ..errors import BatchplantError, DamagedError, Problem
-from . import Source, Spool
+from . import MappedSource, Source, Spool
+
+# What may stand before the bytes of a member, its name among it.
+HEADER_MOST = 512
 
 ZIP_ERRORS = (
     zipfile.BadZipFile, NotImplementedError, struct.error, zlib.error, ValueError, EOFError, OverflowError,
@@ -71,6 +74,13 @@ class ZipMembers:
     def stored(self, name: str) -> bool:
         """Whether the bytes of a member stand in the file as they are."""
         return self.info(name).compress_type == zipfile.ZIP_STORED
+
+    def will_need(self, names: Iterable[str]) -> None:
+        """The headers of these members will be read one by one."""
+        if not isinstance(self._source, MappedSource):
+            starts = np.array([self.infos[name].header_offset for name in names], np.int64)
+            starts = starts[starts < self._source.size]
+            self._source.will_need(starts, np.minimum(HEADER_MOST, self._source.size - starts))
 
     def start(self, name: str) -> int:
         """Where the bytes of a member begin, behind its local header."""

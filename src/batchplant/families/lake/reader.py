@@ -15,7 +15,7 @@ import numpy as np
 from ...codecs import arrow
 from ...codecs.arrow.infer import is_whole_list
 from ...codecs.arrow.types import is_binary, is_file_struct
-from ...columns import I64, Columns, starts_of
+from ...columns import I64, Columns, Spans, spans_of, starts_of
 from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError
 from ...schema import Field, Schema
 from ..tables import ParquetPart, TableReader
@@ -168,6 +168,19 @@ class LakeReader(TableReader):
             except BatchplantError as error:
                 raise error.at(field=name) from None
         return columns
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """The columns of the row groups; None where the library reads them."""
+        runs = []
+        for unit in np.unique(self._units_of(indices)[0]).tolist():
+            number = int(np.searchsorted(self._firsts, unit, side="right")) - 1
+            part, file = self._parts[number], self._files[number]
+            if not isinstance(file, ParquetPart):
+                return None
+            names = [self._column_in(file.schema, part, one) for one in fields if one not in part.constants]
+            inside = list(dict.fromkeys(one for one in names if one is not None))
+            runs += [(file.path, *run) for run in file.runs(unit - int(self._firsts[number]), inside)]
+        return spans_of(runs)
 
     def _path_of(self, unit: int) -> str:
         return self._parts[int(np.searchsorted(self._firsts, unit, side="right")) - 1].path

@@ -14,7 +14,7 @@ from ...codecs import arrow
 from ...columns import Columns
 from ...errors import BatchplantError, BusyError, EncodeError, ExistsError, OptionError, SchemaError
 from ...schema import Bytes, Field, Schema
-from ...storage import Partial, sync
+from ...storage import Partial, is_remote, sync, tree
 from ...writer import WriteOptions, Writer
 from .reader import first_line
 
@@ -109,7 +109,7 @@ class LakeWriter(Writer):
                 self._base = base if state is None else state["base"]
                 if self.mode == "append" or not self.replaces_fields:
                     check_same_fields(fields, self.schema)
-            elif os.path.lexists(self.path):
+            elif tree.exists(self.path):
                 raise ExistsError(f"it is no {self.title} table", path=self.path)
         self._arrow = self._described()
         self._spool = self.partial.spool(ROWS)
@@ -131,6 +131,9 @@ class LakeWriter(Writer):
 
     def _finish(self) -> str | None:
         made = self.partial.folder / "table"
+        if is_remote(self.path) and self.mode != "create":
+            self._commit()
+            return None
         if self.mode == "create" or not self._exists():
             # Of a writer that was killed here.
             shutil.rmtree(made, ignore_errors=True)

@@ -14,7 +14,7 @@ from ...codecs import arrow
 from ...errors import ExistsError, OptionError
 from ...families.lake import LakeWriter, check_same_fields, conflict, stored_schema, wrapped
 from ...schema import Schema
-from ...storage import Partial
+from ...storage import Partial, is_remote
 from ...writer import WriteOptions
 from .reader import IcebergReader
 from .table import CATALOG, FIELDS, METADATA, NAME, library, open_catalog, transaction
@@ -63,6 +63,12 @@ class IcebergWriter(LakeWriter):
     def _open_partial(self) -> Partial:
         if self._catalog is not None and self.mode == "create" and self._exists():
             raise ExistsError("the catalog has this table; use mode append or overwrite", path=self.path)
+        if self._catalog is None and self.mode != "create" and is_remote(self.path):
+            raise OptionError(
+                "rows are added to a table in a bucket through a catalog (catalog=…): only that can tell two "
+                "writers apart",
+                path=self.path,
+            )
         return super()._open_partial()
 
     def _described(self) -> Any:
@@ -105,7 +111,7 @@ class IcebergWriter(LakeWriter):
     def _create(self, folder: Path) -> None:
         from .folder import folder_catalog
 
-        location = f"file://{os.path.abspath(self.path)}"
+        location = str(self.path) if is_remote(self.path) else f"file://{os.path.abspath(self.path)}"
         with (
             transaction(self.path),
             contextlib.closing(folder_catalog(str(folder), location)) as catalog,

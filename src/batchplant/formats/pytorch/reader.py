@@ -50,6 +50,7 @@ class Checkpoint:
 
     def _open_archive(self) -> Any:
         self.members = ZipMembers(self.source)
+        self.members.will_need(self.members)
         roots = [name.removesuffix("data.pkl") for name in self.members if name.endswith("/data.pkl")]
         roots = [root for root in roots if root.count("/") == 1]
         if not roots:

@@ -213,6 +213,14 @@ class WebDatasetReader(Reader):
         starts, sizes = self._runs(field, indices)
         return Spans([self.path], starts, sizes)
 
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        if self._packed:
+            return None
+        runs = [self._runs(name, indices) for name in fields if name != self._key]
+        empty = np.empty(0, dtype=np.int64)
+        starts, sizes = (np.concatenate([empty, *(run[n] for run in runs)]) for n in (0, 1))
+        return Spans([self.path], starts, sizes)
+
     def blocks(self) -> I64:
         found: I64 = self._arrays["firsts"] // BLOCK_BYTES
         return found
