@@ -200,7 +200,10 @@ def test_warm_fetches_every_block_once(
     text = said(
         capsys, "cache", "warm", url, "--cache", tmp_path / "cache", "--option", f"endpoint={proxy.endpoint}"
     )
-    assert text == f"{tmp_path}/cache: 501 kB of 1 object in {count} blocks, 0 B of it fetched now\n"
+    first, *rest = text.splitlines()
+    assert first == f"{tmp_path}/cache: 501 kB of 1 object in {count} blocks, 0 B of it fetched now"
+    # It says how a Loader comes to use it.
+    assert f"BATCHPLANT_CACHE={tmp_path}/cache" in "".join(rest)
 
 
 def epoch(url: str, proxy: Proxy, cache: Path, order: str) -> list[tuple[int, int] | None]:

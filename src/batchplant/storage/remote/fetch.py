@@ -27,6 +27,8 @@ LEAST, FIRST, MOST = 4, 8, 64
 # How often a request is made before its failure is told, and the seconds between: doubled, with jitter.
 TRIES = 6
 PAUSE, LONGEST_PAUSE = 0.1, 10.0
+# Its own: whoever seeds the module's draws the same numbers again, whatever we do meanwhile.
+JITTER = random.SystemRandom()
 # A request that takes this many times as long as others of its size is made a second time.
 STALLED = 5.0
 STALLED_LEAST = 1.0
@@ -246,7 +248,7 @@ def trying(
                 told = AccessError(f"{error.message} ({attempt} tries)", path=error.path, offset=error.offset)
                 raise told from None
             pause = min(LONGEST_PAUSE, PAUSE * 2 ** (attempt - 1))
-            pause = max(random.uniform(pause / 2, pause), min(error.after, LONGEST_PAUSE * 3))
+            pause = max(JITTER.uniform(pause / 2, pause), min(error.after, LONGEST_PAUSE * 3))
         if failed is not None:
             failed()
         time.sleep(pause)
