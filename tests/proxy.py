@@ -101,7 +101,7 @@ class Proxy:
         # As S3 answers and rclone does not: 206 where a range comes, 412 where If-Match does not.
         self.mend = mend
         # What poor servers lack.
-        self.has_head = self.has_etag = self.has_ranges = True
+        self.has_head = self.has_etag = self.has_ranges = self.has_206 = True
         self.requests: list[Request] = []
         self.most_in_flight = 0
         self._in_flight = 0
@@ -334,6 +334,8 @@ class Proxy:
                 return False
             if answer.get("content-range"):
                 answer.first = "HTTP/1.1 206 Partial Content"
+        if not self.has_206 and answer.status == 206:
+            answer.first = "HTTP/1.1 200 OK"
         if not self.has_etag:
             answer.replace({"ETag": None})
         if not self.has_ranges:

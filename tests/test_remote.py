@@ -130,10 +130,14 @@ def test_names_that_need_quoting(bucket, served):
             assert read(source) == DATA[AT : AT + 1000], name
 
 
-def test_names_that_need_quoting_in_a_web_address(web):
+@pytest.mark.parametrize("has_206", [True, False])
+@pytest.mark.parametrize("name", ["a%20b/100%25.bin", "a%20b/100%25.bin?key=a%2Fb&x"])
+def test_names_that_need_quoting_in_a_web_address(web, has_206, name):
+    web.proxy.has_206 = has_206
     web.put("a b/100%.bin", DATA)
-    with contextlib.closing(open_source(f"{web.endpoint}/a%20b/100%25.bin")) as source:
+    with contextlib.closing(open_source(f"{web.endpoint}/{name}")) as source:
         assert read(source) == DATA[AT : AT + 1000]
+    assert all(one.path.partition("?")[2] == name.partition("?")[2] for one in web.proxy.requests)
 
 
 def test_an_empty_object(bucket, served):
@@ -253,9 +257,12 @@ def test_a_range_that_is_ignored_once(url, served):
 
 def test_wrong_content_range(url, served):
     with contextlib.closing(open_source(url)) as source:
+        served.reset()
         served.fail(wrong_content_range(f"bytes 5-1004/{len(DATA)}"))
+        # Such bytes are not taken; the next ones are.
         with contextlib.suppress(bp.AccessError):
             assert read(source) == DATA[AT : AT + 1000]
+            assert served.count() == 2
         assert read(source) == DATA[AT : AT + 1000]
 
 
@@ -295,6 +302,7 @@ def test_tries_are_counted_and_few(url, served):
 
 def test_a_server_that_stalls_for_good(url, served, monkeypatch):
     monkeypatch.setattr(client, "SILENCE", 0.5)
+    monkeypatch.setattr(fetch, "STALLED_LEAST", processes.PATIENCE)
     with contextlib.closing(open_source(url)) as source:
         monkeypatch.setattr(fetch, "TRIES", 2)
         for after in (500, -1):
@@ -303,6 +311,7 @@ def test_a_server_that_stalls_for_good(url, served, monkeypatch):
             with pytest.raises(bp.AccessError, match="did not answer in time") as caught:
                 read(source)
             assert (caught.value.path, caught.value.offset) == (url, AT)
+            assert served.count() == 2
             served.release()
 
 

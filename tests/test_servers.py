@@ -99,6 +99,16 @@ def test_proxy_takes_away_what_poor_servers_lack(
     assert (answer.getheader("Accept-Ranges") is None) == (lacks == "has_ranges")
 
 
+def test_ranges_may_come_with_200(web: Web, client: http.client.HTTPConnection) -> None:
+    web.proxy.has_206 = False
+    answer, data = ask(client, Range="bytes=1-2")
+    assert (answer.status, data, answer.getheader("Content-Range")) == (
+        200,
+        DATA[1:3],
+        f"bytes 1-2/{len(DATA)}",
+    )
+
+
 # The proxy.
 
 
