@@ -32,6 +32,9 @@ from .layout import (
     tree_size,
 )
 
+# What mostly holds the metadata of a message.
+MESSAGE_HEAD = 4096
+
 
 class Part:
     """One file: its schema, and where its record batches are."""
@@ -94,6 +97,9 @@ class Part:
 
     def _listed(self) -> list[Message]:
         self._first, dictionaries, batches = read_footer(self.source)
+        offsets = np.array([*dictionaries, *batches], dtype=np.int64)
+        if not isinstance(self.source, MappedSource) and self.source.outside(offsets, offsets * 0) is None:
+            self.source.will_need(offsets, np.minimum(MESSAGE_HEAD, self.source.size - offsets))
         found = [read_message(self.source, offset) for offset in (*dictionaries, *batches)]
         kinds = [None if one is None else one.kind for one in found]
         if kinds != [DICTIONARY] * len(dictionaries) + [BATCH] * len(batches):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ... import _native
-from ...codecs.arrow import from_arrow, schema_of
+from ...codecs.arrow import KEY, from_arrow, schema_of
 from ...codecs.arrow.files import with_files
-from ...columns import I64, Column, Columns, Ragged, Spans, starts_of
+from ...columns import I64, Column, Columns, Ragged, Spans, concat_spans, spans_of, starts_of
 from ...errors import BatchplantError, DamagedError, Problem, SchemaError
 from ...families.records import GivenSchema, given_schema
 from ...families.tables import TableReader
@@ -66,7 +67,8 @@ class ArrowReader(TableReader):
                 raise SchemaError(f"its columns differ from those of {first.path}", path=part.path)
         nulls = set().union(*(part.nulls() for part in self._parts))
         gaps = set().union(*(part.gaps() for part in self._parts))
-        rows = first.first_rows(first.schema.names)
+        # What is described needs no look at it.
+        rows = first.first_rows([one.name for one in first.schema if not (one.metadata or {}).get(KEY)])
         fields: dict[str, Field] = dict(schema_of(first.schema, rows, nulls=nulls, gaps=gaps))
         for name, field in given.items():
             Schema(fields).select([name])
@@ -96,8 +98,7 @@ class ArrowReader(TableReader):
         found = []
         for part in self._parts:
             first = part.starts().get(name)
-            mapped = part.table is None and isinstance(part.source, MappedSource)
-            if first is None or first[1] is None or not mapped:
+            if first is None or first[1] is None or part.table is not None:
                 return None
             shape = shape_of(self.schema[name], part.schema.field(name).type, (first[0], first[1]))
             places = None if shape is None else places_of(shape, part.batches)
@@ -111,11 +112,14 @@ class ArrowReader(TableReader):
         shape, batch = places.shape, units - self._firsts[part]
         if places.offsets is None:
             return places.values[batch] + rows * shape.width, np.full(len(rows), shape.width, dtype=np.int64)
-        source = self._parts[part].source
-        data = source.view(0, source.size // shape.offset * shape.offset)
-        numbers = data.view(np.int64 if shape.offset == 8 else np.int32)
+        source, kind = self._parts[part].source, np.int64 if shape.offset == 8 else np.int32
         at = places.offsets[batch] // shape.offset + rows
-        first, last = numbers[at].astype(np.int64), numbers[at + 1].astype(np.int64)
+        if isinstance(source, MappedSource):
+            data = source.view(0, source.size // shape.offset * shape.offset)
+            numbers, place = data.view(kind), at
+        else:
+            numbers, place = self._offsets(part, places, kind, batch, rows)
+        first, last = numbers[place].astype(np.int64), numbers[place + 1].astype(np.int64)
         bad = (first < 0) | (last < first) | (last > places.sizes[batch] // shape.width)
         if bad.any():
             row = int(np.argmax(bad))
@@ -124,6 +128,21 @@ class ArrowReader(TableReader):
                 path=source.path, sample=int(indices[row]), offset=int(at[row] * shape.offset),
             )  # fmt: skip
         return places.values[batch] + first * shape.width, (last - first) * shape.width
+
+    def _offsets(self, part: int, places: Places, kind: Any, batch: I64, rows: I64) -> tuple[Any, I64]:
+        """The offsets of all cells of these batches, fetched once, and where those of the rows are."""
+        assert places.offsets is not None
+        source, used = self._parts[part].source, np.unique(batch)
+        starts, counts = places.offsets[used], np.array([self._parts[part].rows[one] + 1 for one in used])
+        keys = [(part, int(start)) for start in starts]
+        if self._cache.all_of(keys) is None:
+            source.will_need(starts, counts * places.shape.offset)
+        found = [
+            self._cache.get(key, functools.partial(source.array, kind, key[1], int(count)), _bytes_of)
+            for key, count in zip(keys, counts, strict=True)
+        ]
+        begins = starts_of(counts)[np.searchsorted(used, batch)]
+        return np.concatenate(found) if found else np.empty(0, kind), begins + rows
 
     def _located(self, places: list[Places], units: I64, rows: I64, indices: I64) -> tuple[I64, I64]:
         """Starts and sizes of these cells, each in the file that it lies in."""
@@ -150,6 +169,21 @@ class ArrowReader(TableReader):
         units, rows = self._units_of(indices)
         start, size = self._located(places, units, rows, indices)
         return Spans([p.path for p in self._parts], start, size, self._part_of_unit[units].astype(np.int32))
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """The cells where they lie as they are; else the record batches."""
+        found = [spans for name in fields if (spans := self._spans(name, indices)) is not None]
+        if len(found) < len(fields):
+            runs = []
+            for unit in np.unique(self._units_of(indices)[0]).tolist():
+                number = int(self._part_of_unit[unit])
+                part = self._parts[number]
+                if part.table is not None:
+                    return None
+                message = part.batches[unit - int(self._firsts[number])].message
+                runs.append((part.path, message.offset, message.end - message.offset))
+            found = [spans_of(runs)]
+        return concat_spans(found)
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         places = {name: self._in_place(name) for name in fields} if len(indices) else {}
@@ -210,6 +244,10 @@ class ArrowReader(TableReader):
         self._found_values.clear()
         for part in self._parts:
             part.close()
+
+
+def _bytes_of(found: Any) -> int:
+    return int(found.nbytes)
 
 
 def sniff(probe: Probe) -> bool:

@@ -183,7 +183,7 @@ class Varying(Ranges):
         return self._rows.rows(indices, self.part.offset, self.part.width).reshape(-1).view(heap.DESCRIPTOR)
 
     def needs(self, indices: I64) -> tuple[I64, I64]:
-        """As if each were the first in its heap, as large ones are."""
+        """About: heaps are not looked into for it."""
         return heap.around(self.source, self.base, self._descriptors(indices), self.part.dtype.itemsize)
 
     def runs(self, indices: I64) -> tuple[I64, I64]:

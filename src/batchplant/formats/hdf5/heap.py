@@ -23,6 +23,8 @@ from ...storage.cache import ChunkCache
 # What stands in place of a cell of varying length: how many values, in which heap, under which number.
 DESCRIPTOR = np.dtype([("count", "<u4"), ("heap", "<u8"), ("number", "<u4")])
 HEAD = 16
+# The library makes no heap smaller than this.
+SMALLEST = 4096
 OBJECT = struct.Struct("<H6xQ")
 # Numbers of objects have 16 bits.
 MOST_OBJECTS = 65536
@@ -73,10 +75,12 @@ def find(
 
 
 def around(source: Source, base: int, descriptors: npt.NDArray[Any], width: int) -> tuple[I64, I64]:
-    """From the start of each heap as many bytes as a cell needs that comes first there."""
+    """What a heap has that holds small cells, or one large one: those that lie otherwise are not known."""
     starts = np.minimum(descriptors["heap"], np.uint64(source.size)).astype(np.int64) + base
     sizes = descriptors["count"].astype(np.int64) * width
-    return starts, np.where(sizes > 0, np.clip(source.size - starts, 0, sizes + 2 * HEAD), 0)
+    return starts, np.where(
+        sizes > 0, np.clip(source.size - starts, 0, np.maximum(SMALLEST, sizes + 2 * HEAD)), 0
+    )
 
 
 def _alone(source: Source, heaps: I64, numbers: I64, sizes: I64, starts: I64, rows: I64) -> I64:
