@@ -24,6 +24,8 @@ from .storage import checksums
 from .tensors import is_tensors, text_of
 
 STEP = 256
+# Of samples that are drawn.
+DRAWN_STEP = 16
 STEP_BYTES = 64 << 20
 # A file that has more problems is of no use, and each takes as long as many sound samples.
 MOST = 10_000
@@ -112,7 +114,7 @@ def verify(
         problems += comparison.shape_differs()
     end, count = 0, len(reader) if drawn is None else len(drawn)
     with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
-        step, sizes = _step(reader), reader.sizes()
+        step, sizes = _step(reader) if drawn is None else DRAWN_STEP, reader.sizes()
         sizes = sizes if drawn is None or sizes is None else sizes[drawn]
         while end < count and len(problems) < most:
             start, end = end, end_within(sizes, end, min(step, count - end), STEP_BYTES)

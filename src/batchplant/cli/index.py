@@ -124,7 +124,8 @@ def _combine(done: list[Done]) -> None:
 def _told(row: dict[str, Any], found: index.Index, old: bool) -> dict[str, Any]:
     if found.place is None:
         return {**row, "state": "in memory only"}
-    state = "fresh" if not found.built else "rebuilt" if old else "built"
+    built = "rebuilt" if old else "built"
+    state = built if found.built else "written" if found.sent else "fresh"
     told = {**row, **_there(row["file"], found.place, found.stored, state)}
     return told if found.remark is None else {**told, "remark": found.remark}
 

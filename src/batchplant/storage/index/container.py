@@ -42,7 +42,8 @@ class Index:
     """What a scanner found: ``arrays`` by name, read-only, and ``facts`` as JSON.
 
     ``place``: the file in which it lies, None where it is only in memory; ``stored``: the bytes that it takes
-    there. ``built``: whether the file was scanned for it just now. ``remark``: why it lies where it does.
+    there. ``built``: whether the file was scanned for it just now; ``sent``: whether it was put there just
+    now. ``remark``: why it lies where it does.
     """
 
     def __init__(self, arrays: Arrays, facts: Facts, place: str | None = None, stored: int = 0) -> None:
@@ -51,6 +52,7 @@ class Index:
         self.place = place
         self.stored = stored
         self.built = False
+        self.sent = False
         # Whether it was made for a local copy of an object, which only a look at the bytes could tell.
         self.copied = False
         self.remark: str | None = None

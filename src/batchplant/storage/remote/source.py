@@ -145,7 +145,9 @@ class RemoteSource(Source):
         starts, sizes, out_starts = starts[some], sizes[some], out_starts[some]
         pool, object = self.blocks
         ranges, where = plan_ranges(starts, sizes)
-        self._read_ahead(ranges[0][0], ranges[-1][1])
+        # Runs that lie far apart are no reading in order.
+        if 2 * int(sizes.sum()) >= ranges[-1][1] - ranges[0][0]:
+            self._read_ahead(ranges[0][0], ranges[-1][1])
         # Not more at a time than the pool should hold.
         first = 0
         while first < len(ranges):
