@@ -23,8 +23,8 @@ from ...storage.cache import ChunkCache
 # What stands in place of a cell of varying length: how many values, in which heap, under which number.
 DESCRIPTOR = np.dtype([("count", "<u4"), ("heap", "<u8"), ("number", "<u4")])
 HEAD = 16
-# The library makes no heap smaller than this.
-SMALLEST = 4096
+# The library lets cells share a heap as long as it is no larger than this.
+SHARED = 65536
 OBJECT = struct.Struct("<H6xQ")
 # Numbers of objects have 16 bits.
 MOST_OBJECTS = 65536
@@ -79,7 +79,7 @@ def around(source: Source, base: int, descriptors: npt.NDArray[Any], width: int)
     starts = np.minimum(descriptors["heap"], np.uint64(source.size)).astype(np.int64) + base
     sizes = descriptors["count"].astype(np.int64) * width
     return starts, np.where(
-        sizes > 0, np.clip(source.size - starts, 0, np.maximum(SMALLEST, sizes + 2 * HEAD)), 0
+        sizes > 0, np.clip(source.size - starts, 0, np.maximum(SHARED, sizes + 2 * HEAD)), 0
     )
 
 
