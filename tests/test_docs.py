@@ -34,6 +34,8 @@ EXAMPLES = [
 ]
 # Pages that encode every picture in many ways; theirs are smaller.
 ENCODING = ("choosing-a-codec", "images")
+# Pages that speak to a bucket, s3://my-bucket.
+REMOTE = ("data-in-a-bucket",)
 # How many blocks of a page cannot run here; the page says why.
 SKIPPED = {
     "docs/guides/command-line.md": 2,
@@ -78,10 +80,32 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
 
 
 @pytest.fixture
+def my_bucket(_no_settings: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An S3 server with the bucket that the examples speak of; settings and credentials lead there."""
+    from servers import KEY, SECRET, s3_server
+
+    pytest.importorskip("obstore", reason="pip install 'batchplant[remote]'")
+    (tmp_path / "buckets" / "my-bucket").mkdir(parents=True)
+    with s3_server(str(tmp_path / "buckets"), writable=True) as endpoint:
+        config = tmp_path / "config.toml"
+        config.write_text(f'[storage."s3://my-bucket"]\nendpoint = "{endpoint}"\n')
+        monkeypatch.setenv("BATCHPLANT_CONFIG", str(config))
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        yield
+
+
+@pytest.fixture
 def workplace(
-    page: Path, photos: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    photos: Callable[[int], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Path]:
     """A current folder with the folders that the examples speak of: photos, mixed and broken."""
+    if page.stem in REMOTE:
+        request.getfixturevalue("my_bucket")
     for name in ("photos", "broken"):
         shutil.copytree(photos(150 if page.stem in ENCODING else 400), tmp_path / name)
     pictures = sorted((tmp_path / "broken").rglob("*.jpg"))
