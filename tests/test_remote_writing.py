@@ -179,6 +179,31 @@ def test_other_stores_by_fsspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert _files(str(tmp_path / "work")) == []
 
 
+def test_rows_are_added_to_a_delta_table(shelf: Shelf) -> None:
+    pytest.importorskip("deltalake")
+    for first, mode in ((0, "append"), (10, "append"), (100, "overwrite"), (110, "append")):
+        shelf.write("a.delta", numbers(10, first), target_options={"mode": mode})
+        assert shelf.hidden() == []
+    assert sorted(held(shelf.open("a.delta"))) == list(range(100, 120))
+    assert sorted(held(shelf.open("a.delta", version=2))) == list(range(20))
+    shelf.write("b.delta", numbers(3))
+    shelf.write("b.delta", numbers(3, 3), target_options={"mode": "append"})
+    assert sorted(held(shelf.open("b.delta"))) == list(range(6))
+    with pytest.raises(bp.SchemaError):
+        shelf.write("b.delta", {"n": ["text"]}, target_options={"mode": "append"})
+    assert shelf.hidden() == []
+
+
+def test_an_iceberg_table_of_a_bucket_knows_where_it_is(shelf: Shelf) -> None:
+    pytest.importorskip("pyiceberg")
+    shelf.write("a.iceberg", numbers(3))
+    (file,) = Path(shelf.root, "a.iceberg/metadata").glob("*.metadata.json")
+    assert json.loads(file.read_text())["location"] == shelf.at("a.iceberg")
+    with pytest.raises(bp.OptionError, match="catalog"):
+        shelf.write("a.iceberg", numbers(3), target_options={"mode": "append"})
+    assert held(shelf.open("a.iceberg")) == [0, 1, 2]
+
+
 # -- shards ------------------------------------------------------------------------------------------------
 
 
