@@ -32,7 +32,7 @@ from batchplant import registry
 from batchplant.errors import BatchplantError, DamagedError, MissingLibraryError, NotFoundError, OptionError
 from batchplant.options import own_options
 from batchplant.storage import RemoteSource, Source, index, open_source
-from batchplant.storage.index import container, progress, sidecar
+from batchplant.storage.index import container, progress, sets, sidecar
 from processes import PATIENCE
 
 Size = struct.Struct("<I")
@@ -448,6 +448,8 @@ def test_a_link_in_place_of_the_draft_is_not_followed(data: Path, tmp_path: Path
 
 def run_as_nobody(work: Callable[[], str]) -> str:
     """What a function returns in a process that may not write where only root may."""
+    # Where only root may read Python itself, nobody can load an encoding.
+    b"".decode("utf-8-sig")
     out, into = os.pipe()
     child = os.fork()
     if child == 0:
@@ -1056,3 +1058,96 @@ def test_formats_with_an_index(
     Path(row["place"]).write_bytes(content)
     assert run_json(capsys, path, "--remove")[0]["state"] == "removed"
     assert {str(one) for one in tmp_path.rglob("*")} == before
+
+
+# -- sets ----------------------------------------------------------------------------------------------
+
+
+def shards_of(folder: Path, count: int = 4) -> list[Path]:
+    folder.mkdir()
+    return [write_records(folder / f"{number}.toy", [bytes([number])] * 5) for number in range(count)]
+
+
+@pytest.mark.usefixtures("toy_format")
+def test_files_of_a_folder_share_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "many"
+    paths = shards_of(folder)
+    rows = run_json(capsys, folder)
+    assert [row["state"] for row in rows] == ["built"] * 4
+    assert {row["place"] for row in rows} == {str(folder / "_index.bpindex")}
+    assert names(folder) == {*(one.name for one in paths), "_index.bpindex"}
+    before = (folder / "_index.bpindex").stat().st_mtime_ns
+    assert [row["state"] for row in run_json(capsys, folder)] == ["fresh"] * 4
+    assert (folder / "_index.bpindex").stat().st_mtime_ns == before
+    # A glob of everything means the data.
+    monkeypatch.chdir(folder)
+    assert registry.expand("*") == ["0.toy", "1.toy", "2.toy", "3.toy"]
+    # Opening uses it, and scans what changed and nothing else.
+    write_records(paths[2], [b"new"] * 9)
+    toy = Toy()
+    found = [load(path, toy, "auto") for path in paths]
+    assert toy.runs == 1
+    assert [one.built for one in found] == [False, False, True, False]
+    assert all(right(one, path) for one, path in zip(found, paths, strict=True))
+    assert [row["state"] for row in run_json(capsys, folder)] == ["fresh", "fresh", "rebuilt", "fresh"]
+    # A file of its own in another one: the others stay.
+    rows = run_json(capsys, "{0,1}.toy", "--remove")
+    assert [row["state"] for row in rows] == ["removed"] * 2
+    assert [row["state"] for row in run_json(capsys, ".", "--where")] == ["not built"] * 2 + ["there"] * 2
+    run_json(capsys, ".", "--remove")
+    assert names(folder) == {one.name for one in paths}
+
+
+@pytest.mark.usefixtures("toy_format")
+def test_files_that_are_gone_leave_the_index_of_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = shards_of(tmp_path / "many")
+    run_json(capsys, tmp_path / "many")
+    paths[0].unlink()
+    write_records(paths[1], [b"new"])
+    # Only those that are named are indexed; of the others, those stay that are as they were.
+    run_json(capsys, paths[2], paths[3], "--force")
+    found = sets.IndexSet("", container.read(tmp_path / "many" / "_index.bpindex"))
+    assert list(found) == ["2.toy", "3.toy"]
+
+
+@pytest.mark.usefixtures("toy_format")
+def test_the_index_of_a_folder_that_is_damaged_anywhere_does_no_harm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = shards_of(tmp_path / "many", 2)
+    run_json(capsys, tmp_path / "many")
+    place = tmp_path / "many" / "_index.bpindex"
+    content = place.read_bytes()
+    rng = np.random.default_rng(4)
+    flips = []
+    for at in range(len(content)):
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << int(rng.integers(8))
+        flips.append(bytes(damaged))
+    used = 0
+    for bad in (*flips, *(content[:end] for end in range(0, len(content), 7))):
+        place.write_bytes(bad)
+        for path in paths:
+            found = load(path, Toy(), "auto")
+            assert right(found, path)
+            used += not found.built
+    # What is damaged is one file's, or all of it.
+    assert 0 < used < 2 * len(flips)
+
+
+@pytest.mark.usefixtures("toy_format")
+def test_where_a_folder_takes_no_index_every_file_has_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = shards_of(tmp_path / "many")
+    # It cannot be replaced by a file.
+    (tmp_path / "many" / "_index.bpindex").mkdir()
+    rows = run_json(capsys, tmp_path / "many" / "*.toy")
+    # Then each has its own.
+    assert [row["place"] for row in rows] == [str(beside(path)) for path in paths]
+    assert all("remark" in row for row in rows)
+    assert [row["state"] for row in rows] == ["built"] * 4

@@ -626,3 +626,139 @@ def test_every_zip_file_keeps_the_checksums_of_its_members(suffix, options, tmp_
         bad = archive.testzip()
     [problem] = bp.verify(path).problems
     assert problem.message == f"the checksum of {bad} is wrong"
+
+
+# -- some samples, and lists of bad ones ---------------------------------------------------------------
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Three files of ten; the picture of sample 14 cannot be decoded."""
+    for number in range(3):
+        rows = [sample(n) for n in range(10 * number, 10 * number + 10)]
+        save(tmp_path / f"s-{number}.beton", rows)
+    with bp.open(tmp_path / "s-1.beton") as reader:
+        start = int(reader.spans("image", [4]).start[0])
+    content = bytearray((tmp_path / "s-1.beton").read_bytes())
+    content[start : start + 4] = b"oops"
+    (tmp_path / "s-1.beton").write_bytes(content)
+    return tmp_path, start
+
+
+def test_only_some_samples(dataset):
+    flip_cell(dataset, "blob", 300)
+    found = bp.verify(dataset, sample=50)
+    assert found.samples == 50
+    assert found.remarks == ("50 of 600 samples were checked, drawn with seed 0",)
+    assert found.checks == ("bounds", "checksums")
+    hits = [bp.verify(dataset, sample=100, seed=seed) for seed in range(12)]
+    assert {tuple(places(one)) for one in hits} == {(), ((300, "blob"),)}
+    assert places(bp.verify(dataset, sample=100, seed=3)) == places(hits[3])
+    assert places(bp.verify(dataset, sample=10_000)) == [(300, "blob")]
+    with pytest.raises(bp.OptionError, match="at least 1"):
+        bp.verify(dataset, sample=0)
+
+
+def test_a_list_of_bad_samples(shards, tmp_path):
+    folder, start = shards
+    bad = tmp_path / "bad.jsonl"
+    found = bp.verify(str(folder / "s-*.beton"), decode=True, quarantine=bad)
+    assert places(found) == [(14, "image")]
+    (line,) = map(json.loads, bad.read_text().splitlines())
+    message = found.problems[0].message
+    assert line == {
+        "path": str(folder / "s-1.beton"), "sample": 4, "in_set": 14, "field": "image",
+        "offset": start, "problem": message,
+    }  # fmt: skip
+    with bp.open(str(folder / "s-*.beton"), skip=bad) as reader:
+        assert [one["n"] for one in reader] == [n for n in range(30) if n != 14]
+        assert reader.spans("image") is not None
+        # What is left is numbered as it is in all files.
+        assert bp.verify(reader, decode=True, quarantine=bad).ok
+    # No problem, an empty list; and the old one is gone.
+    assert bad.read_bytes() == b""
+    with bp.open(str(folder / "s-*.beton"), skip=bad) as reader:
+        assert len(reader) == 30
+
+
+def test_a_list_is_good_for_the_same_files_elsewhere(shards, tmp_path):
+    folder, _ = shards
+    bad = tmp_path / "bad.jsonl"
+    bp.verify(folder / "s-1.beton", decode=True, quarantine=bad)
+    (tmp_path / "copy").mkdir()
+    for number in (2, 1, 0):
+        shutil.copy(folder / f"s-{number}.beton", tmp_path / "copy")
+    with bp.open([tmp_path / "copy" / f"s-{number}.beton" for number in (2, 1)], skip=bad) as reader:
+        assert [one["n"] for one in reader] == [*range(20, 30), *range(10, 14), *range(15, 20)]
+    # Two files of that name: the one whose folder is called so too; where none is, neither.
+    both = [tmp_path / "copy" / "s-1.beton", folder / "s-1.beton"]
+    with bp.open(both, skip=bad) as reader:
+        assert (len(reader), reader.base.readers[0].path) == (19, str(both[0]))
+        assert reader.indices.tolist() == [n for n in range(20) if n != 14]
+    (tmp_path / "other").mkdir()
+    shutil.copy(folder / "s-1.beton", tmp_path / "other")
+    with pytest.warns(UserWarning, match="1 of the samples to skip"):
+        assert len(bp.open([both[0], tmp_path / "other" / "s-1.beton"], skip=bad)) == 20
+
+
+def test_what_a_list_names_and_is_not_there_gets_one_warning(shards, tmp_path):
+    folder, _ = shards
+    bad = tmp_path / "bad.jsonl"
+    entries = [
+        ("x/s-1.beton", 4),
+        ("s-1.beton", 10),
+        ("s-1.beton", -1),
+        ("gone.beton", 0),
+        ("s-0.beton", None),
+    ]
+    bad.write_text("\n\n".join(json.dumps({"path": path, "sample": n}) for path, n in entries))
+    with pytest.warns(UserWarning, match=r"bad\.jsonl: 3 of the samples to skip are not in") as seen:
+        reader = bp.open(str(folder / "s-*.beton"), skip=str(bad))
+    assert len(seen) == 1
+    assert len(reader) == 29
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", '{"path": "a"}', '{"path": 1, "sample": 1}', '{"path": "a", "sample": "1"}']
+)
+def test_what_is_no_list_is_refused(shards, tmp_path, line):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"path": "a", "sample": 1}\n' + line)
+    with pytest.raises(bp.DamagedError, match=r"bad\.jsonl, byte 27: this is no list of bad samples"):
+        bp.open(shards[0] / "s-0.beton", skip=bad)
+    with pytest.raises(bp.NotFoundError):
+        bp.open(shards[0] / "s-0.beton", skip=tmp_path / "none")
+    with pytest.raises(bp.OptionError, match="skip"):
+        bp.open({"n": np.arange(3)}, skip=bad)
+
+
+def test_a_list_of_a_file_that_does_not_open(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"PK\x03\x04")
+    found = bp.verify(tmp_path / "a.npz", quarantine=tmp_path / "bad.jsonl")
+    assert not found.ok
+    (line,) = map(json.loads, (tmp_path / "bad.jsonl").read_text().splitlines())
+    assert (line["path"], line["sample"]) == (str(tmp_path / "a.npz"), None)
+
+
+def test_a_loader_and_the_commands_leave_samples_out(shards, tmp_path, capsys):
+    from batchplant.cli import main
+
+    folder, _ = shards
+    bad, target = str(tmp_path / "bad.jsonl"), str(tmp_path / "sound.msgpack")
+    files = [str(folder / f"s-{number}.beton") for number in range(3)]
+    assert main(["verify", *files, "--decode", "--quarantine", bad]) == 1
+    loader = bp.Loader(files, 10, pipelines={"image": None, "blob": None}, source_options={"skip": bad})
+    assert np.concatenate([batch["n"] for batch in loader]).tolist() == [n for n in range(30) if n != 14]
+    loader.close()
+    capsys.readouterr()
+    assert main(["verify", *files, "--decode", "--skip", bad]) == 0
+    assert "29 samples" in capsys.readouterr().out
+    assert main(["info", *files, "--skip", bad, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 29
+    assert main(["head", *files, "--skip", bad, "--start", "14", "-n", "1", "--fields", "n"]) == 0
+    assert "15" in capsys.readouterr().out
+    assert main(["convert", files[1], target, "--skip", bad]) == 0
+    assert [one["n"] for one in bp.open(target)] == [10, 11, 12, 13, 15, 16, 17, 18, 19]
+    capsys.readouterr()
+    assert main(["verify", files[0], "--sample", "4", "--seed", "7"]) == 0
+    assert "4 of 10 samples were checked, drawn with seed 7" in capsys.readouterr().out

@@ -281,8 +281,20 @@ def _undecodable(reader: Reader, columns: Columns, row: int, sample: int) -> lis
             if isinstance(field, Audio | Video) and hasattr(value, "check"):
                 value.check()
         except BatchplantError as error:
-            found.append(Problem.of(error.at(path=_place(reader, sample), sample=sample, field=name)))
+            path, offset = _place(reader, sample), error.offset
+            if offset is None and error.path is None:
+                offset = _start(reader, name, sample, path)
+            found.append(Problem.of(error.at(path=path, sample=sample, field=name, offset=offset)))
     return found
+
+
+def _start(reader: Reader, field: str, sample: int, path: str) -> int | None:
+    """Where a cell begins in the file of its dataset; None where it is in another, or no run of bytes."""
+    try:
+        spans = reader.spans(field, [sample])
+    except BatchplantError:
+        return None
+    return int(spans.start[0]) if spans is not None and spans.files[int(spans.file[0])] == path else None
 
 
 class _Comparison:

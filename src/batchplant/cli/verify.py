@@ -4,7 +4,7 @@ examples:
   batchplant verify train.beton
   batchplant verify train.beton --decode           (also decode every cell)
   batchplant verify train.beton --against photos/  (prove that both hold the same)
-  batchplant verify s3://b/train.tar --sample 1000 (a thousand samples, drawn at random)
+  batchplant verify s3://b/a.tar --sample 1000     (a thousand samples, drawn at random)
   batchplant verify 'train-*.tar' --decode --quarantine bad.jsonl
 
 Structure, bounds and checksums (the format's own, and a .crc side-car) are always checked.
