@@ -45,8 +45,8 @@ UNITS = {
 }
 # Of a cache on disk whose limit nobody gave.
 DEFAULT_CACHE_BYTES = 100 * 10**9
-# Of blocks in memory, in flight or waiting for their batches.
-DEFAULT_FETCH_BYTES = 256 << 20
+# Of blocks in memory, in flight or waiting for their batches: two windows of quasi_random, and a little more.
+DEFAULT_FETCH_BYTES = 576 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class StorageOptions:
 
     endpoint: the server of an S3-, GCS- or Azure-compatible store. region: of the bucket. anonymous: send no
     credentials. profile: of ``~/.aws``. cache: a folder that keeps what was fetched; cache_bytes: how much at
-    most (100 GB). fetch_bytes: memory for blocks that were fetched ahead (256 MiB).
+    most (100 GB). fetch_bytes: memory for blocks that were fetched ahead (576 MiB).
     """
 
     endpoint: str | None = None
