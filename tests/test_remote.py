@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import pickle
@@ -269,6 +270,15 @@ def test_wrong_content_range(url, served):
 # --- faults that stay ---------------------------------------------------------------------------------
 
 
+def test_connections_of_failed_requests_are_closed(url, served):
+    with contextlib.closing(open_source(url)) as source:
+        served.fail(Fault(403, {"Connection": "close"}))
+        with pytest.raises(bp.AccessError):
+            read(source)
+    # A socket that nobody closed is warned of when it goes.
+    gc.collect()
+
+
 @pytest.mark.parametrize("fault", [*TRANSIENT, answers(403), answers(400)], ids=str)
 def test_what_fails_for_good_is_one_error_with_its_place(url, served, fault):
     with contextlib.closing(open_source(url)) as source:
@@ -524,6 +534,27 @@ def test_a_spawned_process(url):
         check=True,
     )
     assert done.stdout == DATA[AT : AT + 1000]
+
+
+def test_a_process_ends_without_a_word(url):
+    """Connections that are kept are closed in the end."""
+    script = """
+        import pickle, sys
+        from batchplant.storage import open_source
+        open_source(pickle.loads(bytes.fromhex(sys.argv[1]))).view(200_000, 1000)
+    """
+    command = [
+        sys.executable,
+        "-X",
+        "dev",
+        "-W",
+        "error",
+        "-c",
+        textwrap.dedent(script),
+        pickle.dumps(url).hex(),
+    ]
+    done = processes.run(command, capture_output=True, check=True)
+    assert done.stdout + done.stderr == b""
 
 
 def test_many_threads_at_once(bucket, served):

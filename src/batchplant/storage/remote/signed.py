@@ -11,6 +11,7 @@ import re
 import socket
 import ssl
 import threading
+import weakref
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -30,6 +31,8 @@ class Ranges:
     def __init__(self, root: str) -> None:
         self._root = root
         self._idle: list[http.client.HTTPConnection] = []
+        # At the end of the process, too: sockets that nobody closed are warned of.
+        weakref.finalize(self, _close, self._idle)
         self._lock = threading.Lock()
 
     def get(self, url: str, shown: str, start: int, end: int) -> Got:
@@ -39,32 +42,28 @@ class Ranges:
             connection = self._idle.pop() if self._idle else None
         fresh = connection is None
         connection = connection or self._connect(parts.scheme, parts.netloc)
+        found, keep = None, False
         try:
             target = f"{parts.path}?{parts.query}" if parts.query else parts.path
             connection.request("GET", target, headers={"Range": f"bytes={start}-{end - 1}"})
-            answer = connection.getresponse()
-            found = _read(answer, shown, start, end)
+            with connection.getresponse() as answer:
+                found = _read(answer, shown, start, end)
+                keep = answer.isclosed() and not answer.will_close and len(self._idle) < MOST_IDLE
         # What the server said; some of our errors are OSErrors, too.
         except BatchplantError:
-            connection.close()
             raise
         except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            if not fresh and not isinstance(error, TimeoutError):
-                # The server may have closed it since.
-                return self.get(url, shown, start, end)
-            raise TransientError(_why(error), path=shown, offset=start) from None
-        except BaseException:
-            connection.close()
-            raise
-        if answer.will_close or not answer.isclosed():
-            connection.close()
-            return found
-        with self._lock:
-            if len(self._idle) < MOST_IDLE:
+            if fresh or isinstance(error, TimeoutError):
+                raise TransientError(_why(error), path=shown, offset=start) from None
+        finally:
+            if not keep:
+                connection.close()
+        if found is None:
+            # The server may have closed the connection since it was used last.
+            return self.get(url, shown, start, end)
+        if keep:
+            with self._lock:
                 self._idle.append(connection)
-                return found
-        connection.close()
         return found
 
     def _connect(self, scheme: str, host: str) -> http.client.HTTPConnection:
@@ -74,6 +73,11 @@ class Ranges:
                 host, timeout=client.SILENCE, context=ssl.create_default_context()
             )
         return http.client.HTTPConnection(host, timeout=client.SILENCE)
+
+
+def _close(connections: list[http.client.HTTPConnection]) -> None:
+    while connections:
+        connections.pop().close()
 
 
 def _read(answer: http.client.HTTPResponse, shown: str, start: int, end: int) -> Got:
