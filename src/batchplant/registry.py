@@ -174,8 +174,10 @@ def open(
 
     The format is found by content, then by suffix, unless ``format`` names it. ``skip``: a list of samples to
     leave out, as ``verify`` writes it (``quarantine``). Further options are the format's own; `batchplant
-    formats NAME` lists them. Data in memory are a dict of columns, a list of dicts, a data frame, an Arrow
-    table, a TensorDataset; see :mod:`batchplant.memory`.
+    formats NAME` lists them. Of a URL they are also those of its store: ``open("s3://bucket/train.tar",
+    endpoint="https://minio.example:9000", cache="/data/cache", cache_bytes="200GB")``; see
+    :class:`batchplant.storage.StorageOptions`. Data in memory are a dict of columns, a list of dicts, a data
+    frame, an Arrow table, a TensorDataset; see :mod:`batchplant.memory`.
     """
     if not isinstance(path, str | os.PathLike):
         # It brings all that tables need, and most datasets are files.
@@ -234,12 +236,14 @@ def files_of(given: Iterable[str | os.PathLike[str]], format: str | None = None)
             found.append(Found(path, known))
             continue
         probe = Probe(path)
+        tree.check_settled([path])
         known = find_format(probe)
         if known is not None:
             found.append(Found(path, known))
         else:
             shards = _folder_shards(probe)
             found += map(Found, shards, _labelled(shards))
+    tree.check_settled([one.path for one in found])
     return _without_parts(found)
 
 

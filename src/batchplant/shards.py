@@ -254,10 +254,7 @@ class ShardWriter:
         found = self._existing()
         if found and not self.options.overwrite:
             message = "it exists; replace the shards with overwrite=True (--overwrite)"
-            raise ExistsError(message, path=self._beside(found[0]))
-
-    def _beside(self, name: str) -> str:
-        return join(self._folder, name)
+            raise ExistsError(message, path=join(self._folder, found[0]))
 
     def _stage(self, number: int) -> None:
         """A shard is complete; one that a resumed writer had completed has to be there."""
@@ -373,7 +370,7 @@ class ShardWriter:
             gone = set(self._existing()).difference(made)
             shards = [self._name(number) for number in range(len(self._done))]
             self.partial.commit_all([(name, name) for name in made], sorted(gone), set(made) - set(shards))
-            self.files = [self._beside(name) for name in shards]
+            self.files = [join(self._folder, name) for name in shards]
         except BaseException:
             self.give_up()
             raise

@@ -16,18 +16,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..errors import AccessError, BatchplantError, BusyError, ExistsError, NotFoundError, OptionError
-from . import uploads
+from . import plans, uploads
 from .commit import NAME, put_file
-from .files import is_below
 from .remote import RefusedError
 from .target import LocalTarget, Moves, Target
 from .urls import Url, is_remote, join, like, parent, place_of
@@ -35,8 +32,6 @@ from .work import STATE, Leftover, Room, drop, empty, leftovers, locked, write_n
 
 __all__ = ["Leftover", "LocalTarget", "RemoteTarget", "Target", "clear", "leftovers", "target_of"]
 
-# In folders of these names, tables keep what says which of their files count.
-DESCRIBING = ("_delta_log/", "metadata/")
 # In the staging: the side-cars of a file that is being replaced.
 REPLACED = "replaced"
 
@@ -115,7 +110,7 @@ class RemoteTarget(Target):
 
     def _finish(self, folder: Path) -> None:
         """Do what a killed writer had decided, and see what else he left."""
-        plan = _plan((folder / NAME).read_bytes() if (folder / NAME).is_file() else None)
+        plan = plans.parse((folder / NAME).read_bytes() if (folder / NAME).is_file() else None)
         if plan is not None:
             moves = [(str(inside), str(name)) for inside, name in plan["moves"]]
             if all((folder / inside).is_file() for inside, _ in moves):
@@ -124,13 +119,14 @@ class RemoteTarget(Target):
             (folder / NAME).unlink(missing_ok=True)
         with contextlib.suppress(RefusedError):
             found = uploads.below(self._staging)
-            plan = _plan(uploads.get_bytes(join(self._staging, NAME)) if NAME in found else None)
-            if plan is not None:
+            plan = plans.parse(uploads.get_bytes(join(self._staging, NAME)) if NAME in found else None)
+            # Without what it is about, somebody was clearing it away.
+            if plan is not None and plans.copied(plan["steps"]) <= found.keys():
                 self._carry_out(plan["steps"])
                 (folder / STATE).unlink(missing_ok=True)
                 found = {}
             self._sizes = {name: one.size for name, one in found.items()}
-            self._names = set(map(_top, found))
+            self._names = set(map(plans.top, found))
 
     def load(self) -> bytes | None:
         return uploads.get_bytes(join(self._staging, STATE))
@@ -152,10 +148,11 @@ class RemoteTarget(Target):
     def clear(self) -> None:
         self.stop()
         with contextlib.suppress(RefusedError):
-            found = [join(self._staging, name) for name in uploads.below(self._staging)]
+            found = uploads.below(self._staging)
             # First what others would go on from.
-            found.sort(key=lambda one: not one.endswith((NAME, STATE)))
-            uploads.remove_all(found)
+            leading = {NAME, STATE}.intersection(found)
+            uploads.remove_all(join(self._staging, name) for name in leading)
+            uploads.remove_all(join(self._staging, name) for name in found if name not in leading)
         self._sizes, self._names = {}, set()
 
     def discard(self) -> None:
@@ -274,11 +271,11 @@ class RemoteTarget(Target):
     def _send(self, folder: Path, moves: Moves, stopped: threading.Event | None = None) -> None:
         """Send files and folders to the staging."""
         for inside, name in moves:
-            files = dict(_files(folder / inside, name))
+            files = dict(plans.files_of(folder / inside, name))
             uploads.send_all(((path, join(self._staging, key)) for key, path in files.items()), stopped)
             # What a writer that was killed had sent under the same name is not part of it.
             known = self._sizes if name in self._names else {}
-            other = [key for key in known if _top(key) == name and key not in files]
+            other = [key for key in known if plans.top(key) == name and key not in files]
             uploads.remove_all(join(self._staging, key) for key in other)
             for key in other:
                 del self._sizes[key]
@@ -293,12 +290,15 @@ class RemoteTarget(Target):
         )
         job.wait()
         names = {name for _, name in moves}
-        new = {key for key in self._sizes if _top(key) in names}
-        there = uploads.below(self._staging)
-        if any(key not in there or there[key].size != self._sizes[key] for key in new):
+        new = {key for key in self._sizes if plans.top(key) in names}
+        sent = uploads.below(self._staging)
+        if any(key not in sent or sent[key].size != self._sizes[key] for key in new):
             message = "another machine writes it too, and has cleared away what this one had sent; try again"
             raise BusyError(message, path=self.path)
-        steps = self._steps(new, names, removes, side_cars)
+        there, folders = uploads.level(self._above)
+        replaced = folders.intersection(names.union(removes))
+        old = {f"{name}/{key}" for name in replaced for key in uploads.below(self._beside(name))}
+        steps = plans.steps(new, names, side_cars, old | there.intersection(names.union(removes)))
         uploads.put_bytes(join(self._staging, NAME), json.dumps({"steps": steps}).encode())
         self._decided = True
         # Once more where it fails, and if that fails too, the next writer will do it.
@@ -308,69 +308,17 @@ class RemoteTarget(Target):
             self._carry_out(steps)
         self._decided = False
 
-    def _steps(
-        self, new: set[str], names: set[str], removes: Collection[str], side_cars: Collection[str]
-    ) -> list[tuple[str, list[str]]]:
-        """What to copy out of the staging, and what to remove beside it, in which order."""
-        folders = names - new
-        there, folders_there = uploads.level(self._above)
-        old = {
-            f"{name}/{key}"
-            for name in folders_there.intersection(folders.union(removes))
-            for key in uploads.below(self._beside(name))
-        }
-        overwritten = bool(old or there.intersection(names))
-        describing = {key for key in [*new, *old] if key in side_cars or _describes(key, folders)}
-        data, notes = sorted(new - describing), sorted(new & describing)
-        if not overwritten:
-            # What lies beside a file comes before it; what lies in a folder and describes it, at last.
-            data, notes = (data, notes) if folders else (notes, data)
-        stale = sorted((describing & old) | (new.intersection(side_cars) if overwritten else set()))
-        gone = sorted((old - new) | there.intersection(removes))
-        return [("remove", stale), ("copy", data), ("copy", notes), ("remove", gone)]
-
-    def _carry_out(self, steps: Sequence[tuple[str, list[str]]]) -> None:
+    def _carry_out(self, steps: plans.Steps) -> None:
         for what, keys in steps:
             if what == "copy":
                 uploads.copy_all((join(self._staging, key), self._beside(key)) for key in keys)
+            elif what == "mark":
+                for key in keys:
+                    uploads.put_bytes(self._beside(key), b"")
             else:
                 self.remove(keys)
         uploads.remove_all([join(self._staging, NAME)])
         self.clear()
-
-
-def _files(made: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """The file, or all files below a folder, by what they are to be called."""
-    if not made.is_dir():
-        yield name, made
-        return
-    for top, _, files in os.walk(made):
-        for file in files:
-            path = Path(top, file)
-            yield f"{name}/{path.relative_to(made).as_posix()}", path
-
-
-def _top(key: str) -> str:
-    """The file or folder that something is, or lies in."""
-    return key.partition("/")[0]
-
-
-def _describes(key: str, folders: Collection[str]) -> bool:
-    """Whether a file of a folder says what the others are."""
-    top, _, inside = key.partition("/")
-    return top in folders and ("/" not in inside or inside.startswith(DESCRIBING))
-
-
-def _plan(data: bytes | None) -> Any:
-    """A plan of ours; None where there is none, or it was not complete."""
-    try:
-        plan = json.loads(data or b"")
-        keys = [key for what, keys in plan.get("steps", ()) for key in keys if what in ("copy", "remove")]
-        keys += [one for pair in plan.get("moves", ()) for one in pair]
-        keys += [*plan.get("removes", ()), *plan.get("side_cars", ())]
-        return plan if all(isinstance(key, str) and is_below(key) for key in keys) else None
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return None
 
 
 def clear() -> list[Leftover]:

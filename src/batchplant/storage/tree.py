@@ -10,10 +10,11 @@ import glob as local_glob
 import itertools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ..errors import AccessError, BatchplantError, NotFoundError
+from ..errors import AccessError, BatchplantError, BusyError, NotFoundError
+from .commit import NAME as COMMIT
 from .files import is_below
 from .listings import (
     content,
@@ -31,13 +32,18 @@ from .listings import (
     told,
 )
 from .remote import Entry, client_of, trying
-from .urls import is_remote, join, like, place_of
+from .urls import is_remote, join, like, parent, place_of
 
 __all__ = [
-    "Found", "content", "entries", "exists", "foresee", "glob", "has_magic", "heads", "is_absent", "is_file",
-    "is_folder", "keep_content", "keep_head", "keeping", "known", "listed", "look_around", "names", "once",
-    "size_below", "walk",
+    "Found", "check_settled", "content", "entries", "exists", "foresee", "glob", "has_magic", "heads",
+    "is_absent", "is_file", "is_folder", "keep_content", "keep_head", "keeping", "known", "listed",
+    "look_around", "names", "once", "size_below", "walk",
 ]  # fmt: skip
+
+UNSETTLED = (
+    "it is being replaced, or a writer was killed while it did that; whoever writes it next finishes it "
+    "(convert --resume), and so does `batchplant cache clear --writes` on the machine that wrote it"
+)
 
 
 class Found(NamedTuple):
@@ -233,6 +239,28 @@ def has_magic(pattern: str) -> bool:
     if is_remote(pattern) and place_of(pattern).scheme in ("http", "https"):
         return False
     return local_glob.has_magic(pattern)
+
+
+def check_settled(paths: Iterable[str]) -> None:
+    """BusyError where files are being replaced, or a writer was killed while it did: old and new are mixed.
+
+    Only what was listed anyway is looked at; see targets.py.
+    """
+    around: dict[str, list[str]] = {}
+    for path in filter(is_remote, paths):
+        around.setdefault(str(parent(path)), []).append(path)
+        level = kept().levels.get(path.rstrip("/"))
+        if level is not None and COMMIT in level[0]:
+            raise BusyError(UNSETTLED, path=path)
+    for folder, files in around.items():
+        level = kept().levels.get(folder)
+        for name in () if level is None else level[1]:
+            if not (name.startswith(".") and name.endswith(".shards.partial")):
+                continue
+            stem = name[1:].removesuffix(".shards.partial").rpartition(".")[0].partition("%")[0]
+            ours = next((one for one in files if os.path.basename(one).startswith(stem)), None)
+            if ours is not None and is_file(join(parent(ours), name, COMMIT)):
+                raise BusyError(UNSETTLED, path=ours)
 
 
 def _matches(root: str, parts: list[str], above: list[str]) -> Iterator[str]:
