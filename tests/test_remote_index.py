@@ -217,13 +217,16 @@ def whole(proxy: Proxy, name: str) -> list[tuple[int, int]]:
     return sorted(one.range for one in list(proxy.requests) if name in one.path and one.range)
 
 
+@pytest.mark.parametrize("memory", [None, "16MiB"])
 def test_a_scan_fetches_every_byte_once_and_several_ranges_at_a_time(
-    bucket: Bucket, proxy: Proxy, options: dict[str, Any]
+    bucket: Bucket, proxy: Proxy, options: dict[str, Any], memory: str | None
 ) -> None:
     content = archive(0, 200, 100_000)
     url = bucket.put("a.tar", content)
-    with batchplant.open(url, **options) as reader:
+    with batchplant.open(url, **options, fetch_bytes=memory) as reader:
         assert len(reader) == 200
+        # That the numbers are numbers is known, though not all of the archive fits into memory.
+        assert isinstance(reader.schema["cls"], batchplant.Int)
     ranges = [(first, min(end, len(content))) for first, end in whole(proxy, "a.tar")]
     assert len(ranges) > 4
     assert proxy.most_in_flight > 1

@@ -18,6 +18,7 @@ from ...schema import Audio, Bytes, Field, Image, Int, Tensor, Text, Video
 from ...storage import RANGE_MOST, RemoteSource, Source
 from . import members
 from .layout import IMAGES, KEY, Note, kind_of
+from .passed import Passed
 
 ARRAYS = ("keys", "key_offsets", "firsts", "extension_offsets", "rows", "starts", "sizes")
 # Larger than the largest header, so that every piece moves the scan on.
@@ -41,10 +42,14 @@ def scan(source: Source, report: Callable[[int], None]) -> tuple[Arrays, Facts]:
     failure = None
     remote = isinstance(source, RemoteSource)
     piece = FIRST if remote else PIECE
+    passed = Passed(source) if remote else None
     while scanner.next < source.size and failure is None:
         at = scanner.next
         end = min(at + piece, source.size)
-        failure = scanner.scan(source.view(at, end - at), source.size)
+        data = source.view(at, end - at)
+        failure = scanner.scan(data, source.size)
+        if passed is not None:
+            passed.add(data, at)
         # Large members are not fetched for their headers; what is between small ones is.
         most = RANGE_MOST if remote and scanner.next > at else PIECE
         piece = FIRST if remote and scanner.next - end >= JUMP else min(2 * piece, most)
@@ -54,7 +59,8 @@ def scan(source: Source, report: Callable[[int], None]) -> tuple[Arrays, Facts]:
         message, offset = found["failure"]
         raise DamagedError(message, offset=offset)
     arrays = {name: found[name] for name in ARRAYS}
-    return arrays, describe(source, arrays, found["extensions"], found["skipped"], found["comment"])
+    told_by = passed or source
+    return arrays, describe(told_by, arrays, found["extensions"], found["skipped"], found["comment"])
 
 
 def describe(source: Source, arrays: Arrays, extensions: list[bytes], skipped: int, comment: bytes) -> Facts:
