@@ -20,6 +20,8 @@ from ...storage import Entry, Objects, fetch_many, is_remote, join, open_regular
 MOST_VISITS = 100
 # Of a folder in which other files lie, too, so many are listed before it is given up.
 OTHERS = 20_000
+# What is fetched to see what remote files are: bytes, and files of which nobody knows how large they are.
+LOOKED_AT, FEW = 32 << 20, 8
 
 
 class Files:
@@ -217,8 +219,13 @@ class RemoteFiles(Files):
         return Ragged.from_cells(cells)
 
     def some(self, names: Sequence[str], most: int) -> Iterator[U8]:
+        """Where sizes are not known, a few; large ones only as far as they are no burden together."""
         chosen, known = names[:: max(1, len(names) // most)][:most], self._known or {}
-        found = fetch_many(list(map(self.path, chosen)), [known.get(name) for name in chosen])
+        entries = [known.get(name) for name in chosen]
+        sizes = np.cumsum([0 if one is None else one.size for one in entries], dtype=np.int64)
+        count = max(1, int(np.searchsorted(sizes, LOOKED_AT, "right")))
+        count = min(count, len(chosen) if known else FEW)
+        found = fetch_many(list(map(self.path, chosen[:count])), entries[:count])
         return (data for data in found if data is not None)
 
     def ahead(self, names: Sequence[str]) -> Spans | None:
