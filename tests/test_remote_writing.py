@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -621,6 +622,6 @@ def test_the_command_reaches_both_ends(shelf: Shelf) -> None:
     ways = ["--option", f"endpoint={shelf.endpoint}", "--to-option", f"endpoint={shelf.endpoint}"]
     done = processes.run([*command, *ways, "--checksums"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "10 samples" in done.stdout
+    assert re.search(r"10 samples, \d+ B", done.stdout)
     assert held(shelf.open("b.jsonl")) == list(range(10))
     assert "b.jsonl.crc" in shelf.names()
