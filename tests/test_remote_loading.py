@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import sys
 import threading
 import warnings
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("obstore")
 
 import batchplant as bp
+from batchplant.cli import main
 from batchplant.families import records
 from batchplant.storage.remote import fetch, opened
 from batchplant.storage.remote.cells import PART
@@ -268,3 +270,16 @@ def test_options_of_the_source(bucket, made, tmp_path):
     assert len(next(iter(loader))["label"]) == BATCH
     loader.close()
     assert os.listdir(tmp_path / "cache")
+
+
+def test_the_bench_tells_what_came_over_the_network(bucket, made, capsys):
+    place(bucket, made)
+    url, where = f"{bucket.url}/train.ffr", f"endpoint={bucket.endpoint}"
+    assert (
+        main(["bench", "loader", url, "--pipeline", "raw", "--epochs", "1", "--quiet", "--option", where])
+        == 0
+    )
+    said = re.search(r"^network +([\d,]+) requests?, ([\d.]+) MB", capsys.readouterr().out, re.MULTILINE)
+    # Ahead, in few requests, and not sample by sample.
+    assert int(said[1].replace(",", "")) < SAMPLES // 100
+    assert float(said[2]) < 1.1 * os.path.getsize(made) / 1e6

@@ -147,6 +147,8 @@ def convert(
 
     The target appears only when it is complete. Stopped by Ctrl-C, a kill or an error, a long conversion
     leaves a hidden folder beside the target, and the same call with ``resume=True`` goes on from there.
+    Source and target may be URLs; ``source_options`` and ``target_options`` say how to reach them, as in
+    ``target_options={"region": "eu-west-1"}``, and hold the options of their formats.
     ``on_error="skip"`` leaves out what cannot be read or encoded; the result lists it. ``masks`` are fields
     of pictures whose values are classes, by their names in the source. ``images`` says how pictures are
     stored: an :class:`ImageOptions` for all fields, or a dict of them by the fields' names in the target.

@@ -174,10 +174,9 @@ def open(
 
     The format is found by content, then by suffix, unless ``format`` names it. ``skip``: a list of samples to
     leave out, as ``verify`` writes it (``quarantine``). Further options are the format's own; `batchplant
-    formats NAME` lists them. Of a URL they are also those of its store: ``open("s3://bucket/train.tar",
-    endpoint="https://minio.example:9000", cache="/data/cache", cache_bytes="200GB")``; see
-    :class:`batchplant.storage.StorageOptions`. Data in memory are a dict of columns, a list of dicts, a data
-    frame, an Arrow table, a TensorDataset; see :mod:`batchplant.memory`.
+    formats NAME` lists them. Of a URL, also those of its store, as in ``open("s3://bucket/train.tar",
+    endpoint="https://minio.example", cache="/data/cache")``; see :class:`batchplant.storage.StorageOptions`.
+    Data in memory are a dict of columns, a list of dicts, a data frame, an Arrow table, a TensorDataset.
     """
     if not isinstance(path, str | os.PathLike):
         # It brings all that tables need, and most datasets are files.

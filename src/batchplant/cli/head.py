@@ -6,6 +6,7 @@ examples:
   batchplant head train.beton -n -3                (the last three)
   batchplant head table.csv --no-table             (sample by sample)
   batchplant head photos/ --fields label
+  batchplant head s3://bucket/train.tar --option endpoint=https://minio.example:9000
   batchplant head model.safetensors -n 1000
 
 Numbers, texts and dates stand in a table. What is too wide for a terminal is cut; a pipe gets all of it.

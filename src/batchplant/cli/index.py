@@ -6,6 +6,7 @@ examples:
   batchplant index train.tar --force         (build it again)
   batchplant index train.tar --where         (tell where it lies, build nothing)
   batchplant index 'shards/*.tar' --remove
+  batchplant index 's3://bucket/train-*.tar' (written to the bucket, for all machines)
 
 Opening such a file builds its index too; this does it beforehand. The index of a file lies beside it as
 NAME.bpindex, that of several files of a folder in _index.bpindex; where that place is read-only, in the

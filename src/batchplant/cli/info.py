@@ -3,6 +3,7 @@
 examples:
   batchplant info train.beton
   batchplant info photos/
+  batchplant info s3://bucket/train.tar
   batchplant info model.safetensors
   batchplant info 'shards/train-{000..015}.beton' --json
 """

@@ -104,7 +104,8 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="an option of the reader, e.g. allow_pickle=true (`batchplant formats NAME` lists them)",
+        help="an option of the reader, e.g. allow_pickle=true (`batchplant formats NAME` lists them), or for "
+        "URLs: endpoint, region, anonymous, profile, cache, cache_bytes, fetch_bytes",
     )
     parser.add_argument("--skip", metavar="FILE", help="leave out samples: a list of verify --quarantine")
 

@@ -44,8 +44,8 @@ class Loader:
     ahead: batches made in advance. device: a torch device, for tensors there; None for NumPy. pictures: how
     they are made, see :class:`PictureOptions`; its options can also be given directly, as in
     ``decode="hybrid"``. on_error: ``raise``, or ``skip`` to leave out what cannot be read and list it in
-    ``skipped``. ids: add the sample numbers as ``ids``. source_options: what to open the source with, such as
-    ``{"cache": "/data/cache"}``.
+    ``skipped``. ids: add the sample numbers as ``ids``. order_options: as in ``{"window": 64}``, and
+    ``{"lanes": world}`` for ranks that read from a bucket. source_options: as in ``{"cache": "/data"}``.
     """
 
     def __init__(

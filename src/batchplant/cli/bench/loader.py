@@ -6,6 +6,7 @@ examples:
   batchplant bench loader train.beton --order quasi_random --workers 4 --epochs 5
   batchplant bench loader train.beton --pipeline raw   (read the bytes, decode nothing)
   batchplant bench loader train.beton --device cuda:0 --json
+  batchplant bench loader s3://bucket/train.tar --order quasi_random --option cache=/data/cache
 
 pipelines, for every image field:
   train  RandomResizedCrop(SIZE), RandomHorizontalFlip()
@@ -32,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from ...columns import I64, Columns, column_runs
+from ...columns import I64, Columns, Spans, column_runs
 from ...errors import OptionError, Problem
 from ...loading.loader import Loader
 from ...ops import CenterCrop, Op, RandomHorizontalFlip, RandomResizedCrop
@@ -110,6 +111,9 @@ class Undecoded(Reader):
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         return self.base._read(indices, fields)
 
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        return self.base._ranges(fields, indices)
+
     def blocks(self) -> I64 | None:
         return self.base.blocks()
 
@@ -144,6 +148,8 @@ def measure(loader: Loader, args: argparse.Namespace, began: float) -> dict[str,
             _finish_copies(args.device)
         epochs.append({"samples": done, "seconds": time.perf_counter() - start})
         own = max(own, own_memory())
+    # Before more is read.
+    stats = loader.stats()
     size = encoded_size(loader)
     for one in epochs:
         one["rate"] = one["samples"] / one["seconds"]
@@ -153,7 +159,7 @@ def measure(loader: Loader, args: argparse.Namespace, began: float) -> dict[str,
     return {
         "epochs": epochs, "rate": summary,
         "MB/s": {name: rate * size / 1e6 for name, rate in summary.items()},
-        "first batch": first, "memory": {"peak": _peak_memory(), "own": own}, "stats": loader.stats(),
+        "first batch": first, "memory": {"peak": _peak_memory(), "own": own}, "stats": stats,
         "skipped": [vars(one) for one in dict.fromkeys(loader.skipped)],
     }  # fmt: skip
 
@@ -214,6 +220,9 @@ def _print(found: dict[str, Any], size: int) -> None:
     print(
         f"{'memory':<12} {human_size(memory['own'])}, at most {human_size(memory['peak'])} with mapped files"
     )
+    if "requests" in stats:
+        came = human_size(stats["bytes fetched"])
+        print(f"{'network':<12} {_count(stats['requests'], 'request')}, {came}, since the loader was made")
     print("\nmaking batches, in the background")
     total = sum(stats[name] for name in PARTS) or 1.0
     for name in PARTS:
