@@ -1,5 +1,6 @@
 """LMDB: the suite, environments of the lmdb package, values of every codec, and damage."""
 
+import contextlib
 import hashlib
 import json
 import lzma
@@ -18,8 +19,10 @@ from hypothesis import strategies as st
 import batchplant as bp
 import processes
 from batchplant import _native, ops
-from batchplant.formats.lmdb import pages
+from batchplant.codecs.msgpack import gathered
+from batchplant.formats.lmdb import pages, remote
 from batchplant.formats.lmdb import writer as lmdb_writer
+from batchplant.storage import MappedSource
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels
 from batchplant.testing.damage import flips, memory_bounded, survive
@@ -690,3 +693,77 @@ def test_native_arguments():
     assert failure == ("the page size is damaged", 0)
     with pytest.raises(IndexError):
         _native.datum_scan(np.zeros(4, np.uint8), np.array([2]), np.array([3]))
+
+
+# -- environments on servers: their own walker, of pages that are fetched level by level ------------------
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """One with several levels, large values, empty ones, and databases in it."""
+    path = str(tmp_path_factory.mktemp("lmdb") / "a.mdb")
+    with lmdb.open(path, subdir=False, map_size=1 << 26, max_dbs=4) as env:
+        one, two = env.open_db(b"one"), env.open_db(b"two")
+        with env.begin(write=True) as out:
+            for n in range(4000):
+                out.put(f"{n * 7919 % 4000:06}".encode() * (1 + n % 9), b"x" * (n % 40))
+            for n in range(60):
+                out.put(f"large {n}".encode(), bytes([n]) * (3000 + 997 * n), db=one)
+            out.put(b"only", b"value", db=two)
+        with env.begin(write=True) as out:
+            for n in range(0, 4000, 5):
+                out.delete(f"{n * 7919 % 4000:06}".encode() * (1 + n % 9))
+    return path
+
+
+def trees(path):
+    source = MappedSource(path)
+    data = source.view(0, source.size)
+    meta = pages.read_meta(data, path)
+    named = [pages._named(data, meta, name, path) for name in ("one", "two")]
+    return source, data, meta, [meta.main, meta.free, *named]
+
+
+def test_the_walker_for_servers_finds_the_same(deep):
+    source, data, meta, found = trees(deep)
+    for tree in found:
+        mine = remote.walk(source, meta.page_size, tree)
+        arrays, named = pages.walk(data, meta, tree, deep)
+        assert {name: one.tolist() for name, one in mine.arrays.items()} == {
+            name: one.tolist() for name, one in arrays.items()
+        }
+        assert mine.named.tolist() == named.tolist()
+        sizes = arrays["key_sizes"].astype(np.int64)
+        assert list(map(bytes, mine.keys)) == list(map(bytes, gathered(data, arrays["key_starts"], sizes)))
+    assert found[0][2] > 1
+    assert found[0][1] > 3000
+
+
+def test_the_walker_for_servers_on_damage(deep, tmp_path):
+    """It says so in our terms, or finds what the other one finds."""
+    _, data, meta, found = trees(deep)
+    random = np.random.default_rng(0)
+    said = 0
+    for turn in range(300):
+        broken = data.copy()
+        # Where the trees are: most of the rest are values.
+        root = int(random.choice([tree[0] for tree in found if tree[0] != 2**64 - 1]))
+        page = root if turn % 2 else int(random.integers(2, len(data) // meta.page_size))
+        at = page * meta.page_size + int(random.integers(0, 64 if turn % 3 else meta.page_size))
+        broken[at] ^= np.uint8(1 << random.integers(0, 8))
+        file = tmp_path / "broken.mdb"
+        file.write_bytes(broken.tobytes())
+        source = MappedSource(str(file))
+        for tree in found:
+            try:
+                mine = remote.walk(source, meta.page_size, tree)
+            except (bp.DamagedError, bp.SchemaError):
+                said += 1
+                continue
+            assert source.outside(mine.arrays["starts"], mine.arrays["sizes"]) is None
+            # Only it looks at the pages of large values.
+            with contextlib.suppress(bp.DamagedError):
+                arrays, _ = pages.walk(broken, meta, tree, "x")
+                assert mine.arrays["starts"].tolist() == arrays["starts"].tolist()
+        source.close()
+    assert said > 50

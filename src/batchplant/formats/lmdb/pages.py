@@ -14,6 +14,7 @@ from ...codecs.msgpack import gathered
 from ...columns import U8
 from ...errors import BusyError, DamagedError, OptionError, SchemaError, no_such
 from ...storage import MappedSource, Source, index, join, open_source, tree
+from . import remote
 
 DATA = "data.mdb"
 # The key of the schema; it comes behind all digits.
@@ -93,6 +94,8 @@ def scan(
     source: Source, report: index.Report, *, db: str | None = None
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
     """Where the keys and values of a database lie."""
+    if not isinstance(source, MappedSource):
+        return _scan_remote(source, report, db)
     data = source.view(0, source.size)
     for _ in range(ATTEMPTS):
         meta = read_meta(data, source.path)
@@ -116,6 +119,35 @@ def scan(
             "printable": _printable(data, arrays),
         }
     raise BusyError("another process keeps changing it; open it when that has ended", path=source.path)
+
+
+def _scan_remote(
+    source: Source, report: index.Report, db: str | None
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    """The same for a file on a server, of which not all is fetched."""
+    meta = read_meta(source.view(0, min(source.size, 2 * 65536 + 256)), source.path)
+    found = remote.walk(source, meta.page_size, meta.main)
+    remote.walk(source, meta.page_size, meta.free)
+    names = [bytes(found.keys[one]).decode(errors="replace") for one in found.named.tolist()]  # type: ignore[arg-type]
+    if db is not None:
+        if db not in names:
+            raise OptionError(no_such("database", db, names), path=source.path)
+        record = source.view(int(found.arrays["starts"][found.named[names.index(db)]]), 48)
+        found = remote.walk(source, meta.page_size, _native.lmdb_tree(np.ascontiguousarray(record)))
+        names = []
+    if names and len(names) == len(found.arrays["starts"]):
+        raise OptionError(_choose(names), path=source.path)
+    report(source.size)
+    return {name: np.delete(array, found.named) for name, array in found.arrays.items()}, {
+        "db": db,
+        "transaction": meta.transaction,
+        "page_size": meta.page_size,
+        "printable": _are_printable(found.keys.data),
+    }
+
+
+def _choose(names: list[str]) -> str:
+    return f"it holds databases; choose one with db (--option db=NAME): {', '.join(names)}"
 
 
 def walk(data: U8, meta: Meta, tree: Tree, path: str) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any]]:
@@ -152,11 +184,13 @@ def _without(
     if not len(named):
         return arrays
     if len(named) == len(arrays["starts"]):
-        names = ", ".join(_names(data, arrays, named))
-        raise OptionError(f"it holds databases; choose one with db (--option db=NAME): {names}", path=path)
+        raise OptionError(_choose(_names(data, arrays, named)), path=path)
     return {name: np.delete(array, named) for name, array in arrays.items()}
 
 
 def _printable(data: U8, arrays: dict[str, npt.NDArray[Any]]) -> bool:
-    keys = gathered(data, arrays["key_starts"], arrays["key_sizes"].astype(np.int64)).data
+    return _are_printable(gathered(data, arrays["key_starts"], arrays["key_sizes"].astype(np.int64)).data)
+
+
+def _are_printable(keys: U8) -> bool:
     return bool(((keys >= 0x20) & (keys < 0x7F)).all())
