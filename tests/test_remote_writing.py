@@ -583,6 +583,14 @@ def test_the_work_folder_is_bounded(shelf: Shelf, monkeypatch: pytest.MonkeyPatc
         shelf.write("a.tfrecord", data)
     assert "BATCHPLANT_WORK_BYTES" in str(caught.value)
     assert shelf.hidden() == []
+    monkeypatch.delenv("BATCHPLANT_WORK_BYTES")
+    monkeypatch.setattr(work, "FREE", 1.1)
+    shelf.write("small.tfrecord", data)
+    monkeypatch.setattr(work, "UNCHECKED", 300_000)
+    with pytest.raises(bp.AccessError, match="of its disk are free"):
+        shelf.write("a.tfrecord", data)
+    monkeypatch.setattr(work, "FREE", 0.0)
+    monkeypatch.setenv("BATCHPLANT_WORK_BYTES", "300 kB")
     shelf.write("a.tfrecord", data, shard_size=100_000)
     with shelf.open("a-*.tfrecord") as made:
         assert [one["data"] for one in made] == data["data"]

@@ -30,6 +30,8 @@ NOTE = "target.json"
 STATE = "state.json"
 LOCK = "lock"
 FREE = 0.1
+# However full the disk is, a writer may take so much.
+UNCHECKED = 256 << 20
 # The disk is looked at after so many bytes, and no more often than costs a twentieth of the time.
 LOOK = 16 << 20
 RARELY = 20
@@ -77,10 +79,12 @@ class Room:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._grown, self._next = LOOK, 0.0
+        self._total = 0
 
     def check(self, grown: int, url: str) -> None:
         """Called after ``grown`` bytes more; AccessError where there is no room for others."""
         self._grown += grown
+        self._total += grown
         began = time.monotonic()
         if self._grown < LOOK or began < self._next:
             return
@@ -92,7 +96,8 @@ class Room:
         else:
             disk = os.statvfs(self._folder)
             free = disk.f_bavail / max(disk.f_blocks, 1)
-            full = f"{free:.0%} of its disk are free, and {FREE:.0%} stay so" if free < FREE else None
+            low = free < FREE and self._total > UNCHECKED
+            full = f"{free:.0%} of its disk are free, and {FREE:.0%} stay so" if low else None
         if full:
             raise AccessError(
                 f"{self._folder.parent}, where it lies until it is sent, has no room: {full}; write shards "
