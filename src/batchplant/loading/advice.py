@@ -21,6 +21,9 @@ ADVICE = {
     "device": "copying to the device takes longest: send uint8 and normalise there",
 }
 
+# In which quasi_random fetches a cell, about, where two windows fit into memory.
+PIECES = 5
+
 
 def advise(parts: dict[str, float], waited: float, stepped: float) -> tuple[str, str]:
     total = waited + stepped
@@ -58,16 +61,18 @@ class Traffic:
         if order in orders.BY_BLOCKS:
             if world > 1 and "lanes" not in options:
                 said = f'order_options={{"lanes": {world}}} gives each its own'
-                warnings.warn(f"each of {world} ranks fetches most of every block; {said}", stacklevel=5)
+                why = f"each of {world} ranks needs a part of every block: more bytes, or many small requests"
+                warnings.warn(f"{why}; {said}", stacklevel=5)
             return
         room, size = self._room(), epoch_bytes(self._reader, self._fields)
         if size <= room:
             return
         samples, blocks = len(self._reader), -(-size // PART)
+        pieces = PIECES * blocks
         warnings.warn(
             f"order 'random' over a server: about {samples:,} requests for {size / 1e9:,.1f} GB an epoch, "
-            f"as only {room / 1e9:,.1f} GB of it can be kept; 'quasi_random' needs about {blocks:,}, and so "
-            "does 'random' with a cache for all of it (cache=, cache_bytes=)",
+            f"as only {room / 1e9:,.1f} GB of it can be kept; 'quasi_random' makes about {pieces:,}, and "
+            f"'random' with a cache for all of it (cache=, cache_bytes=) {blocks:,}, once",
             stacklevel=5,
         )
 
