@@ -19,10 +19,11 @@ import pytest
 
 import batchplant as bp
 from batchplant import registry
+from batchplant.ops import CenterCrop
 from batchplant.storage.remote import opened
 from batchplant.summary import summarize
 from batchplant.testing import base, models
-from batchplant.testing.cases import cells, film, jpeg, sound
+from batchplant.testing.cases import cells, film, jpeg, pixels, sound
 from proxy import Proxy
 from servers import Bucket
 
@@ -502,3 +503,58 @@ KNOWS_RANGES = (
     "imagefolder", "audiofolder", "videofolder", "lst", "arrow", "delta", "iceberg", "csv", "json", "msgpack",
     "npz",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "suffix", ["", ".tar", ".beton", ".parquet", ".arrow", ".zarr", ".h5", ".rec", ".lmdb", ".jsonl", ".npz"]
+)
+def test_a_loader_gives_the_same(suffix: str, bucket: Bucket) -> None:
+    """In any order; the loader asks for the bytes of batches to come."""
+    path = os.path.join(bucket.root, "data" + suffix)
+    name = "imagefolder" if not suffix else registry.by_suffix(path).name
+    fields = {"image": bp.Image()} | ({} if not suffix else {"n": bp.Int()})
+    try:
+        with bp.create(path, fields, format=name) as out:
+            for n in range(40):
+                out.append({"image": pixels(6, 6 + n % 3, 3)} | ({"n": n} if suffix else {}))
+    except bp.MissingLibraryError as error:
+        pytest.skip(str(error))
+    with (
+        bp.open(path) as local,
+        bp.open(f"{bucket.url}/data{suffix}", endpoint=bucket.endpoint) as remote,
+    ):
+        blocks = () if local.blocks() is None else ("quasi_random",)
+        for order in ("sequential", "random", *blocks):
+            made = [loaded(one, order) for one in (local, remote)]
+            assert made[0] == made[1]
+            assert len(made[0]) == 40
+
+
+def loaded(reader: bp.Reader, order: str) -> list[bytes]:
+    """The samples of an epoch, in its order."""
+    loader = bp.Loader(reader, 8, order=order, seed=3, pipelines={"image": [CenterCrop(4, 1.0)]})
+    return [
+        b"".join(np.asarray(column)[row].tobytes() for column in batch.values())
+        for batch in loader
+        for row in range(len(batch["image"]))
+    ]
+
+
+def test_an_epoch_fetches_every_picture_once(bucket: Bucket, proxy: Proxy) -> None:
+    name = class_folders(bucket, classes=10, each=6)
+    proxy.mend = True
+    with bp.open(f"{bucket.url}/{name}", endpoint=proxy.endpoint) as reader:
+        proxy.requests.clear()
+        assert len(loaded(reader, "random")) == 60
+        assert asked(proxy) == len(proxy.requests) == 60
+
+
+def test_a_cached_folder_is_not_fetched_again(bucket: Bucket, proxy: Proxy, tmp_path: Path) -> None:
+    name = class_folders(bucket, classes=10, each=6)
+    options = {"endpoint": proxy.endpoint, "cache": str(tmp_path / "cache")}
+    with bp.open(f"{bucket.url}/{name}", **options) as reader:
+        first = loaded(reader, "random")
+    proxy.requests.clear()
+    with bp.open(f"{bucket.url}/{name}/", **options) as reader:
+        assert loaded(reader, "random") == first
+    assert {one.kind for one in proxy.requests} == {"LIST"}
