@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 import traceback
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -654,3 +655,12 @@ def test_ctrl_c_ends_the_wait_for_a_server_that_stalls(url, served):
         assert process.returncode == 0
         # It did not wait for the server.
         assert not any(one.sent > 1000 for one in served.requests if one.range and one.range[0] == AT)
+
+
+def test_no_wait_is_endless(monkeypatch):
+    """A Ctrl-C that comes between the last look for one and the wait would be seen when that ends."""
+    waits = []
+    monkeypatch.setattr(Future, "result", lambda self, timeout=None: waits.append(timeout))
+    assert isinstance(fetch.Task(lambda: None, 0, 0.0).future, fetch.Answer)
+    fetch.Answer().result()
+    assert waits == [fetch.WINDOW]

@@ -7,6 +7,7 @@ in flight = bandwidth × latency / size, whatever the three are today.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import os
@@ -44,12 +45,22 @@ AGAIN = float("-inf")
 T = TypeVar("T")
 
 
+class Answer(Future[T]):
+    """A Future that a Ctrl-C ends the wait for: one that comes as a wait begins is seen when it ends."""
+
+    def result(self, timeout: float | None = None) -> T:
+        while timeout is None and not self.done():
+            with contextlib.suppress(TimeoutError):
+                return super().result(WINDOW)
+        return super().result(timeout)
+
+
 class Task:
     """One piece of work for a thread: ``run`` gives ``size`` bytes or so."""
 
     def __init__(self, run: Callable[[], Any], size: int, urgency: float) -> None:
         self.run, self.size, self.urgency = run, size, urgency
-        self.future: Future[Any] = Future()
+        self.future: Future[Any] = Answer()
         self.began = 0.0
         self.started = self.twice = self.settled = False
 
