@@ -12,6 +12,7 @@ import bisect
 import copy
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -35,7 +36,7 @@ NEVER = float("inf")
 class Block:
     """Bytes [start, end) of an object."""
 
-    __slots__ = ("due", "end", "future", "held", "object", "size", "start", "task")
+    __slots__ = ("__weakref__", "due", "end", "future", "held", "object", "size", "start", "task")
 
     def __init__(self, object: RemoteObject, start: int, end: int, due: float) -> None:
         self.object, self.start, self.end, self.due = object, start, end, due
@@ -248,10 +249,15 @@ class Pool:
             self._planned[block] = None
         block.task = fetcher().submit(lambda: object.load(start, end), size, due)
         block.future = block.task.future
-        block.future.add_done_callback(lambda future: self._arrived(block, future))
+        # A future keeps its callbacks: the block in one would be a cycle, and its bytes would stay for long.
+        held = weakref.ref(block)
+        block.future.add_done_callback(lambda future: self._arrived(held(), future))
         return block
 
-    def _arrived(self, block: Block, future: Future[Any]) -> None:
+    def _arrived(self, block: Block | None, future: Future[Any]) -> None:
+        # It may have been dropped before it came.
+        if block is None:
+            return
         failed = future.cancelled() or future.exception() is not None
         with self._lock:
             if failed:
