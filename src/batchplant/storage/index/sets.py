@@ -103,7 +103,10 @@ class IndexSet:
         with contextlib.suppress(*ERRORS):
             entry = self.entry(name)
             if entry is not None:
-                return car.accept(self.content, entry, self.place, self.stored(name))
+                found = car.accept(self.content, entry, self.place, len(self._text(name)))
+                if found is not None:
+                    found.stored += sum(array.nbytes for array in found.arrays.values())
+                return found
         return None
 
     def stored(self, name: str) -> int:
