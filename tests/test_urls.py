@@ -349,6 +349,12 @@ def test_folders_with_metadata(kind: str, bucket: Bucket) -> None:
     lines = lines if kind == "jsonl" else ["file_name,n", *lines]
     bucket.put(f"photos/metadata.{kind}", "\n".join(lines).encode())
     opened_alike(bucket, "photos")
+    os.remove(os.path.join(bucket.root, "photos/a b/3.jpg"))
+    with bp.open(f"{bucket.url}/photos", endpoint=bucket.endpoint) as reader:
+        assert len(reader.ranges(["image", "n"])) == 4
+        with pytest.raises(bp.DamagedError, match=r"3\.jpg: No such file") as caught:
+            reader.read([1, 3])
+        assert (caught.value.sample, caught.value.field) == (3, "image")
 
 
 def test_pictures_and_masks(bucket: Bucket) -> None:

@@ -229,9 +229,14 @@ class RemoteFiles(Files):
         return (data for data in found if data is not None)
 
     def ahead(self, names: Sequence[str]) -> Spans | None:
-        for name, known in zip(names, self._entries(names) or (), strict=False):
-            self._objects.open(self.path(name), known)
-        return self.spans(names)
+        known = self._listed
+        if known is None:
+            return None
+        # Whoever reads a file that is not there is told.
+        there = [name for name in names if name in known]
+        for name in there:
+            self._objects.open(self.path(name), known[name])
+        return self.spans(there)
 
     def close(self) -> None:
         self._objects.close()
