@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from .. import _native
 from ..codecs.media import image
-from ..columns import I32, I64, U8, Ragged
+from ..columns import I32, I64, U8, Ragged, Spans
 from ..reader import Reader
 from ..storage import MappedSource, is_remote, mapped
+from ..storage.remote import opened
 
 # Beyond this many files per batch that no reader has mapped, mapping each costs more than reading it.
 MAPPED_FILES = 64
@@ -59,6 +60,10 @@ class Locator:
 
     def find(self, field: str, ids: I64) -> Located:
         spans = self._reader.spans(field, ids)
+        if spans is not None and any(map(is_remote, spans.files)):
+            found = _fetched(spans)
+            if found is not None:
+                return found
         bases = None if spans is None else self._bases(spans.files)
         if spans is not None and bases is not None:
             return Located(bases, spans.file, spans.start, spans.size, spans.shape)
@@ -89,6 +94,21 @@ class Locator:
             while len(self._maps) > 2 * MAPPED_FILES:
                 self._maps.popitem(last=False)
             return found
+
+
+def _fetched(spans: Spans) -> Located | None:
+    """Cells of remote files in the blocks that were fetched; None where no reader has one of them open."""
+    sources = {number: opened(spans.files[number]) for number in np.unique(spans.file).tolist()}
+    bases: list[U8] = []
+    base, start = np.zeros(len(spans), dtype=np.int32), np.zeros(len(spans), dtype=np.int64)
+    for number, source in sources.items():
+        if source is None or source.outside(spans.start, spans.size.clip(0)) is not None:
+            return None
+        rows = np.flatnonzero(spans.file == number)
+        arrays, which, places = source.locate(spans.start[rows], spans.size[rows])
+        base[rows], start[rows] = which + len(bases), places
+        bases += arrays
+    return Located(bases, base, start, spans.size, spans.shape)
 
 
 def sizes_of(cells: Located) -> I32:

@@ -29,8 +29,11 @@ from ..storage.remote.cells import PART
 FORESEEN = 1000
 # A cell of which this share is needed is fetched whole.
 WORTH = 0.5
-# A first batch whose cells have less than this is not worth cutting them up.
+# The samples of a first batch are not fetched by themselves where their cells have less than this.
 SOON = 32 << 20
+# Nor where they are more than this share of all.
+TWICE = 0.03
+FIRST = -0.5
 # Samples of which the next epoch is looked at too.
 MOST_BEYOND = 5_000_000
 # Samples that tell how much an epoch needs.
@@ -101,6 +104,8 @@ class Prefetch:
         self._bytes_seen: dict[int, int] = {}
         self._foreseen = 0
         self._whole: dict[RemoteSource, bool] = {}
+        # Sources that were asked for the samples of the first batch by themselves.
+        self._early: set[RemoteSource] = set()
         # The next epoch, and by cell the first batch of it that needs the cell.
         self._after = after
         self._needs: dict[tuple[str, int], int] = {}
@@ -124,9 +129,16 @@ class Prefetch:
         with self._changed:
             self._made.add(number)
             cells = self._of_batch.pop(number, ())
+            if number == 0:
+                self._forget_early()
             for cell in cells:
                 self._leave(cell, number)
             self._changed.notify_all()
+
+    def _forget_early(self) -> None:
+        for source in self._early:
+            source.forget_early()
+        self._early.clear()
 
     def _leave(self, cell: Cell, number: int) -> None:
         gone = [one for one in cell.uses if one.batch == number]
@@ -177,6 +189,7 @@ class Prefetch:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+            self._forget_early()
             for cell in self._cells.values():
                 if cell.uses and not cell.source.closed:
                     pool, object = cell.source.blocks
@@ -299,16 +312,21 @@ class Prefetch:
                         return
 
     def _ask_first(self, cells: list[Cell]) -> None:
-        """The first batch is waited for: its own samples come before all that lies around them."""
-        if sum(cell.uses[-1].high - cell.uses[0].low for cell in cells if cell.uses) < SOON:
+        """The first batch is waited for: its own samples come before all, and again with what is around them.
+
+        Unless that is little, or the samples are a notable part of all.
+        """
+        with self._changed:
+            uses = [(cell, cell.uses[0]) for cell in cells if cell.uses]
+            around = sum(cell.uses[-1].high - cell.uses[0].low for cell, _ in uses)
+        need = sum(use.bytes for _, use in uses)
+        if around < SOON or need > TWICE * epoch_bytes(self._reader, self._fields):
             return
-        for cell in cells:
-            if not self._keeps_all(cell.source):
-                pool, object = cell.source.blocks
-                with self._changed:
-                    if cell.uses:
-                        use = cell.uses[0]
-                        pool.ask(object, plan_ranges(use.starts, use.sizes)[0], float(use.batch))
+        for source in {cell.source for cell, _ in uses}:
+            mine = [use for cell, use in uses if cell.source is source]
+            starts, sizes = (np.concatenate([use[n] for use in mine]) for n in (4, 5))
+            source.ask_early(plan_ranges(starts, sizes)[0], FIRST)
+            self._early.add(source)
 
     def _ask_for(self, cell: Cell, number: int) -> bool:
         with self._changed:

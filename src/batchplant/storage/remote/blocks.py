@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...columns import I64, U8
+from ...columns import I32, I64, U8, starts_of
 from ...errors import BatchplantError
 from .cells import PART, Cells, Loaded, Range
 from .client import Client
@@ -65,6 +65,10 @@ class RemoteObject(Cells):
         super().__init__(client, name, url, size, tag, disk, key)
         self.starts: list[int] = []
         self.blocks: dict[int, Block] = {}
+
+    def twin(self) -> RemoteObject:
+        """The same object without any blocks yet."""
+        return RemoteObject(self.client, self.name, self.url, self.size, self.tag, self.disk, self.key)
 
 
 class Pool:
@@ -116,6 +120,29 @@ class Pool:
                 _native.copy_runs(block.data, starts[rows] - block.start, sizes[rows], out, out_starts[rows])
             for row in np.flatnonzero(~inside).tolist():
                 self._copy(held, int(at[row]), int(starts[row]), int(sizes[row]), out, int(out_starts[row]))
+        finally:
+            self._release(held)
+
+    def locate(
+        self, object: RemoteObject, ranges: list[Range], starts: I64, sizes: I64
+    ) -> tuple[list[U8], I32, I64]:
+        """Where runs that lie in the ranges are in memory: arrays, and for each run which, and where in it.
+
+        Only runs that lie in several blocks are copied. The arrays stay as long as somebody holds them.
+        """
+        held = self._hold(object, ranges)
+        try:
+            begins = np.array([one.start for one in held], dtype=np.int64)
+            ends = np.array([one.end for one in held], dtype=np.int64)
+            base = (np.searchsorted(begins, starts, side="right") - 1).astype(np.int32)
+            across = np.flatnonzero(starts + sizes > ends[base])
+            places, arrays = starts - begins[base], [one.data for one in held]
+            copies = np.empty(int(sizes[across].sum()), dtype=np.uint8)
+            to = starts_of(sizes[across])
+            for row, at in zip(across.tolist(), to.tolist(), strict=False):
+                self._copy(held, int(base[row]), int(starts[row]), int(sizes[row]), copies, at)
+            base[across], places[across] = len(arrays), to[:-1]
+            return [*arrays, copies], base, places
         finally:
             self._release(held)
 

@@ -8,6 +8,8 @@ in flight = bandwidth × latency / size, whatever the three are today.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import heapq
 import itertools
 import os
@@ -25,6 +27,8 @@ from .client import TransientError
 
 # Requests in flight.
 LEAST, FIRST, MOST = 4, 8, 64
+# A request of this many bytes counts as one of them, a smaller one as less.
+LARGE, SMALLEST = 1 << 20, 1 / 8
 # How often a request is made before its failure is told, and the seconds between: doubled, with jitter.
 TRIES = 6
 PAUSE, LONGEST_PAUSE = 0.1, 10.0
@@ -37,6 +41,8 @@ STALLED_LEAST = 1.0
 WINDOW = 0.25
 # What more requests must bring to be worth it.
 GAIN = 1.05
+# Bytes after which free memory is given back.
+TRIM = 128 << 20
 # Seconds without work after which a thread ends.
 PATIENCE = 5.0
 # The urgency of a request that is made a second time.
@@ -60,6 +66,7 @@ class Task:
 
     def __init__(self, run: Callable[[], Any], size: int, urgency: float) -> None:
         self.run, self.size, self.urgency = run, size, urgency
+        self.weight = min(1.0, max(SMALLEST, size / LARGE))
         self.future: Future[Any] = Answer()
         self.began = 0.0
         self.started = self.twice = self.settled = False
@@ -88,6 +95,7 @@ class Fetcher:
         self.in_flight = FIRST
         self._took: deque[float] = deque(maxlen=64)
         self._best: dict[int, float] = {}
+        self._came = 0
         self._moved, self._since, self._full = 0, time.monotonic(), False
         self.most_in_flight = 0
 
@@ -118,11 +126,15 @@ class Fetcher:
     def _staff(self) -> None:
         """As many threads as there is work for; called with the lock held."""
         self._changed.notify(1)
-        active = len(self._running) - len(self._abandoned)
-        if self._queue and not self._idle and active < self.in_flight:
+        if self._queue and not self._idle and self._has_room():
             threading.Thread(target=self._work, name="batchplant-fetch", daemon=True).start()
             # It counts from now on, so that the next task starts another one.
             self._idle += 1
+
+    def _has_room(self) -> bool:
+        """Whether one more may go out: of small ones, which wait for the way and not for bytes, many may."""
+        active = [task.weight for thread, task in self._running.items() if thread not in self._abandoned]
+        return len(active) < MOST and sum(active) < self.in_flight
 
     def _work(self) -> None:
         me = threading.get_ident()
@@ -146,7 +158,7 @@ class Fetcher:
         """The next task, once there is one and room for it; None after a while without."""
         give_up = time.monotonic() + PATIENCE
         while True:
-            if self._queue and len(self._running) - len(self._abandoned) < self.in_flight:
+            if self._queue and self._has_room():
                 urgency, _, task = heapq.heappop(self._queue)
                 # One that was hurried stands there twice; one that stalls is to run twice.
                 if task.settled or (task.started and urgency != AGAIN):
@@ -173,6 +185,11 @@ class Fetcher:
             self._took.append(took)
             self._moved += task.size
             self._adapt()
+            self._came += task.size
+            trim = self._came >= TRIM
+            self._came = 0 if trim else self._came
+        if trim:
+            _trim()
 
     def _settle(self, task: Task, me: int, value: Any = None, error: BaseException | None = None) -> None:
         with self._changed:
@@ -245,6 +262,18 @@ class Fetcher:
                     # It goes before all others, and the one that stalls takes no room from now on.
                     self._abandoned.add(thread)
                     self._enter(task, AGAIN)
+
+
+@functools.cache
+def _trimmer() -> Callable[[int], int] | None:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def _trim() -> None:
+    """Give free memory back to the system: in many threads, what was freed lies in many places."""
+    trim = _trimmer()
+    if trim is not None:
+        trim(0)
 
 
 def trying(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...columns import I64, U8
+from ...columns import I32, I64, U8
 from ...errors import AccessError, NotFoundError
 from ..settings import DEFAULT_CACHE_BYTES, DEFAULT_FETCH_BYTES
 from ..source import Source
@@ -122,6 +122,27 @@ class RemoteSource(Source):
             self.head = self.view(0, min(LEAST, self.size))
         return Got(self.head, self.size, self.tag)
 
+    # Blocks for those who cannot wait for whole cells; they may overlap the others.
+    _early: RemoteObject | None = None
+
+    def ask_early(self, ranges: list[Range], due: float) -> None:
+        """Fetch small ranges before all else."""
+        pool, object = self.blocks
+        self._early = self._early or object.twin()
+        pool.ask(self._early, ranges, due)
+
+    def forget_early(self) -> None:
+        early, self._early = self._early, None
+        if early is not None and self._process == os.getpid():
+            self._pool.forget(early)
+
+    def _blocks_of(self, ranges: list[Range]) -> tuple[Pool, RemoteObject]:
+        pool, object = self.blocks
+        early = self._early
+        if early is not None and all(pool.has(early, start, end) for start, end in ranges):
+            return pool, early
+        return pool, object
+
     def _view(self, start: int, size: int) -> U8:
         if size == 0:
             return np.empty(0, dtype=np.uint8)
@@ -143,8 +164,8 @@ class RemoteSource(Source):
         if not len(some):
             return
         starts, sizes, out_starts = starts[some], sizes[some], out_starts[some]
-        pool, object = self.blocks
         ranges, where = plan_ranges(starts, sizes)
+        pool, object = self._blocks_of(ranges)
         # Runs that lie far apart are no reading in order.
         if 2 * int(sizes.sum()) >= ranges[-1][1] - ranges[0][0]:
             self._read_ahead(ranges[0][0], ranges[-1][1])
@@ -166,6 +187,16 @@ class RemoteSource(Source):
         for one in plan_ranges(starts[some], sizes[some])[0]:
             if not pool.ask(object, [one], NEVER):
                 return
+
+    def locate(self, starts: I64, sizes: I64) -> tuple[list[U8], I32, I64]:
+        """Where runs are in memory, fetched and in place: arrays, and for each run which, and where in it."""
+        self._check_open()
+        base, place = np.zeros(len(starts), dtype=np.int32), np.zeros(len(starts), dtype=np.int64)
+        some = np.flatnonzero(sizes > 0)
+        ranges, _ = plan_ranges(starts[some], sizes[some])
+        pool, object = self._blocks_of(ranges)
+        arrays, base[some], place[some] = pool.locate(object, ranges, starts[some], sizes[some])
+        return arrays, base, place
 
     def _read_ahead(self, start: int, end: int) -> None:
         """Where reads follow one another, ask for what comes next."""
@@ -189,6 +220,7 @@ class RemoteSource(Source):
                 return
 
     def close(self) -> None:
+        self.forget_early()
         if not self.closed and self._process == os.getpid():
             with contextlib.suppress(RuntimeError):
                 self._pool.forget(self._object)
