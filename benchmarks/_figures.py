@@ -77,6 +77,17 @@ def codecs(found: dict[str, Any]) -> tuple[str, Panels]:
     return "Media", panels
 
 
+def remote(found: dict[str, Any]) -> tuple[str, Panels]:
+    panels = {
+        f"{delay} ms away, {which} epoch: images/s": medians(
+            {name: one for name, one in case[f"{which} epoch, images/s"].items() if name != "obstore"}
+        )
+        for delay, case in found["cases"].items()
+        for which in ("first", "second")
+    }
+    return f"Loading {found['MB']:,.0f} MB of JPEGs from a bucket", panels
+
+
 def gpu(found: dict[str, Any]) -> tuple[str, Panels]:
     panels = {
         f"{title}: images/s": medians(found[name]["images/s"])
@@ -109,6 +120,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], tuple[str, Panels]]] = {
     "tables": tables,
     "arrays": arrays,
     "codecs": codecs,
+    "remote": remote,
     "gpu": gpu,
     "convert": convert,
     "open": opening,

