@@ -9,6 +9,7 @@ is always whole cells, cut alike in all processes.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import deque
@@ -29,6 +30,8 @@ from ..storage.remote.cells import PART
 FORESEEN = 1000
 # A cell of which this share is needed is fetched whole.
 WORTH = 0.5
+# A block of which less than this share is still needed is not kept for that.
+KEPT = 0.1
 # The samples of a first batch are not fetched by themselves where their cells have less than this.
 SOON = 32 << 20
 # Nor where they are more than this share of all.
@@ -60,8 +63,6 @@ class Cell:
     def __init__(self, source: RemoteSource, number: int) -> None:
         self.source, self.number = source, number
         self.uses: deque[Use] = deque()
-        # Whether it was asked for as a whole, and not sample by sample.
-        self.whole = False
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -72,11 +73,9 @@ class Cell:
         """What to ask for now, and whether it is cut as in all processes; ``whole``: the cell in any case."""
         first = self.uses[0]
         if whole:
-            self.whole = True
             return [self.bounds], True
         low, high = min(one.low for one in self.uses), max(one.high for one in self.uses)
         if sum(one.bytes for one in self.uses) >= WORTH * (high - low):
-            self.whole = True
             disk = self.source.blocks[1].disk
             return ([(low, high)], False) if disk is None else ([self.bounds], True)
         return plan_ranges(first.starts, first.sizes)[0], False
@@ -143,17 +142,22 @@ class Prefetch:
     def _leave(self, cell: Cell, number: int) -> None:
         gone = [one for one in cell.uses if one.batch == number]
         cell.uses = deque(one for one in cell.uses if one.batch != number)
-        due = float(cell.uses[0].batch) if cell.uses and cell.whole else NEVER
         if cell.source.closed:
             return
         pool, object = cell.source.blocks
         low, high = min(one.low for one in gone), max(one.high for one in gone)
-        ranges = [(min(low, cell.number * PART), high)]
-        for start, end in ranges if cell.whole else plan_ranges(gone[0].starts, gone[0].sizes)[0]:
-            pool.settle(object, start, end, due)
+        pool.settle(object, low, high, functools.partial(self._due, cell.source))
         if not cell.uses:
             self._cells.pop((cell.source, cell.number), None)
             self._expect(cell)
+
+    def _due(self, source: RemoteSource, start: int, end: int) -> float:
+        """The next batch that needs a block; never where too little of it is needed to keep it for that."""
+        cell = self._cells.get((source, start // PART))
+        uses = [one for one in cell.uses if one.low < end and one.high > start] if cell is not None else []
+        if sum(one.bytes for one in uses) < KEPT * (end - start):
+            return NEVER
+        return float(uses[0].batch) if uses else NEVER
 
     def _expect(self, cell: Cell) -> None:
         """Tell the cache on disk when the next epoch needs a cell: for want of room, the latest goes."""
@@ -194,7 +198,7 @@ class Prefetch:
                 if cell.uses and not cell.source.closed:
                     pool, object = cell.source.blocks
                     high = max(one.high for one in cell.uses)
-                    pool.settle(object, cell.number * PART, max(high, (cell.number + 1) * PART), NEVER)
+                    pool.settle(object, cell.bounds[0], max(high, cell.bounds[1]), lambda start, end: NEVER)
             self._cells.clear()
             self._of_batch.clear()
 

@@ -14,7 +14,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -206,13 +206,11 @@ class Pool:
         with self._lock:
             return any(not one.future.done() for one in self._planned)
 
-    def settle(self, object: RemoteObject, start: int, end: int, due: float = NEVER) -> None:
-        """When the blocks that lie in a range, or begin in the cells it begins in, are needed next."""
-        border = (start // PART + 1) * PART
+    def settle(self, object: RemoteObject, start: int, end: int, due: Callable[[int, int], float]) -> None:
+        """When the blocks that a range touches are needed next: ``due`` says it of each, by start and end."""
         with self._lock:
             for one in self._overlapping(object, start, end):
-                if one.start >= start and (one.start < border or one.end <= end):
-                    self._plan(one, due)
+                self._plan(one, due(one.start, one.end))
 
     def _plan(self, block: Block, due: float) -> None:
         block.due = due

@@ -40,7 +40,9 @@ STALLED_LEAST = 1.0
 # How often the number in flight is looked at.
 WINDOW = 0.25
 # What more requests must bring to be worth it.
-GAIN = 1.05
+GAIN = 1.1
+# After how many looks what was found is forgotten: servers and networks change.
+FORGET = 40
 # Bytes after which free memory is given back.
 TRIM = 128 << 20
 # Seconds without work after which a thread ends.
@@ -94,8 +96,11 @@ class Fetcher:
         self.counts = Counts()
         self.in_flight = FIRST
         self._took: deque[float] = deque(maxlen=64)
-        self._best: dict[int, float] = {}
+        # Bytes per second by number in flight, and how often that was looked at.
+        self._rates: dict[int, float] = {}
+        self._looks = 0
         self._came = 0
+        # Since the last look: bytes, and whether there was always more to do than was in flight.
         self._moved, self._since, self._full = 0, time.monotonic(), False
         self.most_in_flight = 0
 
@@ -166,8 +171,8 @@ class Fetcher:
                 if not task.started and not task.future.set_running_or_notify_cancel():
                     continue
                 task.started = True
+                self._full = self._full and bool(self._queue)
                 return task
-            self._full = self._full or bool(self._queue)
             left = give_up - time.monotonic()
             if left <= 0:
                 return None
@@ -216,7 +221,7 @@ class Fetcher:
                 self.counts.retries += 1
                 # Too much for the server, or for the way there.
                 self.in_flight = max(LEAST, self.in_flight * 3 // 4)
-                self._best.clear()
+                self._rates.clear()
 
         with self._changed:
             task.began = time.monotonic()
@@ -225,23 +230,27 @@ class Fetcher:
     # -- how many --------------------------------------------------------------------------------------
 
     def _adapt(self) -> None:
-        """Change the number in flight by what it brings; called with the lock held."""
+        """Look for the smallest number in flight that brings about as much as any; with the lock held."""
         now = time.monotonic()
         if now - self._since < WINDOW:
             return
-        rate, full = self._moved / (now - self._since), self._full or bool(self._queue)
-        self._moved, self._since, self._full = 0, now, False
+        rate, full = self._moved / (now - self._since), self._full
+        self._moved, self._since, self._full = 0, now, bool(self._queue)
         # Where there was too little to do, nothing can be learnt.
         if not full:
             return
-        known = self._best.get(self.in_flight)
-        self._best[self.in_flight] = rate if known is None else 0.5 * (known + rate)
-        fewer = [value for number, value in self._best.items() if number < self.in_flight]
-        if not fewer or rate > GAIN * max(fewer):
+        self._looks += 1
+        if self._looks % FORGET == 0:
+            self._rates.clear()
+            self.in_flight = max(LEAST, self.in_flight * 2 // 3)
+            return
+        # Rates waver; a lucky one must not be believed for long.
+        known = self._rates.get(self.in_flight, rate)
+        self._rates[self.in_flight] = (known + rate) / 2
+        enough = max(self._rates.values()) / GAIN
+        self.in_flight = min(number for number, one in self._rates.items() if one >= enough)
+        if self.in_flight == max(self._rates):
             self.in_flight = min(MOST, self.in_flight + max(1, self.in_flight // 2))
-        elif rate < max(fewer) / GAIN:
-            self.in_flight = max(LEAST, self.in_flight * 3 // 4)
-            self._best.clear()
         self._changed.notify_all()
 
     def _watch(self) -> None:

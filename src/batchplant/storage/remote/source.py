@@ -136,12 +136,15 @@ class RemoteSource(Source):
         if early is not None and self._process == os.getpid():
             self._pool.forget(early)
 
-    def _blocks_of(self, ranges: list[Range]) -> tuple[Pool, RemoteObject]:
+    def _plan(self, starts: I64, sizes: I64) -> tuple[Pool, RemoteObject, list[Range], I64]:
+        """Which blocks runs come out of, and which ranges of them; what is missing is asked for with gaps."""
         pool, object = self.blocks
-        early = self._early
-        if early is not None and all(pool.has(early, start, end) for start, end in ranges):
-            return pool, early
-        return pool, object
+        if self.planned:
+            ranges, where = plan_ranges(starts, sizes, gap=0)
+            for one in (object, self._early):
+                if one is not None and all(pool.has(one, start, end) for start, end in ranges):
+                    return pool, one, ranges, where
+        return pool, object, *plan_ranges(starts, sizes)
 
     def _view(self, start: int, size: int) -> U8:
         if size == 0:
@@ -164,8 +167,7 @@ class RemoteSource(Source):
         if not len(some):
             return
         starts, sizes, out_starts = starts[some], sizes[some], out_starts[some]
-        ranges, where = plan_ranges(starts, sizes)
-        pool, object = self._blocks_of(ranges)
+        pool, object, ranges, where = self._plan(starts, sizes)
         # Runs that lie far apart are no reading in order.
         if 2 * int(sizes.sum()) >= ranges[-1][1] - ranges[0][0]:
             self._read_ahead(ranges[0][0], ranges[-1][1])
@@ -193,8 +195,7 @@ class RemoteSource(Source):
         self._check_open()
         base, place = np.zeros(len(starts), dtype=np.int32), np.zeros(len(starts), dtype=np.int64)
         some = np.flatnonzero(sizes > 0)
-        ranges, _ = plan_ranges(starts[some], sizes[some])
-        pool, object = self._blocks_of(ranges)
+        pool, object, ranges, _ = self._plan(starts[some], sizes[some])
         arrays, base[some], place[some] = pool.locate(object, ranges, starts[some], sizes[some])
         return arrays, base, place
 
