@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import order as orders
 from ..columns import I64, Spans
-from ..errors import BatchplantError
+from ..errors import BatchplantError, DataError
 from ..reader import Reader
 from ..storage import RemoteSource, is_remote, plan_ranges
 from ..storage.remote import NEVER, Pool, opened
@@ -30,8 +30,8 @@ from ..storage.remote.cells import PART
 FORESEEN = 1000
 # A cell of which this share is needed is fetched whole.
 WORTH = 0.5
-# A block of which less than this share is still needed is not kept for that.
-KEPT = 0.1
+# A block of which less than this share is still needed, and not within so many batches, is not kept for that.
+KEPT, SHORTLY = 0.1, 8
 # The samples of a first batch are not fetched by themselves where their cells have less than this.
 SOON = 32 << 20
 # Nor where they are more than this share of all.
@@ -146,18 +146,20 @@ class Prefetch:
             return
         pool, object = cell.source.blocks
         low, high = min(one.low for one in gone), max(one.high for one in gone)
-        pool.settle(object, low, high, functools.partial(self._due, cell.source))
+        pool.settle(object, low, high, functools.partial(self._due, cell.source, number))
         if not cell.uses:
             self._cells.pop((cell.source, cell.number), None)
             self._expect(cell)
 
-    def _due(self, source: RemoteSource, start: int, end: int) -> float:
-        """The next batch that needs a block; never where too little of it is needed to keep it for that."""
+    def _due(self, source: RemoteSource, number: int, start: int, end: int) -> float:
+        """The batch after this one that needs a block; never where little of it is needed, and late."""
         cell = self._cells.get((source, start // PART))
         uses = [one for one in cell.uses if one.low < end and one.high > start] if cell is not None else []
-        if sum(one.bytes for one in uses) < KEPT * (end - start):
+        if not uses or (
+            uses[0].batch > number + SHORTLY and sum(one.bytes for one in uses) < KEPT * (end - start)
+        ):
             return NEVER
-        return float(uses[0].batch) if uses else NEVER
+        return float(uses[0].batch)
 
     def _expect(self, cell: Cell) -> None:
         """Tell the cache on disk when the next epoch needs a cell: for want of room, the latest goes."""
@@ -270,7 +272,11 @@ class Prefetch:
 
     def _spans(self, positions: I64) -> Spans | None:
         ids = positions if self._indices is None else self._indices[positions]
-        return self._reader.ranges(self._fields, ids)
+        try:
+            return self._reader.ranges(self._fields, ids)
+        # Whoever makes the batch meets the same error, and says where.
+        except DataError:
+            return None
 
     def _uses(self, number: int, spans: Spans) -> list[tuple[Cell, Use]]:
         found = []
