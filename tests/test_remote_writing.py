@@ -424,6 +424,31 @@ def test_ctrl_c_breaks_an_upload_off(behind: tuple[Shelf, Proxy], tmp_path: Path
     assert shelf.hidden() == []
 
 
+@pytest.mark.parametrize("shards", [False, True])
+def test_interrupted_while_a_thread_starts(
+    shards: bool, behind: tuple[Shelf, Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf, proxy = behind
+    real = uploads.Background.start
+
+    def start(self: uploads.Background) -> None:
+        real(self)
+        proxy.wait_for(lambda: proxy.count("PUT", "partNumber=1") > 0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(uploads.Background, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        shelf.write(
+            "a.tfrecord",
+            {"data": [os.urandom(1 << 20) for _ in range(20)]},
+            **({"shard_samples": 18} if shards else {}),
+        )
+    # What was all sent by then is removed; else its upload is broken off.
+    assert shards or proxy.count("DELETE", "uploadId") == 1
+    assert shelf.names() == []
+    assert shelf.hidden() == []
+
+
 # -- failing servers ---------------------------------------------------------------------------------------
 
 

@@ -206,7 +206,7 @@ class RemoteTarget(Target):
         beside = [(folder / one, there) for one, there in moves if there in side_cars]
         sending = uploads.Held(self._beside(name), folder / inside)
         try:
-            sending.sent()
+            sending.start()
             old = self.files({*removes, *side_cars})
             if not beside and not old:
                 sending.complete()
@@ -259,14 +259,15 @@ class RemoteTarget(Target):
             self._save()
 
         self._job = uploads.Background(work)
+        self._job.start()
 
     def staged(self, name: str) -> bool:
         return name in self._names
 
     def _wait(self) -> None:
-        job, self._job = self._job, None
-        if job is not None:
-            job.wait()
+        if self._job is not None:
+            self._job.wait()
+        self._job = None
 
     def _send(self, folder: Path, moves: Moves, stopped: threading.Event | None = None) -> None:
         """Send files and folders to the staging."""
@@ -285,10 +286,10 @@ class RemoteTarget(Target):
     def _commit_staged(
         self, folder: Path, moves: Moves, removes: Collection[str], side_cars: Collection[str]
     ) -> None:
-        job = uploads.Background(
-            lambda stopped: self._send(folder, [one for one in moves if (folder / one[0]).exists()], stopped)
-        )
-        job.wait()
+        here = [one for one in moves if (folder / one[0]).exists()]
+        self._job = uploads.Background(lambda stopped: self._send(folder, here, stopped))
+        self._job.start()
+        self._wait()
         names = {name for _, name in moves}
         new = {key for key in self._sizes if plans.top(key) in names}
         sent = uploads.below(self._staging)

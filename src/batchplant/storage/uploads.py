@@ -7,6 +7,7 @@ the server forgets the parts that it has.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
@@ -22,6 +23,9 @@ SMALL = 16 << 20
 # Small files, copies and removals under way at a time.
 SIDE_BY_SIDE = 16
 REMOVED_AT_ONCE = 500
+POLL = 0.05
+# Seconds after which a thread that does not run was not started.
+NEVER_STARTED = 1.0
 
 T = TypeVar("T")
 
@@ -37,7 +41,11 @@ class Background:
         self._work = work
         self.stopped, self.ended = threading.Event(), threading.Event()
         self._error: BaseException | None = None
-        threading.Thread(target=self._run, name="batchplant-upload", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="batchplant-upload", daemon=True)
+
+    def start(self) -> None:
+        """Whoever is interrupted here does not know whether it runs, and has to stop it."""
+        self._thread.start()
 
     def _run(self) -> None:
         try:
@@ -59,7 +67,10 @@ class Background:
 
     def stop(self) -> None:
         self.stopped.set()
-        self.ended.wait()
+        give_up = time.monotonic() + NEVER_STARTED
+        while not self.ended.wait(POLL):
+            if not self._thread.is_alive() and time.monotonic() > give_up:
+                return
 
 
 class Held:
@@ -73,9 +84,10 @@ class Held:
         self._sent.set()
         self._go.wait()
 
-    def sent(self) -> None:
-        """Wait until the server has all of it that it can have before; errors come here."""
-        while not self._sent.wait(0.05):
+    def start(self) -> None:
+        """Begin, and wait until the server has all of it that it can have before; errors come here."""
+        self._job.start()
+        while not self._sent.wait(POLL):
             if self._job.ended.is_set():
                 self._job.wait()
 
