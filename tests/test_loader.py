@@ -30,10 +30,9 @@ from batchplant.codecs.media import image
 from batchplant.columns import Ragged
 from batchplant.errors import DamagedError, DecodeError, OptionError, SampleIndexError
 from batchplant.loading import batch as batch_module
-from batchplant.loading import loader as loader_module
+from batchplant.loading.advice import ADVICE, advise
 from batchplant.loading.batch import PRODUCERS
 from batchplant.loading.buffers import Buffers
-from batchplant.loading.advice import ADVICE, advise
 from batchplant.loading.loader import Loader
 from batchplant.loading.plan import Pipe
 from batchplant.ops import Draws
