@@ -283,3 +283,26 @@ def test_the_bench_tells_what_came_over_the_network(bucket, made, capsys):
     # Ahead, in few requests, and not sample by sample.
     assert int(said[1].replace(",", "")) < SAMPLES // 100
     assert float(said[2]) < 1.1 * os.path.getsize(made) / 1e6
+
+
+def test_a_beton_needs_three_round_trips_and_one_for_each_sample(bucket, proxy, tmp_path):
+    """Its head, both of its tables side by side, then samples."""
+    path = tmp_path / "x.beton"
+    with bp.create(path, {"data": bp.Bytes(), "label": bp.Int()}) as out:
+        for number in range(6000):
+            out.append({"data": bytes([number % 251]) * 100, "label": number})
+    os.link(path, os.path.join(bucket.root, "x.beton"))
+    proxy.mend = True
+    data = bp.open(f"{bucket.url}/x.beton", endpoint=proxy.endpoint)
+    asked = [one.range for one in proxy.requests if one.kind == "GET"]
+    assert len(asked) == 3
+    assert asked[0] == (0, 64 << 10)
+    assert max(end for _, end in asked) == data._source.size
+    proxy.reset()
+    assert [data.ranges(["data"], [number]).size.tolist() for number in (10, 5999)] == [[100], [100]]
+    # The label stands in a table that is here.
+    assert data.ranges(["label"], [10]) is None
+    assert proxy.requests == []
+    for number in (2000, 5000):
+        assert data[number] == {"data": bytes([number % 251]) * 100, "label": number}
+    assert len(proxy.requests) == 2

@@ -14,7 +14,7 @@ from ...columns import I32, I64, Column, Columns, Ragged, Spans
 from ...errors import DamagedError, Problem, SchemaError
 from ...reader import Reader
 from ...schema import Bytes, Field, Float, Image, Int, Json, Schema, Tensor, as_field
-from ...storage import NOTE_ERRORS, open_source, parse
+from ...storage import NOTE_ERRORS, is_remote, open_source, parse
 from .layout import (
     ALLOCATING,
     ALLOCATION,
@@ -38,6 +38,10 @@ from .layout import (
     layout,
     table_dtype,
 )
+
+# Tables of a file on a server that are fetched when it is opened, and what is fetched of a schema.
+SMALL_TABLES = 8 << 20
+NOTE_LEAST = 4096
 
 
 class BetonReader(Reader):
@@ -66,6 +70,10 @@ class BetonReader(Reader):
                 path=path,
                 offset=0,
             )
+        tables = self._source.size - self._allocations_at + end - self._table_at
+        # One look at a server instead of three; who only wants the schema need not wait for large ones.
+        if is_remote(path) and tables <= SMALL_TABLES:
+            self._ask_for_tables()
         self.schema = self._noted(end) or self.schema
         self._numbers = {name: number for number, name in enumerate(self.schema)}
 
@@ -118,10 +126,13 @@ class BetonReader(Reader):
     def _noted(self, at: int) -> Schema | None:
         """Our own schema, where we wrote the file."""
         room = self._allocations_at - at
-        if room < 16 or self._source.view(at, 8).tobytes() != NOTE_MAGIC:
+        head = self._source.view(at, max(0, min(room, NOTE_LEAST)))
+        if room < 16 or head[:8].tobytes() != NOTE_MAGIC:
             return None
-        length, crc = (int(number) for number in self._source.array("<u4", at + 8, 2))
-        text = self._source.view(at + 16, min(length, room - 16)).tobytes()
+        length, crc = (int(number) for number in head[8:16].view("<u4"))
+        text = head[16 : 16 + length].tobytes()
+        if length > len(text):
+            text = self._source.view(at + 16, min(length, room - 16)).tobytes()
         try:
             if _native.crc32c(text) != crc:
                 raise ValueError("its checksum is wrong")
@@ -134,8 +145,17 @@ class BetonReader(Reader):
             ) from None
         return schema
 
+    def _ask_for_tables(self) -> None:
+        """Have both tables fetched side by side, with the schema behind the first."""
+        end = self._table_at + self.length * self._dtype.itemsize + NOTE_LEAST
+        starts = np.array([self._table_at, self._allocations_at], dtype=np.int64)
+        ends = np.array([min(end, self._allocations_at), self._source.size], dtype=np.int64)
+        self._source.will_need(starts, ends - starts)
+
     @functools.cached_property
     def _table(self) -> npt.NDArray[Any]:
+        if is_remote(self.path):
+            self._ask_for_tables()
         return self._source.array(self._dtype, self._table_at, self.length)
 
     @functools.cached_property
@@ -255,6 +275,12 @@ class BetonReader(Reader):
             return Spans([self.path], starts, np.full(len(indices), member.itemsize, dtype=np.int64))
         starts, sizes, shape = self._runs(field, indices)
         return Spans([self.path], starts, sizes, shape=shape if shape is not None and shape.any() else None)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        # All others stand in the table, which is in memory.
+        own = {name for name, kind in zip(self.schema, self.types, strict=False) if kind in ALLOCATING}
+        found = [name for name in fields if name in own]
+        return super()._ranges(found, indices) if found else None
 
     def blocks(self) -> I64 | None:
         for number, kind in enumerate(self.types):

@@ -184,7 +184,7 @@ class RemoteSource(Source):
 
     def will_need(self, starts: I64, sizes: I64) -> None:
         self._check_open()
-        some = sizes > 0
+        some = (sizes > 0) & (starts + sizes > len(self.head))
         pool, object = self.blocks
         for one in plan_ranges(starts[some], sizes[some])[0]:
             if not pool.ask(object, [one], NEVER):
