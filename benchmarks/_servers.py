@@ -163,29 +163,33 @@ class Proxy:
                     return
                 if self.delay:
                     time.sleep(self.delay)
-                sent = self._answer(client, server, head, answer, rest, pipe)
-                with self._lock:
-                    self.requests += 1
-                    self.bytes += sent
+                self._answer(client, server, head, answer, rest, pipe)
 
     def _answer(
         self, client: socket.socket, server: socket.socket, asked: bytes, head: bytes, rest: bytes, pipe: Any
-    ) -> int:
-        """Send an answer on; gives the bytes of its body."""
+    ) -> None:
+        """Send an answer on, and count it before: whoever has it finds it counted."""
         low = head.lower()
         if head.startswith(b"HTTP/1.1 200") and b"\r\ncontent-range:" in low:
             head = b"HTTP/1.1 206 Partial Content" + head[head.index(b"\r\n") :]
-        size = _length(head)
         if asked.startswith(b"HEAD ") or head[9:12] in (b"204", b"304"):
+            self._add(0)
             client.sendall(head)
-            return 0
-        if b"\r\ntransfer-encoding: chunked" in low:
-            return _pass_chunks(client, server, head, rest)
-        if size is None:
+        elif b"\r\ntransfer-encoding: chunked" in low:
+            body, size = _chunks(server, rest)
+            self._add(size)
+            client.sendall(head + body)
+        elif (length := _length(head)) is not None:
+            self._add(length)
+            client.sendall(head, socket.MSG_MORE if length else 0)
+            _pass(rest, server, client, length, pipe)
+        else:
             raise ValueError("an answer without an end")
-        client.sendall(head, socket.MSG_MORE if size else 0)
-        _pass(rest, server, client, size, pipe)
-        return size
+
+    def _add(self, size: int) -> None:
+        with self._lock:
+            self.requests += 1
+            self.bytes += size
 
 
 def _connect(address: tuple[str, int]) -> socket.socket:
@@ -227,8 +231,9 @@ def _pass(had: bytes, source: socket.socket, target: socket.socket, size: int, p
     return behind
 
 
-def _pass_chunks(client: socket.socket, server: socket.socket, head: bytes, rest: bytes) -> int:
-    sent, body = 0, head
+def _chunks(server: socket.socket, rest: bytes) -> tuple[bytes, int]:
+    """A body in chunks, as it came, and how large it is."""
+    body, total = b"", 0
     while True:
         while b"\r\n" not in rest:
             rest += server.recv(PIPE) or _cut_off()
@@ -236,10 +241,9 @@ def _pass_chunks(client: socket.socket, server: socket.socket, head: bytes, rest
         whole = rest.index(b"\r\n") + 2 + size + 2
         while len(rest) < whole:
             rest += server.recv(PIPE) or _cut_off()
-        body, rest, sent = body + rest[:whole], rest[whole:], sent + size
+        body, rest, total = body + rest[:whole], rest[whole:], total + size
         if size == 0:
-            client.sendall(body)
-            return sent
+            return body, total
 
 
 def _cut_off() -> bytes:

@@ -19,7 +19,6 @@ import select
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -243,8 +242,6 @@ class Sides:
         for which in ("first", "second"):
             before = self.servers.cpu()
             said = side.epoch()
-            # What was sent is counted when it is sent; a client may know of it a little sooner.
-            time.sleep(0.05)
             counted = self.servers.counted(delay / 1000)
             found[which] = {**said, **counted, "cpu": self.servers.cpu() - before}
         found["peak memory"] = side.peak
