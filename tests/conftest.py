@@ -69,6 +69,11 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith(("AWS_", "BATCHPLANT_", "GOOGLE_", "AZURE_", "XDG_")) or "_proxy" in name.lower():
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    from batchplant.storage.remote import cells, fetch
+
+    # On a busy machine everything stalls, and would be fetched twice; tests of that set it themselves.
+    monkeypatch.setattr(fetch, "STALLED_LEAST", 600.0)
+    monkeypatch.setattr(cells, "STALLED_LEAST", 600.0)
 
 
 @pytest.fixture

@@ -377,7 +377,7 @@ def make_prefetch(
 
     ``after``: gives the shard of the epoch after this one.
     """
-    if not len(shard) or not fields:
+    if not len(shard) or not fields or not is_remote(reader.path):
         return None
     try:
         first = shard.batch(0)[:1]
