@@ -17,6 +17,7 @@ pytest.importorskip("obstore")
 import batchplant as bp
 from batchplant.cli import main
 from batchplant.families import records
+from batchplant.loading import locate
 from batchplant.storage.remote import fetch, opened
 from batchplant.storage.remote.cells import PART
 from proxy import answers, reset, truncated
@@ -306,3 +307,36 @@ def test_a_beton_needs_three_round_trips_and_one_for_each_sample(bucket, proxy, 
     for number in (2000, 5000):
         assert data[number] == {"data": bytes([number % 251]) * 100, "label": number}
     assert len(proxy.requests) == 2
+
+
+def test_pictures_of_several_shards_are_decoded_where_they_lie(bucket, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    with bp.create(tmp_path / "a.beton", {"image": bp.Image(), "label": bp.Int()}) as out:
+        for number in range(60):
+            # The last shard is smaller than the others: places in them lie outside of it.
+            pixels = rng.integers(0, 256, (40, 40 if number < 40 else 8, 3), dtype=np.uint8)
+            out.append({"image": pixels, "label": number})
+    bp.convert(tmp_path / "a.beton", tmp_path / "t.tar", shard_samples=20)
+    for one in tmp_path.glob("t-*"):
+        os.link(one, os.path.join(bucket.root, one.name))
+    steps = {"image": [bp.ops.RandomResizedCrop(16)]}
+    options = {"order": "random", "seed": 3, "pipelines": steps}
+    with (
+        bp.open(f"{bucket.url}/t-*.tar", endpoint=bucket.endpoint) as remote,
+        bp.open(str(tmp_path / "t-*.tar")) as local,
+    ):
+        ours, theirs = bp.Loader(remote, 16, **options), bp.Loader(local, 16, **options)
+        monkeypatch.setattr(locate.Reader, "read", _only_labels(locate.Reader.read))
+        for one, other in zip(ours, theirs, strict=True):
+            assert np.array_equal(one["image"], other["image"])
+            assert np.array_equal(one["label"], other["label"])
+        ours.close()
+        theirs.close()
+
+
+def _only_labels(read):
+    def reads(self, indices, fields=None):
+        assert "image" not in (fields or ()), "a picture was copied"
+        return read(self, indices, fields)
+
+    return reads

@@ -102,10 +102,11 @@ def _fetched(spans: Spans) -> Located | None:
     bases: list[U8] = []
     base, start = np.zeros(len(spans), dtype=np.int32), np.zeros(len(spans), dtype=np.int64)
     for number, source in sources.items():
-        if source is None or source.outside(spans.start, spans.size.clip(0)) is not None:
-            return None
         rows = np.flatnonzero(spans.file == number)
-        arrays, which, places = source.locate(spans.start[rows], spans.size[rows])
+        starts, sizes = spans.start[rows], spans.size[rows]
+        if source is None or source.outside(starts, sizes.clip(0)) is not None:
+            return None
+        arrays, which, places = source.locate(starts, sizes)
         base[rows], start[rows] = which + len(bases), places
         bases += arrays
     return Located(bases, base, start, spans.size, spans.shape)
