@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import time
 import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from batchplant.storage.remote.blocks import Pool, RemoteObject
 from batchplant.storage.remote.cells import PART
@@ -38,3 +40,74 @@ def test_bytes_go_with_their_block() -> None:
         assert first() is None
     finally:
         gc.enable()
+
+
+def runs(*spans: tuple[int, int]) -> tuple[Any, Any]:
+    found = np.array(spans, dtype=np.int64)
+    return found[:, 0], found[:, 1] - found[:, 0]
+
+
+def test_the_blocks_that_runs_lie_in() -> None:
+    client: Any = SimpleNamespace(
+        get=lambda name, start, end: Got(np.zeros(end - start, dtype=np.uint8), SIZE, "")
+    )
+    pool, object = Pool(SIZE), RemoteObject(client, "x", "s3://bucket/x", SIZE, "", None, "")
+    assert pool.covering(object, *runs((0, 1))) is None
+    # A gap before 400 and before 900.
+    for start, end in ((100, 200), (200, 300), (400, 500), (500, 600), (600, 700), (900, 1000)):
+        pool.read(object, start, end)
+    for span, ranges in (
+        ((100, 101), [(100, 200)]),
+        ((100, 200), [(100, 200)]),
+        ((199, 200), [(100, 200)]),
+        ((199, 201), [(100, 300)]),
+        ((450, 650), [(400, 700)]),
+        ((999, 1000), [(900, 1000)]),
+    ):
+        found = pool.covering(object, *runs(span))
+        assert found is not None
+        assert (found[0], found[1].tolist()) == (ranges, [0])
+    for missing in (
+        (99, 101),
+        (0, 50),
+        (250, 301),
+        (300, 301),
+        (299, 401),
+        (650, 950),
+        (1000, 1001),
+        (350, 360),
+    ):
+        assert pool.covering(object, *runs(missing)) is None
+        assert pool.covering(object, *runs((100, 101), missing)) is None
+    found = pool.covering(
+        object, *runs((950, 951), (590, 610), (120, 130), (210, 220), (120, 120 + 1), (410, 420))
+    )
+    assert found is not None
+    assert found[0] == [(100, 200), (200, 300), (400, 500), (500, 700), (900, 1000)]
+    assert found[1].tolist() == [4, 3, 0, 1, 0, 2]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_covering_agrees_with_looking_at_each(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    client: Any = SimpleNamespace(
+        get=lambda name, start, end: Got(np.zeros(end - start, dtype=np.uint8), SIZE, "")
+    )
+    pool, object = Pool(SIZE), RemoteObject(client, "x", "s3://bucket/x", SIZE, "", None, "")
+    edges = np.sort(rng.choice(200, 20, replace=False)).tolist()
+    for start, end in itertools.pairwise(edges):
+        if rng.random() < 0.9:
+            pool.read(object, start, end)
+    for _ in range(200):
+        starts = rng.integers(0, 190, rng.integers(1, 4))
+        sizes = rng.integers(1, 10, len(starts))
+        found = pool.covering(object, starts, sizes)
+        expected = all(
+            pool.has(object, a, a + n) for a, n in zip(starts.tolist(), sizes.tolist(), strict=True)
+        )
+        assert (found is not None) == expected
+        if found is not None:
+            ranges, where = found
+            assert ranges == sorted(ranges)
+            for start, size, number in zip(starts.tolist(), sizes.tolist(), where.tolist(), strict=True):
+                assert ranges[number][0] <= start < start + size <= ranges[number][1]

@@ -91,6 +91,40 @@ class Pool:
         with self._lock:
             return not self._missing(object, start, end)
 
+    def covering(self, object: RemoteObject, starts: I64, sizes: I64) -> tuple[list[Range], I64] | None:
+        """The blocks that runs lie in, as ranges in order, and which of them each run lies in.
+
+        None unless all runs are here or on their way. Of a thousand runs, none is looked at by itself.
+        """
+        with self._lock:
+            begins = np.array(object.starts, dtype=np.int64)
+            ends = np.array([object.blocks[one].end for one in object.starts], dtype=np.int64)
+        first = np.searchsorted(begins, starts, side="right") - 1
+        if not len(begins) or (first < 0).any() or (starts >= ends[first]).any():
+            return None
+        # As it mostly is: each lies in one block.
+        if (starts + sizes <= ends[first]).all():
+            used, where = np.unique(first, return_inverse=True)
+            return list(zip(begins[used].tolist(), ends[used].tolist(), strict=True)), where
+        last = np.searchsorted(begins, starts + sizes - 1, side="right") - 1
+        # How many times there is a gap before a block.
+        gaps = np.cumsum(np.append(0, begins[1:] > ends[:-1]))
+        if (starts + sizes > ends[last]).any() or (gaps[first] != gaps[last]).any():
+            return None
+        needed, across = np.zeros((2, len(begins) + 1), dtype=np.int64)
+        np.add.at(needed, first, 1)
+        np.add.at(across, first + 1, 1)
+        for one in (needed, across):
+            np.subtract.at(one, last + 1, 1)
+        used = np.flatnonzero(np.cumsum(needed[:-1]))
+        # Blocks that one run lies in are one range.
+        heads = np.cumsum(across[:-1])[used] == 0
+        number = np.zeros(len(begins), dtype=np.int64)
+        number[used] = np.cumsum(heads) - 1
+        tails = np.append(heads[1:], True)
+        ranges = zip(begins[used[heads]].tolist(), ends[used[tails]].tolist(), strict=True)
+        return list(ranges), number[first]
+
     def read(self, object: RemoteObject, start: int, end: int) -> U8:
         """These bytes, in place where they lie in one block."""
         held = self._hold(object, [(start, end)])

@@ -140,10 +140,10 @@ class RemoteSource(Source):
         """Which blocks runs come out of, and which ranges of them; what is missing is asked for with gaps."""
         pool, object = self.blocks
         if self.planned:
-            ranges, where = plan_ranges(starts, sizes, gap=0)
             for one in (object, self._early):
-                if one is not None and all(pool.has(one, start, end) for start, end in ranges):
-                    return pool, one, ranges, where
+                found = None if one is None else pool.covering(one, starts, sizes)
+                if one is not None and found is not None:
+                    return pool, one, *found
         return pool, object, *plan_ranges(starts, sizes)
 
     def _view(self, start: int, size: int) -> U8:
