@@ -405,7 +405,9 @@ def test_a_machine_whose_staging_was_cleared_says_so(shelf: Shelf, monkeypatch: 
 def test_ctrl_c_breaks_an_upload_off(behind: tuple[Shelf, Proxy], tmp_path: Path) -> None:
     shelf, proxy = behind
     script = (
-        "import os, sys, batchplant as bp\n"
+        "import os, signal, sys, batchplant as bp\n"
+        # Whoever runs the tests in the background has it ignored, and children inherit that.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "try:\n"
         "    bp.convert({'data': [os.urandom(1 << 20) for _ in range(40)]}, sys.argv[1],\n"
         "               target_options={'endpoint': sys.argv[2]})\n"
