@@ -259,7 +259,8 @@ def test_a_loader_that_was_pickled_goes_on(at, made):
     with at(fetch_bytes=ROOM) as remote:
         loader = bp.Loader(remote, BATCH, order="shards")
         copy = pickle.loads(pickle.dumps(loader))
-        assert fetched(copy, os.path.getsize(made)) <= 1.05
+        # Both share the pool, so that it may be short of room.
+        assert fetched(copy, os.path.getsize(made)) <= 2
         copy.close()
         loader.close()
 
