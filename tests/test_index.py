@@ -31,6 +31,7 @@ import processes
 from batchplant import registry
 from batchplant.errors import BatchplantError, DamagedError, MissingLibraryError, NotFoundError, OptionError
 from batchplant.options import own_options
+from batchplant.registry import known
 from batchplant.storage import RemoteSource, Source, index, open_source
 from batchplant.storage.index import container, progress, sets, sidecar
 from processes import PATIENCE
@@ -782,8 +783,8 @@ def test_a_fork_meanwhile_does_not_keep_the_lock(data: Path) -> None:
 
 
 def test_in_parallel_keeps_order_and_raises_the_first_error() -> None:
-    assert registry.in_parallel(lambda path: path * 2, list("abcdef")) == ["aa", "bb", "cc", "dd", "ee", "ff"]
-    assert registry.in_parallel(str, []) == []
+    assert progress.in_parallel(lambda path: path * 2, list("abcdef")) == ["aa", "bb", "cc", "dd", "ee", "ff"]
+    assert progress.in_parallel(str, []) == []
     late = threading.Event()
 
     def work(path: str) -> str:
@@ -796,7 +797,7 @@ def test_in_parallel_keeps_order_and_raises_the_first_error() -> None:
         return path
 
     with pytest.raises(DamagedError, match="b: b"):
-        registry.in_parallel(work, list("abc"))
+        progress.in_parallel(work, list("abc"))
 
 
 def test_an_error_stops_the_scans_of_the_others(data: Path) -> None:
@@ -819,7 +820,7 @@ def test_an_error_stops_the_scans_of_the_others(data: Path) -> None:
         return load(Path(path), endless)
 
     with pytest.raises(DamagedError, match="bad"):
-        registry.in_parallel(work, ["bad", str(data)])
+        progress.in_parallel(work, ["bad", str(data)])
     assert stopped.is_set()
     assert names(data.parent) == {"a.toy"}
 
@@ -829,7 +830,7 @@ import os, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import test_index
-from batchplant import registry
+from batchplant.storage.index import progress
 
 def endless(source, report):
     os.write(1, b"now\\n")
@@ -837,7 +838,7 @@ def endless(source, report):
         time.sleep(0.001)
         report(0)
 
-registry.in_parallel(lambda path: test_index.load(Path(path), endless), sys.argv[2:])
+progress.in_parallel(lambda path: test_index.load(Path(path), endless), sys.argv[2:])
 """
 
 
@@ -883,7 +884,6 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import test_index
-from batchplant import registry
 from batchplant.storage.index import progress
 
 progress.LARGE = 1
@@ -894,7 +894,7 @@ def build(source, report):
         time.sleep(0.02)
     return {}, {}
 
-registry.in_parallel(lambda path: test_index.load(Path(path), build), sys.argv[2:])
+progress.in_parallel(lambda path: test_index.load(Path(path), build), sys.argv[2:])
 print("rich" in sys.modules)
 """
 
@@ -929,7 +929,7 @@ class ToyReader(batchplant.Reader):
 @pytest.fixture
 def toy_format(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = batchplant.Format("toy", "Toy", (".toy",), "https://example.org/toy", ToyReader, None)
-    monkeypatch.setattr(registry, "plug_ins", lambda: {"toy": toy})
+    monkeypatch.setattr(known, "plug_ins", lambda: {"toy": toy})
 
 
 def main(arguments: list[str]) -> int:

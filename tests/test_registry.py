@@ -16,7 +16,8 @@ from batchplant import formats, registry
 from batchplant.columns import Columns
 from batchplant.families.folders import media
 from batchplant.format import FOLDER_ENTRIES, never
-from batchplant.registry import expand, find_format, get_format, target_format
+from batchplant.formats._table import OUTLINES
+from batchplant.registry import expand, find_format, get_format, known, target_format
 from batchplant.testing.cases import jpeg
 
 
@@ -146,10 +147,8 @@ def test_tables_of_text_beside_shards_describe_them(numbered):
 
 def test_the_table_is_made_of_the_formats():
     modules = {one.name for one in pkgutil.iter_modules(formats.__path__) if one.name != "_table"}
-    assert {name: one.outline for name, one in registry.own_formats().items()} == registry.OUTLINES, (
-        "make docs"
-    )
-    assert set(registry.OUTLINES) == modules, "make docs"
+    assert {name: one.outline for name, one in registry.own_formats().items()} == OUTLINES, "make docs"
+    assert set(OUTLINES) == modules, "make docs"
     assert [name for name, one in registry.own_formats().items() if one.name != name] == []
 
 
@@ -174,7 +173,7 @@ def test_a_folder_needs_only_the_formats_of_folders(tmp_path):
     )
     loaded = {name.split(".")[2] for name in done.stdout.split() if name.startswith("batchplant.formats.")}
     assert "imagefolder" in loaded
-    assert loaded <= {"_table", *(name for name, one in registry.OUTLINES.items() if one.folder is not False)}
+    assert loaded <= {"_table", *(name for name, one in OUTLINES.items() if one.folder is not False)}
 
 
 def test_content_beats_the_suffix(tmp_path):
@@ -323,17 +322,16 @@ def installed(monkeypatch):
 
     def install(**entries):
         found = [
-            importlib.metadata.EntryPoint(name, value, registry.ENTRY_POINTS)
-            for name, value in entries.items()
+            importlib.metadata.EntryPoint(name, value, known.ENTRY_POINTS) for name, value in entries.items()
         ]
         monkeypatch.setattr(
-            importlib.metadata, "entry_points", lambda group: found if group == registry.ENTRY_POINTS else []
+            importlib.metadata, "entry_points", lambda group: found if group == known.ENTRY_POINTS else []
         )
-        registry.plug_ins.cache_clear()
+        known.plug_ins.cache_clear()
 
     yield install
     monkeypatch.undo()
-    registry.plug_ins.cache_clear()
+    known.plug_ins.cache_clear()
 
 
 def test_a_plug_in_is_a_format_like_others(installed, tmp_path):

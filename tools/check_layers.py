@@ -17,7 +17,7 @@ LAYERS = [
     ["errors", "_native", "_version"],
     ["schema", "columns", "limits", "frameworks"],
     ["storage", "codecs", "order"],
-    ["reader", "writer", "tensors"],
+    ["reader", "writer", "tensors", "checks"],
     ["format"],
     ["families", "memory"],
     ["options"],
@@ -31,7 +31,7 @@ LAYERS = [
 ]
 # The only ones that import modules of ours by their names, and why. They are not held to the layers by it.
 BY_NAME = {
-    "registry": "a format is imported when a file of that format is opened",
+    "registry.known": "a format is imported when a file of that format is opened",
     "ffcv.redirect": "a script asks for the modules by FFCV's own names",
 }
 # Parts whose members know nothing of each other.

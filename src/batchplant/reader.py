@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _native, frameworks
+from . import _native, checks, frameworks
 from .codecs.arrow import table_of
 from .codecs.cells import decode_sample
 from .codecs.infer import infer_mask
-from .columns import I64, Columns, Ragged, Spans, concat_spans, end_within, masked
+from .columns import I64, Columns, Ragged, Spans, concat_spans, masked
 from .errors import (
     BatchplantError,
     DataError,
@@ -29,10 +28,6 @@ from .tensors import Tensors
 
 # Cells that tell the mode of masks.
 PROBED_SAMPLES = 16
-
-
-# Read at once to be verified, of samples whose sizes are known.
-VERIFY_BYTES = 64 << 20
 
 
 class Reader:
@@ -207,58 +202,9 @@ class Reader:
         """The tensors of a model by name, each read when it is asked for, in place where it can be."""
         return Tensors(self)
 
-    def verify_each(self, rows: Iterable[int]) -> Iterator[Problem]:
-        """The damaged cells among these samples, read one by one."""
-        for row in rows:
-            # Asked for no field first: a record may be damaged as a whole.
-            for fields in ([], *([name] for name in self.schema)):
-                try:
-                    self.read([row], fields)
-                except DataError as error:
-                    error.at(path=self.path, field=fields[0] if fields else None)
-                    yield dataclasses.replace(Problem.of(error), sample=int(row))
-                    if not fields:
-                        break
-
-    def read_sound(self, rows: I64, problems: list[Problem], most: int) -> tuple[I64, Columns | None]:
-        """Those of these samples that can be read, and their cells.
-
-        What is wrong with the others goes to ``problems``; when those are ``most``, the rest is left unread.
-        """
-        parts: list[Columns] = []
-        good: list[I64] = []
-        at, step = 0, len(rows)
-        while at < len(rows) and len(problems) < most:
-            some = rows[at : at + step]
-            try:
-                parts.append(self.read(some))
-                good.append(some)
-            except DataError as error:
-                if len(some) > 1:
-                    # One by one; as long as they are sound, more and more of them.
-                    step = 1
-                    continue
-                here = dataclasses.replace(Problem.of(error.at(path=self.path)), sample=int(some[0]))
-                problems += list(self.verify_each(some)) or [here]
-            else:
-                step *= 2
-            at += len(some)
-        if not parts:
-            return np.empty(0, dtype=np.int64), None
-        return np.concatenate(good), Columns.concat(parts)
-
     def verify(self) -> Iterator[Problem]:
         """Everything that is wrong with structure and bounds, every damaged sample by name."""
-        try:
-            yield from self._verify()
-        except DataError as error:
-            yield Problem.of(error.at(path=self.path))
-        sizes, end = self.sizes(), 0
-        while end < len(self):
-            start, end = end, end_within(sizes, end, min(256, len(self) - end), VERIFY_BYTES)
-            problems: list[Problem] = []
-            self.read_sound(np.arange(start, end), problems, sys.maxsize)
-            yield from problems
+        return checks.verify(self)
 
     def __enter__(self) -> Self:
         return self

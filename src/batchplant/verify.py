@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import quarantine as lists
+from .checks import read_sound
 from .codecs.cells import cell_bytes, decode_cell
 from .columns import I64, Column, Columns, Ragged, column_runs, end_within
 from .errors import BatchplantError, DamagedError, DataError, OptionError, Problem
@@ -119,7 +120,7 @@ def verify(
         while end < count and len(problems) < most:
             start, end = end, end_within(sizes, end, min(step, count - end), STEP_BYTES)
             some = np.arange(start, end) if drawn is None else drawn[start:end]
-            rows, columns = reader.read_sound(some, problems, most)
+            rows, columns = read_sound(reader, some, problems, most)
             if columns is not None:
                 if sums is not None:
                     problems += _wrong_sums(reader, columns, rows, sums)
@@ -163,7 +164,7 @@ def _step(reader: Reader) -> int:
     if reader.sizes() is not None:
         return STEP
     rows = np.arange(min(4, len(reader)))
-    columns = reader.read_sound(rows, [], sys.maxsize)[1]
+    columns = read_sound(reader, rows, [], sys.maxsize)[1]
     size = sum(int(column_runs(column)[2].clip(0).sum()) for column in (columns or {}).values())
     return int(np.clip(STEP_BYTES * len(rows) // max(size, 1), 1, STEP))
 
@@ -319,7 +320,7 @@ class _Comparison:
             return
         asked = rows[rows < len(self.other)]
         damaged: list[Problem] = []
-        numbers, theirs = self.other.read_sound(asked, damaged, most)
+        numbers, theirs = read_sound(self.other, asked, damaged, most)
         yield from damaged
         if theirs is None:
             return

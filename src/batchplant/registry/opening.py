@@ -1,0 +1,64 @@
+"""Open a dataset."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+from .. import quarantine
+from ..errors import OptionError
+from ..options import accept
+from ..reader import Reader
+from ..shards import Concat
+from ..storage import is_remote, reached, split_options, tree
+from ..storage.index.progress import in_parallel
+from .find import Found, files_of
+
+# Files that are opened side by side, unless there are more cores: local ones, and those on a server.
+AT_ONCE = (4, 16)
+
+
+def open(
+    path: Any, *, format: str | None = None, skip: str | os.PathLike[str] | None = None, **options: Any
+) -> Reader:
+    """Open a dataset: a file, a folder, a URL, a list, a glob or braces of shards, or data in memory.
+
+    The format is found by content, then by suffix, unless ``format`` names it. ``skip``: a list of samples to
+    leave out, as ``verify`` writes it (``quarantine``). Further options are the format's own; `batchplant
+    formats NAME` lists them. Of a URL, also those of its store, as in ``open("s3://bucket/train.tar",
+    endpoint="https://minio.example", cache="/data/cache")``; see :class:`batchplant.storage.StorageOptions`.
+    Data in memory are a dict of columns, a list of dicts, a data frame, an Arrow table, a TensorDataset.
+    """
+    if not isinstance(path, str | os.PathLike):
+        # It brings all that tables need, and most datasets are files.
+        from ..memory import is_data
+
+        # What gives its parts once is kept.
+        path = path if is_data(path) else list(path)
+        if is_data(path):
+            return _open_data(path, format, options if skip is None else {**options, "skip": skip})
+    given = list(map(os.fspath, [path] if isinstance(path, str | os.PathLike) else path))
+    if not given:
+        raise OptionError("there is no path to open")
+    storage, options = split_options(options)
+    with tree.keeping():
+        found = files_of([reached(one, storage) for one in given], format)
+        work = functools.partial(_open_one, options=options)
+        readers = in_parallel(work, found, threads=AT_ONCE[is_remote(found[0].path)])
+    opened = readers[0] if len(readers) == 1 else Concat(readers)
+    return opened if skip is None else quarantine.without(opened, os.fspath(skip))
+
+
+def _open_data(data: Any, format: str | None, options: dict[str, Any]) -> Reader:
+    from ..memory import memory_reader
+
+    if format is not None:
+        raise OptionError(f"data in memory have no format, and {format!r} was named")
+    made = memory_reader(data)
+    return made(data, **accept("memory", made, options))
+
+
+def _open_one(one: Found, options: dict[str, Any]) -> Reader:
+    found = one.format()
+    return found.reader(one.path, **accept(found.name, found.reader, options))
