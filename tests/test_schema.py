@@ -12,13 +12,19 @@ from batchplant.schema import (
     Audio,
     Bool,
     Bytes,
+    Decimal,
+    Duration,
     Float,
     Image,
     Int,
     Json,
+    List,
     Schema,
+    Struct,
     Tensor,
     Text,
+    Time,
+    Uuid,
     Video,
     field_from_json,
 )
@@ -43,6 +49,16 @@ FIELDS = [
     Image(mode=None),
     Audio("wav"),
     Video(),
+    Time("us"),
+    Time("ns", "Europe/Berlin", optional=True),
+    Time("D"),
+    Time("ms", clock=True),
+    Duration("s"),
+    Decimal(12, 2),
+    Uuid(),
+    List(Text()),
+    List(List(Struct({"a": Int(names=("x", "y")), "b": Tensor("float32", (None, 2))})), optional=True),
+    Struct({"when": Time("D", optional=True), "what": Struct({})}),
 ]
 
 
@@ -69,6 +85,10 @@ def test_every_kind_is_tried_and_registered():
         (Tensor("int16"), (np.dtype("int16"), ())),
         (Tensor("int16", (None, 3)), None),
         (Int(optional=True), None),
+        (Time("D"), (np.dtype("int64"), ())),
+        (Duration("ns", optional=True), None),
+        (Decimal(5), None),
+        (List(Int()), None),
         (Text(), None),
         (Image(), None),
     ],
@@ -104,6 +124,16 @@ def test_when_the_length_of_a_cell_tells_a_tensors_shape(shape, flat):
         (lambda: Tensor("int8", (2**40, 2**40)), "cannot have the shape"),
         (lambda: Image(5), "are names"),
         (lambda: Image(mode=("RGB",)), "are names"),
+        (lambda: Time("h"), "the unit of a Time is D, s, ms, us, ns, not 'h'"),
+        (lambda: Time("us", ""), "the name of a time zone"),
+        (lambda: Time("D", "UTC"), "no time zone"),
+        (lambda: Time("D", clock=True), "a date has no clock"),
+        (lambda: Time("s", "UTC", clock=True), "no time zone"),
+        (lambda: Duration("D"), "the unit of a Duration"),
+        (lambda: Decimal(0), "precision is a whole number from 1 to 76"),
+        (lambda: Decimal(5, 2.0), "scale is a whole number"),
+        (lambda: List(Int), "holds field kinds"),
+        (lambda: Struct({"a": Tensor("complex64", (2,))}), "cannot hold arrays of complex64"),
     ],
 )
 def test_fields_that_cannot_be(make, reason):
@@ -125,6 +155,9 @@ def test_dtypes_and_names_are_canonical():
         (Int("uint8", optional=True), "Int(optional=True, dtype='uint8')"),
         (Tensor("int8", (None,)), "Tensor(dtype='int8', shape=(None,))"),
         (Image("png", None), "Image(encoding='png', mode=None)"),
+        (Time("us", "UTC"), "Time(unit='us', tz='UTC')"),
+        (Decimal(5, 2), "Decimal(precision=5, scale=2)"),
+        (List(Struct({"a": Int()}), optional=True), "List(optional=True, of=Struct({'a': Int()}))"),
     ],
 )
 def test_fields_in_words(field, text):
@@ -154,6 +187,11 @@ def test_many_classes_are_not_all_listed():
         {"kind": "tensor", "dtype": "int8", "shape": ["x"]},
         {"kind": "tensor", "dtype": "int8", "shape": [10**30]},
         {"kind": "image", "mode": {}},
+        {"kind": "time"},
+        {"kind": "time", "unit": "us", "dtype": "int8"},
+        {"kind": "list"},
+        {"kind": "list", "of": {"kind": "nonsense"}},
+        {"kind": "struct", "fields": [{"name": "a", "kind": "nonsense"}]},
     ],
 )
 def test_what_is_no_field_is_refused(found):
@@ -234,3 +272,84 @@ def test_schemas_that_cannot_be(fields, reason):
 def test_what_is_no_schema_is_refused(found):
     with pytest.raises(SchemaError):
         Schema.from_json(found)
+
+
+def test_a_field_nested_too_deep_is_refused():
+    found = {"kind": "int"}
+    for _ in range(1000):
+        found = {"kind": "list", "of": found}
+    with pytest.raises(SchemaError, match="not a field description"):
+        field_from_json(found)
+
+
+# --- ISO 8601 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "count"),
+    [
+        (Time("s"), "1970-01-01", 0),
+        (Time("s"), "2024-02-29T12:30:05", 1709209805),
+        (Time("us"), " 2024-02-29 12:30:05.25 ", 1709209805_250_000),
+        (Time("ns"), "1969-12-31T23:59:59.999999999", -1),
+        (Time("D"), "2024-02-29", 19782),
+        (Time("D"), "-001-03-01", -719834),
+        (Time("s"), "292277026596-12-04T15:30:07", 2**63 - 1),
+        (Time("s"), "1709209805", 1709209805),
+        (Time("s", "UTC"), "2024-02-29T12:30:05Z", 1709209805),
+        (Time("s", "UTC"), "2024-02-29T12:30:05", 1709209805),
+        (Time("s", "Asia/Tokyo"), "2024-02-29T12:30:05-01:30", 1709209805 + 5400),
+        (Time("s", "+02:00"), "2024-02-29T12:30:05", 1709209805 - 7200),
+        (Time("s", "Nowhere/Land"), "2024-02-29T12:30:05+0000", 1709209805),
+        (Time("ms", clock=True), "23:59:59.999", 86_399_999),
+        (Time("s", clock=True), "00:01", 60),
+        (Duration("us"), "PT1.5S", 1_500_000),
+        (Duration("s"), "-P1W1DT1H1M1S", -(8 * 86400 + 3661)),
+        (Duration("ms"), "-7", -7),
+    ],
+)
+def test_times_are_read_from_their_text(field, text, count):
+    assert field.parse(text) == count
+
+
+def test_a_time_without_an_offset_is_one_of_the_fields_zone():
+    pytest.importorskip("zoneinfo").reset_tzpath()
+    field = Time("s", "America/New_York")
+    if field.zone.utcoffset(None) is not None:
+        pytest.skip("the machine has no time zones")
+    assert field.parse("2024-07-01T00:00:00") - field.parse("2024-07-01T00:00:00Z") == 4 * 3600
+    assert field.parse("2024-01-01T00:00:00") - field.parse("2024-01-01T00:00:00Z") == 5 * 3600
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "reason"),
+    [
+        (Time("s"), "", "write it as 2024-05-31T12:30:00"),
+        (Time("D"), "yesterday", "write it as 2024-05-31$"),
+        (Time("s"), "2024-01-01T00:00:00.5", "finer than s"),
+        (Time("D"), "2024-01-01T00:00:01", "finer than a day"),
+        (Time("s"), "2023-02-29", "no such day"),
+        (Time("s"), "2023-00-01", "no such day"),
+        (Time("s"), "2023-01-01T24:00:00", "no such time of day"),
+        (Time("s"), "2023-01-01T00:00:00Z", "has a time zone, and the field has none"),
+        (Time("s", "UTC"), "2023-01-01T00:00:00+24:00", "no such offset"),
+        (Time("s", "Nowhere/Land"), "2023-01-01T00:00:00", "the zone Nowhere/Land is unknown here"),
+        (Time("s", "../../etc/passwd"), "2023-01-01T00:00:00", "unknown here"),
+        (Time("ns"), "2300-01-01", "out of range"),
+        (Time("us"), "9223372036854775808", "out of range"),
+        (Time("s", clock=True), "2023-01-01", "write it as 12:30:00"),
+        (Time("s", clock=True), "12:60", "no such time of day"),
+        (Duration("s"), "P", "write it as PT1.5S"),
+        (Duration("s"), "P1DT", "write it as PT1.5S"),
+        (Duration("s"), "PT1.5S", "finer than s"),
+    ],
+)
+def test_text_that_is_no_time_is_refused(field, text, reason):
+    with pytest.raises(SchemaError, match=reason):
+        field.parse(text)
+
+
+def test_days_are_those_of_the_calendar():
+    days = np.arange(-1_000_000, 1_000_000, 997)
+    parsed = [Time("D").parse(text) for text in np.datetime_as_string(days.view("M8[D]"))]
+    assert parsed == days.tolist()

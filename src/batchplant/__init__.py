@@ -22,20 +22,40 @@ from .errors import (
     OptionError,
     Problem,
     SampleIndexError,
+    SampleKeyError,
     SchemaError,
     UnknownFormatError,
     UnsafeError,
 )
 from .format import Format, Probe
 from .interleave import interleave
+from .joined import concat
 from .limits import max_bytes, max_pixels
 from .loading.loader import Loader
 from .loading.pictures import PictureOptions
 from .loading.plan import Pipe
 from .reader import Reader
 from .registry import create, open
-from .schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
-from .shards import concat
+from .schema import (
+    Audio,
+    Bool,
+    Bytes,
+    Decimal,
+    Duration,
+    Field,
+    Float,
+    Image,
+    Int,
+    Json,
+    List,
+    Schema,
+    Struct,
+    Tensor,
+    Text,
+    Time,
+    Uuid,
+    Video,
+)
 from .split import split
 from .storage import index
 from .verify import verify
@@ -73,7 +93,9 @@ __all__ = [
     "Columns",
     "DamagedError",
     "DataError",
+    "Decimal",
     "DecodeError",
+    "Duration",
     "EncodeError",
     "ExistsError",
     "Field",
@@ -84,6 +106,7 @@ __all__ = [
     "ImageOptions",
     "Int",
     "Json",
+    "List",
     "Loader",
     "Masked",
     "MissingLibraryError",
@@ -96,13 +119,17 @@ __all__ = [
     "Ragged",
     "Reader",
     "SampleIndexError",
+    "SampleKeyError",
     "Schema",
     "SchemaError",
     "Spans",
+    "Struct",
     "Tensor",
     "Text",
+    "Time",
     "UnknownFormatError",
     "UnsafeError",
+    "Uuid",
     "Video",
     "WriteOptions",
     "Writer",

@@ -1,0 +1,24 @@
+"""The kinds of fields, each a frozen dataclass. Everybody may import them, from ``schema``.
+
+A kind may be a narrower form of another: a Time is an Int, a Decimal a Text, a List a Json. Its cells are
+those of the wider kind, so a format that holds the wider one holds it, too; the schema says which it is.
+"""
+
+from __future__ import annotations
+
+from .base import KINDS, MOST_BYTES, Bool, Bytes, Field, Float, Int, Json, Tensor, Text, is_text
+from .media import Audio, Image, Video
+from .nested import Decimal, List, Struct, Uuid, checked_fields
+from .times import Duration, Time
+
+for _helper in [name for name in KINDS if name.startswith("_")]:
+    del KINDS[_helper]
+
+# What a format that leaves nothing out says it holds.
+EVERY_KIND: tuple[type[Field], ...] = tuple(KINDS.values())
+
+__all__ = [
+    "EVERY_KIND", "KINDS", "MOST_BYTES", "Audio", "Bool", "Bytes", "Decimal", "Duration", "Field", "Float",
+    "Image", "Int", "Json", "List", "Struct", "Tensor", "Text", "Time", "Uuid", "Video", "checked_fields",
+    "is_text",
+]  # fmt: skip

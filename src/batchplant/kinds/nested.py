@@ -1,0 +1,92 @@
+"""Numbers with all of their digits, identifiers, and what holds other values: lists and structs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import OptionError, SchemaError
+from .base import Field, Json, Tensor, Text, is_text
+
+# What Arrow's widest decimal has.
+MOST_DIGITS = 76
+
+
+@dataclasses.dataclass(frozen=True)
+class Decimal(Text):
+    """A number of up to ``precision`` digits, ``scale`` of them behind the point; a cell is its digits."""
+
+    precision: int
+    scale: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("precision", 1), ("scale", -MOST_DIGITS)):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or not least <= value <= MOST_DIGITS:
+                raise OptionError(f"{name} is a whole number from {least} to {MOST_DIGITS}, not {value!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Uuid(Text):
+    """A UUID; its cells are the 36 letters of its text."""
+
+
+@dataclasses.dataclass(frozen=True)
+class List(Json):
+    """A list of values of one kind. Lists of numbers, none of which is missing, are a Tensor."""
+
+    of: Field
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "of", _inner(self.of, "List"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Struct(Json):
+    """Named values, each of a kind of its own: ``Struct({"x": Float(), "tags": List(Text())})``."""
+
+    fields: tuple[tuple[str, Field], ...]
+
+    def __post_init__(self) -> None:
+        given: Any = self.fields
+        object.__setattr__(self, "fields", tuple(checked_fields(given).items()))
+        for _, field in self.fields:
+            _inner(field, "Struct")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **super().to_json(),
+            "fields": [{"name": name, **field.to_json()} for name, field in self.fields],
+        }
+
+    def __str__(self) -> str:
+        inner = ", ".join(f"{name!r}: {field}" for name, field in self.fields)
+        return f"Struct({{{inner}}}{', optional=True' if self.optional else ''})"
+
+
+def _inner(field: Field, kind: str) -> Field:
+    if not isinstance(field, Field):
+        raise OptionError(f"a {kind} holds field kinds, not {field!r}")
+    if isinstance(field, Tensor) and np.dtype(field.dtype).kind not in "biuf":
+        raise OptionError(f"a {kind} cannot hold arrays of {field.dtype}")
+    return field
+
+
+def checked_fields(fields: Mapping[str, Field] | Iterable[tuple[str, Field]]) -> dict[str, Field]:
+    """Named fields in order; a SchemaError where a name or a kind is none."""
+    pairs = list(fields.items() if isinstance(fields, Mapping) else fields)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise SchemaError("two fields have one name")
+    for name, field in found.items():
+        if not isinstance(name, str) or not name or "\0" in name or not is_text(name):
+            raise SchemaError(f"a field's name must be text, not {name!r}")
+        if isinstance(field, type) and issubclass(field, Field):
+            raise SchemaError(f"write {field.__name__}() with parentheses", field=name)
+        if not isinstance(field, Field):
+            raise SchemaError(f"a field kind is needed, not {field!r}", field=name)
+    return found
