@@ -7,6 +7,7 @@ import pickle
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import batchplant as bp
@@ -163,6 +164,118 @@ def test_partitions(opened):
     with bp.open(folder) as reader:
         assert {one["a"]: one["p"] for one in reader} == {1: "x", 2: "y", 3: "x"}
         assert reader.facts()["partitioned by"] == "p"
+
+
+def partitioned(opened):
+    from pyiceberg.transforms import DayTransform, IdentityTransform
+
+    fields = [("a", pa.int64()), ("p", pa.string()), ("at", pa.timestamp("us"))]
+    table = opened.create_table("db.t", pa.schema(fields))
+    with table.update_spec() as update:
+        update.add_field("p", IdentityTransform(), "p")
+        update.add_field("at", DayTransform(), "day")
+    return table
+
+
+PARTITIONED = {
+    "a": bp.Int(optional=True),
+    "p": bp.Text(optional=True),
+    "at": bp.Tensor("datetime64[us]", optional=True),
+}
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_rows_go_to_their_partitions(opened, catalog, mode, monkeypatch):
+    from pyiceberg.expressions import EqualTo
+
+    from batchplant.formats.iceberg import datafiles
+
+    # One file at a time, so that each partition has several.
+    monkeypatch.setattr(datafiles, "OPEN_FILES", 1)
+    table = partitioned(opened)
+    with bp.create("db.t", PARTITIONED, format="iceberg", catalog=catalog, mode="append") as out:
+        out.append({"a": 1, "p": "x", "at": np.datetime64(0, "us")})
+    days = [np.datetime64("2025-01-31T23:59:59", "us"), np.datetime64("2025-02-01T00:00:00", "us"), None]
+    rows = [{"a": n, "p": [None, "x", "y ü/%"][n % 3], "at": days[n // 3 % 3]} for n in range(10, 100)]
+    with bp.create(
+        "db.t", PARTITIONED, format="iceberg", catalog=catalog, mode=mode, row_group=100, file_size=150
+    ) as out:
+        for row in rows:
+            out.append(row)
+    table.refresh()
+    files = [task.file for task in table.scan().plan_files()]
+    assert {(one.partition[0], one.partition[1]) for one in files} >= {("x", 20119), (None, None)}
+    assert len(files) > 9
+    # The library finds the rows by their partitions.
+    found = table.scan(EqualTo("p", "x"), selected_fields=("a",)).to_arrow()["a"].to_pylist()
+    assert sorted(set(found) - {1}) == [row["a"] for row in rows if row["p"] == "x"]
+    with bp.open("db.t", format="iceberg", catalog=catalog) as reader:
+        known = {one["a"]: one for one in reader}
+        assert len(known) == len(reader)
+    assert known.pop(1, None) == (
+        {"a": 1, "p": "x", "at": np.datetime64(0, "us")} if mode == "append" else None
+    )
+    assert known == {row["a"]: row for row in rows}
+
+
+def test_an_append_that_fails_leaves_no_file_in_partitions(opened, catalog, monkeypatch):
+    from batchplant.formats.iceberg import datafiles
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    table = partitioned(opened)
+    folder = Path(table.location().removeprefix("file://"))
+    monkeypatch.setattr(datafiles, "commit_files", fail)
+    with (
+        pytest.raises(OSError, match="No space"),
+        bp.create("db.t", PARTITIONED, format="iceberg", catalog=catalog, mode="append") as out,
+    ):
+        out.append({"a": 1, "p": "x", "at": None})
+    assert list(folder.rglob("*.parquet")) == []
+    assert len(bp.open("db.t", format="iceberg", catalog=catalog)) == 0
+
+
+@pytest.mark.parametrize(
+    ("transform", "kind", "values"),
+    [
+        ("bucket[7]", pa.int64(), [0, 1, 34, -5, None, 1 << 40]),
+        ("bucket[7]", pa.string(), ["", "iceberg", "ü" * 40, None]),
+        ("bucket[7]", pa.date32(), [0, 17486, -1]),
+        ("truncate[3]", pa.string(), ["abcdef", "a", "üüüü", None]),
+        ("truncate[10]", pa.int64(), [-1, 1, 10, 19]),
+        ("identity", pa.date32(), [0, -1, 17486]),
+        ("day", pa.timestamp("us"), [-1, 0, 86_399_999_999, 86_400_000_000, None]),
+        ("hour", pa.timestamp("us", "UTC"), [-1, 0, 3_600_000_000]),
+        ("month", pa.date32(), [-1, 0, 30, 31]),
+        ("year", pa.timestamp("us"), [-1, 0, 1 << 50]),
+        ("void", pa.int64(), [1, 2]),
+    ],
+)
+def test_every_partitioning(transform, kind, values, opened, catalog):
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.transforms import parse_transform
+    from pyiceberg.types import NestedField
+
+    made = opened.create_table("db.types", pa.schema([("a", kind)])).schema().fields[0].field_type
+    table = opened.create_table(
+        "db.t",
+        Schema(NestedField(1, "a", made, required=False)),
+        partition_spec=PartitionSpec(PartitionField(1, 1000, parse_transform(transform), "p")),
+    )
+    data = pa.array(values, pa.int64() if kind != pa.string() else kind)
+    data = data.cast(pa.int32()).cast(kind) if kind == pa.date32() else data.cast(kind)
+    rows = bp.open(pa.table({"a": data}))
+    how = {"catalog": catalog, "mode": "append"}
+    bp.convert(rows, "db.t", target_format="iceberg", target_options=how)
+    table.refresh()
+    # The rule of each partition, by pyiceberg itself, value by value.
+    rule = parse_transform(transform).transform(made)
+    expected = {rule(one) for one in values}
+    found = [task.file for task in table.scan().plan_files()]
+    assert {one.partition[0] for one in found} == expected
+    assert sum(one.record_count for one in found) == len(values)
 
 
 def positional_delete(opened, rows):

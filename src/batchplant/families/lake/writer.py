@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import random
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,8 @@ from .reader import first_line
 
 MODES = ("create", "append", "overwrite")
 ROWS = "rows.arrow"
+# Of an append that another process came before, beyond those of the library.
+TRIES, WAIT_SECONDS = 5, 0.2
 
 
 class LakeWriter(Writer):
@@ -132,7 +136,7 @@ class LakeWriter(Writer):
     def _finish(self) -> str | None:
         made = self.partial.folder / "table"
         if is_remote(self.path) and self.mode != "create":
-            self._commit()
+            self._commit_patiently()
             return None
         if self.mode == "create" or not self._exists():
             # Of a writer that was killed here.
@@ -149,8 +153,22 @@ class LakeWriter(Writer):
             except OSError:
                 if not self._exists():
                     raise
-        self._commit()
+        self._commit_patiently()
         return None
+
+    def _commit_patiently(self) -> None:
+        """Commit; rows that are appended come after whatever another process did meanwhile."""
+        for attempt in range(TRIES):
+            try:
+                self._commit()
+                return
+            except BusyError:
+                if self.mode != "append" or attempt == TRIES - 1:
+                    raise
+            # Who waited for as long as another would be in its way again.
+            time.sleep(random.uniform(0, WAIT_SECONDS * 2**attempt))
+            if self._is_committed(self._id):
+                return
 
     # -- rows ------------------------------------------------------------------------------------------
 

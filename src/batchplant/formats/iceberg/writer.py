@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +102,7 @@ class IcebergWriter(LakeWriter):
         if self._catalog is None:
             return super()._finish()
         if self._exists():
-            self._commit()
+            self._commit_patiently()
         else:
             self._make(self._catalog, None)
         return None
@@ -142,8 +141,6 @@ class IcebergWriter(LakeWriter):
         current = table.current_snapshot()
         if self.mode == "overwrite" and (None if current is None else current.snapshot_id) != self._base:
             raise conflict(self.path)
-        if not table.spec().is_unpartitioned():
-            raise OptionError("rows cannot be added to a partitioned Iceberg table yet", path=self.path)
         change = table.transaction()
         fresh = check_same_fields(self._existing()[0], self.schema)
         if fresh:
@@ -168,25 +165,20 @@ class IcebergWriter(LakeWriter):
             change.set_properties({FIELDS: json.dumps(known, ensure_ascii=False)})
         numbered = schema_to_pyarrow(columns)
         described = pa.schema([numbered.field(name) for name in self._arrow.names])
-        written: list[str] = []
+        # It imports pyiceberg.
+        from .datafiles import TableFiles, commit_files
+
+        files = TableFiles(
+            table, change.table_metadata, described, row_group=self._row_group, file_size=self._file_size,
+            compression=self._compression,
+        )  # fmt: skip
         try:
-            for file in self._add_files(table, described):
-                written.append(file)
-            if written:
-                said = {TRANSACTION: self._id}
-                change.add_files(written, snapshot_properties=said, check_duplicate_files=False)
+            for rows in self._row_groups():
+                files.add(rows)
+            if found := files.finish():
+                commit_files(change, found, {TRANSACTION: self._id})
         except BaseException:
-            for file in written:
-                with contextlib.suppress(Exception):
-                    table.io.delete(file)
+            files.give_up()
             raise
         # Ctrl-C may come after the commit: then the files belong to the table, else nobody sees them.
         change.commit_transaction()
-
-    def _add_files(self, table: Any, described: Any) -> Iterator[str]:
-        unique = uuid.uuid4()
-        for number, groups in enumerate(self._files(described)):
-            file = table.location_provider().new_data_location(f"{number:05d}-{unique}.parquet")
-            with table.io.new_output(file).create() as out:
-                self._write_file(groups, described, out)
-            yield file

@@ -1,0 +1,218 @@
+"""The Parquet files of a table: rows sorted into those of their partitions, and what a manifest says of them.
+
+This module imports pyiceberg, and is itself imported only when it is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.transforms import IdentityTransform, TimeTransform, VoidTransform
+from pyiceberg.typedef import Record
+
+from ...errors import UnknownFormatError
+
+# Rows of all partitions that wait for a row group, and files that are written at a time.
+WAITING_BYTES = 256 << 20
+OPEN_FILES = 64
+
+
+def _data_file(metadata: Any, path: str, size: int, written: Any, partition: Any) -> Any:
+    """What a manifest says of a file; ``written``: its Parquet metadata."""
+    schema = metadata.schema()
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=written,
+        stats_columns=compute_statistics_plan(schema, metadata.properties),
+        parquet_column_mapping=parquet_path_to_id_mapping(schema),
+    )
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=partition,
+        file_size_in_bytes=size,
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+@dataclasses.dataclass
+class _Open:
+    """A partition: the file that is being written, and rows that wait."""
+
+    key: _Key
+    path: str = ""
+    out: Any = None
+    writer: Any = None
+    bytes: int = 0
+    waiting: list[Any] = dataclasses.field(default_factory=list)
+    waiting_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Key:
+    """A partition: the values of its fields, as manifests hold them, and the folder of its files."""
+
+    partition: Any
+    spec: Any
+    schema: Any
+
+    def to_path(self) -> str:
+        return str(self.spec.partition_to_path(self.partition, self.schema))
+
+
+def transformed(transform: Any, kind: Any, column: Any) -> Any:
+    """The values of a column as a partition has them, dates and times as numbers; ``kind``: pyiceberg's."""
+    types = pa.types
+    if types.is_date(column.type):
+        column = column.cast(pa.int32())
+    elif types.is_timestamp(column.type):
+        hour = 3600 * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
+        column = column.cast(pa.int64())
+        if isinstance(transform, TimeTransform):
+            # No span of time is shorter, and there are fewer hours than times.
+            numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
+            column = pa.array(numbers // hour * hour, mask=column.is_null().to_numpy(zero_copy_only=False))
+    elif types.is_time(column.type):
+        column = column.cast(pa.int64())
+    if isinstance(transform, IdentityTransform):
+        return column
+    # In Python, value by value: the vectorised forms need another library.
+    encoded, made = column.dictionary_encode(), transform.transform(kind)
+    return pa.array([made(one) for one in encoded.dictionary.to_pylist()]).take(encoded.indices)
+
+
+class TableFiles:
+    """Writes rows to files of their partitions (or of the one that a table without any is).
+
+    Each has one file after another, of at most ``file_size`` bytes before compression, in row groups of about
+    ``row_group`` bytes.
+    """
+
+    def __init__(
+        self, table: Any, metadata: Any, described: Any, *, row_group: int, file_size: int, compression: str
+    ) -> None:
+        self._table, self._metadata, self._described = table, metadata, described
+        self._row_group, self._file_size, self._compression = row_group, file_size, compression
+        self._partitions: dict[Any, _Open] = {}
+        self._waiting_bytes = 0
+        self._unique = uuid.uuid4()
+        self._paths: list[str] = []
+        self._files: list[Any] = []
+
+    def add(self, rows: Any) -> None:
+        for key, part in self._split(rows):
+            one = self._partitions.setdefault(key.partition, _Open(key))
+            one.waiting.append(part)
+            one.waiting_bytes += part.nbytes
+            self._waiting_bytes += part.nbytes
+            if one.waiting_bytes >= self._row_group:
+                self._flush(one)
+        while self._waiting_bytes > WAITING_BYTES:
+            self._flush(max(self._partitions.values(), key=lambda one: one.waiting_bytes))
+
+    def finish(self) -> list[Any]:
+        """The files, as manifests describe them."""
+        for one in self._partitions.values():
+            self._flush(one)
+            self._close(one)
+        return self._files
+
+    def give_up(self) -> None:
+        """Remove what was written."""
+        for one in self._partitions.values():
+            with contextlib.suppress(Exception):
+                if one.out is not None:
+                    one.out.close()
+        for path in self._paths:
+            with contextlib.suppress(Exception):
+                self._table.io.delete(path)
+
+    def _split(self, rows: Any) -> Iterator[tuple[_Key, Any]]:
+        """The rows of each partition, in order."""
+        spec, schema = self._metadata.spec(), self._metadata.schema()
+        if spec.is_unpartitioned():
+            yield _Key(Record(), spec, schema), rows
+            return
+        columns = [self._column(one, schema, rows) for one in spec.fields]
+        code = np.zeros(len(rows), dtype=np.int64)
+        for column in columns:
+            encoded = column.dictionary_encode()
+            numbers = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
+            code = np.unique(code, return_inverse=True)[1] * (len(encoded.dictionary) + 1) + numbers
+        _, first, number = np.unique(code, return_index=True, return_inverse=True)
+        order = np.argsort(number, kind="stable")
+        ends = np.cumsum(np.bincount(number, minlength=len(first))).tolist()
+        for start, end, row in zip([0, *ends], ends, first.tolist(), strict=False):
+            values = [column[row].as_py() for column in columns]
+            yield _Key(Record(*values), spec, schema), rows.take(pa.array(order[start:end]))
+
+    def _column(self, one: Any, schema: Any, rows: Any) -> Any:
+        """What a field of the partitioning is in each row."""
+        source = schema.find_field(one.source_id)
+        if source not in schema.fields:
+            raise UnknownFormatError(
+                f"the table is partitioned by {one.name}, a part of a field; rows cannot be added to it yet"
+            )
+        if source.name not in rows.column_names or isinstance(one.transform, VoidTransform):
+            return pa.nulls(len(rows))
+        return transformed(one.transform, source.field_type, rows.column(source.name).combine_chunks())
+
+    def _flush(self, one: _Open) -> None:
+        """Write what waits as a row group."""
+        if not one.waiting:
+            return
+        rows = pa.concat_tables(one.waiting).cast(self._described)
+        if one.writer is not None and one.bytes + rows.nbytes > self._file_size:
+            self._close(one)
+        if one.writer is None:
+            self._open(one)
+        one.writer.write_table(rows, row_group_size=max(len(rows), 1))
+        one.bytes += rows.nbytes
+        self._waiting_bytes -= one.waiting_bytes
+        one.waiting, one.waiting_bytes = [], 0
+
+    def _open(self, one: _Open) -> None:
+        opened = [other for other in self._partitions.values() if other.writer is not None]
+        if len(opened) >= OPEN_FILES:
+            self._close(max(opened, key=lambda other: other.bytes))
+        name = f"{len(self._paths):05d}-{self._unique}.parquet"
+        key = one.key if len(one.key.partition) else None
+        one.path = self._table.location_provider().new_data_location(name, key)
+        self._paths.append(one.path)
+        one.out = self._table.io.new_output(one.path).create()
+        one.writer = pq.ParquetWriter(one.out, self._described, compression=self._compression)
+        one.bytes = 0
+
+    def _close(self, one: _Open) -> None:
+        if one.writer is None:
+            return
+        one.writer.close()
+        one.out.close()
+        written = one.writer.writer.metadata
+        size = len(self._table.io.new_input(one.path))
+        self._files.append(_data_file(self._metadata, one.path, size, written, one.key.partition))
+        one.writer = one.out = None
+
+
+def commit_files(change: Any, files: Iterable[Any], said: dict[str, str]) -> None:
+    """Files as a snapshot of the transaction."""
+    with change.update_snapshot(snapshot_properties=said).fast_append() as append:
+        for one in files:
+            append.append_data_file(one)
