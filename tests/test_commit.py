@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import batchplant as bp
-from batchplant.storage import Partial, commit, partial_folder, recover
+from batchplant.storage import Partial, commit, partial_folder, patches, recover
 
 CALLS = (
     "open", "write", "fsync", "ftruncate", "replace", "rename", "unlink", "rmdir", "link",
@@ -156,7 +156,7 @@ def test_a_change_that_was_copied_elsewhere_is_not_carried_out(tmp_path):
     assert tree(root)["t.crc"] == "new t.crc"
 
 
-@pytest.mark.parametrize("name", ["../t", "a/b", "", "..", commit.NAME])
+@pytest.mark.parametrize("name", ["../t", "a/../../t", "", "..", "a/", commit.NAME])
 def test_a_change_reaches_no_other_folder(tmp_path, name):
     root = tmp_path / "a"
     root.mkdir()
@@ -173,6 +173,34 @@ def test_a_change_reaches_no_other_folder(tmp_path, name):
         with pytest.raises(bp.DamagedError):
             recover(root)
     assert (tmp_path / "t").read_text() == "mine"
+
+
+def test_a_link_does_not_lead_a_change_out_of_its_folder(tmp_path):
+    root, other = tmp_path / "a", tmp_path / "b"
+    root.mkdir()
+    other.mkdir()
+    files(root)
+    (root / "link").symlink_to(other)
+    hidden = root / ".t.partial"
+    with pytest.raises(bp.BatchplantError, match="no folder"):
+        commit.commit(hidden, [("t", "link/t")])
+    assert not list(other.iterdir())
+
+
+def test_bytes_go_behind_those_of_a_file_however_often(tmp_path):
+    (tmp_path / "t").write_bytes(b"old")
+    hidden = tmp_path / ".t.partial"
+    hidden.mkdir()
+    (hidden / "tail").write_bytes(b" and new")
+    [patch] = patches.planned(hidden, [patches.Patch("tail", "t", 3)])
+    for _ in range(2):
+        patches.carry_out(tmp_path, hidden, patch)
+        assert (tmp_path / "t").read_bytes() == b"old and new"
+    # What has taken its place is somebody else's.
+    (tmp_path / "u").write_bytes(b"mine")
+    os.replace(tmp_path / "u", tmp_path / "t")
+    patches.carry_out(tmp_path, hidden, patch)
+    assert (tmp_path / "t").read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize(

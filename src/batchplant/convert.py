@@ -136,6 +136,7 @@ def convert(
     shard_samples: int | None = None,
     workers: int | None = None,
     overwrite: bool = False,
+    append: bool = False,
     on_error: str = "raise",
     checksums: bool = False,
     resume: bool = False,
@@ -152,6 +153,7 @@ def convert(
     ``on_error="skip"`` leaves out what cannot be read or encoded; the result lists it. ``masks`` are fields
     of pictures whose values are classes, by their names in the source. ``images`` says how pictures are
     stored: an :class:`ImageOptions` for all fields, or a dict of them by the fields' names in the target.
+    ``append`` adds the samples to a target that is there; see :func:`create`.
     """
     began = time.monotonic()
     reader = (
@@ -167,15 +169,17 @@ def convert(
     )  # fmt: skip
     made_by = get_format(target_format) if target_format is not None else format_of_target(os.fspath(target))
     can = own_options(made_by.writer) if made_by.writer else ()
+    # What the target says about itself stays as it is.
+    said = {} if append else _metadata(reader, can, chosen, names)
     writer = create_with(
         os.fspath(target), chosen.rename(names), options, format=target_format, shard_size=shard_size,
         shard_samples=shard_samples,
-        **{**_metadata(reader, can, chosen, names), **(target_options or {})},
+        **{**said, **({"mode": "append"} if append else {}), **(target_options or {})},
     )  # fmt: skip
     identity = {
         "source": shown(reader.path), "samples": len(reader), "fields": chosen.to_json(), "rename": names,
         "limit": limit, "shuffle": shuffle, "seed": seed, "images": _described(options.images),
-        "shard_size": shard_size, "shard_samples": shard_samples, "checksums": checksums,
+        "shard_size": shard_size, "shard_samples": shard_samples, "checksums": checksums, "append": append,
         "stamp": _stamp(reader.path),
         "target_options": _digests(split_options(target_options or {})[1]),
     }  # fmt: skip

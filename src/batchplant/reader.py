@@ -10,11 +10,12 @@ from typing import Any, Self, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import _native, checks, frameworks
+from . import checks, frameworks
+from .arrays import Array, array_of
 from .codecs.arrow import table_of
 from .codecs.cells import decode_sample
 from .codecs.infer import infer_mask
-from .columns import I64, Columns, Ragged, Spans, concat_spans, masked
+from .columns import I64, Column, Columns, Ragged, Spans, concat_spans, masked, sample_numbers
 from .errors import (
     BatchplantError,
     DataError,
@@ -23,14 +24,17 @@ from .errors import (
     Problem,
     SampleIndexError,
 )
-from .schema import Image, Schema
+from .expressions import Bound
+from .filters import Filterable, Filtered, Matches, Pruned, matches, within
+from .keys import Keyed, Table
+from .schema import Field, Image, Schema
 from .tensors import Tensors
 
 # Cells that tell the mode of masks.
 PROBED_SAMPLES = 16
 
 
-class Reader:
+class Reader(Keyed, Filterable):
     """Samples by number, safe from many threads, picklable by the arguments it was made with.
 
     A format's reader sets ``schema`` and ``length`` in its ``__init__`` and implements ``_read``.
@@ -40,6 +44,8 @@ class Reader:
     path: str
     schema: Schema
     length: int
+    # How many blocks to shuffle at a time, where the reader knows better than the order.
+    window: int | None = None
 
     # Remembered here, so that no format has to write its own pickling.
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
@@ -72,6 +78,10 @@ class Reader:
 
     def blocks(self) -> I64 | None:
         """For every sample the number of the storage unit (page, row group, shard) it lies in, or None."""
+        return None
+
+    def _array(self, field: str) -> Array | None:
+        """A field as one array, where the format knows more of it than its rows; else None."""
         return None
 
     def sizes(self) -> I64 | None:
@@ -113,6 +123,21 @@ class Reader:
 
     def close(self) -> None:
         """Let go of files."""
+
+    # Opens the same once more; set by whoever found the files, for there may be others by now.
+    _again: Callable[[], Reader] | None = None
+
+    def refresh(self) -> Reader:
+        """The dataset as it is now, with what was appended since: a new reader. This one stays as it was.
+
+        Of a part (fields, samples) it is the same part. Samples keep their numbers when others are appended.
+        """
+        if self._again is not None:
+            return self._again()
+        args, options = self._made_with
+        return type(self)(
+            *map(_refreshed, args), **{name: _refreshed(value) for name, value in options.items()}
+        )
 
     # -- what everybody uses ---------------------------------------------------------------------------
 
@@ -181,6 +206,9 @@ class Reader:
         """Only these samples, in this order."""
         return View(self, indices=self._check(indices))
 
+    def _filtered(self, rows: I64, told: Filtered) -> Reader:
+        return View(self, indices=rows, filtered=told)
+
     def to_torch(self, fields: Iterable[str] | None = None) -> Any:
         """A map-style dataset of torch: decoded samples as dicts, numbers and arrays as tensors."""
         return frameworks.part("torch").Samples(self if fields is None else self.select(fields))
@@ -197,6 +225,10 @@ class Reader:
             return table.to_pandas()
         except ImportError:
             raise MissingLibraryError("data frames need pandas: pip install pandas") from None
+
+    def array(self, field: str) -> Array:
+        """A field (of a model: a tensor) as one N-d array, samples first, that is read when it is sliced."""
+        return array_of(self, field)
 
     def tensors(self) -> Mapping[str, npt.NDArray[Any]]:
         """The tensors of a model by name, each read when it is asked for, in place where it can be."""
@@ -223,28 +255,17 @@ class Reader:
 
     def _check(self, indices: Any) -> I64:
         """Sample numbers as int64, none negative, none out of range."""
-        found: npt.NDArray[Any] = np.asarray(indices)
-        if found.ndim != 1:
-            raise OptionError(f"a list of sample numbers is needed, not {indices!r}")
-        if found.dtype == np.bool_ and len(found) == len(self):
-            return np.flatnonzero(found)
-        if found.size == 0:
-            return np.empty(0, dtype=np.int64)
-        if found.dtype.kind not in "iu":
-            raise OptionError(f"sample numbers are integers, not {found.dtype}")
-        numbers = found.astype(np.int64, copy=False)
-        if _native.are_below(np.ascontiguousarray(numbers), len(self)):
-            return numbers
-        numbers = numbers.copy()
-        if found.dtype == np.uint64:
-            # Beyond int64 there is no sample, whatever the number would wrap around to.
-            numbers[numbers < 0] = np.iinfo(np.int64).max
-        numbers = np.where(numbers < 0, numbers + len(self), numbers)
-        bad = (numbers < 0) | (numbers >= len(self))
-        if bad.any():
-            wrong = int(found[int(np.argmax(bad))])
-            raise SampleIndexError(f"there is no sample {wrong}; there are {len(self)}", path=self.path)
-        return numbers
+        try:
+            return sample_numbers(indices, len(self))
+        except SampleIndexError as error:
+            raise error.at(path=self.path) from None
+
+
+def _refreshed(value: Any) -> Any:
+    """What a reader was made with: other readers as they are now."""
+    if isinstance(value, list | tuple) and any(isinstance(one, Reader) for one in value):
+        return [_refreshed(one) for one in value]
+    return value.refresh() if isinstance(value, Reader) else value
 
 
 def _remake(kind: type[Reader], args: tuple[Any, ...], options: dict[str, Any]) -> Reader:
@@ -261,13 +282,18 @@ class View(Reader):
         indices: I64 | None = None,
         fields: Sequence[str] | None = None,
         masks: Sequence[str] = (),
+        filtered: Filtered | None = None,
     ) -> None:
         self.base = base
         self.path = base.path
         self.format = base.format
+        self.window = base.window
         self.schema = base.schema.select(base._names(fields))
         self.indices = indices
         self.length = len(base) if indices is None else len(indices)
+        self._told = filtered
+        # Who reads these samples and nothing between them.
+        self._reads = base._picked(indices) if filtered is not None and indices is not None else None
         self.schema = Schema({**self.schema, **{name: self._mask(name) for name in masks}})
 
     def _mask(self, name: str) -> Image:
@@ -285,13 +311,37 @@ class View(Reader):
         return indices if self.indices is None else self.indices[indices]
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        if self._reads is not None:
+            return self._reads._read(indices, fields)
         return self.base._read(self._rows(indices), fields)
+
+    def _consecutive(self, size: int, fields: tuple[str, ...]) -> Iterator[Columns]:
+        found = None if self._reads is None else self._reads._consecutive(size, fields)
+        return super()._consecutive(size, fields) if found is None else found
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         return self.base._spans(field, self._rows(indices))
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        if self._reads is not None:
+            return self._reads._ranges(fields, indices)
         return self.base._ranges(fields, self._rows(indices))
+
+    def _prune(self, bound: Bound) -> Pruned | None:
+        return within(self.base._prune(bound), self.indices)
+
+    def _picked(self, rows: I64) -> Reader | None:
+        rows = self._rows(rows)
+        return self.base._picked(rows) if (np.diff(rows) > 0).all() else None
+
+    def _matches(self, bound: Bound, text: str) -> Matches:
+        return self.base._matches(bound, text) if self.indices is None else matches(self, bound, text)
+
+    def refresh(self) -> Reader:
+        return super().refresh() if self._told is None else self.base.refresh().filter(self._told.where)
+
+    def _array(self, field: str) -> Array | None:
+        return self.base._array(field) if self.indices is None else None
 
     def blocks(self) -> I64 | None:
         found = self.base.blocks()
@@ -301,11 +351,24 @@ class View(Reader):
         found = self.base.sizes()
         return found if found is None or self.indices is None else found[self.indices]
 
+    def _key_kind(self) -> Field | None:
+        return self.base._key_kind()
+
+    def _keys(self, indices: I64, short: bool = False) -> Column | None:
+        return self.base._keys(self._rows(indices), short)
+
+    def _find_keys(self, keys: Ragged) -> I64 | None:
+        return self.base._find_keys(keys) if self.indices is None else None
+
+    def _key_table(self, field: str | None, short: bool) -> Table:
+        found = self.base._key_table(field, short)
+        return found if self.indices is None else found.take(self.indices, len(self.base))
+
     def where(self, sample: int) -> str:
         return self.base.where(int(self._rows(np.array([sample]))[0]))
 
     def facts(self) -> dict[str, Any]:
-        return self.base.facts()
+        return {**self.base.facts(), **({} if self._told is None else self._told.facts())}
 
     @property
     def metadata(self) -> Mapping[str, str]:

@@ -18,56 +18,21 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from .appending import check_fields, grown_checksums, has_checksums
 from .codecs.cells import encode_samples
-from .codecs.media.image_rules import ImageOptions, Images, ImageTarget, conform, stored_field
+from .codecs.media.image_rules import ImageTarget, conform, stored_field
 from .columns import Columns, Ragged, column_runs
 from .errors import BatchplantError, OptionError, Problem
+from .reader import Reader
 from .schema import Audio, Field, Image, Schema, Video
-from .storage import Partial, checksums, index
+from .storage import Partial, Patch, checksums, index, side_car
+from .write_options import WriteOptions
+
+__all__ = ["WriteOptions", "Writer"]
 
 # A task for a worker: few enough samples that all cores have some, enough to be worth handing over.
 TASK_ROWS = 16
 TASK_BYTES = 2 << 20
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WriteOptions:
-    """What every writer understands, whatever its format.
-
-    length: how many samples will come, where known. workers: threads that encode (default: all cores).
-    on_error: ``raise``, or ``skip`` to leave out what cannot be encoded and list it in ``skipped``.
-    images: ImageOptions for all fields, or by field; fields that are not named get the usual ones, or those
-    of ``other_images``. checksums: also write a side-car with the CRC of every cell. resume: go on from the
-    checkpoint of a writer that was suspended.
-    """
-
-    overwrite: bool = False
-    length: int | None = None
-    workers: int | None = None
-    on_error: str = "raise"
-    images: Images = dataclasses.field(default_factory=ImageOptions)
-    other_images: ImageOptions = dataclasses.field(default_factory=ImageOptions)
-    checksums: bool = False
-    resume: bool = False
-
-    def __post_init__(self) -> None:
-        if self.on_error not in ("raise", "skip"):
-            raise OptionError(f"on_error is raise or skip, not {self.on_error!r}")
-        if self.workers is not None and self.workers < 1:
-            raise OptionError(f"workers must be at least 1, not {self.workers}")
-        named = self.images.values() if isinstance(self.images, Mapping) else [self.images]
-        if not all(isinstance(one, ImageOptions) for one in named):
-            raise OptionError("images is an ImageOptions, or maps fields to ImageOptions")
-
-    def images_of(self, field: str) -> ImageOptions:
-        """How the pictures of a field are stored."""
-        return self.images.get(field, self.other_images) if isinstance(self.images, Mapping) else self.images
-
-    def check_images(self, schema: Schema) -> None:
-        """OptionError where there are options for pictures of a field that holds none."""
-        for name, field in schema.select(self.images if isinstance(self.images, Mapping) else ()).items():
-            if not isinstance(field, Image):
-                raise OptionError(f"images has options for {name!r}, which is {field} and no picture")
 
 
 @dataclasses.dataclass
@@ -85,6 +50,11 @@ class Writer:
     format: ClassVar[str] = ""
     # Templates of the files that the format may leave beside its own: "{name}.schema.json", "{stem}.idx".
     side_cars: ClassVar[tuple[str, ...]] = ()
+    # Whether it can add to what is there: then ``base`` may be a reader of that, and ``_finish`` makes only
+    # what is new.
+    appends: ClassVar[bool] = False
+    # Those of the side-cars that grow with the file; the others are written anew.
+    growing: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, path: str, schema: Schema, options: WriteOptions) -> None:
         self.path = os.fspath(path)
@@ -94,6 +64,10 @@ class Writer:
         self.skipped: list[Problem] = []
         self.partial = self._open_partial()
         state = self.partial.state or {"received": 0, "written": 0, "skipped": [], "own": None}
+        # The dataset that is appended to, its samples, and the byte of its file from which on; else nothing.
+        self.base: Reader | None = None
+        self.before = self.end = 0
+        self._summing = options.checksums
         self.received: int = state["received"]
         self.written: int = state["written"]
         self.skipped = [Problem(**one) for one in state["skipped"]]
@@ -109,7 +83,9 @@ class Writer:
         self._closed = False
         self._broken = False
         try:
-            if options.checksums and not self.partial.spool("checksums").size:
+            if options.base is not None:
+                self._begin_append(options.base, state)
+            elif options.checksums and not self.partial.spool("checksums").size:
                 self.partial.spool("checksums").write(checksums.header(list(schema), self.kept_schema()))
             self._begin(state["own"])
         except BaseException:
@@ -139,7 +115,24 @@ class Writer:
 
     def _open_partial(self) -> Partial:
         """The hidden folder to work in."""
-        return Partial(self.path, overwrite=self.options.overwrite, resume=self.options.resume)
+        overwrite = self.options.overwrite or self.options.base is not None
+        return Partial(self.path, overwrite=overwrite, resume=self.options.resume)
+
+    def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
+        """How ``name``, as ``_finish`` returned it, is appended: what is written into which file, and what
+        moves, (path inside, name beside the target), in this order."""
+        patches, moves = [Patch(name, self.partial.name, self.end)], []
+        for made, template in self._beside():
+            there = side_car(self.path, template)
+            if template in self.growing and there.exists():
+                patches.append(Patch(made, there.name, there.stat().st_size))
+            # What a dataset of others never had, it does not get.
+            elif there.exists():
+                moves.append((made, there.name))
+        return patches, moves
+
+    def cannot_append(self, reason: str) -> OptionError:
+        return OptionError(f"it cannot be appended to: {reason}", path=self.path)
 
     def _beside(self) -> list[tuple[str, str]]:
         """After ``_finish``: (name inside ``self.partial.folder``, template) of each side-car that it has."""
@@ -183,6 +176,28 @@ class Writer:
 
     # -- what everybody uses ---------------------------------------------------------------------------
 
+    def _begin_append(self, base: Reader, state: dict[str, Any]) -> None:
+        # Another process may have added to it before this one had the lock.
+        self.base = base.refresh()
+        check_fields(self.base.schema, self.schema, self.path)
+        self.before = len(self.base)
+        if state.get("before", self.before) != self.before:
+            raise OptionError("it has changed since; start over, without resume", path=self.path)
+        self.end = os.path.getsize(self.path) if os.path.isfile(self.path) else 0
+        self._summing = has_checksums(self.base, self.options.checksums)
+
+    def _extend(self, name: str) -> None:
+        """Add what was made to the dataset that is there."""
+        if not self.written:
+            self.partial.discard()
+            return
+        patches, moves = self._changes(name)
+        if self._summing:
+            patches.append(grown_checksums(self.path, self.partial.spool("checksums"), self.written))
+        kept = {one.name for one in patches} | {there for _, there in moves}
+        sides = {side_car(self.path, template).name for template in self.side_cars}
+        self.partial.extend(patches, moves, sides - kept)
+
     def append(self, samples: Mapping[str, Any]) -> None:
         """Write one sample (a dict of values), or many at once (Columns of encoded cells).
 
@@ -213,6 +228,7 @@ class Writer:
             {
                 "received": self.received,
                 "written": self.written,
+                "before": self.before,
                 "skipped": [dataclasses.asdict(one) for one in self.skipped],
                 "own": self._state(),
                 "extra": extra,
@@ -229,6 +245,10 @@ class Writer:
             self._drain(0)
             name = self._finish()
             beside = []
+            if self.base is not None and name is not None:
+                self._extend(name)
+                self._stop()
+                return
             if self.options.checksums:
                 checksums.finish(self.partial.spool("checksums"), self.written)
                 beside = [("checksums", checksums.SIDE_CAR)]
@@ -325,7 +345,7 @@ class Writer:
             failed.setdefault(row, error)
         if failed:
             done = done.take(np.setdiff1d(np.arange(columns.rows), list(failed)))
-        sums = checksums.of_columns(self.schema, done) if self.options.checksums else None
+        sums = checksums.of_columns(self.schema, done) if self._summing else None
         return _Encoded(done, [(int(numbers[row]), error) for row, error in failed.items()], sums)
 
     def _drain(self, most: int) -> None:

@@ -7,6 +7,7 @@ examples:
   batchplant convert arrays.npz train.beton --fields x,y --rename x=image
   batchplant convert photos/ train.beton --shard-size 1GB
   batchplant convert photos/ train.tar --image-format webp --quality 80
+  batchplant convert new.csv all.csv --append
   batchplant convert photos/ train.beton --resume        (go on after Ctrl-C or a kill)
   batchplant convert s3://mine/photos/ s3://mine/train.tar --shard-size 1GB --to-option region=eu-west-1
 
@@ -103,6 +104,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--workers", type=int, metavar="N", help="encoding threads (default: all cores)")
     how.add_argument("--checksums", action="store_true", help="also write DST.crc, which verify uses")
     how.add_argument("--overwrite", action="store_true", help="replace DST")
+    how.add_argument("--append", action="store_true", help="add to DST, which has the same fields")
     how.add_argument(
         "--on-error", choices=("raise", "skip"), default="raise", help="leave bad samples out and list them"
     )
@@ -125,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
                 limit=args.limit, shuffle=args.shuffle, seed=args.seed, images=images,
                 masks=names_of(args.mask) if args.mask else (),
                 shard_size=args.shard_size, shard_samples=args.shard_samples,
-                workers=args.workers, overwrite=args.overwrite,
+                workers=args.workers, overwrite=args.overwrite, append=args.append,
                 on_error=args.on_error, checksums=args.checksums, resume=args.resume, progress=progress,
                 source_options={"skip": args.skip, **parse_options(args.option)},
                 target_options=parse_options(args.to_option, create_with),

@@ -252,7 +252,7 @@ class RecordWriter(Writer):
     def _beside(self) -> list[tuple[str, str]]:
         if self.schema_inside or (self.raw and self.count_inside):
             return []
-        (self.partial.folder / "schema.json").write_bytes(note_of(self.schema, self.written))
+        (self.partial.folder / "schema.json").write_bytes(note_of(self.schema, self.before + self.written))
         return [("schema.json", SCHEMA_SIDE_CAR)]
 
     @classmethod

@@ -267,6 +267,7 @@ class TextWriter(Writer):
     """Writes rows, packed where the name ends with .gz or .zst. A subclass implements ``_rows``."""
 
     side_cars: ClassVar[tuple[str, ...]] = (SCHEMA_SIDE_CAR,)
+    appends: ClassVar[bool] = True
 
     def __init__(self, path: str, schema: Schema, options: WriteOptions, *, level: int | None) -> None:
         suffix = path.lower().rpartition(".")[2]
@@ -286,8 +287,24 @@ class TextWriter(Writer):
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         self._file = self.partial.spool("text")
+        if self.base is not None:
+            assert isinstance(self.base, TextReader)
+            self._check_base(self.base)
         if state is None:
-            self._put(np.frombuffer(self._head(), dtype=np.uint8))
+            head = self._head() if self.base is None else self._joint(self.base)
+            self._put(np.frombuffer(head, dtype=np.uint8))
+
+    def _check_base(self, base: TextReader) -> None:
+        """Whether rows can be added to a file, and how it writes them."""
+        if base.encoding is not None:
+            raise self.cannot_append(f"it is {base.encoding}, and what we write is UTF-8")
+        if (base.compression is None) != (self._compress is None):
+            raise self.cannot_append("its name does not say what it is packed with")
+
+    def _joint(self, base: TextReader) -> bytes:
+        """What stands between the rows that are there and new ones."""
+        size = base.source.size
+        return b"\n" if size and base.source.view(size - 1, 1)[0] != ord("\n") else b""
 
     def _head(self) -> bytes:
         """What stands before the rows."""
@@ -331,7 +348,7 @@ class TextWriter(Writer):
         return "text"
 
     def _beside(self) -> list[tuple[str, str]]:
-        (self.partial.folder / "schema.json").write_bytes(note_of(self.schema, self.written))
+        (self.partial.folder / "schema.json").write_bytes(note_of(self.schema, self.before + self.written))
         return [("schema.json", SCHEMA_SIDE_CAR)]
 
     @classmethod

@@ -292,6 +292,13 @@ class CsvWriter(TextWriter):
         odd = said[:1] in ("\ufeff", " ") or not said.strip() or SEPARATOR.match(said.encode())
         return (out.getvalue() if odd else said).encode()
 
+    def _check_base(self, base: TextReader) -> None:
+        super()._check_base(base)
+        assert isinstance(base, CsvReader)
+        self._delimiter = base._delimiter
+        if list(self.schema) != base._titles:
+            raise self.cannot_append(f"its columns are {', '.join(base._titles)}")
+
     def _rows(self, columns: Columns) -> U8:
         return text.pack(self.schema, columns, delimiter=self._delimiter)
 

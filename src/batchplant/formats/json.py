@@ -35,6 +35,8 @@ SPEC = "https://jsonlines.org"
 PLAIN = "data"
 LAYOUTS = ("lines", "stream", "array")
 LINES, STREAM, ARRAY = range(3)
+# The bytes at the end of a file in which that of its array is looked for.
+ENDING = 1 << 12
 # A first line that is longer is taken for a stream of values.
 FIRST_LINE = 1 << 20
 SEVERAL = 7
@@ -255,13 +257,36 @@ class JsonWriter(TextWriter):
         return b"[\n" if self._array else b""
 
     def _tail(self) -> bytes:
-        return b"" if not self._array else b"\n]\n" if self.written else b"]\n"
+        return b"" if not self._array else b"\n]\n" if self.before + self.written else b"]\n"
+
+    def _check_base(self, base: TextReader) -> None:
+        super()._check_base(base)
+        assert isinstance(base, JsonReader)
+        self._array = base._layout == LAYOUTS[ARRAY]
+        if base.bare:
+            raise self.cannot_append("its records are no objects")
+        if not self._array:
+            return
+        if base.compression is not None:
+            raise self.cannot_append(
+                "it is one array, and packed: nothing goes in before its end; use .jsonl"
+            )
+        size = min(self.end, ENDING)
+        last = base.source.view(self.end - size, size).tobytes()
+        inside = last.rstrip()[:-1]
+        if not last.rstrip().endswith(b"]"):
+            raise self.cannot_append("the end of its array is not found")
+        # It goes on where its last record ends.
+        self.end -= len(last) - len(inside.rstrip())
+
+    def _joint(self, base: TextReader) -> bytes:
+        return super()._joint(base) if not self._array else b"" if self.before else b"\n"
 
     def _rows(self, columns: Columns) -> U8:
         if not self._array:
             return text.pack(self.schema, columns, delimiter=None)
         rows = text.pack(self.schema, columns, delimiter=None, before=b",\n", after=b"")
-        return rows if self.written else rows[2:]
+        return rows if self.before + self.written else rows[2:]
 
 
 def append(

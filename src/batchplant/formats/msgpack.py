@@ -61,7 +61,7 @@ class MsgpackReader(RecordReader):
         try:
             found = index_of.load(self.source, "msgpack", build, mode=index, check=self._makes_sense)
             self._offsets = found.arrays["offsets"]
-            self._array = bool(found.facts.get("array"))
+            self._is_array = bool(found.facts.get("array"))
             self.length = len(self._offsets) - 1
             if self._gzip:
                 self.source = GzipSource(self.source, int(found.facts["size"]), found.arrays["points"])
@@ -143,7 +143,7 @@ class MsgpackReader(RecordReader):
     def facts(self) -> dict[str, Any]:
         return {
             "compressed": self._gzip,
-            "records": "one array" if self._array else "a stream",
+            "records": "one array" if self._is_array else "a stream",
             "schema": "inferred" if self._looked_at else "given" if self.foreign else "beside",
         }
 
@@ -238,6 +238,7 @@ class MsgpackWriter(RecordWriter):
     """
 
     raw = False
+    appends = True
 
     def __init__(
         self, path: str, schema: Schema, options: WriteOptions, *, numpy: str = "ext", level: int = 6
@@ -255,6 +256,13 @@ class MsgpackWriter(RecordWriter):
         super().__init__(path, schema, options)
 
     def _begin(self, state: dict[str, Any] | None) -> None:
+        if self.base is not None:
+            assert isinstance(self.base, MsgpackReader)
+            if self.base._is_array:
+                raise self.cannot_append("it is one array, which says at its begin how many values it has")
+            if self.base.bare:
+                raise self.cannot_append("its records are no maps")
+            self._gzip = self.base._gzip
         self._file = self.partial.spool("records")
 
     def _pack(self, columns: Columns) -> Ragged:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import Array, MemoryArray, RunArray
 from ..codecs import npy
 from ..codecs.cells import encode_samples
 from ..codecs.infer import infer_field
@@ -21,7 +22,7 @@ from ..errors import BatchplantError, DamagedError, SchemaError, UnsafeError
 from ..format import Format, Probe
 from ..reader import Reader
 from ..schema import Bool, Field, Float, Int, Schema, Tensor
-from ..storage import MappedSource, open_source
+from ..storage import MappedSource, Patch, open_source
 from ..writer import Writer
 
 PLAIN = "data"
@@ -48,19 +49,20 @@ class NpyReader(Reader):
                 found = npy.stored(self._source, head, start, size)
             self._stored = found if isinstance(found, npy.StoredRows) else None
             # Of a file on a server one row, laid out as all are.
-            self._array = found if self._stored is None else np.empty((1, *head.shape[1:]), head.dtype)
+            self._values = found if self._stored is None else np.empty((1, *head.shape[1:]), head.dtype)
             # A single value is one sample.
-            self._array = self._array if head.shape else self._array.reshape(1)
-            self._columns = npy.columns_of(self._array, "" if head.dtype.names else PLAIN)
+            self._values = self._values if head.shape else self._values.reshape(1)
+            self._columns = npy.columns_of(self._values, "" if head.dtype.names else PLAIN)
             self.schema = Schema(
                 (name, npy.field_of(column.dtype, column.shape[1:])) for name, column in self._columns.items()
             )
         except BatchplantError as error:
             raise error.at(path=path) from None
-        self.length = len(self._array if self._stored is None else self._stored)
+        self.length = len(self._values if self._stored is None else self._stored)
         self._start = head.start
         self._plain = not head.dtype.names
-        self._spannable = not head.fortran and (self._plain or self._array.ndim == 1)
+        self._fortran = head.fortran
+        self._spannable = not head.fortran and (self._plain or self._values.ndim == 1)
 
     def _unpickle(self, allowed: bool) -> Columns:
         if not allowed:
@@ -86,6 +88,15 @@ class NpyReader(Reader):
             indices = np.arange(len(indices))
         return Columns((name, npy.rows(columns[name], indices, self.schema[name])) for name in fields)
 
+    def _array(self, field: str) -> Array | None:
+        if self._objects is not None or field not in self.schema:
+            return None
+        column = self._columns[field]
+        if not self._plain or self._fortran or column.dtype.kind in "SU":
+            return MemoryArray(self.path, field, column) if self._stored is None else None
+        shape = (self.length, *column.shape[1:])
+        return RunArray(self.path, field, shape, column.dtype, self._source, self._start)
+
     def _spans(self, field: str, indices: I64) -> Spans | None:
         cell = self.schema[field].cell
         if self._objects is not None or not self._spannable or cell is None:
@@ -93,8 +104,8 @@ class NpyReader(Reader):
         column = self._columns[field]
         if not column.dtype.isnative:
             return None
-        stride = self._array.strides[0] if self.length else 0
-        inside = column.__array_interface__["data"][0] - self._array.__array_interface__["data"][0]
+        stride = self._values.strides[0] if self.length else 0
+        inside = column.__array_interface__["data"][0] - self._values.__array_interface__["data"][0]
         size = cell[0].itemsize * int(np.prod(cell[1]))
         starts = self._start + inside + indices * stride
         return Spans([self.path], starts, np.full(len(indices), size, dtype=np.int64))
@@ -103,7 +114,7 @@ class NpyReader(Reader):
         return (
             {}
             if self._objects is not None
-            else {"order": "C" if self._array.flags.c_contiguous else "Fortran"}
+            else {"order": "C" if self._values.flags.c_contiguous else "Fortran"}
         )
 
     def close(self) -> None:
@@ -112,6 +123,8 @@ class NpyReader(Reader):
 
 class NpyWriter(Writer):
     """Writes one .npy: a plain array for a single field called ``data``, else a structured one."""
+
+    appends = True
 
     @classmethod
     def refuses(cls, field: Field) -> str | None:
@@ -139,8 +152,18 @@ class NpyWriter(Writer):
         if len(self._header(0)) > npy.HEADER_MOST:
             raise SchemaError("the names take a longer header than NumPy reads; write npz", path=self.path)
         self._file = self.partial.spool("array")
-        if not self._file.size:
+        if self.base is not None:
+            self._check_base()
+        elif not self._file.size:
             self._file.write(self._header(0))
+
+    def _check_base(self) -> None:
+        """Only the number of rows in the header may change, and its length may not."""
+        header = self._header(self.before)
+        with open(self.path, "rb") as file:
+            same = file.read(len(header)) == header
+        if not same or self.end != len(header) + self.before * self._rows.itemsize:
+            raise self.cannot_append("its header is not what NumPy writes for rows that go on; write it anew")
 
     def _header(self, samples: int) -> bytes:
         # NumPy pads the header so that its length does not depend on the number of rows.
@@ -153,10 +176,17 @@ class NpyWriter(Writer):
         self._file.write(as_bytes(rows))
 
     def _finish(self) -> str:
-        header = self._header(self.written)
+        header = self._header(self.before + self.written)
         assert len(header) == len(self._header(0))
-        self._file.write_at(header, 0)
+        if self.base is not None:
+            self.partial.spool("header").write(header)
+        else:
+            self._file.write_at(header, 0)
         return "array"
+
+    def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
+        patches, moves = super()._changes(name)
+        return [*patches, Patch("header", self.partial.name, 0)], moves
 
 
 def sniff(probe: Probe) -> bool:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
 
+from ..appending import check_fields, refusal
 from ..codecs.media.image_rules import ImageOptions, Images
 from ..errors import OptionError, UnknownFormatError, near
 from ..format import Format
-from ..options import accept
+from ..options import accept, own_options
+from ..reader import Reader
 from ..schema import KINDS, Field, Schema
-from ..shards import ShardWriter
-from ..storage import reached, split_options
+from ..shards import ShardNames, ShardWriter
+from ..storage import is_remote, reached, recover, split_options
 from ..writer import WriteOptions, Writer
+from .find import find_format
 from .known import all_formats, get_format, outlines, suffixed
 
 
 def create(
     path: str | os.PathLike[str],
-    schema: Schema | Mapping[str, Field],
+    schema: Schema | Mapping[str, Field] | None = None,
     *,
     format: str | None = None,
+    mode: str = "create",
     overwrite: bool = False,
     length: int | None = None,
     workers: int | None = None,
@@ -50,6 +55,9 @@ def create(
     :class:`WriteOptions` for the rest; further options are the format's own, and those of storage (endpoint,
     region …) where the path is a URL. With ``shard_samples`` or ``shard_size`` (bytes) it writes files of
     limited size.
+
+    ``mode="append"`` adds to a dataset that is there, and makes one where there is none. The schema is that of
+    the dataset; one that is given has to fit to it. All new samples appear when the writer is closed.
     """
     pictures = ImageOptions(
         write_mode=write_mode, max_resolution=max_resolution, jpeg_quality=jpeg_quality, to_rgb=to_rgb,
@@ -62,15 +70,17 @@ def create(
         overwrite=overwrite, length=length, workers=workers, on_error=on_error, checksums=checksums,
         images=pictures if images is None else images, other_images=pictures,
     )  # fmt: skip
-    return create_with(os.fspath(path), Schema(schema), write, format=format, **options)
+    given = None if schema is None else Schema(schema)
+    return create_with(os.fspath(path), given, write, format=format, mode=mode, **options)
 
 
 def create_with(
     path: str,
-    schema: Schema,
+    schema: Schema | None,
     write: WriteOptions,
     *,
     format: str | None = None,
+    mode: str = "create",
     shard_size: int | None = None,
     shard_samples: int | None = None,
     **options: Any,
@@ -78,28 +88,84 @@ def create_with(
     """:func:`create` with its options gathered, and shards where a size or a count is given."""
     storage, options = split_options(options)
     path = reached(path, storage)
-    found = get_format(format) if format is not None else target_format(path, schema)
-    if found.writer is None:
+    if mode == "append" and not is_remote(path):
+        # The hidden folder lies beside the file itself, and not beside a link to it.
+        path = os.path.realpath(path)
+    found = _format_of(path, schema, format, mode)
+    made = found.writer
+    if made is None:
         raise OptionError(f"{found.name} is read only", path=path)
+    shards = None if shard_size is None and shard_samples is None else _shard_names(path, found, made)
+    if "mode" in own_options(made) and shards is None:
+        # A table that has transactions of its own.
+        options = options if mode == "create" else {**options, "mode": mode}
+    elif mode == "append":
+        write = dataclasses.replace(write, base=_base(path, found, made, shards, overwrite=write.overwrite))
+    elif mode != "create":
+        raise OptionError(
+            f"mode is create or append, not {mode!r}; overwrite=True replaces a dataset", path=path
+        )
+    if schema is None and write.base is not None:
+        schema = write.base.schema
     if not schema:
         raise OptionError("a dataset needs at least one field", path=path)
     found.check(schema)
     write.check_images(schema)
-    made = found.writer
     options = accept(found.name, made, options)
-    schema = made.as_stored(schema, write)
+    stored = made.as_stored(schema, write)
+    if write.base is not None:
+        check_fields(write.base.schema, stored, path)
+        stored = write.base.schema
 
     def make(shard: str, how: WriteOptions) -> Writer:
-        return made(shard, schema, how, **options)
+        return made(shard, stored, how, **options)
 
-    if shard_size is None and shard_samples is None:
+    if shards is None:
         return make(path, write)
+    return ShardWriter(path, stored, write, make, shards, size=shard_size, samples=shard_samples)
+
+
+def _format_of(path: str, schema: Schema | None, format: str | None, mode: str) -> Format:
+    """The format to write: that of a dataset which is appended to, or by the suffix."""
+    if format is not None:
+        return get_format(format)
+    # A folder without a suffix tells by what is in it.
+    known = suffixed(path, outlines()) is None and mode == "append" and not is_remote(path)
+    found = find_format(path) if known and os.path.isdir(path) and os.listdir(path) else None
+    return found or target_format(path, schema)
+
+
+def _shard_names(path: str, found: Format, made: type[Writer]) -> ShardNames:
     name = os.path.basename(path.rstrip("/")).lower()
     suffix = max((one for one in found.suffixes if name.endswith(one)), key=len, default=None)
-    return ShardWriter(
-        path, schema, write, make, size=shard_size, samples=shard_samples, suffix=suffix,
-        side_cars=made.all_side_cars(),
-    )  # fmt: skip
+    return ShardNames(path, suffix=suffix, side_cars=made.all_side_cars())
+
+
+def _base(
+    path: str, found: Format, made: type[Writer], shards: ShardNames | None, *, overwrite: bool
+) -> Reader | None:
+    """The dataset that is appended to; None where there is none yet."""
+    if overwrite:
+        raise OptionError("a dataset is either appended to or overwritten", path=path)
+    if shards is not None:
+        there = shards.shards()
+        return found.reader(there[-1]) if there else None
+    if is_remote(path):
+        raise OptionError(
+            "an object in a bucket cannot be appended to; add shards beside it (shard_samples, "
+            "--shard-samples), or append to a local file and upload that",
+            path=path,
+        )
+    recover(os.path.dirname(path))
+    if not os.path.lexists(path):
+        return None
+    if not made.appends:
+        others = sorted(name for name, one in all_formats().items() if one.writer and one.writer.appends)
+        raise refusal(found.name, others, path)
+    probed = find_format(path)
+    if probed is not None and probed.name != found.name:
+        raise OptionError(f"it is {probed.name}, and not {found.name}", path=path)
+    return found.reader(path)
 
 
 def target_format(path: str, schema: Mapping[str, Field] | None = None) -> Format:

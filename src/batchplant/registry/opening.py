@@ -8,9 +8,9 @@ from typing import Any
 
 from .. import quarantine
 from ..errors import OptionError
+from ..joined import Concat
 from ..options import accept
 from ..reader import Reader
-from ..shards import Concat
 from ..storage import is_remote, reached, split_options, tree
 from ..storage.index.progress import in_parallel
 from .find import Found, files_of
@@ -38,6 +38,7 @@ def open(
         path = path if is_data(path) else list(path)
         if is_data(path):
             return _open_data(path, format, options if skip is None else {**options, "skip": skip})
+    again = functools.partial(open, path, format=format, skip=skip, **options)
     given = list(map(os.fspath, [path] if isinstance(path, str | os.PathLike) else path))
     if not given:
         raise OptionError("there is no path to open")
@@ -47,7 +48,9 @@ def open(
         work = functools.partial(_open_one, options=options)
         readers = in_parallel(work, found, threads=AT_ONCE[is_remote(found[0].path)])
     opened = readers[0] if len(readers) == 1 else Concat(readers)
-    return opened if skip is None else quarantine.without(opened, os.fspath(skip))
+    opened = opened if skip is None else quarantine.without(opened, os.fspath(skip))
+    opened._again = again
+    return opened
 
 
 def _open_data(data: Any, format: str | None, options: dict[str, Any]) -> Reader:

@@ -13,6 +13,7 @@ from .files import check_regular, is_below, is_plain, open_local, open_regular
 from .notes import NOTE_ERRORS, parse, parse_object
 from .opening import noting, open_source, read_beside, read_whole
 from .partial import Partial, Spool, side_car
+from .patches import Patch
 from .remote import RANGE_GAP, RANGE_MOST, Entry, Objects, RemoteSource, fetch_many, fetch_whole, plan_ranges
 from .settings import StorageOptions, split_options
 from .source import MappedSource, Source, mapped
@@ -27,6 +28,7 @@ __all__ = [
     "MappedSource",
     "Objects",
     "Partial",
+    "Patch",
     "RemoteSource",
     "Source",
     "Spool",

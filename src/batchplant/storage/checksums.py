@@ -15,7 +15,9 @@ nothing stands for the shape of raw pixels.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -87,6 +89,37 @@ def finish(file: Growing, samples: int) -> None:
     for at in range(0, file.size, PIECE):
         crc = _native.crc32c(file.read_at(min(PIECE, file.size - at), at), crc)
     file.write(int(crc).to_bytes(4, "little"))
+
+
+def grow(place: Path, file: Growing, added: int) -> int:
+    """Complete the rows of ``added`` samples, which go behind those of a side-car; where in it they go.
+
+    What the side-car holds is not read again: its checksum without its last bytes follows from them.
+    """
+    with open(place, "rb") as old:
+        if old.read(8) != MAGIC:
+            raise ValueError("they have another layout; write them anew")
+        at = old.seek(-END, os.SEEK_END)
+        end = old.read(END)
+    samples = int.from_bytes(end[:8], "little") + added
+    crc = _shortened(int.from_bytes(end[8:], "little"), end[:8])
+    file.write(samples.to_bytes(8, "little"))
+    for done in range(0, file.size, PIECE):
+        crc = _native.crc32c(file.read_at(min(PIECE, file.size - done), done), crc)
+    file.write(int(crc).to_bytes(4, "little"))
+    return at
+
+
+def _shortened(crc: int, last: bytes) -> int:
+    """The CRC-32C of some bytes, from that of the same with ``last`` behind them."""
+    # Each byte of the table's highest bits occurs once, so every step can be undone.
+    table = [_native.crc32c(bytes([n]), 0xFFFFFFFF) ^ 0xFFFFFFFF for n in range(256)]
+    back = {one >> 24: n for n, one in enumerate(table)}
+    state = crc ^ 0xFFFFFFFF
+    for byte in reversed(last):
+        number = back[state >> 24]
+        state = ((state ^ table[number]) << 8 & 0xFFFFFFFF) | (number ^ byte)
+    return state ^ 0xFFFFFFFF
 
 
 def load(path: str) -> Checksums | None:

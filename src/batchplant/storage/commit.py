@@ -19,34 +19,46 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 from ..errors import BatchplantError, BusyError, DamagedError, ExistsError
+from . import patches as patching
+from .patches import Patch
 
 NAME = ".batchplant.commit"
 MOST_BYTES = 256 << 20
 # Seconds to wait for a process that is at it; it only renames.
 WAIT = 60.0
 POLL = 0.01
+# More than so many files are synced together with all others.
+MANY = 16
 
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100
 
 
-def commit(hidden: Path, moves: Iterable[tuple[str, str]], removes: Iterable[str] = ()) -> None:
+def commit(
+    hidden: Path,
+    moves: Iterable[tuple[str, str]],
+    removes: Iterable[str] = (),
+    patches: Iterable[Patch] = (),
+) -> None:
     """Move what lies in the hidden folder beside it, ``moves`` (path inside, name), and remove ``removes``.
 
-    A file or folder of the same name is replaced. All of it happens, or nothing, whoever is killed when. What
-    has been replaced or removed and is a folder lies in the hidden folder afterwards.
+    A file or folder of the same name is replaced. Before anything moves, ``patches`` are written into files
+    that are there. A name may be a path below the folder. All of it happens, or nothing, whoever is killed
+    when. What has been replaced or removed and is a folder lies in the hidden folder afterwards.
     """
     folder = hidden.parent
     moves = list(moves)
     gone = [name for name in removes if os.path.lexists(folder / name)]
+    grown = patching.planned(hidden, patches)
     for inside, name in moves:
         _check(hidden / inside, folder / name)
-    if len(moves) == 1 and not gone and not _both_folders(hidden / moves[0][0], folder / moves[0][1]):
+    alone = len(moves) == 1 and not gone and not grown and "/" not in moves[0][1]
+    if alone and not _both_folders(hidden / moves[0][0], folder / moves[0][1]):
         # One rename is a change of its own.
         os.replace(hidden / moves[0][0], folder / moves[0][1])
         sync(folder)
@@ -56,12 +68,14 @@ def commit(hidden: Path, moves: Iterable[tuple[str, str]], removes: Iterable[str
         "inode": os.lstat(hidden).st_ino,
         "moves": [[inside, name, os.lstat(hidden / inside).st_ino] for inside, name in moves],
         "removes": gone,
+        "patches": grown,
     }
     fd = _begin(folder)
     try:
         try:
-            _write(fd, json.dumps(plan).encode() + b"\n")
-            sync(folder)
+            with patching.reserving(folder, grown):
+                _write(fd, json.dumps(plan).encode() + b"\n")
+                sync(folder)
         except BaseException:
             # Not decided: the old stays.
             try:
@@ -107,10 +121,18 @@ def recover(folder: str | Path) -> None:
             ) from None
         finally:
             os.close(fd)
-        give_up = give_up or time.monotonic() + WAIT
+        give_up = give_up or time.monotonic() + WAIT + _patience(path)
         if time.monotonic() > give_up:
             raise BusyError("another process is about to finish a write into this folder", path=folder)
         time.sleep(POLL)
+
+
+def _patience(path: str) -> float:
+    """Seconds that what the file says may take beyond some renames."""
+    try:
+        return patching.patience(json.loads(Path(path).read_bytes())["patches"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return 0
 
 
 def _open(path: str) -> int | None:
@@ -181,13 +203,18 @@ def _finish(folder: Path, fd: int) -> None:
 def _is_ours(folder: Path, plan: Any) -> bool:
     """Whether this machine wrote it, here: an archive cannot know the number that a folder will get."""
     try:
-        names = [plan["hidden"], *(name for _, name, _ in plan["moves"]), *plan["removes"]]
-        inside = [part for path, _, _ in plan["moves"] for part in path.split("/")]
+        patches = plan.get("patches", [])
+        ways = [way for path, name, _ in plan["moves"] for way in (path, name)]
+        ways += [one[key] for one in patches for key in ("inside", "name")]
+        names = [plan["hidden"], *plan["removes"]]
+        inside = [part for way in ways for part in way.split("/")]
         plain = all(
             isinstance(one, str) and one not in ("", ".", "..", NAME) and "/" not in one and "\0" not in one
             for one in [*names, *inside]
         )
         if not plain or not all(isinstance(number, int) for _, _, number in plan["moves"]):
+            return False
+        if not patching.are_sound(patches):
             return False
         found = os.lstat(folder / plan["hidden"])
     except (LookupError, TypeError, ValueError, AttributeError, OSError):
@@ -198,11 +225,16 @@ def _is_ours(folder: Path, plan: Any) -> bool:
 def _carry_out(folder: Path, plan: dict[str, Any]) -> None:
     """All that is still to do, however much was done before."""
     hidden = folder / plan["hidden"]
+    for one in plan.get("patches", ()):
+        patching.carry_out(folder, hidden, one)
     for number, (inside, name, inode) in enumerate(plan["moves"]):
         made = hidden / inside
         with contextlib.suppress(FileNotFoundError):
             if os.lstat(made).st_ino == inode:
+                patching.check_way(folder, name)
                 _replace(made, folder / name, hidden / f"replaced-{number}")
+    below = {(folder / name).parent for _, name, _ in plan["moves"] if "/" in name}
+    sync_all(below)
     for number, name in enumerate(plan["removes"]):
         old = folder / name
         with contextlib.suppress(FileNotFoundError):
@@ -275,6 +307,15 @@ def put_file(path: str | Path, data: Any, size: int | None = None) -> None:
         with contextlib.suppress(OSError):
             os.unlink(draft)
         raise
+
+
+def sync_all(paths: Collection[Path]) -> None:
+    """:func:`sync` of each, or of everything where they are many."""
+    if len(paths) > MANY:
+        os.sync()
+        return
+    for path in paths:
+        sync(path)
 
 
 def sync(path: Path) -> None:

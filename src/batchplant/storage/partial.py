@@ -14,14 +14,15 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..columns import as_bytes
 from ..errors import BatchplantError, BusyError, ExistsError
 from .commit import put_file
-from .targets import target_of
+from .patches import Patch
+from .targets import LocalTarget, target_of
 from .work import LOCK, STATE, drop, empty
 
 # That append to one target at a time.
@@ -233,8 +234,26 @@ class Partial:
         gone = self._target.files({self._beside(template) for template in side_cars} - new)
         self.commit_all([*beside, (name, self._target.name)], gone, new)
 
+    @property
+    def name(self) -> str:
+        """That of the target in its folder."""
+        return self._target.name
+
     def _beside(self, template: str) -> str:
         return template.format(name=self._target.name, stem=Path(self._target.name).stem)
+
+    def extend(
+        self, patches: Iterable[Patch], moves: Iterable[tuple[str, str]], removes: Iterable[str] = ()
+    ) -> None:
+        """Write into files of a target that is there, move others (path inside, name) into it, remove some.
+
+        Names are those beside the target; what lies in it is below its own.
+        """
+        self._close_spools()
+        assert isinstance(self._target, LocalTarget)
+        with self._leaving():
+            self._target.extend(self.folder, list(patches), list(moves), list(removes))
+        self.discard()
 
     def commit_all(
         self, moves: Iterable[tuple[str, str]], removes: Iterable[str], side_cars: Iterable[str] = ()
@@ -243,17 +262,25 @@ class Partial:
 
         ``side_cars``: the names that say something about others.
         """
+        self._close_spools()
+        with self._leaving():
+            self._target.commit(self.folder, list(moves), list(removes), set(side_cars))
+        self.discard()
+
+    def _close_spools(self) -> None:
         for spool in self._spools.values():
             spool.sync()
             spool.close()
+
+    @contextlib.contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """A change that is decided and fails is not ours any more: it belongs to whoever finishes it."""
         try:
-            self._target.commit(self.folder, list(moves), list(removes), set(side_cars))
+            yield
         except BaseException:
             if self._target.is_decided(self.folder):
-                # Not ours any more: it belongs to whoever finishes it.
                 self.suspend()
             raise
-        self.discard()
 
     def settle(self, side_cars: Iterable[str] = ()) -> None:
         """The target is in place already: remove what belonged to its older state, and the folder."""

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from ..errors import OptionError
-from .commit import commit, is_decided, recover, sync
+from .commit import commit, is_decided, recover, sync_all
+from .patches import Patch
 from .work import partial_folder
 
 # (path in the hidden folder, name beside the target)
@@ -101,13 +102,17 @@ class LocalTarget(Target):
     def commit(
         self, folder: Path, moves: Moves, removes: Collection[str], side_cars: Collection[str]
     ) -> None:
-        made = [folder / inside for inside, _ in moves]
-        if any(one.is_dir() for one in made):
-            os.sync()
-        else:
-            for one in made:
-                sync(one)
+        self._sync(folder, moves)
         commit(folder, moves, removes)
+
+    def extend(self, folder: Path, patches: Sequence[Patch], moves: Moves, removes: Collection[str]) -> None:
+        """Write into files that are there, and give new ones their names; all of it or nothing."""
+        self._sync(folder, [*moves, *((one.inside, one.name) for one in patches)])
+        commit(folder, moves, removes, patches)
+
+    def _sync(self, folder: Path, moves: Moves) -> None:
+        made = [folder / inside for inside, _ in moves]
+        os.sync() if any(one.is_dir() for one in made) else sync_all(made)
 
     def remove(self, names: Collection[str]) -> None:
         for name in names:

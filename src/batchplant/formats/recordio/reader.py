@@ -45,16 +45,16 @@ class RecordIOReader(RecordReader):
         self._starts, self._sizes, self._split = (found.arrays[name] for name in ("starts", "sizes", "split"))
         self._facts = found.facts
         self.length = len(self._starts)
-        self._picture: str | None = None
+        self.picture: str | None = None
         try:
             self._open_schema(records, schema)
         except BatchplantError as error:
             raise error.at(path=path) from None
-        self._keys = self._read_keys() if keys else None
-        if self._keys is not None:
+        self._noted_keys = self._read_keys() if keys else None
+        if self._noted_keys is not None:
             if "key" in self.schema:
                 raise SchemaError("there is a field 'key' already; open it without keys", path=path)
-            whole = not isinstance(self._keys, Ragged)
+            whole = not isinstance(self._noted_keys, Ragged)
             self.schema = Schema({"key": Int() if whole else Text(), **self.schema})
 
     # -- which fields there are ------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class RecordIOReader(RecordReader):
             if records == "image":
                 raise SchemaError("image records have one picture, and at most label, id and id2")
             return
-        self._picture = self._body_field()
+        self.picture = self._body_field()
         self.raw = False
 
     def _body_field(self) -> str:
@@ -173,18 +173,26 @@ class RecordIOReader(RecordReader):
         )
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        own = [name for name in fields if name != "key" or self._keys is None]
+        own = [name for name in fields if name != "key" or self._noted_keys is None]
         found = self._read_records(indices, own)
         for name in fields:
             if name not in found:
-                assert self._keys is not None
-                found[name] = Columns(key=self._keys).take(indices)["key"]
+                assert self._noted_keys is not None
+                found[name] = Columns(key=self._noted_keys).take(indices)["key"]
         return Columns((name, found[name]) for name in fields)
+
+    def _key_kind(self) -> Field | None:
+        return None if self._noted_keys is None else self.schema["key"]
+
+    def _keys(self, indices: I64, short: bool = False) -> Column | None:
+        return (
+            None if short or self._noted_keys is None else Columns(key=self._noted_keys).take(indices)["key"]
+        )
 
     def _read_records(self, indices: I64, fields: Sequence[str]) -> Columns:
         if not fields:
             return Columns()
-        if self._picture is None:
+        if self.picture is None:
             if self.raw and self._is_split(indices):
                 data, at, sizes, _ = self._found(indices, check=True)
                 return Columns(data=gathered(data, at, sizes))
@@ -192,7 +200,7 @@ class RecordIOReader(RecordReader):
         data, at, sizes, headers, body = self._bodies(indices)
         found = Columns()
         for name in fields:
-            if name == self._picture:
+            if name == self.picture:
                 found[name] = gathered(data, at + body, sizes - body)
             elif name in NUMBERS:
                 found[name] = headers[name].astype(np.uint64)
@@ -231,11 +239,11 @@ class RecordIOReader(RecordReader):
         return cast
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        if (field == "key" and self._keys is not None) or self._is_split(indices):
+        if (field == "key" and self._noted_keys is not None) or self._is_split(indices):
             return None
-        if self._picture is None:
+        if self.picture is None:
             return super()._spans(field, indices)
-        if field != self._picture:
+        if field != self.picture:
             return None
         _, _, sizes, _, body = self._bodies(indices)
         return Spans([self.source.path], self._starts[indices] + FRAME + body, sizes - body)
@@ -290,5 +298,5 @@ class RecordIOReader(RecordReader):
             yield from self._check_keys(*found)
 
     def facts(self) -> dict[str, Any]:
-        kind = "image" if self._picture is not None else "raw" if self.raw else "packed"
+        kind = "image" if self.picture is not None else "raw" if self.raw else "packed"
         return {"records": kind, "split records": len(self._split)}

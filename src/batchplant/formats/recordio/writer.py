@@ -15,6 +15,7 @@ from ...families.records import SCHEMA_SIDE_CAR, RecordWriter
 from ...schema import Image, Int, Schema, Tensor
 from ...writer import WriteOptions
 from .layout import HEADER, KEYS, MOST_BYTES, NUMBERS, image_field
+from .reader import RecordIOReader
 
 KINDS = ("auto", "image", "packed")
 # More than the names, kinds and lengths of a packed cell take.
@@ -30,6 +31,8 @@ class RecordIOWriter(RecordWriter):
     side_cars: ClassVar[tuple[str, ...]] = (SCHEMA_SIDE_CAR, KEYS)
     # There is a key for each.
     count_inside: ClassVar[bool] = True
+    appends: ClassVar[bool] = True
+    growing: ClassVar[tuple[str, ...]] = (KEYS,)
 
     def __init__(self, path: str, schema: Schema, options: WriteOptions, *, records: str = "auto") -> None:
         if records not in KINDS:
@@ -56,6 +59,12 @@ class RecordIOWriter(RecordWriter):
         return []
 
     def _begin(self, state: dict[str, Any] | None) -> None:
+        if self.base is not None:
+            assert isinstance(self.base, RecordIOReader)
+            if self.base.picture is None:
+                self._picture = self._label = None
+            if self.base.picture != self._picture:
+                raise self.cannot_append("its records have headers, and no pictures behind them")
         self._file = self.partial.spool("records")
         self._keys = self.partial.spool("keys")
 
@@ -100,7 +109,7 @@ class RecordIOWriter(RecordWriter):
         """Header, labels where there are several, and the picture."""
         rows = columns.rows
         headers = np.zeros(rows, dtype=HEADER)
-        headers["id"] = columns["id"] if "id" in columns else self.written + np.arange(rows)
+        headers["id"] = columns["id"] if "id" in columns else self.before + self.written + np.arange(rows)
         headers["id2"] = columns.get("id2", 0)
         several = []
         if self._label is not None:
@@ -128,8 +137,8 @@ class RecordIOWriter(RecordWriter):
         framed, places = _native.recordio_frame(
             records.data, np.ascontiguousarray(records.starts), records.sizes
         )
-        places = places + self._file.size
-        lines = (f"{self.written + row}\t{place}\n" for row, place in enumerate(places.tolist()))
+        first, places = self.before + self.written, places + self.end + self._file.size
+        lines = (f"{first + row}\t{place}\n" for row, place in enumerate(places.tolist()))
         self._keys.write("".join(lines).encode())
         self._file.write(framed)
 

@@ -59,17 +59,17 @@ class TfRecordReader(RecordReader):
                 f"compression is one of {', '.join(COMPRESSIONS)}, not {compression!r}", path=path
             )
         self.source = self._packed = open_source(path)
-        self._kind = compression_of(self._packed) if compression == "auto" else compression
+        self.compression = compression_of(self._packed) if compression == "auto" else compression
         try:
             self._found_out = self._scan(index)
-            if self._kind != "none":
+            if self.compression != "none":
                 found = self._found_out
-                self.source = open_gzip(self._packed, self._kind, size=found.size, points=found.points)
+                self.source = open_gzip(self._packed, self.compression, size=found.size, points=found.points)
             self._starts, self._sizes = self._found_out.starts, self._found_out.sizes
             if dali_index is not None:
                 self._starts, self._sizes = read_dali_index(os.fspath(dali_index), self.source.size)
             self.length = len(self._starts)
-            self._features: dict[str, Feature] | None = None
+            self.features: dict[str, Feature] | None = None
             # Whether the fields were found by looking at the records, and nobody said what they are.
             self._inferred = False
             self._choose(records, features, schema)
@@ -80,10 +80,10 @@ class TfRecordReader(RecordReader):
         found = index.load(
             self._packed,
             "tfrecord",
-            lambda source, report: build(source, self._kind, report),
+            lambda source, report: build(source, self.compression, report),
             mode=mode,
             version=2,
-            check=functools.partial(makes_sense, compression=self._kind),
+            check=functools.partial(makes_sense, compression=self.compression),
         )
         return Findings(found)
 
@@ -116,21 +116,21 @@ class TfRecordReader(RecordReader):
             self._set_schema(self.path, given=schema)
             return
         if features is not None:
-            self._features = example_schema.given(features)
+            self.features = example_schema.given(features)
         elif schema is not None:
-            self._features = {
+            self.features = {
                 name: self._adapt(one) for name, one in example_schema.given(given_schema(schema)).items()
             }
         elif noted is not None:
-            self._features = example.features_of(noted)
+            self.features = example.features_of(noted)
         elif seen:
             self._inferred = True
-            self._features = example_schema.infer(seen, self._found_out.examples, self._found_out.images)
+            self.features = example_schema.infer(seen, self._found_out.examples, self._found_out.images)
         else:
             raise SchemaError(
                 "no features of Examples are found; name them with features={…}, or read records='raw'"
             )
-        self.schema = Schema({name: one.field for name, one in self._features.items()})
+        self.schema = Schema({name: one.field for name, one in self.features.items()})
         self.raw = False
         if not self.schema:
             raise SchemaError("there are no features to read")
@@ -145,15 +145,15 @@ class TfRecordReader(RecordReader):
         return feature
 
     def with_schema(self, schema: Schema) -> Reader | None:
-        if not self._inferred or self._features is None:
+        if not self._inferred or self.features is None:
             return None
-        known = self._features
+        known = self.features
         # copy.copy would open the file again.
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         args, options = self._made_with
         made._made_with = (args, {**options, "schema": schema})
-        made._features = {
+        made.features = {
             name: dataclasses.replace(known.get(name, example.feature_of(name, field)), field=field)
             for name, field in schema.items()
         }
@@ -192,8 +192,8 @@ class TfRecordReader(RecordReader):
             return self._read_raw(indices, fields)
         data, at, sizes, starts = self._found(indices, check=self._checks)
         try:
-            if self._features is not None:
-                return example.read({name: self._features[name] for name in fields}, data, at, sizes)
+            if self.features is not None:
+                return example.read({name: self.features[name] for name in fields}, data, at, sizes)
             return sample.unpack(self.schema, fields, data, at, sizes)
         except RecordError as error:
             raise self._no_example(error, indices, at, starts) from None
@@ -229,9 +229,9 @@ class TfRecordReader(RecordReader):
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if not isinstance(self.source, MappedSource):
             return None
-        if self._features is None:
+        if self.features is None:
             return super()._spans(field, indices)
-        feature = self._features[field]
+        feature = self.features[field]
         if not example.in_place(feature) or feature.field.cell is not None:
             return None
         data, at, sizes, starts = self._found(indices, check=False)
@@ -246,15 +246,15 @@ class TfRecordReader(RecordReader):
 
     def facts(self) -> dict[str, Any]:
         kind = "raw"
-        if self._features is not None:
+        if self.features is not None:
             lists = any(one.sequence for one in self._found_out.seen or ())
             kind = "SequenceExample" if lists else "Example"
-        return {"records": kind, "compression": self._kind}
+        return {"records": kind, "compression": self.compression}
 
     def _verify(self) -> Iterator[Problem]:
         """The places of the records, found anew; and the checksums, where reading leaves them alone."""
         yield from super()._verify()
-        arrays, _ = build(self._packed, self._kind, lambda done: None)
+        arrays, _ = build(self._packed, self.compression, lambda done: None)
         found = self._found_out
         same = np.array_equal(arrays["starts"], found.starts) and np.array_equal(arrays["sizes"], found.sizes)
         if not same:
@@ -274,7 +274,10 @@ class TfRecordReader(RecordReader):
                 yield Problem.of(error)
 
     def own_checks(self) -> tuple[str, ...]:
-        return ("CRC of every record", *([] if self._kind == "none" else [f"checksum of {self._kind}"]))
+        return (
+            "CRC of every record",
+            *([] if self.compression == "none" else [f"checksum of {self.compression}"]),
+        )
 
     def close(self) -> None:
         self._packed.close()

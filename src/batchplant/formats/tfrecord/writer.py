@@ -15,8 +15,10 @@ from ...columns import Columns, Ragged
 from ...errors import BatchplantError, OptionError
 from ...families.records import RAW, SCHEMA_SIDE_CAR, RecordWriter
 from ...schema import Float, Image, Schema, Tensor
+from ...storage import side_car
 from ...storage.compressed import WBITS
 from ...writer import WriteOptions
+from .reader import TfRecordReader
 from .scan import HEAD, TAIL
 
 DALI_SIDE_CAR = "{name}.idx"
@@ -32,6 +34,8 @@ class TfRecordWriter(RecordWriter):
     """
 
     side_cars: ClassVar[tuple[str, ...]] = (SCHEMA_SIDE_CAR, DALI_SIDE_CAR)
+    appends: ClassVar[bool] = True
+    growing: ClassVar[tuple[str, ...]] = (DALI_SIDE_CAR,)
 
     def __init__(
         self,
@@ -77,8 +81,21 @@ class TfRecordWriter(RecordWriter):
         return [f"{', '.join(found)}: {said}"] if found else []
 
     def _begin(self, state: dict[str, Any] | None) -> None:
+        if self.base is not None:
+            assert isinstance(self.base, TfRecordReader)
+            self._check_base(self.base)
         self._file = self.partial.spool("records")
         self._index = self.partial.spool("index") if self._dali_index else None
+
+    def _check_base(self, base: TfRecordReader) -> None:
+        """The file says how its records are written."""
+        if base.compression == "zlib":
+            raise self.cannot_append("it is packed with zlib, which ends once; gzip can go on")
+        self._compression = base.compression
+        if base.features is not None:
+            self._features = base.features
+        self._examples = base.features is not None
+        self._dali_index = side_car(self.path, DALI_SIDE_CAR).exists()
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
         return {} if self._examples else super()._unfit(columns)
@@ -93,7 +110,7 @@ class TfRecordWriter(RecordWriter):
         sizes = records.sizes
         if self._index is not None:
             lengths = sizes + HEAD + TAIL
-            offsets = self._file.size + np.cumsum(lengths) - lengths
+            offsets = self.end + self._file.size + np.cumsum(lengths) - lengths
             lines = (
                 f"{offset} {length}\n"
                 for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True)
