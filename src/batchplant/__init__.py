@@ -32,6 +32,7 @@ from .interleave import interleave
 from .joined import concat
 from .limits import max_bytes, max_pixels
 from .loading.loader import Loader
+from .patches import Patches
 from .loading.pictures import PictureOptions
 from .loading.plan import Pipe
 from .reader import Reader
@@ -112,6 +113,7 @@ __all__ = [
     "MissingLibraryError",
     "NotFoundError",
     "OptionError",
+    "Patches",
     "PictureOptions",
     "Pipe",
     "Probe",

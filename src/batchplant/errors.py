@@ -7,6 +7,7 @@
     ├── NotFoundError          no such file (also a FileNotFoundError)
     ├── AccessError            a file or a server does not give its bytes (also an OSError)
     ├── SampleIndexError       a sample number out of range (also an IndexError)
+    ├── SampleKeyError         a key that no sample has, or several have (also a KeyError)
     ├── SchemaError            a value does not fit its field, or a format cannot hold a field
     │   └── FieldNameError     there is no field of that name (also a KeyError)
     ├── UnknownFormatError     nothing here reads this file
@@ -162,6 +163,10 @@ class AccessError(BatchplantError, OSError):
 
 class SampleIndexError(BatchplantError, IndexError):
     """A sample number out of range."""
+
+
+class SampleKeyError(BatchplantError, KeyError):
+    """A key that no sample has, or several have."""
 
 
 class SchemaError(BatchplantError):

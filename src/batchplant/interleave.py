@@ -8,8 +8,8 @@ import numpy as np
 
 from .columns import I64
 from .errors import OptionError
+from .joined import Concat
 from .reader import Reader
-from .shards import Concat
 
 
 def interleave(

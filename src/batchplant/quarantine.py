@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .errors import DamagedError, Problem, shown
+from .joined import Concat
 from .reader import Reader, View
-from .shards import Concat
 from .storage import NOTE_ERRORS, is_remote, parse_object, put_file, read_whole
 from .storage.remote import client_of, trying
 

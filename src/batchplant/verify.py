@@ -17,10 +17,10 @@ from .checks import read_sound
 from .codecs.cells import cell_bytes, decode_cell
 from .columns import I64, Column, Columns, Ragged, column_runs, end_within
 from .errors import BatchplantError, DamagedError, DataError, OptionError, Problem
+from .joined import Concat
 from .reader import Reader, View
 from .registry import open as open_reader
 from .schema import Audio, Field, Schema, Video
-from .shards import Concat
 from .storage import checksums
 from .tensors import is_tensors, text_of
 

@@ -29,8 +29,8 @@ from ..columns import Columns, Ragged
 from ..convert import Conversion
 from ..errors import ExistsError, FieldNameError, MissingLibraryError, SampleIndexError, SchemaError
 from ..format import Probe, never
+from ..joined import concat
 from ..schema import Audio, Field, Image, Int, Video
-from ..shards import concat
 from ..verify import verify
 from .base import Bench
 from .cases import Sample, cells, check_samples, equal, film, jpeg, pixels, sound

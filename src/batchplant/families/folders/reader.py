@@ -207,6 +207,16 @@ class FolderReader(Reader):
                 found.append(self._below.ahead(self._named(name, indices.tolist())))
         return None if None in found else concat_spans([one for one in found if one is not None])
 
+    def _key_kind(self) -> Field | None:
+        return Text()
+
+    def _keys(self, indices: I64, short: bool = False) -> Ragged | None:
+        """The paths below the folder; the short ones are without the suffix."""
+        names = [self._files[index] for index in indices.tolist()]
+        if short:
+            names = [os.path.splitext(name)[0] for name in names]
+        return Ragged.from_cells([os.fsencode(name.replace(os.sep, "/")) for name in names])
+
     def where(self, sample: int) -> str:
         return join(self.path, self._files[sample])
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ... import _native
 from ...codecs.msgpack import gathered
-from ...columns import U8
+from ...columns import U8, Flags, Ragged
 from ...errors import BusyError, DamagedError, OptionError, SchemaError, no_such
 from ...storage import MappedSource, Source, index, join, open_source, tree
 from . import remote
@@ -20,6 +20,8 @@ DATA = "data.mdb"
 # The key of the schema; it comes behind all digits.
 NOTE = b"__batchplant__"
 MAGIC = (0xBEEFC0DE).to_bytes(4, "little")
+# Flags of a tree whose keys are compared in another way than byte by byte: MDB_REVERSEKEY, MDB_INTEGERKEY.
+OTHER_ORDER = 0x02 | 0x08
 # A transaction that ends while we walk may have taken pages away under us.
 ATTEMPTS = 5
 
@@ -116,6 +118,7 @@ def scan(
             "db": db,
             "transaction": meta.transaction,
             "page_size": meta.page_size,
+            "ordered": not tree[3] & OTHER_ORDER,
             "printable": _printable(data, arrays),
         }
     raise BusyError("another process keeps changing it; open it when that has ended", path=source.path)
@@ -126,14 +129,16 @@ def _scan_remote(
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
     """The same for a file on a server, of which not all is fetched."""
     meta = read_meta(source.view(0, min(source.size, 2 * 65536 + 256)), source.path)
-    found = remote.walk(source, meta.page_size, meta.main)
+    tree = meta.main
+    found = remote.walk(source, meta.page_size, tree)
     remote.walk(source, meta.page_size, meta.free)
     names = [bytes(found.keys[one]).decode(errors="replace") for one in found.named.tolist()]  # type: ignore[arg-type]
     if db is not None:
         if db not in names:
             raise OptionError(no_such("database", db, names), path=source.path)
         record = source.view(int(found.arrays["starts"][found.named[names.index(db)]]), 48)
-        found = remote.walk(source, meta.page_size, _native.lmdb_tree(np.ascontiguousarray(record)))
+        tree = _native.lmdb_tree(np.ascontiguousarray(record))
+        found = remote.walk(source, meta.page_size, tree)
         names = []
     if names and len(names) == len(found.arrays["starts"]):
         raise OptionError(_choose(names), path=source.path)
@@ -142,6 +147,7 @@ def _scan_remote(
         "db": db,
         "transaction": meta.transaction,
         "page_size": meta.page_size,
+        "ordered": not tree[3] & OTHER_ORDER,
         "printable": _are_printable(found.keys.data),
     }
 
@@ -186,6 +192,18 @@ def _without(
     if len(named) == len(arrays["starts"]):
         raise OptionError(_choose(_names(data, arrays, named)), path=path)
     return {name: np.delete(array, named) for name, array in arrays.items()}
+
+
+def before(keys: Ragged, others: Ragged) -> Flags:
+    """Which keys come before the others: byte by byte, and where one ends, the shorter first."""
+    width = max(1, int(keys.sizes.max(initial=0)), int(others.sizes.max(initial=0)))
+    padded = [np.zeros((len(keys), width), dtype=np.uint8) for _ in range(2)]
+    for grid, cells in zip(padded, (keys, others), strict=True):
+        places = np.arange(len(cells), dtype=np.int64) * width
+        _native.copy_runs(cells.data, cells.starts.copy(), cells.sizes, grid.reshape(-1), places)
+    one, other = (grid.view(f"S{width}")[:, 0] for grid in padded)
+    found: Flags = (one < other) | ((one == other) & (keys.sizes < others.sizes))
+    return found
 
 
 def _printable(data: U8, arrays: dict[str, npt.NDArray[Any]]) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from ...columns import I64, Columns, Ragged, Spans
 from ...errors import BatchplantError, DamagedError, Problem
 from ...families.records import GivenSchema, Note, RecordReader, given_schema
+from ...keys import same_cells
 from ...schema import Bytes, Schema, Text
 from ...storage import MappedSource
 from . import pages
@@ -60,14 +61,16 @@ class LmdbReader(RecordReader):
             # A row of those that were looked at is no sample's number.
             error.sample = None
             raise error.at(path=path) from None
-        key = Text() if self._facts.get("printable") else Bytes()
         self.raw = False
         # A field of that name in the values themselves wins.
-        self.schema = Schema({KEY: key, **self._codec.fields})
+        self.schema = Schema({KEY: self._key_kind(), **self._codec.fields})
 
     def _note(self) -> Note | None:
         """What our own writer left behind the samples."""
-        if not self.length or self._keys(np.array([self.length - 1]))[0].tobytes() != pages.NOTE:  # type: ignore[union-attr]
+        if not self.length:
+            return None
+        last = self._key_cells(np.array([self.length - 1]))[0]
+        if last is None or last.tobytes() != pages.NOTE:
             return None
         starts, sizes = self._runs(np.array([self.length - 1]))
         return Note.from_bytes(self.source.view(int(starts[0]), int(sizes[0])).tobytes())
@@ -86,8 +89,30 @@ class LmdbReader(RecordReader):
     def _key_runs(self, indices: I64) -> tuple[I64, I64]:
         return self._checked(indices, self._key_starts[indices], self._key_sizes[indices].astype(np.int64))
 
-    def _keys(self, indices: I64) -> Ragged:
+    def _key_cells(self, indices: I64) -> Ragged:
         return self.source.gather(*self._key_runs(indices))
+
+    def _key_kind(self) -> Text | Bytes:
+        return Text() if self._facts.get("printable") else Bytes()
+
+    def _keys(self, indices: I64, short: bool = False) -> Ragged | None:
+        return None if short else self._key_cells(indices)
+
+    def _find_keys(self, keys: Ragged) -> I64 | None:
+        """As LMDB itself does: the entries stand in the order of their keys."""
+        # An index of earlier does not say whether they do.
+        if not self._facts.get("ordered"):
+            return None
+        low, high = np.zeros(len(keys), dtype=np.int64), np.full(len(keys), self.length, dtype=np.int64)
+        while len(left := np.flatnonzero(low < high)):
+            middle = (low[left] + high[left]) // 2
+            before = pages.before(self._key_cells(middle), keys.take(left))
+            low[left[before]], high[left[~before]] = middle[before] + 1, middle[~before]
+        there = np.flatnonzero(low < self.length)
+        there = there[same_cells(self._key_cells(low[there]), keys.take(there))]
+        found = np.full(len(keys), -1, dtype=np.int64)
+        found[there] = low[there]
+        return found
 
     def _is_key(self, field: str) -> bool:
         return self._codec is not None and field == KEY and KEY not in self._codec.fields
@@ -103,7 +128,9 @@ class LmdbReader(RecordReader):
                 found = self._codec.read(values, data, at, sizes)
             except BatchplantError as error:
                 raise self._placed(error, indices, at, starts) from None
-        return Columns((name, self._keys(indices) if self._is_key(name) else found[name]) for name in fields)
+        return Columns(
+            (name, self._key_cells(indices) if self._is_key(name) else found[name]) for name in fields
+        )
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if self._codec is None:
@@ -143,7 +170,7 @@ class LmdbReader(RecordReader):
         step = 1 << 16
         for first in range(0, self.length, step):
             numbers = np.arange(first, min(first + step, self.length))
-            keys = self._keys(numbers)
+            keys = self._key_cells(numbers)
             for number, key in zip(numbers.tolist(), keys, strict=True):
                 assert key is not None
                 if key.tobytes() != b"%010d" % number:

@@ -206,6 +206,12 @@ class WebDatasetReader(Reader):
                 error.at(offset=int(starts[row]))
             raise error.at(path=self.path, field=name) from None
 
+    def _key_kind(self) -> Field | None:
+        return field_from_json(self._facts["key"])
+
+    def _keys(self, indices: I64, short: bool = False) -> Ragged | None:
+        return None if short else Ragged(self._arrays["keys"], self._arrays["key_offsets"]).take(indices)
+
     def _spans(self, field: str, indices: I64) -> Spans | None:
         packed = isinstance(self.schema[field], Int | Float | Bool | Tensor)
         if packed or field == self._key or self._packed:

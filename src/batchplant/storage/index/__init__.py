@@ -6,6 +6,8 @@ progress.py the bar.
 
 Of a file on a server, :func:`load` looks in the user's cache, in the set of its folder and beside it, and
 puts what it scanned into the cache. Only the modes "write" and "rebuild" write to the server.
+
+What else was found out about a file (where its keys are, say) goes to the cache by :func:`remember`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from .sidecar import Draft, SideCar, TooLongError, draft_path
 
 __all__ = [
     "MODES", "SET", "SIDE_CAR", "SMALL", "SUFFIX", "Arrays", "Build", "Facts", "Index", "Report", "Seen",
-    "combine", "existing", "forget", "load", "places", "prepare", "remove", "watching",
+    "combine", "existing", "forget", "load", "places", "prepare", "remember", "remove", "watching",
 ]  # fmt: skip
 
 SUFFIX = ".bpindex"
@@ -145,8 +147,13 @@ def _folder(path: str) -> str:
 
 def _made(car: SideCar, build: Build, mode: str, combined: bool) -> tuple[Index, Index | None]:
     """What a scan finds, written to the first place that takes it; and what was built here for it."""
+    where = [] if combined else places(car.source.path)
+    return _written(car, build, mode, where)
+
+
+def _written(car: SideCar, build: Build, mode: str, where: list[Path]) -> tuple[Index, Index | None]:
+    """The same, for these places."""
     source, built = car.source, None
-    where = [] if combined else places(source.path)
     small = LEAST if is_remote(source.path) else SMALL
     if (mode == "auto" and source.size < small) or (where and car.stamp() is None):
         where = []
@@ -168,6 +175,36 @@ def _made(car: SideCar, build: Build, mode: str, combined: bool) -> tuple[Index,
                 return (car.read(place) if car.write(draft, built) else None) or built, built
     built = built or _built(source, build)
     return built, built
+
+
+def remember(
+    source: Source,
+    kind: str,
+    about: str,
+    build: Build,
+    *,
+    version: int = 1,
+    check: Callable[[Index], bool] | None = None,
+) -> Index:
+    """What ``build`` finds out about a file besides its index: from the user's cache where that is fresh.
+
+    ``about`` tells apart what one file has several of. Nothing is ever written beside the file, and of a
+    small file nothing at all. The rest is as with :func:`load`.
+    """
+    car = SideCar(source, kind, version, check)
+    where = _remembered(source.path)
+    name = hashlib.blake2b(f"{kind}\0{about}".encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    where = [folder / (name + SUFFIX) for folder in where]
+    for place in where:
+        found = car.read(place)
+        if found is not None:
+            return found
+    return _written(car, build, "auto", where)[0]
+
+
+def _remembered(path: str) -> list[Path]:
+    """The folder in which everything lies that is remembered about a file, where there is a cache."""
+    return [place.with_suffix(".d") for place in places(path, beside_it=False)]
 
 
 def _keep(car: SideCar, index: Index) -> None:
@@ -223,17 +260,18 @@ def forget(paths: Iterable[str]) -> None:
         sets.drop(place, names)
 
 
-def places(path: str) -> list[Path]:
+def places(path: str, *, beside_it: bool = True) -> list[Path]:
     """Where the index of a file may lie on this machine, the best place first.
 
-    Beside the file, else in the user's cache. The variable BATCHPLANT_INDEX_DIR names a folder for all.
+    Beside the file (unless that is not wanted), else in the user's cache. The variable BATCHPLANT_INDEX_DIR
+    names a folder for all.
     """
     full = path if is_remote(path) else os.path.abspath(path)
     name = hashlib.blake2b(os.fsencode(full), digest_size=16).hexdigest() + SUFFIX
     folder = os.environ.get("BATCHPLANT_INDEX_DIR")
     if folder:
         return [Path(folder, name)]
-    found = [] if is_remote(path) else [side_car(full, SIDE_CAR)]
+    found = [] if is_remote(path) or not beside_it else [side_car(full, SIDE_CAR)]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     # A user without a home has no cache.
     return [*found, Path(cache, "batchplant", "index", name)] if os.path.isabs(cache) else found
@@ -258,7 +296,7 @@ def existing(path: str) -> tuple[str, int] | None:
 def remove(path: str) -> list[str]:
     """Remove every index of a file, also what a killed process left; returns what was removed."""
     found = []
-    for place in places(path):
+    for place in (*places(path), *(one for folder in _remembered(path) for one in folder.glob("*" + SUFFIX))):
         if draft_path(place).is_file():
             # Where a process is at work on it, it stays.
             with contextlib.suppress(TooLongError), Draft(place, wait=0):
