@@ -27,14 +27,15 @@ from .errors import (
     UnknownFormatError,
     UnsafeError,
 )
+from .expressions import col
 from .format import Format, Probe
 from .interleave import interleave
 from .joined import concat
 from .limits import max_bytes, max_pixels
 from .loading.loader import Loader
-from .patches import Patches
 from .loading.pictures import PictureOptions
 from .loading.plan import Pipe
+from .patches import Patches
 from .reader import Reader
 from .registry import create, open
 from .schema import (
@@ -136,6 +137,7 @@ __all__ = [
     "WriteOptions",
     "Writer",
     "__version__",
+    "col",
     "concat",
     "convert",
     "create",

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import Array, MemoryArray
 from ..codecs import npy
 from ..codecs.cells import encode_samples
 from ..codecs.infer import infer_field
@@ -138,7 +139,7 @@ class NpzReader(TensorReader):
         return npy.parse_header(self._members.head(f"{name}.npy", npy.HEADER_MOST + 12).tobytes())
 
     def _open_plain(self, wanted: Sequence[str] | None) -> None:
-        columns = npy.choose(self._array_names(), wanted, self._header, self._array)
+        columns = npy.choose(self._array_names(), wanted, self._header, self._loaded)
         fields = {}
         for name, array in columns.items():
             try:
@@ -157,12 +158,12 @@ class NpzReader(TensorReader):
         self.length = next(iter(lengths.values()))
 
     def _count(self, name: str, shape: tuple[int, ...] = ()) -> int:
-        array = self._array(name)
+        array = self._loaded(name)
         if array.ndim == 0 or array.shape[1:] != shape:
             raise DamagedError(f"{name} has the shape {array.shape}")
         return len(array)
 
-    def _array(self, name: str) -> Any:
+    def _loaded(self, name: str) -> Any:
         """An array, or the rows of one that lies in a file on a server."""
         if name not in self._arrays:
             member, header = f"{name}.npy", self._header(name)
@@ -198,7 +199,7 @@ class NpzReader(TensorReader):
         field = self.schema[name]
         if SCHEMA in self._members and field.cell is None:
             return self._ragged(name).take(indices)
-        array = self._array(name)
+        array = self._loaded(name)
         if array.dtype.hasobject:
             return encode_samples(Schema({name: field}), [{name: array[row]} for row in indices])[name]
         rows = npy.rows(array, indices, field)
@@ -215,7 +216,13 @@ class NpzReader(TensorReader):
 
     def _check_ragged(self, name: str) -> Ragged:
         there = {part: f"{name}.{part}" for part in PARTS if f"{name}.{part}.npy" in self._members}
-        return npy.cells_of({part: self._array(one) for part, one in there.items()}, self.length)
+        return npy.cells_of({part: self._loaded(one) for part, one in there.items()}, self.length)
+
+    def _array(self, field: str) -> Array | None:
+        if self._is_model:
+            return super()._array(field)
+        array = self._loaded(field) if field in self.schema and self.schema[field].cell is not None else None
+        return MemoryArray(self.path, field, array) if isinstance(array, np.ndarray) else None
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if self._is_model:
@@ -231,7 +238,7 @@ class NpzReader(TensorReader):
             shape = None if cells.shape is None else cells.shape[indices]
             inside = self._header(f"{field}.data").start
             return Spans([self.path], start + inside + cells.starts[indices], sizes, shape=shape)
-        array, cell = self._array(field), self.schema[field].cell
+        array, cell = self._loaded(field), self.schema[field].cell
         ordered = isinstance(array, npy.StoredRows) or array.flags.c_contiguous
         if cell is None or not ordered or not array.dtype.isnative:
             return None

@@ -64,11 +64,17 @@ def random(n: int, *, seed: int, epoch: int) -> Order:
 class BlockIndex:
     """The samples of every block. It knows no epoch: build it once, pass it as ``blocks`` every time."""
 
-    def __init__(self, blocks: Any) -> None:
-        """``blocks``: for every sample the number of its block, as ``Reader.blocks()`` gives them."""
+    def __init__(self, blocks: Any, window: int | None = None, rows: I64 | None = None) -> None:
+        """``blocks``: for every sample the number of its block, as ``Reader.blocks()`` gives them.
+
+        ``window``: what :func:`quasi_random` takes where it is given none, as ``Reader.window`` says. ``rows``:
+        only these samples.
+        """
+        self.window = window or WINDOW
         values = _array(blocks)
         if values.ndim != 1 or (values.size and values.dtype.kind not in "iubUS"):
             raise OptionError(f"one number per sample is needed, not {values.dtype} of shape {values.shape}")
+        values = values if rows is None else values[rows]
         self.samples = len(values)
         # Where blocks lie one after another, as in most files, no table of rows is needed.
         in_order = bool((values[1:] >= values[:-1]).all())
@@ -126,15 +132,17 @@ class QuasiRandom(Order):
 
 
 def quasi_random(
-    n: int, *, seed: int, epoch: int, blocks: Any, window: int = 32, lanes: int = 1, lane_size: int = 1
+    n: int, *, seed: int, epoch: int, blocks: Any, window: int | None = None, lanes: int = 1, lane_size: int = 1
 ) -> Order:
     """Whole blocks in random order, samples shuffled within every ``window`` blocks of that order.
 
     Positions of one window read from its blocks alone, and no other window reads from them. ``blocks``:
-    an array as of ``Reader.blocks()``, or the :class:`BlockIndex` of one. ``lanes``: see :func:`in_lanes`.
+    an array as of ``Reader.blocks()``, or the :class:`BlockIndex` of one. ``window``: 32, or what that one
+    says. ``lanes``: see :func:`in_lanes`.
     """
-    n, window = whole("n", n, 0), whole("window", window, 1)
+    n = whole("n", n, 0)
     index = _index_of("quasi_random", n, blocks)
+    window = whole("window", index.window if window is None else window, 1)
     turns = random(len(index), seed=seed, epoch=epoch)[:]
     starts = starts_of(index.sizes[turns])
     edges = np.append(starts[:-1:window], n)
@@ -302,6 +310,8 @@ NAMED: dict[str, Callable[..., Order]] = {
     for one in (sequential, random, quasi_random, shards, windowed, weighted, class_balanced)
 }
 # Those that go by the blocks of a file; who knows the file passes them.
+# Blocks that quasi_random shuffles at a time.
+WINDOW = 32
 BY_BLOCKS = ("quasi_random", "shards")
 
 

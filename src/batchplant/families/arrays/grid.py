@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from ...columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
 from ...errors import BatchplantError, DamagedError
 from ...schema import Bytes, Field, Text
 from ...storage.cache import ChunkCache
-from .store import Blob, Place, Store
+from .store import Blob, Place, Store, human
 
 Index = tuple[int, ...]
 # What an open mapping is charged with in the cache: it holds no memory, but a process may have only so many.
@@ -287,20 +287,25 @@ class Grid:
         every, across = list(groups), list(self._across())
         step = max(1, AHEAD_BYTES // max(1, self.chunk_bytes * len(across)))
         for at in range(0, len(every), step):
-            some = [(number, *rest) for number, _ in every[at : at + step] for rest in across]
-            keys = [((self.name, "place", one) if self.plain else (self.name, one)) for one in some]
-            missing = (one for one, key in zip(some, keys, strict=True) if cache.all_of([key]) is None)
-            self.store.ahead(self._located(missing))
+            self.ahead(cache, [(number, *rest) for number, _ in every[at : at + step] for rest in across])
             yield from every[at : at + step]
+
+    def ahead(self, cache: ChunkCache, chunks: Sequence[Index]) -> None:
+        """These chunks will be read now: begin to fetch those that are not in the cache, side by side."""
+        if self.store.slow:
+            keys = [((self.name, "place", one) if self.plain else (self.name, one)) for one in chunks]
+            missing = (one for one, key in zip(chunks, keys, strict=True) if cache.all_of([key]) is None)
+            self.store.ahead(self.located(missing))
 
     def chunks_of(self, starts: I64, counts: I64) -> list[Place]:
         """Where the chunks of runs of rows lie."""
         first, last = starts // self.chunks[0], (starts + counts - 1) // self.chunks[0]
         runs = zip(first[counts > 0].tolist(), last[counts > 0].tolist(), strict=True)
         numbers = sorted({number for begin, end in runs for number in range(begin, end + 1)})
-        return self._located((number, *rest) for number in numbers for rest in self._across())
+        return self.located((number, *rest) for number in numbers for rest in self._across())
 
-    def _located(self, chunks: Iterable[Index]) -> list[Place]:
+    def located(self, chunks: Iterable[Index]) -> list[Place]:
+        """Where these chunks lie, as far as there are any."""
         return [place for place in map(self.locate, chunks) if place is not None]
 
     def _ragged_rows(self, cache: ChunkCache, indices: I64) -> Ragged:
@@ -362,7 +367,7 @@ class Grid:
     def said(self) -> str:
         """For `info`."""
         shape = "×".join(map(str, self.chunks))
-        return f"{shape} {self.dtype} ({_human(self.chunk_bytes)}), {self.packing}"
+        return f"{shape} {self.dtype} ({human(self.chunk_bytes)}), {self.packing}"
 
 
 def _groups(numbers: I64) -> Iterator[tuple[int, I64]]:
@@ -392,8 +397,3 @@ def _size(found: Any) -> int:
 
 def _blob_size(found: Blob | None) -> int:
     return 0 if found is None else MAPPING_COST if found.file is not None else found.data.nbytes
-
-
-def _human(size: float) -> str:
-    power = next(power for power in range(5) if size < 1024 ** (power + 1) or power == 4)
-    return f"{size / 1024**power:.4g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arrays import Array
 from ...codecs import npy
 from ...codecs.infer import infer_image
 from ...columns import I64, Column, Columns, Ragged, Spans, as_bytes, spans_of, starts_of
@@ -24,6 +25,7 @@ from ...errors import (
 from ...reader import Reader
 from ...schema import Bytes, Field, Schema, Text
 from ...storage.cache import ChunkCache
+from .array import GridArray
 from .grid import Grid
 from .layout import NOTE, OFFSETS, SHAPE, VALID, VALUES, Note, fixed, parts_of
 from .store import Store, open_store
@@ -259,6 +261,17 @@ class GridReader(Reader):
         if valid is not None:
             size = np.where(valid, size, -1)
         return Spans(files or [self.path], start, size, file, shape if shape is None or shape.any() else None)
+
+    def _array(self, field: str) -> Array | None:
+        """Also of an array that is no field, because it was not chosen or is longer than the others."""
+        grid = self.parts.get((field, ""))
+        if grid is None and field not in self.schema:
+            known = {path.replace("/", ".") or PLAIN: path for path in self._grids}
+            if field not in known:
+                raise FieldNameError(no_such("array", field, known), path=self.path)
+            grid = self._grid(known[field], field)
+            grid = grid if grid.shape else grid.as_one()
+        return None if grid is None else GridArray(self.path, field, grid, self._cache)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """The chunks; the offsets of cells of differing length are read for it."""

@@ -350,3 +350,9 @@ def open_store(path: str, roots: Iterable[str]) -> Store:
 def good_name(name: str) -> bool:
     """Whether a name out of a file stays inside of its store."""
     return is_below(name) and "\\" not in name and not any(part in ("", ".") for part in name.split("/"))
+
+
+def human(size: float) -> str:
+    """A number of bytes as `info` shows it."""
+    power = next(power for power in range(5) if size < 1024 ** (power + 1) or power == 4)
+    return f"{size / 1024**power:.4g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

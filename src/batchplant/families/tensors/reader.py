@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from ...arrays import Array, MemoryArray, RunArray
 from ...columns import I64, U8, Columns, Ragged, Spans, starts_of
-from ...errors import BatchplantError, DamagedError
+from ...errors import BatchplantError, DamagedError, FieldNameError, no_such
 from ...reader import Reader
 from ...schema import is_text
 from ...storage import NOTE_ERRORS, Source, is_plain, join, open_source, parent, parse_object, read_whole
-from ...tensors import TENSORS, about_tensor, size_of, summary
+from ...tensors import BITS, TENSORS, about_tensor, as_array, numpy_dtype, size_of, summary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +134,26 @@ class TensorReader(Reader):
             rows, starts = np.array(places, dtype=np.int64).T
             self._file(file).gather_into(starts, self._sizes[indices[rows]], out, offsets[rows])
         return Ragged(out, offsets)
+
+    def _array(self, field: str) -> Array | None:
+        """The tensor of this name. One that lies as it is in a file is read there, any other whole."""
+        known = self._by_name
+        if field not in known:
+            raise FieldNameError(no_such("tensor", field, known), path=self.path)
+        entry = known[field]
+        try:
+            if isinstance(entry.where, tuple) and BITS[entry.dtype] >= 8:
+                file, start, _ = entry.where
+                dtype = numpy_dtype(entry.dtype)
+                return RunArray(self.path, field, entry.shape, dtype, self._file(file), start)
+            data = self._data(np.array([self._entries.index(entry)]), [entry]).data
+            return MemoryArray(self.path, field, as_array(entry.dtype, entry.shape, data))
+        except BatchplantError as error:
+            raise about_tensor(error, field).at(path=self.path) from None
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, Entry]:
+        return {entry.name: entry for entry in self._entries}
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if field != "data":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...arrays import Array
 from ...codecs.infer import infer_image
 from ...columns import I64, Columns, Ragged, Spans, dense_of
 from ...errors import BatchplantError, DamagedError, FieldNameError, MissingLibraryError, SchemaError, no_such
@@ -272,6 +273,25 @@ class Hdf5Reader(Reader):
             return self._cells[field].spans(indices)
         except BatchplantError as error:
             raise error.at(path=self.path, field=field) from None
+
+    def _array(self, field: str) -> Array | None:
+        """Also of a dataset that is no field, because it was not chosen or is longer than the others."""
+        from . import array
+
+        cells = self._cells.get(field)
+        if isinstance(cells, Numbers):
+            return array.array_of(self.path, field, cells.field, cells.stored, cells.part, cells.item)
+        tables = {} if cells is not None or self._file.note is not None else self._file.tables
+        named = {
+            ".".join(filter(None, (name, part.name))): (table, part)
+            for name, table in tables.items()
+            for part in table.parts
+        }
+        if field not in named:
+            return None
+        table, part = named[field]
+        kind = part.field(table.dims[1:])
+        return array.array_of(self.path, field, kind, self._stored(table), part, table.item)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         found = [self._cells[name].needs(indices) for name in fields]

@@ -136,7 +136,7 @@ class Chunks(Stored):
         self.numbers, self.places, self.sizes, self.masks = table
         self.chunk = shape[0]
         self.bytes = item * math.prod(shape)
-        self._cache, self._key = cache, key
+        self.cache, self.key = cache, key
         self.grid = tuple(-(-size // part) for size, part in zip(dims[1:], shape[1:], strict=True))
         self._across = math.prod(self.grid)
         self._whole = all(part == size for size, part in zip(dims[1:], shape[1:], strict=True))
@@ -210,15 +210,23 @@ class Chunks(Stored):
 
     def _block(self, block: int, inside: I64) -> tuple[U8, I64]:
         """The samples of a block, or those that are asked for where it is too large; where they are in it."""
-        if self.unpacked <= self._cache.most:
-            return self._cache.get((self._key, block), lambda: self.load(block), _bytes_of), inside
+        if self.unpacked <= self.cache.most:
+            return self.cache.get((self.key, block), lambda: self.load(block), _bytes_of), inside
         return self.load(block, inside), np.arange(len(inside))
+
+    def find(self, index: tuple[int, ...]) -> int | None:
+        """The place in ``numbers`` of the chunk with these numbers on each axis; None: it is not there."""
+        number = 0
+        for at, size in zip(index, (1, *self.grid), strict=True):
+            number = number * size + at
+        found = int(np.searchsorted(self.numbers, number))
+        return found if found < len(self.numbers) and self.numbers[found] == number else None
 
     def load(self, block: int, inside: I64 | None = None) -> U8:
         """The samples of one chunk, or of a row of chunks side by side; or only those ``inside`` of it."""
         first, last = np.searchsorted(self.numbers, [block * self._across, (block + 1) * self._across])
         if self._whole and last - first == 1 and inside is None:
-            return self._unpack(int(first))
+            return self.unpack(int(first))
         rows = min(self.chunk, self.length - block * self.chunk)
         kind = np.dtype(f"u{self.item}") if self.item in (1, 2, 4, 8) else np.dtype((np.void, self.item))
         out = np.empty((rows if inside is None else len(inside), *self.dims[1:]), dtype=kind)
@@ -228,11 +236,12 @@ class Chunks(Stored):
             at = np.unravel_index(int(self.numbers[number]) % self._across, self.grid)
             parts = zip(at, self.shape[1:], strict=True)
             target = out[(slice(None), *(slice(int(n) * size, (int(n) + 1) * size) for n, size in parts))]
-            chunk = self._unpack(number).view(kind).reshape(self.shape)
+            chunk = self.unpack(number).view(kind).reshape(self.shape)
             target[...] = chunk[(picked, *(slice(size) for size in target.shape[1:]))]
         return out.reshape(-1).view(np.uint8)
 
-    def _unpack(self, number: int) -> U8:
+    def unpack(self, number: int) -> U8:
+        """The bytes of the chunk at a place in ``numbers``."""
         place = int(self.places[number])
         data = self.source.view(place, int(self.sizes[number]))
         try:
@@ -261,7 +270,7 @@ class Library(Chunks):
         self._process, self._owner = -1, os.getpid()
         self._lock = threading.Lock()
 
-    def _unpack(self, number: int) -> U8:
+    def unpack(self, number: int) -> U8:
         place, mask = int(self.places[number]), int(self.masks[number])
         data = self.source.view(place, int(self.sizes[number]))
         # Another thread may have held the lock when the process was forked.

@@ -1,0 +1,26 @@
+"""Arrays: a field as one N-d array, read when it is sliced. ``Reader.array(field)`` gives it.
+
+A format says what lies where: :class:`ChunkedArray` (HDF5, Zarr, N5, TIFF: it gives the chunks), or
+:class:`RunArray` (NPY, Safetensors: the values one after another in a file). Any other field of arrays of one
+shape is a :class:`RowsArray`. Formats and families import from here, and so does ``patches``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import Array
+from .kinds import ChunkedArray, Index, MemoryArray, RowsArray, RunArray
+from .parallel import each
+
+__all__ = ["Array", "ChunkedArray", "Index", "MemoryArray", "RowsArray", "RunArray", "array_of", "each"]
+
+
+def array_of(reader: Any, field: str) -> Array:
+    """What ``Reader.array`` gives."""
+    found: Array | None = reader._array(field)
+    if found is None:
+        reader.schema.select([field])
+        found = RowsArray(reader, field)
+    found.made_by = reader, field
+    return found

@@ -1,0 +1,7 @@
+"""Patches: a dataset of boxes cut out of big arrays. The package's own ``__init__`` gives it to users."""
+
+from __future__ import annotations
+
+from .reader import Patches
+
+__all__ = ["Patches"]
