@@ -11,12 +11,14 @@ from ..reader import Reader
 from ..storage import is_remote
 from ..storage.remote import fetcher, opened, totals
 from ..storage.remote.cells import PART
+from .plan import Plan
 from .prefetch import epoch_bytes
 
 ADVICE = {
     "step": "the loop itself takes longer than loading; nothing to gain here",
     "storage": "reading takes longest: use quasi_random order, a faster disk, or smaller pictures",
-    "decode": "decoding takes longest: more workers, smaller pictures (convert --max-resolution), or raw",
+    "decode": "decoding takes longest: more workers, smaller pictures (convert --max-resolution), or "
+    'cache="decoded"',
     "transforms": "the ops behind the decoder take longest: fewer of them, or do them on the device",
     "device": "copying to the device takes longest: send uint8 and normalise there",
 }
@@ -29,6 +31,14 @@ def advise(parts: dict[str, float], waited: float, stepped: float) -> tuple[str,
     total = waited + stepped
     what = "step" if total == 0 or waited < 0.05 * total else max(parts, key=lambda name: parts[name])
     return what, ADVICE[what]
+
+
+def warn_of_obstacles(plan: Plan, decode: str) -> None:
+    """Say which steps keep pictures, or what follows them, from the device."""
+    found = [one for one in plan.pictures if one.obstacle]
+    if any(one.on_device for one in found) or (found and not plan.on_device):
+        said = "; ".join(f"{one.name}: {one.obstacle}" for one in found)
+        warnings.warn(f"decode={decode!r}: {said} (print(loader.plan) shows what runs where)", stacklevel=3)
 
 
 class Traffic:

@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..codecs.cells import decode_cell
-from ..columns import I64, Column, Masked, Ragged
+from ..columns import I64, Column, Masked, Ragged, Spans, concat_spans
 from ..errors import AccessError, BatchplantError, DataError, DecodeError, Problem
 from ..ops.base import CellErrors, CellOp, Draws
+from ..ops.decode import whole_boxes
 from ..ops.values import ragged_values
 from ..reader import Reader
 from ..schema import Field
 from ..storage.remote.cells import PART
-from .locate import Locator, sizes_of, turns_of
+from .decoded import Decoded
+from .locate import Located, Locator, sizes_of, turns_of
 from .on_cpu import OnCpu
 from .pictures import Backend, Device, Failures, Request, Result
 from .plan import ImageStage, Output, Plan, Step, spec_of
@@ -69,13 +71,22 @@ class Executor:
 
     def __init__(
         self, reader: Reader, plan: Plan, on_cpu: OnCpu, on_device: Device | None = None, *,
-        seed: int, skip: bool = False,
+        seed: int, skip: bool = False, decoded: Decoded | None = None,
     ) -> None:  # fmt: skip
         self.reader, self.plan, self.on_cpu, self.on_device = reader, plan, on_cpu, on_device
         self.seed, self.skip = seed, skip
         self._last_of = {one.field: one.name for one in plan.outputs if not one.is_mask}
-        self._locator = Locator(reader)
+        self._locator, self.decoded = Locator(reader), decoded
         self.timer = Timer()
+
+    def ranges(self, ids: I64) -> Spans | None:
+        """Which bytes these samples take; of pictures that are kept decoded, none."""
+        fields, held = self.plan.fields, None if self.decoded is None else self.decoded.holds(ids)
+        if held is None or not held.any():
+            return self.reader.ranges(fields, ids)
+        parts = [(fields, ids[~held]), (self.plan.columns, ids[held])]
+        found = [self.reader.ranges(names, some) for names, some in parts if names and len(some)]
+        return concat_spans([one for one in found if one is not None])
 
     def run(self, ids: I64, epoch: int) -> Batch:
         """The batch of these samples."""
@@ -176,6 +187,8 @@ class Executor:
         return error.at(path=self.reader.where(sample), sample=sample)
 
     def _backend(self, output: Output) -> Backend:
+        if self.decoded is not None:
+            return self.decoded.of[output.name][1]
         return self.on_device if output.on_device and self.on_device is not None else self.on_cpu
 
     # -- reading ---------------------------------------------------------------------------------------
@@ -214,7 +227,7 @@ class Executor:
         field, decoder, flip = output.field, stage.decoder, stage.flip
         began = time.perf_counter()
         try:
-            cells = self._locator.find(field, ids)
+            cells, ready = self._find(output, ids)
         except DataError as error:
             failures = self._find_failed(lambda one, _: self._locator.find(field, one), field, ids)
             if not failures:
@@ -233,9 +246,18 @@ class Executor:
 
         # A picture of no known size is refused, or has one, once it is decoded.
         boxes = decoder.op.boxes(np.maximum(sizes, 1), Draws(self.seed, epoch, ids, decoder.key))
+        if ready is not None:
+            boxes[ready] = whole_boxes(sizes[ready])
         flips = None if flip is None else flip.op.flips(Draws(self.seed, epoch, ids, flip.key))
-        request = Request(cells, sizes, boxes, flips, turns, stage.target, redraw)
+        request = Request(cells, sizes, boxes, flips, turns, stage.target, redraw, ids)
         return request, {row: error.at(field=field) for row, error in request.refused().items()}
+
+    def _find(self, output: Output, ids: I64) -> tuple[Located, Any]:
+        """Where the pictures lie, and which of them need no cutting and resizing any more."""
+        if self.decoded is None:
+            return self._locator.find(output.field, ids), None
+        shelf, _ = self.decoded.of[output.name]
+        return shelf.find(ids, functools.partial(self._locator.find, output.field))
 
     # -- values ----------------------------------------------------------------------------------------
 

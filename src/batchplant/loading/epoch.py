@@ -206,6 +206,7 @@ class Epoch:
                 shared.indices,
                 shared.shard,
                 self.progress.after,
+                ranges=shared.executor.ranges,
             )
             if shared.prefetch is not None:
                 shared.prefetch.start()

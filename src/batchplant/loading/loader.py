@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,15 +13,16 @@ import numpy as np
 
 from .. import _native, frameworks
 from .. import order as orders
-from ..codecs.cells import decode_cell
 from ..columns import I64
-from ..errors import BatchplantError, OptionError, Problem
+from ..errors import OptionError, Problem
 from ..reader import Reader
 from ..registry import open as open_reader
-from .advice import Traffic, advise
+from .advice import Traffic, advise, warn_of_obstacles
 from .batch import Executor
 from .buffers import Buffers
+from .decoded import Decoded, Wish
 from .epoch import Delivery, Epoch, Progress, Tally, check_process
+from .matching import matching
 from .on_cpu import OnCpu
 from .pictures import Device, PictureOptions
 from .plan import Pipelines, make_plan
@@ -44,7 +44,9 @@ class Loader:
     ahead: batches made in advance. device: a torch device, for tensors there; None for NumPy. pictures: how
     they are made, see :class:`PictureOptions`; its options can also be given directly, as in
     ``decode="hybrid"``. on_error: ``raise``, or ``skip`` to leave out what cannot be read and list it in
-    ``skipped``. ids: add the sample numbers as ``ids``. order_options: as in ``{"window": 64}``, and
+    ``skipped``. ids: add the sample numbers as ``ids``. cache: ``decoded`` keeps pictures as they come out of
+    the decoder, for the epochs that follow; cache_bytes: how much at most (default: a quarter of the memory);
+    cache_dir: in a file there, not in memory. order_options: as in ``{"window": 64}``, and
     ``{"lanes": world}`` for ranks that read from a bucket. source_options: as in ``{"cache": "/data"}``.
     """
 
@@ -67,6 +69,9 @@ class Loader:
         pictures: PictureOptions | None = None,
         on_error: str = "raise",
         ids: bool = False,
+        cache: str | None = None,
+        cache_bytes: int | str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
         order_options: Mapping[str, Any] | None = None,
         source_options: Mapping[str, Any] | None = None,
         **picture_options: Any,
@@ -84,7 +89,9 @@ class Loader:
             "order": order, "pipelines": pipelines, "rank": rank, "world": world, "seed": seed,
             "drop_last": drop_last, "workers": workers, "cpus": cpus, "ahead": ahead, "device": device,
             "pictures": pictures, "on_error": on_error, "ids": ids, "order_options": order_options,
+            "cache": cache, "cache_bytes": cache_bytes, "cache_dir": cache_dir,
         }  # fmt: skip
+        wish = Wish.of(cache, cache_bytes, cache_dir, decode=pictures.decode)
         self.reader = source if isinstance(source, Reader) else open_reader(source, **(source_options or {}))
         self.indices: I64 | None = None if indices is None else self.reader._check(indices)
         self.samples = len(self.reader) if self.indices is None else len(self.indices)
@@ -115,10 +122,14 @@ class Loader:
         on_cpu = self._on_cpu(engine)
         if self._delivery is not None and pictures.decode is not None:
             self._device = self._delivery.pictures(on_cpu, pictures.decode, pictures.gpu_share, ahead)
-            self._warn_of_obstacles(pictures.decode)
+            warn_of_obstacles(self.plan, pictures.decode)
+        self._decoded: Decoded | None = None
+        if wish is not None:
+            self._decoded = Decoded(wish, self.plan, len(self.reader), on_cpu, fast_scale=pictures.fast_scale)
         self._executor = Executor(
-            self.reader, self.plan, on_cpu, self._device, seed=seed, skip=on_error == "skip"
-        )
+            self.reader, self.plan, on_cpu, self._device, seed=seed, skip=on_error == "skip",
+            decoded=self._decoded,
+        )  # fmt: skip
         self._tally = Tally()
         self._traffic = Traffic(self.reader, self.plan.fields)
 
@@ -126,15 +137,6 @@ class Loader:
         pictures: PictureOptions = self._options["pictures"]
         buffers = Buffers(self.ahead + 2, self._delivery.allocate if self._delivery else None)
         return OnCpu(engine, buffers, dct=pictures.dct, fast_scale=pictures.fast_scale)
-
-    def _warn_of_obstacles(self, decode: str) -> None:
-        """Say which steps keep pictures, or what follows them, from the device."""
-        found = [one for one in self.plan.pictures if one.obstacle]
-        if any(one.on_device for one in found) or (found and not self.plan.on_device):
-            said = "; ".join(f"{one.name}: {one.obstacle}" for one in found)
-            warnings.warn(
-                f"decode={decode!r}: {said} (print(loader.plan) shows what runs where)", stacklevel=3
-            )
 
     def __repr__(self) -> str:
         parts = [f"{self.samples:,} samples", f"batches of {self.batch_size:,}"]
@@ -225,7 +227,7 @@ class Loader:
             blocks = self.reader.blocks()
             if blocks is None:
                 raise OptionError(f"this format has no blocks, so {order} has nothing to go by; use random")
-            self._blocks = orders.BlockIndex(blocks if self.indices is None else blocks[self.indices])
+            self._blocks = orders.BlockIndex(blocks, self.reader.window, self.indices)
         return self._blocks  # type: ignore[no-any-return]
 
     def ids_at(self, positions: I64) -> I64:
@@ -297,24 +299,8 @@ class Loader:
         names = [field] if isinstance(field, str) else list(field)
         if not names:
             raise OptionError("filter needs at least one field")
-        schema = self.reader.schema.select(names)
         numbers = np.arange(len(self.reader)) if self.indices is None else self.indices
-        chosen = []
-        for start in range(0, len(numbers), 1024):
-            part = numbers[start : start + 1024]
-            columns = self.reader.read(part, names)
-            kept = np.zeros(len(part), dtype=np.bool_)
-            for row, sample in enumerate(part):
-                values = []
-                for name in names:
-                    try:
-                        values.append(decode_cell(schema[name], columns[name], row))
-                    except BatchplantError as error:
-                        where = self.reader.where(int(sample))
-                        raise error.at(path=where, sample=int(sample), field=name) from None
-                kept[row] = bool(predicate(*values))
-            chosen.append(part[kept])
-        found = np.concatenate(chosen) if chosen else numbers
+        found = matching(self.reader, numbers, names, predicate)
         return type(self)(self.reader, self.batch_size, indices=found, **self._options)
 
     def part(self, number: int, parts: int, rank: int, world: int) -> Loader:
@@ -328,6 +314,8 @@ class Loader:
         reader = self.reader if os.getpid() == self._process else pickle.loads(pickle.dumps(self.reader))
         threads = max(1, self._threads // parts)
         options = {**self._options, "rank": rank, "world": world, "workers": threads, "indices": self.indices}
+        if self._decoded is not None:
+            options["cache_bytes"] = self._decoded.store.most // parts
         made = type(self)(reader, self.batch_size, **options)
         made._turn = (number, parts)
         return made
@@ -366,6 +354,7 @@ class Loader:
         bottleneck, advice = advise(parts, tally.waited, tally.stepped)
         return {
             **parts, **(self._device.stats() if self._device else {}), **self._traffic.stats(),
+            **(self._decoded.stats(self.samples) if self._decoded else {}),
             "waited": tally.waited, "step": tally.stepped, "batches": tally.batches,
             "jpeg warnings": self._executor.on_cpu.warnings, "skipped": len(self.skipped),
             "bottleneck": bottleneck, "advice": advice,
@@ -379,6 +368,8 @@ class Loader:
         if self._device is not None:
             self._device.close()
         self._executor.on_cpu.engine.close()
+        if self._decoded is not None:
+            self._decoded.store.close()
 
 
 def _after(loader: Loader, epoch: int) -> Callable[[], orders.Shard | orders.Turns | None]:

@@ -61,7 +61,7 @@ class PictureOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Pictures to make, a row for each.
+    """Pictures to make, a row for each; of the samples ``ids``.
 
     sizes: height and width, turned as ``turns`` (EXIF) says; zeros where the header tells none. boxes: (left,
     top, right, bottom). redraw: the box of a row that turned out to have another size than its header says.
@@ -74,6 +74,7 @@ class Request:
     turns: U8 | None
     target: Target
     redraw: Callable[[int, tuple[int, int]], F64]
+    ids: I64
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -84,7 +85,7 @@ class Request:
             self.cells.take(rows), self.sizes[rows], self.boxes[rows],
             None if self.flips is None else self.flips[rows],
             None if self.turns is None else self.turns[rows],
-            target, lambda row, size: self.redraw(int(rows[row]), size),
+            target, lambda row, size: self.redraw(int(rows[row]), size), self.ids[rows],
         )  # fmt: skip
 
     def pixels(self, row: int) -> Any:

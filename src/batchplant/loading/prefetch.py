@@ -44,6 +44,7 @@ PROBED = 256
 
 
 After = Callable[[], Any]
+Ranges = Callable[[I64], Spans | None]
 
 
 class Use(NamedTuple):
@@ -88,10 +89,11 @@ class Prefetch:
     """
 
     def __init__(
-        self, reader: Reader, fields: Sequence[str], indices: I64 | None, shard: Any, after: After | None
-    ) -> None:
+        self, reader: Reader, fields: Sequence[str], indices: I64 | None, shard: Any, after: After | None,
+        ranges: Ranges,
+    ) -> None:  # fmt: skip
         self._reader, self._fields, self._indices, self._shard = reader, tuple(fields), indices, shard
-        self._changed = threading.Condition()
+        self._ranges, self._changed = ranges, threading.Condition()
         self._stopped = False
         # The pool that has no room just now.
         self._blocked: Pool | None = None
@@ -273,7 +275,7 @@ class Prefetch:
     def _spans(self, positions: I64) -> Spans | None:
         ids = positions if self._indices is None else self._indices[positions]
         try:
-            return self._reader.ranges(self._fields, ids)
+            return self._ranges(ids)
         # Whoever makes the batch meets the same error, and says where.
         except DataError:
             return None
@@ -372,10 +374,12 @@ def make_prefetch(
     indices: I64 | None,
     shard: orders.Shard | orders.Turns,
     after: After | None = None,
+    *,
+    ranges: Ranges,
 ) -> Prefetch | None:
     """A prefetch for an epoch; None where everything is local, or a format cannot tell where bytes lie.
 
-    ``after``: gives the shard of the epoch after this one.
+    ``after``: gives the shard of the epoch after this one. ``ranges``: the bytes that samples take.
     """
     if not len(shard) or not fields or not is_remote(reader.path):
         return None
@@ -387,4 +391,4 @@ def make_prefetch(
         return None
     if spans is None or not any(is_remote(path) for path in spans.files):
         return None
-    return Prefetch(reader, fields, indices, shard, after)
+    return Prefetch(reader, fields, indices, shard, after, ranges)

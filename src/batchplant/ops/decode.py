@@ -63,7 +63,7 @@ class Decode(ImageDecoder):
         self.orient = bool(orient)
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
-        return _whole(sizes)
+        return whole_boxes(sizes)
 
 
 class Resize(ImageDecoder):
@@ -74,7 +74,7 @@ class Resize(ImageDecoder):
         self.filter, self.orient = _filter(filter), bool(orient)
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
-        return _whole(sizes)
+        return whole_boxes(sizes)
 
 
 class CenterCrop(ImageDecoder):
@@ -130,7 +130,8 @@ def random_boxes(sizes: I32, scale: tuple[float, float], ratio: tuple[float, flo
     return _native.random_boxes(draws.keys, np.ascontiguousarray(sizes), scale, ratio, tries, first)
 
 
-def _whole(sizes: I32) -> F64:
+def whole_boxes(sizes: I32) -> F64:
+    """The whole of every picture."""
     zeros = np.zeros(len(sizes))
     return np.stack([zeros, zeros, sizes[:, 1], sizes[:, 0]], axis=1).astype(np.float64)
 

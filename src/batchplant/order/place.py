@@ -50,8 +50,12 @@ def default_threads() -> int:
 
     A launcher such as torchrun tells how many processes it started on this machine (LOCAL_WORLD_SIZE).
     """
-    here = _number(LOCAL_WORLD)
-    return max(1, len(os.sched_getaffinity(0)) // max(1, here or 1))
+    return max(1, len(os.sched_getaffinity(0)) // local_world())
+
+
+def local_world() -> int:
+    """How many processes share this machine, as a launcher tells."""
+    return max(1, _number(LOCAL_WORLD) or 1)
 
 
 def _of_environment(world: int | None) -> tuple[int | None, int]:
