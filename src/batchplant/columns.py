@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from .errors import BatchplantError, DamagedError, DecodeError, SchemaError
+from .errors import BatchplantError, DamagedError, DecodeError, OptionError, SampleIndexError, SchemaError
 from .schema import Field, Schema, Tensor
 
 U8 = npt.NDArray[np.uint8]
@@ -51,6 +51,32 @@ def end_within(sizes: I64 | None, start: int, rows: int, most: int) -> int:
     if sizes is None:
         return start + rows
     return start + max(1, int(np.searchsorted(np.cumsum(sizes[start : start + rows]), most, "right")))
+
+
+def sample_numbers(given: Any, length: int) -> I64:
+    """Numbers of samples out of ``length`` as int64, none negative, none out of range."""
+    found: npt.NDArray[Any] = np.asarray(given)
+    if found.ndim != 1:
+        raise OptionError(f"a list of sample numbers is needed, not {given!r}")
+    if found.dtype == np.bool_ and len(found) == length:
+        return np.flatnonzero(found)
+    if found.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if found.dtype.kind not in "iu":
+        raise OptionError(f"sample numbers are integers, not {found.dtype}")
+    numbers = found.astype(np.int64, copy=False)
+    if _native.are_below(np.ascontiguousarray(numbers), length):
+        return numbers
+    numbers = numbers.copy()
+    if found.dtype == np.uint64:
+        # Beyond int64 there is no sample, whatever the number would wrap around to.
+        numbers[numbers < 0] = np.iinfo(np.int64).max
+    numbers = np.where(numbers < 0, numbers + length, numbers)
+    bad = (numbers < 0) | (numbers >= length)
+    if bad.any():
+        wrong = int(found[int(np.argmax(bad))])
+        raise SampleIndexError(f"there is no sample {wrong}; there are {length}")
+    return numbers
 
 
 class Ragged:

@@ -180,7 +180,7 @@ def convert(
         "source": shown(reader.path), "samples": len(reader), "fields": chosen.to_json(), "rename": names,
         "limit": limit, "shuffle": shuffle, "seed": seed, "images": _described(options.images),
         "shard_size": shard_size, "shard_samples": shard_samples, "checksums": checksums, "append": append,
-        "stamp": _stamp(reader.path),
+        "stamp": _stamp(reader.path), "filter": reader.facts().get("filter"),
         "target_options": _digests(split_options(target_options or {})[1]),
     }  # fmt: skip
     feed = _Source(reader, chosen, names, order, on_error == "skip")

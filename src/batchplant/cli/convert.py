@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
                 shard_size=args.shard_size, shard_samples=args.shard_samples,
                 workers=args.workers, overwrite=args.overwrite, append=args.append,
                 on_error=args.on_error, checksums=args.checksums, resume=args.resume, progress=progress,
-                source_options={"skip": args.skip, **parse_options(args.option)},
+                source_options={"skip": args.skip, "where": args.where, **parse_options(args.option)},
                 target_options=parse_options(args.to_option, create_with),
             )  # fmt: skip
     except (KeyboardInterrupt, DataError, OSError):

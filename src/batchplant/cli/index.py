@@ -32,7 +32,7 @@ HEADER = ("file", "samples", "index", "state", "seconds", "place")
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
-    add_source(parser)
+    add_source(parser, where=False)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--force", action="store_true", help="build it also where a fresh one is there")
     what.add_argument("--where", action="store_true", help="only tell where it lies")

@@ -89,15 +89,15 @@ def add_commands(parser: argparse.ArgumentParser, modules: Iterable[ModuleType])
             one.set_defaults(run=module.run)
 
 
-def add_source(parser: argparse.ArgumentParser) -> None:
-    """PATH… and how to read it."""
+def add_source(parser: argparse.ArgumentParser, *, where: bool = True) -> None:
+    """PATH… and how to read it; ``where``: maybe only some samples."""
     parser.add_argument(
         "source", metavar="PATH", nargs="+", help="file, folder, URL, glob or braces of shards"
     )
-    add_reading(parser)
+    add_reading(parser, where=where)
 
 
-def add_reading(parser: argparse.ArgumentParser) -> None:
+def add_reading(parser: argparse.ArgumentParser, *, where: bool = True) -> None:
     parser.add_argument("--format", metavar="NAME", help="the format to read (default: found by content)")
     parser.add_argument(
         "--option",
@@ -108,10 +108,17 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         "URLs: endpoint, region, anonymous, profile, cache, cache_bytes, fetch_bytes",
     )
     parser.add_argument("--skip", metavar="FILE", help="leave out samples: a list of verify --quarantine")
+    if where:
+        parser.add_argument(
+            "--where",
+            metavar="CONDITION",
+            help="only the samples of which this is true, as \"label == 'cat' and width > 64\"",
+        )
 
 
 def open_source(args: argparse.Namespace) -> Reader:
-    return open_reader(args.source, format=args.format, skip=args.skip, **parse_options(args.option))
+    options = parse_options(args.option)
+    return open_reader(args.source, format=args.format, skip=args.skip, where=args.where, **options)
 
 
 def parse_options(given: list[str], taker: Callable[..., Any] = open_reader) -> dict[str, Any]:

@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
             source, decode=args.decode, against=args.against, format=args.format, workers=args.workers,
             progress=progress, most=args.most or None, differences=args.differences or None,
             sample=args.sample, seed=args.seed, quarantine=args.quarantine, skip=args.skip,
+            where=args.where,
             **parse_options(args.option, verify),
         )  # fmt: skip
     if args.json:

@@ -7,13 +7,13 @@ value are known. No file is read here; ``filters`` and the readers call it.
 
 from __future__ import annotations
 
-from .binding import Bound, bind
-from .bounds import Bounds, can_match
+from .binding import Bound, bind, fields_of, how_of
+from .bounds import Bounds, Lookup, can_match
 from .evaluate import matching
 from .parser import parse
 from .tree import Condition, FieldRef, as_condition, col
 
 __all__ = [
-    "Bound", "Bounds", "Condition", "FieldRef", "as_condition", "bind", "can_match", "col", "matching",
-    "parse",
+    "Bound", "Bounds", "Condition", "FieldRef", "Lookup", "as_condition", "bind", "can_match", "col",
+    "fields_of", "how_of", "matching", "parse",
 ]  # fmt: skip

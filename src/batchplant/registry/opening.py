@@ -8,6 +8,8 @@ from typing import Any
 
 from .. import quarantine
 from ..errors import OptionError
+from ..expressions import Condition
+from ..filters import as_where
 from ..joined import Concat
 from ..options import accept
 from ..reader import Reader
@@ -20,16 +22,23 @@ AT_ONCE = (4, 16)
 
 
 def open(
-    path: Any, *, format: str | None = None, skip: str | os.PathLike[str] | None = None, **options: Any
+    path: Any,
+    *,
+    format: str | None = None,
+    skip: str | os.PathLike[str] | None = None,
+    where: str | Condition | None = None,
+    **options: Any,
 ) -> Reader:
     """Open a dataset: a file, a folder, a URL, a list, a glob or braces of shards, or data in memory.
 
     The format is found by content, then by suffix, unless ``format`` names it. ``skip``: a list of samples to
-    leave out, as ``verify`` writes it (``quarantine``). Further options are the format's own; `batchplant
-    formats NAME` lists them. Of a URL, also those of its store, as in ``open("s3://bucket/train.tar",
+    leave out, as ``verify`` writes it (``quarantine``). ``where``: only the samples of which this is true, as
+    ``"label == 'cat'"``; see :meth:`Reader.filter`. Further options are the format's own; `batchplant formats
+    NAME` lists them. Of a URL, also those of its store, as in ``open("s3://bucket/train.tar",
     endpoint="https://minio.example", cache="/data/cache")``; see :class:`batchplant.storage.StorageOptions`.
     Data in memory are a dict of columns, a list of dicts, a data frame, an Arrow table, a TensorDataset.
     """
+    condition = None if where is None else as_where(where)
     if not isinstance(path, str | os.PathLike):
         # It brings all that tables need, and most datasets are files.
         from ..memory import is_data
@@ -37,7 +46,8 @@ def open(
         # What gives its parts once is kept.
         path = path if is_data(path) else list(path)
         if is_data(path):
-            return _open_data(path, format, options if skip is None else {**options, "skip": skip})
+            opened = _open_data(path, format, options if skip is None else {**options, "skip": skip})
+            return opened if condition is None else opened.filter(condition)
     again = functools.partial(open, path, format=format, skip=skip, **options)
     given = list(map(os.fspath, [path] if isinstance(path, str | os.PathLike) else path))
     if not given:
@@ -50,7 +60,7 @@ def open(
     opened = readers[0] if len(readers) == 1 else Concat(readers)
     opened = opened if skip is None else quarantine.without(opened, os.fspath(skip))
     opened._again = again
-    return opened
+    return opened if condition is None else opened.filter(condition)
 
 
 def _open_data(data: Any, format: str | None, options: dict[str, Any]) -> Reader:

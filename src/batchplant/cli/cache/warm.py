@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     folder, most = settings(args, args.source[0])
     most = args.cache_bytes or most
     options = {**parse_options(args.option), "cache": folder, "cache_bytes": most}
-    opening = open_reader(args.source, format=args.format, skip=args.skip, **options)
+    opening = open_reader(args.source, format=args.format, skip=args.skip, where=args.where, **options)
     with opening as reader, progress_bar("blocks", quiet=args.json) as report:
         found = warm(reader, report)
     if args.json:
