@@ -72,8 +72,8 @@ class ShardWriter:
     """Writes shards (:class:`ShardNames`) of about ``size`` bytes of cells each.
 
     ``samples``: the most samples of a shard. All shards get their names at the end, after the last is
-    complete. ``make(path, options)`` gives the writer of one shard. What is appended becomes new shards behind
-    those that are there.
+    complete. ``make(path, options)`` gives the writer of one shard. What is appended becomes new shards
+    behind those that are there.
     """
 
     def __init__(

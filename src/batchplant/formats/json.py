@@ -18,14 +18,15 @@ import numpy as np
 
 from .. import _native
 from ..codecs import text
-from ..codecs.cells import encode_samples, json_text
+from ..codecs.cells import encode_samples
+from ..codecs.nested import json_text
 from ..columns import I64, U8, Columns
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, OptionError
 from ..families.records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
 from ..families.text import BOM, TextReader, TextWriter
 from ..families.textscan import Content
 from ..format import Format
-from ..schema import EVERY_KIND, Bool, Field, Float, Int, Json, Schema, Tensor, Text
+from ..schema import EVERY_KIND, Bool, Decimal, Duration, Field, Float, Int, Json, Schema, Tensor, Text, Time
 from ..storage import check_regular, index, put_file, side_car
 from ..writer import WriteOptions
 
@@ -224,6 +225,9 @@ def _kinds(field: Field) -> tuple[int, ...]:
         return (LIST, OBJECT)
     if isinstance(field, Bool) or getattr(field, "dtype", None) == "bool":
         return (TRUE, FALSE)
+    if isinstance(field, Time | Duration | Decimal):
+        # Text, or a bare number: of units, of any digits.
+        return (NUMBER, STRING, ESCAPED)
     return (NUMBER,) if isinstance(field, Int | Float | Tensor) else (STRING, ESCAPED)
 
 
@@ -269,7 +273,7 @@ class JsonWriter(TextWriter):
             return
         if base.compression is not None:
             raise self.cannot_append(
-                "it is one array, and packed: nothing goes in before its end; use .jsonl"
+                "it is one array, and packed: nothing goes before its end; use .jsonl"
             )
         size = min(self.end, ENDING)
         last = base.source.view(self.end - size, size).tobytes()

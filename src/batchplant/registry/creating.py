@@ -56,8 +56,8 @@ def create(
     region …) where the path is a URL. With ``shard_samples`` or ``shard_size`` (bytes) it writes files of
     limited size.
 
-    ``mode="append"`` adds to a dataset that is there, and makes one where there is none. The schema is that of
-    the dataset; one that is given has to fit to it. All new samples appear when the writer is closed.
+    ``mode="append"`` adds to a dataset that is there, and makes one where there is none. The schema is that
+    of the dataset; one that is given has to fit to it. All new samples appear when the writer is closed.
     """
     pictures = ImageOptions(
         write_mode=write_mode, max_resolution=max_resolution, jpeg_quality=jpeg_quality, to_rgb=to_rgb,
@@ -88,7 +88,7 @@ def create_with(
     """:func:`create` with its options gathered, and shards where a size or a count is given."""
     storage, options = split_options(options)
     path = reached(path, storage)
-    if mode == "append" and not is_remote(path):
+    if mode == "append" and not is_remote(path) and os.path.lexists(path):
         # The hidden folder lies beside the file itself, and not beside a link to it.
         path = os.path.realpath(path)
     found = _format_of(path, schema, format, mode)
@@ -99,6 +99,7 @@ def create_with(
     if "mode" in own_options(made) and shards is None:
         # A table that has transactions of its own.
         options = options if mode == "create" else {**options, "mode": mode}
+        schema = _table_schema(path, found, options) if schema is None and mode == "append" else schema
     elif mode == "append":
         write = dataclasses.replace(write, base=_base(path, found, made, shards, overwrite=write.overwrite))
     elif mode != "create":
@@ -139,6 +140,14 @@ def _shard_names(path: str, found: Format, made: type[Writer]) -> ShardNames:
     name = os.path.basename(path.rstrip("/")).lower()
     suffix = max((one for one in found.suffixes if name.endswith(one)), key=len, default=None)
     return ShardNames(path, suffix=suffix, side_cars=made.all_side_cars())
+
+
+def _table_schema(path: str, found: Format, options: Mapping[str, Any]) -> Schema:
+    """The fields of a table that is appended to."""
+    own = own_options(found.reader)
+    how = accept(found.name, found.reader, {name: one for name, one in options.items() if name in own})
+    with found.reader(path, **how) as reader:
+        return reader.schema
 
 
 def _base(

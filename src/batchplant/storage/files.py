@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import DamagedError
@@ -74,6 +75,12 @@ def is_below(name: object) -> bool:
     if not isinstance(name, str) or name in ("", ".") or name[0] == "/" or "\0" in name:
         return False
     return is_text(name) and ".." not in name.split("/")
+
+
+def files_below(folder: Path) -> list[str]:
+    """The paths of all files below, in order."""
+    found = (Path(above, name) for above, _, names in os.walk(folder) for name in names)
+    return sorted(one.relative_to(folder).as_posix() for one in found)
 
 
 def is_plain(name: object) -> bool:

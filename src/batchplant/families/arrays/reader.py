@@ -11,7 +11,7 @@ import numpy as np
 from ...arrays import Array
 from ...codecs import npy
 from ...codecs.infer import infer_image
-from ...columns import I64, Column, Columns, Ragged, Spans, as_bytes, spans_of, starts_of
+from ...columns import I64, U8, Column, Columns, Ragged, Spans, as_bytes, spans_of, starts_of
 from ...errors import (
     BatchplantError,
     DamagedError,
@@ -111,6 +111,20 @@ class GridReader(Reader):
             if part in ("", VALUES) and grid.name:
                 found[name] = self._attributes_of(grid.name)
         return {name: one for name, one in found.items() if one}
+
+    @property
+    def arrays(self) -> Grids:
+        """Every array by its path."""
+        return self._grids
+
+    def last_rows(self, grid: Grid, count: int) -> U8:
+        """The bytes of the last rows of an array, chunk by chunk."""
+        first, last = grid.shape[0] - count, grid.shape[0]
+        size, found = grid.chunks[0], []
+        for number in range(first // size, -(-last // size)):
+            rows = grid.chunk(self._cache, (number, *(0 for _ in grid.row)))
+            found.append(as_bytes(np.ascontiguousarray(rows[max(0, first - number * size) :])))
+        return np.concatenate(found)[: count * grid.width]
 
     def _differing(self) -> Iterator[Problem]:
         """Metadata that contradicts itself."""

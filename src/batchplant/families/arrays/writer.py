@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,12 @@ from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ...columns import U8, Columns, Flags, Ragged, as_bytes
 from ...errors import OptionError
 from ...schema import Audio, Field, Float, Image, Schema, Tensor, Video
-from ...storage import put_file
+from ...storage import Patch, files_below, put_file
 from ...writer import WriteOptions, Writer
 from .compression import level_of, numcodecs
 from .layout import OFFSETS, SHAPE, VALID, VALUES, Note, fixed, parts_of, paths_of
+from .reader import GridReader
+from .store import FolderStore
 
 # A chunk is unpacked as a whole: large enough to pack well and to be few, small enough to read for one
 # sample.
@@ -59,6 +61,8 @@ class Part:
     files: int = 0
     waiting: list[U8] = dataclasses.field(default_factory=list)
     waiting_bytes: int = 0
+    # Bytes that the next file has already: it is appended to.
+    lead: int = 0
     # What else is to be said about it.
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -78,13 +82,14 @@ class Part:
 
     def take(self) -> U8 | None:
         """The bytes of a full file; None where there are not enough yet."""
-        size = self.file_rows * self.width
-        if not size or self.waiting_bytes < size:
+        size = self.file_rows * self.width - self.lead
+        if size <= 0 or self.waiting_bytes < size:
             return None
         whole = self.rest()
         # The caller's columns are not held longer than needed.
         self.waiting, self.waiting_bytes = [whole[size:].copy()], len(whole) - size
         self.files += 1
+        self.lead = 0
         return whole[:size]
 
     def rest(self) -> U8:
@@ -147,6 +152,8 @@ def masked_rows(cells: Ragged, valid: Flags, part: Part) -> npt.NDArray[Any]:
 class GridWriter(Writer):
     """Arrays in chunks in a folder, or in a ZIP file where the target's name ends so."""
 
+    appends: ClassVar[bool] = True
+
     def __init__(
         self, path: str, schema: Schema, options: WriteOptions, style: Style, compression: str,
         level: int | None, chunk_samples: int | None, chunks_per_file: int = 1, *,
@@ -202,14 +209,21 @@ class GridWriter(Writer):
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         self._top.mkdir(exist_ok=True)
+        # Files of the dataset that only get more bytes, and from which on.
+        self._leads: dict[str, int] = {}
+        if self.base is not None:
+            assert isinstance(self.base, GridReader)
+            self._begin_behind(self.base)
+        if state is None and self.base is not None:
+            return
         if state is None:
             for (_, name), part in self.parts.items():
                 if name == OFFSETS:
                     part.add(np.zeros(1, dtype=np.int64), 1)
             return
         data = np.fromfile(self.partial.folder / state["tails"], dtype=np.uint8)
-        for part, (rows, files, size) in zip(self.parts.values(), state["parts"], strict=True):
-            part.rows, part.files = rows, files
+        for part, (rows, files, size, lead) in zip(self.parts.values(), state["parts"], strict=True):
+            part.rows, part.files, part.lead = rows, files, lead
             part.waiting, part.waiting_bytes = [data[:size].copy()], size
             data = data[size:]
             # Files after the checkpoint are written anew.
@@ -226,8 +240,40 @@ class GridWriter(Writer):
         with open(self.partial.folder / self._tails, "wb") as out:
             for part in self.parts.values():
                 out.write(part.rest().data)
-        parts = [(part.rows, part.files, part.waiting_bytes) for part in self.parts.values()]
+        parts = [(part.rows, part.files, part.waiting_bytes, part.lead) for part in self.parts.values()]
         return {"tails": self._tails, "parts": parts}
+
+    def _begin_behind(self, base: GridReader) -> None:
+        """Go on where the arrays of a dataset end. A file of packed chunks that is not full is made anew."""
+        if base.note is None or not isinstance(base.store, FolderStore):
+            raise self.cannot_append("only a folder that batchplant has written can be")
+        if len(base.arrays) != len(self.parts):
+            raise self.cannot_append("there are arrays in it that are no fields")
+        self.style, self._how, self.paths = self._style_of(base), base.note.packing, base.note.paths
+        said = base.attributes
+        self.style.attributes = said.get("", {})
+        for key, own in self.parts.items():
+            grid = base.parts[key]
+            own.path = grid.name
+            own.attributes = said.get(key[0], {}) if key[1] in ("", VALUES) else {}
+            own.rows = grid.shape[0]
+            if not own.rows:
+                continue
+            kind, level = self._how
+            own.packing = "none" if grid.packing.startswith(("none", "raw")) else kind
+            own.level = level if own.packing == kind else 0
+            own.chunk, own.chunks_per_file = grid.chunks[0], grid.per_file
+            own.files, rest = divmod(own.rows, own.file_rows)
+            if self.style.full_size(own) is not None:
+                own.lead = rest * own.width
+                self._leads[self.style.file(own, own.files)] = own.lead
+            elif rest and own.width:
+                own.waiting = [base.last_rows(grid, rest)]
+                own.waiting_bytes = len(own.waiting[0])
+
+    def _style_of(self, base: GridReader) -> Style:
+        """How the arrays of a dataset are written."""
+        return self.style
 
     def _write(self, columns: Columns) -> None:
         for name, column in columns.items():
@@ -269,7 +315,12 @@ class GridWriter(Writer):
         self._wait(min(2 * self._workers, IN_MEMORY // max(1, len(data))))
 
     def _write_file(self, part: Part, number: int, data: U8) -> None:
-        write_chunks(self._top / self.style.file(part, number), self.style, part, part.values(data))
+        file = self._top / self.style.file(part, number)
+        if self._leads.get(self.style.file(part, number)):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            put_file(file, data)
+        else:
+            write_chunks(file, self.style, part, part.values(data))
 
     def _wait(self, most: int) -> None:
         while len(self._packing) > most:
@@ -283,18 +334,35 @@ class GridWriter(Writer):
 
     def _finish(self) -> str:
         for part in self.parts.values():
-            if part.files == 0 and part.width:
+            if part.files == 0 and part.width and (self.base is None or not self.before):
                 # One chunk is not longer than what it holds.
                 part.chunk = min(part.chunk, max(1, part.rows))
             if len(rest := part.rest()):
                 self._submit_chunk(part, part.files, rest)
         self._wait(0)
-        note = Note(self.schema, self.paths, self.written, self._how)
-        for name, data in self.style.describe(list(self.parts.values()), note).items():
+        for name, data in self.style.describe(list(self.parts.values()), self._note()).items():
             file = self._top / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
         return self._zipped() if self.path.lower().endswith(".zip") else "store"
+
+    def _note(self) -> Note:
+        return Note(self.schema, self.paths, self.before + self.written, self._how)
+
+    def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
+        """New chunks, then the metadata of the arrays, then that of the top, which says how many there are."""
+        patches, chunks, documents = [], [], []
+        described = self.style.describe(list(self.parts.values()), self._note())
+        for one in files_below(self._top):
+            move = f"{name}/{one}", f"{self.partial.name}/{one}"
+            if self._leads.get(one):
+                patches.append(Patch(*move, self._leads[one]))
+            elif one in described:
+                documents.append(move)
+            else:
+                chunks.append(move)
+        documents.sort(key=lambda move: -move[0].count("/"))
+        return patches, [*chunks, *documents]
 
     def _zipped(self) -> str:
         """Stored, so that chunks are used where they lie; with fixed dates, so that equal data is equal."""

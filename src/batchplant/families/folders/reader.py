@@ -49,6 +49,8 @@ class FolderReader(Reader):
         self._below = open_files(path)
         self._columns = Columns()
         note = self._note()
+        # Whether our writer made it, and called its files by their numbers.
+        self.is_ours = note is not None
         metadata = metadata_of(path)
         fields: dict[str, Field] = {}
         if metadata is not None:
@@ -86,6 +88,11 @@ class FolderReader(Reader):
             self._columns.update(encode_samples(named, [{FILE_NAME: one} for one in self._files]))
             self.schema = Schema({**self.schema, FILE_NAME: Text()})
         self.length = len(self._files)
+
+    @property
+    def files(self) -> list[str]:
+        """The files of the samples, below the folder."""
+        return self._files
 
     # -- what a subclass implements --------------------------------------------------------------------
 

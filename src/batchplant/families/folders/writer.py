@@ -12,16 +12,20 @@ from ...codecs.cells import decode_cell
 from ...columns import Columns, Ragged
 from ...errors import BatchplantError, EncodeError, SchemaError
 from ...schema import Field, Int, Schema
-from ...storage import is_plain
+from ...storage import Patch, files_below, is_plain
 from ...writer import Writer
 from .media import NOTE, Media
 from .metadata import FILE_NAME
+from .reader import FolderReader
+
+METADATA = "metadata.jsonl"
 
 
 class FolderWriter(Writer):
     """Writes a folder. A subclass says of which media."""
 
     media: ClassVar[Media]
+    appends: ClassVar[bool] = True
 
     @classmethod
     def refuses(cls, field: Field) -> str | None:
@@ -50,9 +54,24 @@ class FolderWriter(Writer):
         self._folder = self.partial.folder / "folder"
         self._folder.mkdir(exist_ok=True)
         self._made: set[str] = set()
-        note = {self.media.name: self._field, "schema": self.schema.to_json()}
-        (self._folder / NOTE).write_text(json.dumps(note, ensure_ascii=False))
+        self._first = 0
+        if self.base is not None:
+            assert isinstance(self.base, FolderReader)
+            self._first = self._next_number(self.base)
+        else:
+            note = {self.media.name: self._field, "schema": self.schema.to_json()}
+            (self._folder / NOTE).write_text(json.dumps(note, ensure_ascii=False))
         self._lines = None if self._classes or not others else self.partial.spool("metadata")
+
+    def _next_number(self, base: FolderReader) -> int:
+        """New files are behind those that are there, in order of name."""
+        numbers = [os.path.splitext(os.path.basename(name))[0] for name in base.files]
+        if not base.is_ours or not all(one.isdecimal() for one in numbers):
+            raise self.cannot_append(
+                "its files have names of their own, among which new ones would change the numbers of samples; "
+                "convert it to a folder first"
+            )
+        return max(map(int, numbers), default=-1) + 1
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
         found: dict[int, BatchplantError] = {}
@@ -78,7 +97,7 @@ class FolderWriter(Writer):
         assert isinstance(cells, Ragged)
         lines = []
         for row, encoding in enumerate(self._encodings(columns)):
-            name = f"{self.written + row:08d}{self.media.suffix(encoding)}"
+            name = f"{self._first + self.written + row:08d}{self.media.suffix(encoding)}"
             values = {key: decode_cell(field, columns[key], row) for key, field in self._others.items()}
             if self._classes is not None:
                 name = os.path.join(self._class(next(iter(values.values()))), name)
@@ -101,6 +120,13 @@ class FolderWriter(Writer):
         return name
 
     def _finish(self) -> str:
-        if self._lines is not None:
-            self.partial.put("metadata", self._folder / "metadata.jsonl")
+        if self._lines is not None and self.base is None:
+            self.partial.put("metadata", self._folder / METADATA)
         return "folder"
+
+    def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
+        patches, target = [], self.partial.name
+        if self._lines is not None:
+            size = os.path.getsize(os.path.join(self.path, METADATA))
+            patches.append(Patch("metadata", f"{target}/{METADATA}", size))
+        return patches, [(f"{name}/{one}", f"{target}/{one}") for one in files_below(self._folder)]

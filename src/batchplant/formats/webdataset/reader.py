@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -53,7 +54,7 @@ class WebDatasetReader(Reader):
         self.path = path
         self._file = self._source = open_source(path)
         try:
-            self._packed = self._file.view(0, min(2, self._file.size)).tobytes() == GZIP
+            self.packed = self._file.view(0, min(2, self._file.size)).tobytes() == GZIP
             self._open(index, dali_index)
             self._set_schema(None if schema is None else given_schema(schema))
         except BatchplantError as error:
@@ -63,21 +64,21 @@ class WebDatasetReader(Reader):
     def _open(self, mode: str, dali_index: str | None) -> None:
         self._scanned = dali_index is None
         if dali_index is not None:
-            if self._packed:
+            if self.packed:
                 raise OptionError("DALI reads no compressed archives, and has no index of them")
             self._arrays, self._facts = dali.read(like(self.path, dali_index), self._source)
         else:
-            check = functools.partial(_makes_sense, packed=self._packed)
+            check = functools.partial(_makes_sense, packed=self.packed)
             found = index.load(self._file, "webdataset", self._scan, mode=mode, check=check)
             self._arrays, self._facts = found.arrays, found.facts
-        if self._packed and self._source is self._file:
+        if self.packed and self._source is self._file:
             self._source = open_gzip(self._file, size=self._facts["size"], points=self._arrays["points"])
         self.length = len(self._arrays["firsts"])
         self._numbers = {name: number for number, name in enumerate(self._facts["extensions"])}
         self._tables: dict[str, Table] = {}
 
     def _scan(self, file: Source, report: Report) -> tuple[scan.Arrays, scan.Facts]:
-        if not self._packed:
+        if not self.packed:
             return scan.scan(file, report)
         self._source = open_gzip(file)
         part = file.size / max(self._source.size, 1)
@@ -86,12 +87,44 @@ class WebDatasetReader(Reader):
         return {**arrays, "points": points}, {**facts, "size": self._source.size}
 
     def _set_schema(self, given: Schema | None) -> None:
-        note = None if self._facts["note"] is None else Note.from_json(self._facts["note"])
+        self.note = note = None if self._facts["note"] is None else Note.from_json(self._facts["note"])
         self._extensions = {} if note is None else note.extensions
         self._key = KEY if note is None or note.key is None else note.key
         self.schema = given if given is not None else self._found_schema() if note is None else note.schema
         if not self.schema:
             raise SchemaError("the schema has no field")
+
+    # -- for those who append --------------------------------------------------------------------------
+
+    @property
+    def key_field(self) -> str | None:
+        """The field that the members' keys are; None where they only count."""
+        return KEY if self.note is None else self.note.key
+
+    def last_key(self) -> str:
+        ends = self._arrays["key_offsets"][-2:].tolist()
+        return self._arrays["keys"][slice(*ends)].tobytes().decode(errors="replace") if len(ends) > 1 else ""
+
+    def starts_with(self, data: bytes) -> bool:
+        return self._file.view(0, min(len(data), self._file.size)).tobytes() == data
+
+    def end_of_members(self) -> int:
+        """Where the archive's end begins: behind the last member, whether it belongs to a sample or not."""
+        at = int(np.max(self._arrays["starts"] + self._arrays["sizes"], initial=0))
+        at = -(-at // BLOCK) * BLOCK
+        while at + BLOCK <= self._file.size:
+            header = self._file.view(at, BLOCK).tobytes()
+            if not any(header):
+                break
+            try:
+                member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+            except tarfile.HeaderError as error:
+                raise DamagedError(f"here is no member: {error}", path=self.path, offset=at) from None
+            # Links and folders have no bytes, whatever the header says.
+            known = member.type in tarfile.SUPPORTED_TYPES and member.type not in tarfile.REGULAR_TYPES
+            empty = known and member.type not in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+            at += BLOCK if empty else BLOCK + -(-member.size // BLOCK) * BLOCK
+        return at
 
     def _found_schema(self) -> Schema:
         """The key, then the extensions in order of name, so that all shards have the same order."""
@@ -214,13 +247,13 @@ class WebDatasetReader(Reader):
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         packed = isinstance(self.schema[field], Int | Float | Bool | Tensor)
-        if packed or field == self._key or self._packed:
+        if packed or field == self._key or self.packed:
             return None
         starts, sizes = self._runs(field, indices)
         return Spans([self.path], starts, sizes)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        if self._packed:
+        if self.packed:
             return None
         runs = [self._runs(name, indices) for name in fields if name != self._key]
         empty = np.empty(0, dtype=np.int64)
@@ -235,15 +268,15 @@ class WebDatasetReader(Reader):
         return {
             "extensions": len(self._numbers),
             "skipped members": self._facts["skipped"],
-            "compressed": self._packed,
+            "compressed": self.packed,
         }
 
     def own_checks(self) -> tuple[str, ...]:
-        return ("checksum of every tar header", *([CHECKED] if self._packed else []))
+        return ("checksum of every tar header", *([CHECKED] if self.packed else []))
 
     def _verify(self) -> Iterator[Problem]:
         """The headers' checksums, which an index of earlier has not seen since."""
-        if self._packed:
+        if self.packed:
             check_gzip(self.path)
         scan.verify(self._source, self._arrays if self._scanned else None)
         return iter(())

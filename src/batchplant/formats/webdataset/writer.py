@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import zlib
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,14 +16,17 @@ from ...codecs.media import image
 from ...columns import I64, Columns, Ragged, as_bytes, starts_of
 from ...errors import BatchplantError, EncodeError, SchemaError
 from ...schema import Schema, Text
+from ...storage import Patch, side_car
 from ...writer import WriteOptions, Writer
 from . import dali, members
 from .layout import BLOCK, KEY, NOTHING, Note, extensions_of
+from .reader import WebDatasetReader
 
 PIECE = 1 << 22
 # Of the keys, where there is no field for them.
 DIGITS = 8
 GZIP_LEVEL = 6
+DALI = "{stem}.idx"
 
 
 class WebDatasetWriter(Writer):
@@ -31,7 +35,8 @@ class WebDatasetWriter(Writer):
     ``key``: the Text field that names the members; without such a field they are numbered. ``dali_index``:
     also write NAME.idx, DALI's index."""
 
-    side_cars: ClassVar[tuple[str, ...]] = ("{stem}.idx",)
+    side_cars: ClassVar[tuple[str, ...]] = (DALI,)
+    appends: ClassVar[bool] = True
 
     def __init__(
         self, path: str, schema: Schema, options: WriteOptions, *, key: str = KEY, dali_index: bool = False
@@ -56,9 +61,28 @@ class WebDatasetWriter(Writer):
     def _begin(self, state: dict[str, Any] | None) -> None:
         self._last = "" if state is None else str(state["last"])
         self._file = self.partial.spool("archive")
-        if not self._file.size:
+        if self.base is not None:
+            assert isinstance(self.base, WebDatasetReader)
+            self._check_base(self.base, state)
+        elif not self._file.size:
             self._file.write(self._note.to_bytes())
         self._lines = self.partial.spool("lines") if self._dali else None
+
+    def _check_base(self, base: WebDatasetReader, state: dict[str, Any] | None) -> None:
+        """The archive says how its members are called; new ones begin where it ends."""
+        if base.packed:
+            raise self.cannot_append("it is packed, and its end with it; write .tar, or a new shard")
+        self._key = base.key_field
+        named = base.note.extensions if base.note is not None else None
+        if named is not None and named != self._note.extensions:
+            raise self.cannot_append("its members are named in another way")
+        self._noted = base.note is not None
+        if base.note is not None and not base.starts_with(base.note.to_bytes()):
+            raise self.cannot_append("its note leaves no room for another number of samples")
+        self.end = base.end_of_members()
+        if state is None:
+            self._last = base.last_key()
+        self._dali = side_car(self.path, DALI).exists()
 
     def _state(self) -> dict[str, Any]:
         return {"last": self._last}
@@ -106,8 +130,9 @@ class WebDatasetWriter(Writer):
         return column.take(slice(None))
 
     def _numbered(self, rows: int) -> Ragged:
-        numbers = self.written + np.arange(rows)
-        if self.written + rows > 10**DIGITS:
+        first = self.before + self.written
+        numbers = first + np.arange(rows)
+        if first + rows > 10**DIGITS:
             return Ragged.from_cells([f"{self._prefix}{number:0{DIGITS}d}".encode() for number in numbers])
         digits = numbers[:, None] // 10 ** np.arange(DIGITS - 1, -1, -1) % 10 + ord("0")
         prefix = np.frombuffer(self._prefix.encode(), np.uint8)
@@ -141,7 +166,7 @@ class WebDatasetWriter(Writer):
             _native.copy_runs(as_bytes(column.data), *runs, made, np.ascontiguousarray(starts[own]))
         self._file.write(made)
         if self._lines is not None:
-            self._index(rows, ending[rows, fields], starts + first, sizes, names)
+            self._index(rows, ending[rows, fields], starts + self.end + first, sizes, names)
 
     def _ending(self, number: int, column: Ragged) -> I64 | int:
         """Which extension each cell has: by what it is for pictures, else the field's only one."""
@@ -173,7 +198,11 @@ class WebDatasetWriter(Writer):
 
     def _finish(self) -> str:
         self._file.write(bytes(2 * BLOCK))
-        note = Note(self._note.schema, self._note.extensions, self._key, self.written, self._file.size)
+        samples, size = self.before + self.written, self.end + self._file.size
+        note = Note(self._note.schema, self._note.extensions, self._key, samples, size)
+        if self.base is not None:
+            self.partial.spool("note").write(note.to_bytes())
+            return "archive"
         self._file.write_at(note.to_bytes(), 0)
         if self._lines is not None:
             with open(self.partial.folder / "index", "wb") as out:
@@ -190,4 +219,29 @@ class WebDatasetWriter(Writer):
         return "archive.gz"
 
     def _beside(self) -> list[tuple[str, str]]:
-        return [("index", "{stem}.idx")] if self._dali else []
+        return [("index", DALI)] if self._dali else []
+
+    def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
+        patches = [Patch(name, self.partial.name, self.end)]
+        if self._noted:
+            patches.append(Patch("note", self.partial.name, 0))
+        if self._lines is None:
+            return patches, []
+        place = side_car(self.path, DALI)
+        old, new = (dali.header_of(one).encode() for one in (self.before, self.before + self.written))
+        (self.partial.folder / "header").write_bytes(new)
+        with open(place, "rb") as file:
+            grows = file.read(len(old)) == old and len(new) == len(old)
+            if grows:
+                patches += [
+                    Patch("lines", place.name, place.stat().st_size), Patch("header", place.name, 0),
+                ]  # fmt: skip
+                return patches, []
+            # One digit more: all lines move.
+            file.seek(0)
+            file.readline()
+            with open(self.partial.folder / "index", "wb") as out:
+                out.write(new)
+                shutil.copyfileobj(file, out)
+                out.write(self._lines.read_at(self._lines.size, 0))
+        return patches, [("index", place.name)]

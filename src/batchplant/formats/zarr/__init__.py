@@ -94,6 +94,10 @@ class ZarrWriter(GridWriter):
             attributes=attributes,
         )
 
+    def _style_of(self, base: GridReader) -> ZarrStyle:
+        assert isinstance(base, ZarrReader)
+        return ZarrStyle(base._version)
+
 
 def allocate(path: str, schema: Schema | Mapping[str, Field], samples: int, **options: Any) -> None:
     """Make an empty dataset of so many samples, for several processes to fill with :func:`write_range`.
