@@ -194,9 +194,32 @@ def test_a_stopped_append_resumes(path, tmp_path, monkeypatch):
 
 def test_from_the_command_line(path, tmp_path):
     write(str(tmp_path / "s.npz"), range(3))
-    for _ in range(2):
-        assert main(["convert", str(tmp_path / "s.npz"), path, "--to-option", "mode=append", "--quiet"]) == 0
+    for how in (["--append"], ["--to-option", "mode=append"]):
+        assert main(["convert", str(tmp_path / "s.npz"), path, *how, "--quiet"]) == 0
     assert read(path) == [0, 1, 2, 0, 1, 2]
+    before = state(path)
+    assert main(["convert", str(tmp_path / "s.npz"), path, "--to-option", "mode=overwrite", "--quiet"]) == 0
+    assert read(path) == [0, 1, 2]
+    assert read(path, **before) == [0, 1, 2, 0, 1, 2]
+
+
+def test_an_append_needs_no_schema(path):
+    write(path, [1])
+    with bp.create(path, mode="append") as out:
+        out.append({"n": 2, "t": None})
+    assert read(path) == [1, 2]
+
+
+def test_a_reader_that_looks_again(path):
+    write(path, [1])
+    with bp.open(path) as reader, bp.open(path, **state(path)) as old:
+        write(path, [2], mode="append")
+        assert [len(reader), len(reader.refresh()), len(old.refresh())] == [1, 2, 1]
+        assert [one["n"] for one in reader.select(["n"]).refresh()] == [1, 2]
+    # Made without the registry, too.
+    with type(reader)(path) as direct:
+        write(path, [3], mode="append")
+        assert [len(direct), len(direct.refresh())] == [2, 3]
 
 
 # -- fields ---------------------------------------------------------------------------------------------

@@ -124,9 +124,11 @@ def open_source(args: argparse.Namespace) -> Reader:
 def parse_options(given: list[str], taker: Callable[..., Any] = open_reader) -> dict[str, Any]:
     """NAME=VALUE pairs for a function that hands them to a format, which knows what type each has."""
     options = {}
-    own = [
+    taken = [
         one.name for one in inspect.signature(taker).parameters.values() if one.kind is not one.VAR_KEYWORD
     ]
+    # Tables with transactions of their own have more modes than there are flags.
+    own = {*taken} - {"mode"}
     for one in given:
         name, equals, value = one.partition("=")
         if not equals or not name:

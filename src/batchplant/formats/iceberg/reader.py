@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -54,6 +55,10 @@ class IcebergReader(LakeReader):
             self._facts = self._history(chosen)
             parts = list(self._parts_of(chosen))
             described = self._describe()
+        self._again = functools.partial(
+            IcebergReader, path, snapshot=snapshot, at=at, ref=ref, catalog=catalog, schema=schema,
+            schema_id=schema_id, outside=outside,
+        )  # fmt: skip
         # Workers that unpickle this reader must see the same rows, whatever was committed meanwhile.
         if chosen is not None:
             snapshot, at, ref = chosen.snapshot_id, None, None

@@ -1,0 +1,136 @@
+"""Writing Delta: Parquet files first, then one entry of the log that makes them count."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...codecs import arrow
+from ...families.lake import LakeWriter, check_same_fields, conflict, stored_schema, wrapped
+from ...schema import Schema
+from ...storage import is_remote, join, tree
+from ...storage.remote.libraries import options_for
+from .table import LOG, library, open_table
+
+# A time without a zone would need a feature that not every reader has.
+ZONE = "UTC"
+
+
+class DeltaWriter(LakeWriter):
+    __doc__ = LakeWriter.__doc__
+    title = "Delta"
+
+    def _described(self) -> Any:
+        library()
+        return stored_schema(self.schema, small=True, zone=ZONE)
+
+    def _exists(self) -> bool:
+        return tree.is_folder(join(self.path, LOG))
+
+    def _existing(self) -> tuple[Schema, Any]:
+        table = open_table(self.path)
+        return arrow.schema_of(arrow.pyarrow().schema(table.schema())), table.version()
+
+    def _create(self, folder: Path) -> None:
+        deltalake = library()
+        folder.mkdir()
+        with wrapped(self.path):
+            table = deltalake.DeltaTable.create(folder, self._arrow)
+            added = list(self._add_files(folder))
+            if added:
+                table.create_write_transaction(added, "append", self._arrow, commit_properties=self._how())
+
+    def _how(self, **more: Any) -> Any:
+        deltalake = library()
+        return deltalake.CommitProperties(app_transactions=[deltalake.Transaction(self._id, 1)], **more)
+
+    def _is_committed(self, id: str) -> bool:
+        return open_table(self.path).transaction_version(id) is not None
+
+    def _commit(self) -> None:
+        deltalake = library()
+        appends = self.mode == "append"
+        far = is_remote(self.path)
+        if far and not self._exists():
+            with wrapped(self.path):
+                deltalake.DeltaTable.create(
+                    self.path, self._arrow, mode="ignore", storage_options=options_for(self.path)
+                )
+        table = open_table(self.path, None if appends else self._base)
+        # A retry would leave rows in place that another process appended meanwhile.
+        how = self._how() if appends else self._how(max_commit_retries=0)
+        added: list[Any] = []
+        try:
+            if appends:
+                self._add_columns(table)
+            if far or table.metadata().partition_columns or table.protocol().min_writer_version > 2:
+                # How to get there, and whatever else the table wants of its rows, the library sees to.
+                self._write_by_library(table, how)
+                return
+            added = self._all_files(Path(self.path))
+            table.create_write_transaction(
+                added, self.mode, table.schema() if appends else self._arrow, commit_properties=how
+            )
+        except deltalake.exceptions.CommitFailedError as error:
+            _remove(self.path, added)
+            raise conflict(self.path, error) from None
+        # Ctrl-C may come after the commit: then the files belong to the table, else nobody sees them.
+        except BaseException:
+            with wrapped(self.path):
+                raise
+
+    def _all_files(self, folder: Path) -> list[Any]:
+        added: list[Any] = []
+        try:
+            for one in self._add_files(folder):
+                added.append(one)
+        except BaseException:
+            _remove(folder, added)
+            raise
+        return added
+
+    def _add_columns(self, table: Any) -> None:
+        """Fields that the table lacks become columns of it, None in the rows that it has."""
+        fields = arrow.schema_of(arrow.pyarrow().schema(table.schema()))
+        fresh = check_same_fields(fields, self.schema)
+        if fresh:
+            added = Schema({name: dataclasses.replace(self.schema[name], optional=True) for name in fresh})
+            columns = library().Schema.from_arrow(stored_schema(added, small=True, zone=ZONE))
+            table.alter.add_columns(columns.fields)
+
+    def _add_files(self, folder: Path) -> Iterator[Any]:
+        """Write the rows into the table's folder, where nobody sees them before they are committed."""
+        from deltalake.transaction import AddAction
+
+        now = time.time_ns() // 1_000_000
+        unique = uuid.uuid4()
+        for number, groups in enumerate(self._files(self._arrow)):
+            file = folder / f"part-{number:05d}-{unique}.{self._compression}.parquet"
+            try:
+                rows = self._write_file(groups, self._arrow, str(file))
+            except BaseException:
+                file.unlink(missing_ok=True)
+                raise
+            yield AddAction(file.name, file.stat().st_size, {}, now, True, json.dumps({"numRecords": rows}))
+
+    def _write_by_library(self, table: Any, how: Any) -> None:
+        pa = arrow.pyarrow()
+        batches = (batch for group in self._row_groups() for batch in group.to_batches())
+        library().write_deltalake(
+            table,
+            pa.RecordBatchReader.from_batches(self._arrow, batches),
+            mode=self.mode,
+            schema_mode=None if self.mode == "append" else "overwrite",
+            commit_properties=how,
+        )
+
+
+def _remove(folder: str | Path, added: list[Any]) -> None:
+    """Files that no transaction knows."""
+    for one in added:
+        Path(folder, one.path).unlink(missing_ok=True)
