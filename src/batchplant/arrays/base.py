@@ -107,24 +107,27 @@ class Array:
             raise TypeError("this array was not made by a reader, and cannot be pickled")
         return _again, self.made_by
 
-    def read_boxes(self, starts: I64, size: Sequence[int], out: npt.NDArray[Any]) -> None:
-        """Boxes of one size along the first axes, each to its row of ``out``.
+    def read_boxes(
+        self, starts: I64, size: Sequence[int], out: npt.NDArray[Any], rows: I64 | None = None
+    ) -> None:
+        """Boxes of one size along the first axes, each to its row of ``out``: the first ones, or these.
 
         What lies outside of the array is left as it was in ``out``.
         """
+        rows = np.arange(len(starts)) if rows is None else rows
         try:
-            self._boxes(list(self._clipped(starts, size)), out)
+            self._boxes(list(self._clipped(starts, size, rows)), out)
         except BatchplantError as error:
             raise error.at(path=self.path, field=self.field) from None
 
     def ranges(self, starts: I64, size: Sequence[int]) -> Spans | None:
         """Where the bytes of these boxes lie; None where unknown."""
-        return self._ranges(list(self._clipped(starts, size)))
+        return self._ranges(list(self._clipped(starts, size, np.arange(len(starts)))))
 
-    def _clipped(self, starts: I64, size: Sequence[int]) -> Iterator[Box]:
+    def _clipped(self, starts: I64, size: Sequence[int], rows: I64) -> Iterator[Box]:
         rest = [range(one) for one in self.shape[len(size) :]]
         shape = self.shape[: len(size)]
-        for row, start in enumerate(starts.tolist()):
+        for row, start in zip(rows.tolist(), starts.tolist(), strict=True):
             found = [
                 range(max(at, 0), min(at + many, most))
                 for at, many, most in zip(start, size, shape, strict=True)

@@ -322,23 +322,33 @@ class Patches(Reader):
         pad = None if self._pad is None else self._pad[name]
         if over.any() and not isinstance(pad, str):
             out[over] = pad
+        inner = np.flatnonzero(~over) if isinstance(pad, str) else np.arange(len(starts))
         try:
-            array.read_boxes(starts, self._size, out)
+            array.read_boxes(starts[inner], self._size, out, inner)
         except BatchplantError as error:
             row, error.sample = error.sample, None
             raise error.at(sample=None if row is None else int(indices[row])) from None
-        if isinstance(pad, str):
-            for row in np.flatnonzero(over).tolist():
-                self._reach_over(out[row], starts[row], pad)
+        for row in np.flatnonzero(over).tolist() if isinstance(pad, str) else ():
+            try:
+                out[row] = self._mirrored(array, starts[row], pad)
+            except BatchplantError as error:
+                raise error.at(sample=int(indices[row])) from None
         return out
 
-    def _reach_over(self, patch: npt.NDArray[Any], start: I64, mode: str) -> None:
-        """Fill what lies outside of the array from what lies inside."""
-        ends = zip(start.tolist(), self._size, self._shape, strict=True)
-        around = [(max(0, -at), max(0, at + size - most)) for at, size, most in ends]
-        inside = tuple(slice(low, size - high) for (low, high), size in zip(around, self._size, strict=True))
-        around += [(0, 0)] * (patch.ndim - len(around))
-        patch[...] = np.pad(patch[inside], around, mode=mode)  # type: ignore[call-overload]
+    def _mirrored(self, array: Array, start: I64, mode: str) -> npt.NDArray[Any]:
+        """A patch that reaches over the edge, where values of the array stand for those outside."""
+        places, box = [], []
+        for at, size, most in zip(start.tolist(), self._size, self._shape, strict=True):
+            place = np.arange(at, at + size)
+            if mode == "edge" or most == 1:
+                place = np.clip(place, 0, most - 1)
+            else:
+                # There and back again, without the ends twice.
+                place = np.abs((place + most - 1) % (2 * most - 2) - most + 1)
+            box.append(slice(int(place.min()), int(place.max()) + 1))
+            places.append(place - place.min())
+        found: npt.NDArray[Any] = array[tuple(box)][np.ix_(*places)]
+        return found
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         starts = self._starts(self.ids[indices])

@@ -1,0 +1,421 @@
+"""Patches: where they are, what they hold, masks, the edge; loading, resuming, converting; damage; URLs."""
+
+import itertools
+import math
+import os
+import pickle
+import shutil
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import batchplant as bp
+from batchplant.formats.zarr import codecs as zarr_codecs
+from batchplant.patches import reader as patches_reader
+
+SHAPE, CHUNKS = (23, 18, 15), (8, 6, 5)
+RNG = np.random.default_rng(5)
+VOLUME = RNG.integers(0, 60000, SHAPE).astype(np.uint16)
+LABELS = RNG.integers(0, 4, SHAPE).astype(np.uint8)
+COLOURS = RNG.random((*SHAPE, 2)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def scan(tmp_path_factory):
+    zarr = pytest.importorskip("zarr")
+    path = tmp_path_factory.mktemp("scan") / "scan.zarr"
+    top = zarr.create_group(store=str(path))
+    top.create_array("volume", data=VOLUME, chunks=CHUNKS)
+    top.create_array("labels", data=LABELS, chunks=(10, 10, 10))
+    top.create_array("colours", data=COLOURS, chunks=(*CHUNKS, 2))
+    mask = np.zeros(SHAPE, dtype=bool)
+    mask[20:22, 3, 12] = True
+    top.create_array("mask", data=mask, chunks=(7, 7, 7))
+    return path
+
+
+def cut(values, start, size):
+    return values[tuple(slice(a, a + s) for a, s in zip(start, size, strict=True))]
+
+
+def starts(data):
+    return [tuple(one) for one in data.read(range(len(data)), ["position"])["position"].tolist()]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    size=st.tuples(*(st.integers(1, most) for most in SHAPE)),
+    stride=st.one_of(st.none(), st.integers(1, 9), st.tuples(*[st.integers(3, 9)] * 3)),
+)
+def test_patches_with_a_stride_are_those_of_numpy(size, stride, scan):
+    data = bp.Patches(scan, ["volume", "labels", "colours"], size=size, stride=stride)
+    steps = size if stride is None else (stride,) * 3 if isinstance(stride, int) else stride
+    wanted = itertools.product(
+        *(range(0, most - one + 1, step) for most, one, step in zip(SHAPE, size, steps, strict=True))
+    )
+    found = starts(data)
+    assert sorted(found) == list(wanted)
+    assert len(data) == len(found)
+    chosen = RNG.integers(0, len(data), 5)
+    columns = data.read(chosen)
+    for row, number in enumerate(chosen):
+        for name, values in (("volume", VOLUME), ("labels", LABELS), ("colours", COLOURS)):
+            assert np.array_equal(columns[name][row], cut(values, found[number], size))
+
+
+def test_what_a_sample_is(scan):
+    data = bp.Patches(bp.open(scan), "volume", size=(8, 6, 5), stride=4)
+    assert data.schema == bp.Schema(
+        {"volume": bp.Tensor("uint16", (8, 6, 5)), "position": bp.Tensor("int64", (3,))}
+    )
+    sample = data[-1]
+    assert np.array_equal(sample["volume"], cut(VOLUME, sample["position"], (8, 6, 5)))
+    assert "volume" in repr(data)
+    assert data.facts()["stride"] == (4, 4, 4)
+    with pytest.raises(bp.SampleIndexError):
+        data[len(data)]
+
+
+def test_random_patches(scan):
+    data = bp.Patches(scan, "volume", size=(8, 6, 5), random=500, seed=3)
+    found = starts(data)
+    assert len(data) == 500
+    for start in found:
+        assert all(0 <= at <= most - one for at, most, one in zip(start, SHAPE, (8, 6, 5), strict=True))
+    # Every place of an axis is drawn sooner or later.
+    assert {start[1] for start in found} == set(range(SHAPE[1] - 6 + 1))
+    sample = data[77]
+    assert np.array_equal(sample["volume"], cut(VOLUME, sample["position"], (8, 6, 5)))
+    again = bp.Patches(scan, "volume", size=(8, 6, 5), random=500, seed=3)
+    other = bp.Patches(scan, "volume", size=(8, 6, 5), random=500, seed=4)
+    assert starts(again) == found
+    assert sorted(starts(other)) != sorted(found)
+    # The n-th draw does not depend on how many there are.
+    fewer = bp.Patches(scan, "volume", size=(8, 6, 5), random=100, seed=3)
+    assert not set(starts(fewer)) - set(found)
+
+
+def test_sizes_of_fewer_axes(scan):
+    data = bp.Patches(scan, "volume", size=(4,), stride=4)
+    assert len(data) == 5
+    assert np.array_equal(data[1]["volume"], VOLUME[4:8])
+    whole = bp.Patches(scan, "volume", size=(4, None, 5), random=20)
+    assert whole.schema["volume"].shape == (4, 18, 5)
+    assert {start[1] for start in starts(whole)} == {0}
+
+
+def test_all_arrays_by_default(scan):
+    data = bp.Patches(scan, size=(8, 8, 8))
+    assert list(data.schema) == ["colours", "labels", "mask", "volume", "position"]
+
+
+# --- the edge -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pad", [0, 7, "edge", "reflect"])
+def test_patches_over_the_edge(pad, scan):
+    size, step = (10, 7, 20), (6, 7, 9)
+    data = bp.Patches(scan, "volume", size=size, stride=step, pad=pad)
+    around = [(0, 40)] * 3
+    options = {"mode": pad} if isinstance(pad, str) else {"constant_values": pad}
+    padded = np.pad(VOLUME, around, **options)
+    found = starts(data)
+    # The last patch of an axis is the first that reaches its end.
+    assert sorted({start[0] for start in found}) == [0, 6, 12, 18]
+    assert sorted({start[1] for start in found}) == [0, 7, 14]
+    assert sorted({start[2] for start in found}) == [0]
+    for sample in data:
+        assert np.array_equal(sample["volume"], cut(padded, sample["position"], size))
+
+
+def test_every_value_is_covered(scan):
+    data = bp.Patches(scan, "volume", size=(5, 4, 7), pad=0)
+    seen = np.zeros(SHAPE, dtype=int)
+    for start in starts(data):
+        cut(seen, start, (5, 4, 7))[...] += 1
+    assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("pad", [9, "edge", "reflect"])
+def test_random_patches_have_their_middle_in_the_array(pad, scan):
+    size = (9, 40, 4)
+    data = bp.Patches(scan, ["volume", "colours"], size=size, random=200, pad=pad)
+    around = [(50, 50)] * 3
+    options = {"mode": pad} if isinstance(pad, str) else {"constant_values": pad}
+    volume, colours = np.pad(VOLUME, around, **options), np.pad(COLOURS, [*around, (0, 0)], **options)
+    found = np.array(starts(data))
+    middles = found + np.array(size) // 2
+    assert (middles >= 0).all()
+    assert (middles < np.array(SHAPE)).all()
+    assert (found < 0).any()
+    for sample in data[:40]:
+        assert np.array_equal(sample["volume"], cut(volume, sample["position"] + 50, size))
+        assert np.array_equal(sample["colours"], cut(colours, sample["position"] + 50, size))
+
+
+def test_each_field_has_its_own_pad(scan):
+    data = bp.Patches(scan, ["volume", "labels"], size=(30, 18, 15), pad={"volume": 0, "labels": 255})
+    assert (data[0]["volume"][23:] == 0).all()
+    assert (data[0]["labels"][23:] == 255).all()
+
+
+# --- what is kept -------------------------------------------------------------------------------------
+
+
+def holds(start, size):
+    """Whether the mask of ``scan`` has something there."""
+    box = np.zeros(SHAPE, dtype=bool)
+    box[20:22, 3, 12] = True
+    return cut(box, np.maximum(start, 0), np.array(size) + np.minimum(start, 0)).any()
+
+
+@pytest.mark.parametrize("pad", [None, 0])
+def test_patches_where_a_mask_holds_something(pad, scan):
+    size = (6, 5, 4)
+    every = bp.Patches(scan, "volume", size=size, stride=3, pad=pad)
+    data = bp.Patches(scan, "volume", size=size, stride=3, pad=pad, where="mask")
+    wanted = [start for start in starts(every) if holds(start, size)]
+    assert wanted
+    assert starts(data) == wanted
+    assert np.array_equal(data[0]["volume"][:2, :2, :1], cut(VOLUME, wanted[0], (2, 2, 1)))
+
+
+def test_random_patches_where_a_mask_holds_something(scan):
+    data = bp.Patches(scan, "volume", size=(6, 5, 4), random=50, where="mask")
+    found = starts(data)
+    assert len(found) == 50
+    assert all(holds(start, (6, 5, 4)) for start in found)
+    assert len(set(found)) > 10
+
+
+def test_patches_where_a_function_says_so(scan):
+    data = bp.Patches(scan, "volume", size=(6, 5, 4), stride=1, where=lambda at: at[:, 0] >= 15)
+    assert {start[0] for start in starts(data)} == {15, 16, 17}
+    copy = pickle.loads(pickle.dumps(data))
+    assert starts(copy) == starts(data)
+    assert np.array_equal(copy[3]["volume"], data[3]["volume"])
+
+
+def test_a_mask_of_another_file(scan):
+    mask = np.zeros(SHAPE, dtype=np.uint8)
+    mask[0, 0, 0] = 3
+    reader = bp.open(scan)
+    data = bp.Patches({"volume": reader.array("volume"), "mask": mask}, ["volume"], size=(6, 5, 4), stride=2)
+    assert list(data.schema) == ["volume", "position"]
+    kept = bp.Patches(
+        {"volume": reader.array("volume"), "mask": mask}, size=(6, 5, 4), stride=2, where="mask"
+    )
+    assert starts(kept) == [(0, 0, 0)]
+    assert np.array_equal(pickle.loads(pickle.dumps(kept))[0]["volume"], VOLUME[:6, :5, :4])
+
+
+def test_an_empty_mask_is_not_searched_for_ever(scan):
+    with pytest.raises(bp.OptionError, match="where leaves 0 of"):
+        bp.Patches(scan, "volume", size=(6, 5, 4), random=3, where=lambda at: np.zeros(len(at), bool))
+    assert len(bp.Patches(scan, "volume", size=(6, 5, 4), where=lambda at: at[:, 0] < 0)) == 0
+
+
+# --- errors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"size": (24, 6, 5)}, "24 along axis 0, and the arrays have 23; pad="),
+        ({"size": 6}, "size is a size for each"),
+        ({"size": ()}, "size is a size for each"),
+        ({"size": (1, 1, 1, 1)}, "size has 4 axes"),
+        ({"size": (0, 1, 1)}, "size must be from 1"),
+        ({"size": (2, 2, 2), "stride": (1, 1)}, "stride has 2 axes"),
+        ({"size": (2, 2, 2), "stride": 0}, "stride must be from 1"),
+        ({"size": (2, 2, 2), "stride": 1, "random": 5}, "a stride, or are random"),
+        ({"size": (2, 2, 2), "random": -1}, "random must be from 0"),
+        ({"size": (2, 2, 2), "pad": "wrap"}, "edge, reflect, not 'wrap'"),
+        ({"size": (2, 2, 2), "pad": -1}, "no value of 'volume'"),
+        ({"size": (2, 2, 2), "pad": {"other": 0}}, "only on one side"),
+        ({"size": (2, 2, 2), "where": "colours"}, "a mask has the shape"),
+        ({"size": (2, 2, 2), "where": lambda at: [1, 2]}, "True or False for each"),
+        ({"size": (2, 2, 2), "seed": -1, "random": 3}, "seed"),
+    ],
+)
+def test_what_cannot_be_cut_is_named(options, said, scan):
+    with pytest.raises(bp.OptionError) as caught:
+        bp.Patches(scan, "volume", **options)
+    assert said in str(caught.value)
+    assert str(scan) in str(caught.value)
+
+
+def test_fields_that_differ_in_shape(tmp_path):
+    arrays = {"a": np.zeros((8, 9)), "b": np.zeros((8, 8))}
+    with pytest.raises(bp.OptionError, match=r"differ in shape: 'a' \(8, 9\), 'b' \(8, 8\)"):
+        bp.Patches(arrays, size=(2, 2))
+    assert len(bp.Patches(arrays, size=(2,))) == 4
+    with pytest.raises(bp.SchemaError, match="position"):
+        bp.Patches({"position": np.zeros((8, 9))}, size=(2, 2))
+    with pytest.raises(bp.OptionError, match="no array 'c'"):
+        bp.Patches(arrays, "c", size=(2, 2))
+    with pytest.raises(bp.OptionError, match="no array to cut"):
+        bp.Patches({}, size=(2, 2))
+    with pytest.raises(bp.OptionError, match="take a larger stride"):
+        bp.Patches({"a": np.broadcast_to(np.uint8(0), (1 << 15, 1 << 15))}, size=(2, 2), stride=1)
+
+
+def test_a_damaged_chunk_is_named(scan, tmp_path):
+    path = tmp_path / "scan.zarr"
+    shutil.copytree(scan, path)
+    chunk = path / "volume" / "c" / "1" / "0" / "0"
+    chunk.write_bytes(b"nonsense")
+    data = bp.Patches(path, ["volume", "labels"], size=(4, 4, 4), stride=4)
+    bad = [number for number, start in enumerate(starts(data)) if touches(start, (8, 0, 0))]
+    with pytest.raises(bp.DamagedError) as caught:
+        data.read(range(len(data)))
+    assert (caught.value.path, caught.value.field) == (str(chunk), "volume")
+    assert caught.value.sample in bad
+    assert sorted({one.sample for one in data.verify()}) == bad
+    loader = bp.Loader(data, 4, on_error="skip")
+    assert sum(len(batch["volume"]) for batch in loader) == len(data) - len(bad)
+
+
+def touches(start, corner):
+    """Whether a patch of 4³ reaches into the chunk that begins there."""
+    ranges = zip(start, corner, CHUNKS, strict=True)
+    return all(at < first + chunk and at + 4 > first for at, first, chunk in ranges)
+
+
+# --- blocks -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    count = []
+    real = zarr_codecs._run
+    monkeypatch.setattr(zarr_codecs, "_run", lambda *a: count.append(1) or real(*a))
+    return count
+
+
+def test_samples_are_ordered_by_block(scan, monkeypatch):
+    # Room for a layer of chunks and the one that a patch reaches into behind it.
+    monkeypatch.setattr(patches_reader, "BLOCK_BYTES", 18 * math.prod(CHUNKS) * 2)
+    monkeypatch.setattr(patches_reader, "WINDOW_BYTES", 3 * 18 * math.prod(CHUNKS) * 2)
+    data = bp.Patches(scan, "volume", size=(8, 6, 5), random=200)
+    blocks = data.blocks()
+    assert (np.diff(blocks) >= 0).all()
+    assert data.window == 3
+    assert blocks.tolist() == [start[0] // CHUNKS[0] for start in starts(data)]
+    assert len(np.unique(blocks)) == 2
+    assert data.select(["volume"]).window == 3
+
+
+def test_quasi_random_shares_chunks(scan, monkeypatch, decoded):
+    size = math.prod(CHUNKS) * 2
+    monkeypatch.setattr(patches_reader, "BLOCK_BYTES", 12 * size)
+    monkeypatch.setattr(patches_reader, "WINDOW_BYTES", 12 * size)
+    counts = {}
+    for order in ("quasi_random", "random"):
+        reader = bp.open(scan, fields=["volume"], cache=12 * size)
+        data = bp.Patches(reader, "volume", size=(8, 6, 5), random=300)
+        loader = bp.Loader(data, 2, order=order, workers=1, ahead=1)
+        decoded.clear()
+        assert sum(len(batch["volume"]) for batch in loader) == 300
+        counts[order] = len(decoded)
+    # Most chunks are unpacked once for each block that touches them; 60 would be all of them.
+    assert counts["quasi_random"] < 120 < counts["random"] / 3
+
+
+def test_a_batch_decodes_each_chunk_once_without_a_cache(scan, decoded):
+    data = bp.Patches(bp.open(scan, fields=["volume"], cache=0), "volume", size=(8, 6, 5), stride=1)
+    data.read(range(200), ["volume"])
+    grid = math.prod(-(-size // one) for size, one in zip(SHAPE, CHUNKS, strict=True))
+    assert len(decoded) <= grid
+
+
+# --- with the rest ------------------------------------------------------------------------------------
+
+
+def test_a_loader_gives_patches(scan):
+    data = bp.Patches(scan, ["volume", "labels"], size=(8, 6, 5), random=50)
+    for order in ("sequential", "random", "quasi_random"):
+        seen = []
+        for batch in bp.Loader(data, 8, order=order, seed=1, workers=3, ids=True):
+            for row, number in enumerate(batch["ids"]):
+                start = batch["position"][row]
+                assert np.array_equal(batch["volume"][row], cut(VOLUME, start, (8, 6, 5)))
+                assert np.array_equal(batch["labels"][row], cut(LABELS, start, (8, 6, 5)))
+                seen.append(int(number))
+        assert sorted(seen) == list(range(50))
+
+
+def test_a_loader_is_resumed(scan):
+    def loader():
+        data = bp.Patches(scan, "volume", size=(8, 6, 5), random=50, where="mask")
+        return bp.Loader(data, 8, order="quasi_random", seed=1)
+
+    first = loader()
+    batches = iter(first)
+    for _ in range(2):
+        next(batches)
+    state = first.state_dict()
+    rest = [batch["position"].tolist() for batch in batches]
+    second = loader()
+    second.load_state_dict(state)
+    assert [batch["position"].tolist() for batch in second] == rest
+
+
+def test_patches_are_converted(scan, tmp_path):
+    data = bp.Patches(scan, ["volume", "labels"], size=(8, 6, 5), stride=5)
+    bp.convert(data, tmp_path / "patches.zarr")
+    assert bp.verify(tmp_path / "patches.zarr", against=data).ok
+    with bp.open(tmp_path / "patches.zarr") as found:
+        assert found.schema == data.schema
+
+
+def test_many_threads_read_patches(scan):
+    data = bp.Patches(bp.open(scan, fields=["volume"], cache=4000), "volume", size=(8, 6, 5), random=200)
+    places, failed = starts(data), []
+
+    def read(part):
+        for number in part:
+            if not np.array_equal(data[number]["volume"], cut(VOLUME, places[number], (8, 6, 5))):
+                failed.append(number)
+
+    threads = [threading.Thread(target=read, args=(range(at, 200, 6),)) for at in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_rows_of_any_format_are_cut(tmp_path):
+    """Pictures of one size: the first axis is the samples."""
+    values = RNG.integers(0, 255, (6, 20, 20)).astype(np.uint8)
+    with bp.create(tmp_path / "a.msgpack", {"picture": bp.Tensor("uint8", (20, 20))}) as out:
+        out.append(bp.Columns(picture=values))
+    data = bp.Patches(tmp_path / "a.msgpack", size=(1, 8, 8), stride=(1, 6, 6))
+    assert len(data) == 6 * 3 * 3
+    for sample in data:
+        assert np.array_equal(sample["picture"], cut(values, sample["position"], (1, 8, 8)))
+
+
+def test_an_array_without_values():
+    data = bp.Patches({"a": np.zeros((0, 5))}, size=(2, 2), pad=0)
+    assert len(data) == 0
+    assert data.blocks().tolist() == []
+    with pytest.raises(bp.OptionError, match="no patches"):
+        bp.Patches({"a": np.zeros((0, 5))}, size=(2, 2), pad=0, random=3)
+
+
+def test_patches_behind_a_url(bucket, proxy, scan):
+    shutil.copytree(scan, os.path.join(bucket.root, "scan.zarr"))
+    reader = bp.open(f"{bucket.url}/scan.zarr", endpoint=proxy.endpoint, fields=["volume"])
+    data = bp.Patches(reader, "volume", size=(8, 6, 5), stride=(8, 6, 5))
+    data[0]
+    paths = [one.path for one in list(proxy.requests) if "/c/" in one.path]
+    assert len(paths) == 1
+    for batch in bp.Loader(data, 5, order="quasi_random", seed=2):
+        for volume, start in zip(batch["volume"], batch["position"], strict=True):
+            assert np.array_equal(volume, cut(VOLUME, start, (8, 6, 5)))
+    reader.close()
