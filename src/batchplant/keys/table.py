@@ -78,10 +78,11 @@ def _hash_short(data: npt.NDArray[np.uint8], starts: I64, sizes: I64) -> U64:
     places = np.arange(len(sizes), dtype=np.int64) * (8 * width)
     _native.copy_runs(data, np.ascontiguousarray(starts), sizes, words.view(np.uint8).reshape(-1), places)
     found = sizes.astype(np.uint64) * _GOLDEN
+    shortest = int(sizes.min(initial=0))
     for number in range(width):
         mixed = mix((found ^ words[:, number]) + _GOLDEN)
         # How wide the others are must not matter.
-        found = np.where(sizes > 8 * number, mixed, found)
+        found = mixed if shortest > 8 * number else np.where(sizes > 8 * number, mixed, found)
     return found
 
 
