@@ -337,6 +337,7 @@ def test_a_time_without_an_offset_is_one_of_the_fields_zone():
         (Time("s", "../../etc/passwd"), "2023-01-01T00:00:00", "unknown here"),
         (Time("ns"), "2300-01-01", "out of range"),
         (Time("us"), "9223372036854775808", "out of range"),
+        (Time("D"), "5881580-07-12", "out of range"),
         (Time("s", clock=True), "2023-01-01", "write it as 12:30:00"),
         (Time("s", clock=True), "12:60", "no such time of day"),
         (Duration("s"), "P", "write it as PT1.5S"),

@@ -28,7 +28,6 @@ from typing import Any
 from .errors import FieldNameError, SchemaError, no_such
 from .kinds import (
     EVERY_KIND,
-    KINDS,
     Audio,
     Bool,
     Bytes,
@@ -48,6 +47,7 @@ from .kinds import (
     Video,
     checked_fields,
 )
+from .kinds import KINDS as KINDS
 from .kinds import MOST_BYTES as MOST_BYTES
 from .kinds import is_text as is_text
 

@@ -6,19 +6,21 @@ import json
 import math
 import operator
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import schema as kinds
 from ..columns import U8, Column, Columns, Ragged, as_bytes
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, SchemaError
 from ..schema import Field, Schema
 from ..storage import open_local
-from . import npy
+from . import nested, scalars, times
+from .arrays import pack_tensor, unpack_tensor
 from .media import audio, image, video
+from .nested import json_text
 
 Shape = tuple[int, ...] | None
 
@@ -111,11 +113,6 @@ def _encode_tensor(field: Field, value: Any) -> tuple[Any, Shape]:
     return (array if field.cell is not None else pack_tensor(field, array)), None
 
 
-def pack_tensor(field: kinds.Tensor, array: npt.NDArray[Any]) -> bytes:
-    """The ragged cell of an array: its values, or a whole NPY where those do not tell the shape."""
-    return array.tobytes() if field.flat else npy.write(array)
-
-
 def _encode_bytes(field: Field, value: Any) -> tuple[Any, Shape]:
     if isinstance(value, str):
         raise SchemaError("a Bytes field needs bytes, not text; encode it, or use a Text field")
@@ -128,16 +125,30 @@ def _encode_text(field: Field, value: Any) -> tuple[Any, Shape]:
     return value.encode(), None
 
 
-def json_text(value: Any) -> bytes:
-    """A value as JSON, in UTF-8. Half of a surrogate pair, which is no character, stays an escape."""
-    try:
-        return json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return json.dumps(value).encode()
-
-
 def _encode_json(field: Field, value: Any) -> tuple[Any, Shape]:
     return json_text(value), None
+
+
+def _encode_time(field: Field, value: Any) -> tuple[Any, Shape]:
+    assert isinstance(field, kinds.Time | kinds.Duration)
+    count = times.count_of(field, value)
+    if count is None:
+        # NaT is what NumPy and pandas call a time that is missing.
+        return encode_value(field, None)
+    return np.array(count, dtype=np.int64), None
+
+
+def _encode_decimal(field: Field, value: Any) -> tuple[Any, Shape]:
+    assert isinstance(field, kinds.Decimal)
+    return scalars.decimal_text(field, value).encode(), None
+
+
+def _encode_uuid(field: Field, value: Any) -> tuple[Any, Shape]:
+    return scalars.uuid_text(value).encode(), None
+
+
+def _encode_nested(field: Field, value: Any) -> tuple[Any, Shape]:
+    return json_text(nested.plain_of(field, value, encode_value)), None
 
 
 def _encode_media(field: Field, value: Any) -> tuple[Any, Shape]:
@@ -214,6 +225,12 @@ _ENCODERS = {
     "image": _encode_image,
     "audio": _encode_audio,
     "video": _encode_video,
+    "time": _encode_time,
+    "duration": _encode_time,
+    "decimal": _encode_decimal,
+    "uuid": _encode_uuid,
+    "list": _encode_nested,
+    "struct": _encode_nested,
 }
 
 
@@ -221,13 +238,17 @@ def decode_cell(field: Field, column: Column, row: int) -> Any:
     """The value of one cell: Python numbers, NumPy arrays, text, bytes, JSON values; None where missing."""
     if not isinstance(column, Ragged):
         cell = column[row]
-        return cell if isinstance(field, kinds.Tensor) else cell.item()
+        return cell if isinstance(field, kinds.Tensor) else _number(field, cell.item())
     data = column[row]
     if data is None:
         return None
     if column.shape is not None and column.shape[row].any():
         return _raw_pixels(data, tuple(int(size) for size in column.shape[row]))
     return decode_bytes(field, data)
+
+
+def _number(field: Field, found: Any) -> Any:
+    return times.value_of(field, found) if isinstance(field, kinds.Time | kinds.Duration) else found
 
 
 def _raw_pixels(data: U8, shape: tuple[int, ...]) -> Any:
@@ -246,14 +267,16 @@ def decode_bytes(field: Field, data: U8) -> Any:
         if isinstance(field, kinds.Video):
             return video.Clip(data.tobytes())
         if isinstance(field, kinds.Text):
-            return data.tobytes().decode()
+            return _text_value(field, data.tobytes().decode())
         if isinstance(field, kinds.Json):
-            return json.loads(data.tobytes())
+            found = json.loads(data.tobytes())
+            inner = isinstance(field, kinds.List | kinds.Struct)
+            return nested.value_of(field, found, decode_bytes) if inner else found
         if isinstance(field, kinds.Tensor):
-            return _decode_tensor(field, data)
+            return unpack_tensor(field, data)
         if isinstance(field, kinds.Int | kinds.Float | kinds.Bool):
-            return data.view(getattr(field, "dtype", "bool"))[0].item()
-    except DamagedError as error:
+            return _number(field, data.view(getattr(field, "dtype", "bool"))[0].item())
+    except (DamagedError, SchemaError) as error:
         raise DecodeError(error.message) from None
     # RecursionError: JSON nested a hundred thousand deep.
     except (ValueError, IndexError, RecursionError) as error:
@@ -261,21 +284,10 @@ def decode_bytes(field: Field, data: U8) -> Any:
     return data.tobytes()
 
 
-def _decode_tensor(field: kinds.Tensor, data: U8) -> npt.NDArray[Any]:
-    dtype = np.dtype(field.dtype)
-    if not field.flat:
-        return _decode_npy(field, data)
-    rest = [size for size in field.shape[1:] if size is not None]
-    first = field.shape[0] if field.shape and field.shape[0] is not None else -1
-    array = data.view(dtype)
-    return array.reshape((first, *rest) if field.shape else ())
-
-
-def _decode_npy(field: kinds.Tensor, data: U8) -> npt.NDArray[Any]:
-    array = npy.read(data)
-    if array.dtype != np.dtype(field.dtype) or not field.fits(array.shape):
-        raise DecodeError(f"an array {array.dtype} {array.shape} does not fit {field}")
-    return array
+def _text_value(field: Field, text: str) -> Any:
+    if isinstance(field, kinds.Decimal):
+        return scalars.decimal_value(field, text)
+    return uuid.UUID(text) if isinstance(field, kinds.Uuid) else text
 
 
 def decode_sample(schema: Schema, columns: Columns, row: int) -> dict[str, Any]:

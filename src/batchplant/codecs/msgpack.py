@@ -20,7 +20,7 @@ from ..columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
 from ..errors import BatchplantError, DecodeError
 from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Tensor, Text
 from . import npy
-from .cells import pack_tensor
+from .arrays import pack_tensor
 
 # What _native.msgpack_find calls the kinds of values.
 ABSENT, NIL, BOOLEAN, INTEGER, NATURAL, REAL, TEXT, BINARY, ARRAY, MAP, EXTENSION = range(11)

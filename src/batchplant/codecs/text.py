@@ -7,7 +7,10 @@ Int                            decimal digits
 Float                          the shortest digits that give the same number; always with a point or
                                an exponent
 Bool                           true or false
-Text, Json                     the text, the JSON text
+Time, Duration                 ISO 8601: 2024-05-31, 2024-05-31T12:00:00.000Z, 12:00:00, PT1.5S; read also
+                               from a bare whole number, which counts the units
+Text, Json, Decimal, Uuid      the text, the JSON text, the digits, the UUID's 36 letters
+List, Struct                   JSON; codecs/nested.py says how the values in it look
 Bytes, Image, Audio, Video     base64
 Tensor                         nested JSON lists; an empty one whose lists would not tell its shape is
                                ``{"shape": [0, 4]}``
@@ -24,14 +27,17 @@ import numpy as np
 from .. import _native, limits
 from ..columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs, starts_of
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError
-from ..schema import Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
-from .cells import decode_bytes, pack_tensor
+from ..schema import Bool, Bytes, Duration, Field, Float, Int, Json, Schema, Tensor, Text, Time
+from . import times
+from .arrays import array_of, lists_of, pack_tensor
+from .cells import decode_bytes
 
 # What native/text/text.hpp says that text could be.
 WHOLE, NATURAL, LARGE, NEGATIVE, REAL, WORD, BOOLEAN, OTHER, MISSING, ARRAY, OBJECT, QUOTED = (
     1 << bit for bit in range(12)
 )
 NUMBER, TEXT, JSON, BASE64, NESTED = range(5)
+LONGEST_TIME = 64
 
 
 class Texts(NamedTuple):
@@ -70,6 +76,8 @@ def column(field: Field, cells: Texts) -> Column:
     valid = None if present.all() else present
     if valid is not None and not field.optional:
         raise DecodeError("the value is missing, and the field is not optional", sample=int(np.argmin(valid)))
+    if isinstance(field, Time | Duration):
+        return _times(field, cells, valid)
     if isinstance(field, Int | Float | Bool) or (isinstance(field, Tensor) and not field.shape):
         return _numbers(field, data, starts, sizes, valid)
     if isinstance(field, Tensor):
@@ -110,6 +118,24 @@ def _numbers(field: Field, data: U8, starts: I64, sizes: I64, valid: Any) -> Col
     return _ragged(values, valid) if field.optional else values
 
 
+def _times(field: Time | Duration, cells: Texts, valid: Any) -> Column:
+    counts = np.zeros(len(cells.starts), dtype=np.int64)
+    rows = np.arange(len(counts)) if valid is None else np.flatnonzero(valid)
+    sizes = cells.sizes[rows]
+    # The longest that means anything, with many needless zeros.
+    for row in rows[sizes > LONGEST_TIME][:1].tolist():
+        raise DecodeError(f"{shown(cells, row)} is not {field}", sample=row)
+    width = max(1, int(sizes.max(initial=0)))
+    letters = np.zeros((len(rows), width), dtype=np.uint8)
+    inside = np.arange(width) < sizes[:, None]
+    letters[inside] = cells.data[(cells.starts[rows][:, None] + np.arange(width))[inside]]
+    try:
+        counts[rows] = times.counts_of(field, letters.view(f"S{width}").reshape(-1))
+    except DecodeError as error:
+        raise DecodeError(error.message, sample=int(rows[error.sample or 0])) from None
+    return _ragged(counts, valid) if field.optional else counts
+
+
 def _tensors(field: Tensor, data: U8, starts: I64, sizes: I64, valid: Any) -> Column:
     dtype = np.dtype(field.dtype)
     if field.cell is not None and 0 in field.shape:
@@ -131,27 +157,12 @@ def _free_tensors(field: Tensor, texts: Texts) -> Ragged:
             cells.append(None)
             continue
         try:
-            array = _free_tensor(field, json.loads(texts.data[start : start + size].tobytes()))
+            array = array_of(field, json.loads(texts.data[start : start + size].tobytes()))
         # Whatever NumPy says about lists that are no array.
         except (ValueError, TypeError, OverflowError, KeyError, RecursionError):
             raise DecodeError(f"{shown(texts, row)} is not {field}", sample=row) from None
         cells.append(pack_tensor(field, array))
     return Ragged.from_cells(cells)
-
-
-def _free_tensor(field: Tensor, value: Any) -> Any:
-    dtype = np.dtype(field.dtype)
-    if isinstance(value, dict):
-        shape = tuple(int(size) for size in value["shape"])
-        if 0 not in shape or not field.fits(shape):
-            raise ValueError
-        return np.zeros(shape, dtype=dtype)
-    array = np.array(value, dtype=dtype)
-    allowed: set[type] = {bool} if dtype.kind == "b" else {int, float} if dtype.kind == "f" else {int}
-    # NumPy would cut 1.5 down to 1.
-    if not field.fits(array.shape) or not set(map(type, np.array(value, dtype=object).flat)) <= allowed:
-        raise ValueError
-    return array
 
 
 # -- writing -----------------------------------------------------------------------------------------------
@@ -172,6 +183,8 @@ def unfit(schema: Schema, columns: Columns) -> dict[int, BatchplantError]:
     for name, field in schema.items():
         data, starts, sizes = column_runs(columns[name])
         total += sizes.clip(0)
+        for far in times.unfit_rows(field, columns[name]):
+            found.setdefault(far, EncodeError(f"the count is out of range for {field}", field=name))
         if not isinstance(field, Text | Json):
             continue
         check = _native.json_check if isinstance(field, Json) else _native.utf8_check
@@ -229,7 +242,9 @@ def pack(
 def _part(name: str, field: Field, cells: Column, as_json: bool) -> tuple[Any, ...]:
     key = json.dumps(name, ensure_ascii=False).encode() + b":" if as_json else b""
     mode, inner = BASE64, []
-    if isinstance(field, Text | Json):
+    if isinstance(field, Time | Duration):
+        mode, cells = TEXT, _time_texts(name, field, cells)
+    elif isinstance(field, Text | Json):
         mode = TEXT if isinstance(field, Text) else JSON
     elif isinstance(field, Int | Float | Bool) or (isinstance(field, Tensor) and not field.shape):
         mode = NUMBER
@@ -246,6 +261,24 @@ def _part(name: str, field: Field, cells: Column, as_json: bool) -> tuple[Any, .
     return key, mode, dtype.kind, dtype.itemsize, data, starts, np.ascontiguousarray(sizes), inner, omit
 
 
+def _time_texts(name: str, field: Time | Duration, cells: Column) -> Ragged:
+    """The ISO text of times."""
+    there = cells.valid if isinstance(cells, Ragged) else None
+    counts = cells.data[cells.offsets[0] : cells.offsets[-1]] if isinstance(cells, Ragged) else cells
+    try:
+        texts = times.texts_of(field, counts.view(np.int64))
+    except DecodeError as error:
+        raise EncodeError(error.message, sample=error.sample, field=name) from None
+    sizes = np.char.str_len(texts).astype(np.int64)
+    letters = texts.view(np.uint8).reshape(len(texts), texts.dtype.itemsize)
+    kept = letters[np.arange(texts.dtype.itemsize) < sizes[:, None]]
+    if there is not None:
+        whole = np.zeros(len(there), dtype=np.int64)
+        whole[there] = sizes
+        sizes = whole
+    return Ragged(kept, starts_of(sizes), valid=there)
+
+
 def _listed(name: str, field: Tensor, cells: Ragged) -> Ragged:
     """The JSON of arrays of any shape."""
     texts: list[bytes | None] = []
@@ -257,8 +290,7 @@ def _listed(name: str, field: Tensor, cells: Ragged) -> Ragged:
             array = decode_bytes(field, cell)
         except (DecodeError, DamagedError) as error:
             raise EncodeError(error.message, sample=row, field=name) from None
-        value = array.tolist() if array.size else {"shape": list(array.shape)}
-        texts.append(json.dumps(value, separators=(",", ":")).encode())
+        texts.append(json.dumps(lists_of(array), separators=(",", ":")).encode())
     return Ragged.from_cells(texts)
 
 

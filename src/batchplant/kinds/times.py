@@ -41,14 +41,20 @@ class _Count(Int):
         if self.unit == "D":
             if digits or seconds % DAY:
                 raise SchemaError(f"{text!r} is finer than a day")
-            return self._within(seconds // DAY, text)
+            return seconds // DAY
         places = len(str(UNITS[self.unit])) - 1
         if len(digits) > places:
             raise SchemaError(f"{text!r} is finer than {self.unit}")
-        return self._within(seconds * UNITS[self.unit] + int(digits.ljust(places, "0") or 0), text)
+        return seconds * UNITS[self.unit] + int(digits.ljust(places, "0") or 0)
+
+    @property
+    def counts(self) -> range:
+        """The counts that there are. Days are those that tables have 32 bits for."""
+        most = 2**31 if self.unit == "D" else 2**63
+        return range(-most, most)
 
     def _within(self, count: int, text: str) -> int:
-        if not -(2**63) < count < 2**63:
+        if count not in self.counts:
             raise SchemaError(f"{text!r} is out of range for {self}")
         return count
 
@@ -79,6 +85,10 @@ class Time(_Count):
             raise OptionError("a date and a time of day have no time zone, and a date has no clock")
 
     @property
+    def counts(self) -> range:
+        return range(DAY * UNITS[self.unit]) if self.clock else super().counts
+
+    @property
     def zone(self) -> datetime.tzinfo | None:
         """The time zone; UTC, which is the same points in time, where this machine does not know it."""
         return None if self.tz is None else zone_of(self.tz) or datetime.UTC
@@ -106,7 +116,7 @@ class Time(_Count):
             seconds -= 0 if found[8] == "Z" else _offset(text, found[8])
         elif self.tz is not None:
             seconds -= self._shift(text, seconds)
-        return self._exact(seconds, found[7], text)
+        return self._within(self._exact(seconds, found[7], text), text)
 
     def _shift(self, text: str, seconds: int) -> int:
         """The seconds by which the field's zone is ahead of UTC at this time of its own clocks."""
@@ -129,7 +139,7 @@ class Duration(_Count):
             raise OptionError(f"the unit of a Duration is {', '.join(UNITS)}, not {self.unit!r}")
 
     def parse(self, text: str) -> int:
-        """The number of units that ISO 8601 text means (``PT1.5S``, ``-P1DT2H``); a bare number is the count."""
+        """The number of units that ISO 8601 text means: ``PT1.5S``, ``-P1DT2H``. A number is the count."""
         text = text.strip()
         if _COUNT.fullmatch(text):
             return self._within(int(text), text)
@@ -140,7 +150,7 @@ class Duration(_Count):
         weeks, days, hours, minutes, seconds = (int(part or 0) for part in parts[1:6])
         whole = (weeks * 7 + days) * DAY + hours * 3600 + minutes * 60 + seconds
         count = self._exact(whole, parts[6], text)
-        return -count if parts[0] == "-" else count
+        return self._within(-count if parts[0] == "-" else count, text)
 
 
 def zone_of(name: str) -> datetime.tzinfo | None:

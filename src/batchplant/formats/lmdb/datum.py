@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...codecs.cells import pack_tensor
+from ...codecs.arrays import pack_tensor
 from ...codecs.infer import infer_image
 from ...codecs.msgpack import Runs, gathered
 from ...columns import I64, U8, Column, Columns, Ragged

@@ -1,0 +1,56 @@
+"""Arrays: their ragged cells, and the nested lists that they are in JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..columns import U8
+from ..errors import DecodeError
+from ..schema import Tensor
+from . import npy
+
+
+def pack_tensor(field: Tensor, array: npt.NDArray[Any]) -> bytes:
+    """The ragged cell of an array: its values, or a whole NPY where those do not tell the shape."""
+    return array.tobytes() if field.flat else npy.write(array)
+
+
+def unpack_tensor(field: Tensor, data: U8) -> npt.NDArray[Any]:
+    """The array of a ragged cell."""
+    if not field.flat:
+        return _read_npy(field, data)
+    rest = [size for size in field.shape[1:] if size is not None]
+    first = field.shape[0] if field.shape and field.shape[0] is not None else -1
+    array = data.view(np.dtype(field.dtype))
+    return array.reshape((first, *rest) if field.shape else ())
+
+
+def _read_npy(field: Tensor, data: U8) -> npt.NDArray[Any]:
+    array = npy.read(data)
+    if array.dtype != np.dtype(field.dtype) or not field.fits(array.shape):
+        raise DecodeError(f"an array {array.dtype} {array.shape} does not fit {field}")
+    return array
+
+
+def lists_of(array: npt.NDArray[Any]) -> Any:
+    """Nested lists; an empty array, whose lists would not tell its shape, is ``{"shape": [0, 4]}``."""
+    return array.tolist() if array.size else {"shape": list(array.shape)}
+
+
+def array_of(field: Tensor, value: Any) -> npt.NDArray[Any]:
+    """The array of nested lists; whatever NumPy raises, a ValueError too, where they are none."""
+    dtype = np.dtype(field.dtype)
+    if isinstance(value, dict):
+        shape = tuple(int(size) for size in value["shape"])
+        if 0 not in shape or not field.fits(shape):
+            raise ValueError
+        return np.zeros(shape, dtype=dtype)
+    array = np.array(value, dtype=dtype)
+    allowed: set[type] = {bool} if dtype.kind == "b" else {int, float} if dtype.kind == "f" else {int}
+    # NumPy would cut 1.5 down to 1.
+    if not field.fits(array.shape) or not set(map(type, np.array(value, dtype=object).flat)) <= allowed:
+        raise ValueError
+    return array

@@ -1,0 +1,182 @@
+"""Lists and structs: values to JSON that holds them exactly, and back.
+
+Their cell is JSON text. In it stand numbers, truth values, text and JSON as they are; times, durations,
+decimals and UUIDs as the text that they have everywhere; bytes and encoded files as base64; arrays as nested
+lists; null where a value is missing. The field says which is which.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..columns import Column, Ragged, as_bytes
+from ..errors import BatchplantError, DecodeError, SchemaError
+from ..schema import (
+    Bool,
+    Decimal,
+    Duration,
+    Field,
+    Float,
+    Image,
+    Int,
+    Json,
+    List,
+    Struct,
+    Tensor,
+    Text,
+    Time,
+    Uuid,
+)
+from . import arrays, scalars, times
+from .media import image
+
+Shape = tuple[int, ...] | None
+
+
+def json_text(value: Any) -> bytes:
+    """A value as JSON, in UTF-8. Half of a surrogate pair, which is no character, stays an escape."""
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
+
+
+# -- values ------------------------------------------------------------------------------------------------
+
+
+def plain_of(field: Field, value: Any, encode: Callable[[Field, Any], tuple[Any, Shape]]) -> Any:
+    """The JSON of a value. ``encode`` makes the cell of one that holds no others."""
+    if value is None:
+        if not field.optional:
+            raise SchemaError(f"a value inside is None, and {field} is not optional")
+        return None
+    if isinstance(field, List):
+        if isinstance(value, str | bytes | Mapping):
+            raise SchemaError(f"a List needs a list, not {type(value).__name__}")
+        return [plain_of(field.of, one, encode) for one in value]
+    if isinstance(field, Struct):
+        names = [name for name, _ in field.fields]
+        if not isinstance(value, Mapping) or set(value) != set(names):
+            have = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+            raise SchemaError(f"a Struct needs exactly the values {', '.join(names)}, not {have}")
+        return {name: plain_of(one, value[name], encode) for name, one in field.fields}
+    cell, shape = encode(field, value)
+    return None if cell is None else _plain(field, cell, shape)
+
+
+def value_of(field: Field, plain: Any, decode: Callable[[Field, Any], Any]) -> Any:
+    """The value of its JSON. ``decode`` makes the value of a cell that holds no others."""
+    if plain is None and field.optional:
+        return None
+    if isinstance(field, List):
+        return [value_of(field.of, one, decode) for one in _list(field, plain)]
+    if isinstance(field, Struct):
+        found = _object(field, plain)
+        return {name: value_of(one, found.get(name), decode) for name, one in field.fields}
+    cell = cell_of(field, plain)
+    if isinstance(field, Tensor):
+        return arrays.array_of(field, plain)
+    return plain if type(field) in (Int, Bool, Text, Json) else decode(field, as_bytes(cell))
+
+
+def _list(field: Field, plain: Any) -> list[Any]:
+    if not isinstance(plain, list):
+        raise DecodeError(f"{json.dumps(plain)[:40]} where {field} is needed")
+    return plain
+
+
+def _object(field: Struct, plain: Any) -> dict[str, Any]:
+    if not isinstance(plain, dict):
+        raise DecodeError(f"{json.dumps(plain)[:40]} where {field} is needed")
+    return plain
+
+
+# -- cells -------------------------------------------------------------------------------------------------
+
+
+def plains(field: Field, column: Column) -> list[Any]:
+    """The JSON of all cells of a column; None where one is missing."""
+    if isinstance(column, Ragged):
+        shapes: Any = [None] * len(column) if column.shape is None else column.shape.tolist()
+        return [
+            None if cell is None else _plain(field, cell, tuple(shape) if shape and any(shape) else None)
+            for cell, shape in zip(column, shapes, strict=True)
+        ]
+    if isinstance(field, Time | Duration):
+        return [text.decode() for text in times.texts_of(field, column).tolist()]
+    return [arrays.lists_of(one) for one in column] if isinstance(field, Tensor) else column.tolist()
+
+
+def column_of(field: Field, found: Sequence[Any]) -> Column:
+    """The cells of values as they stand in JSON."""
+    cells = []
+    for row, plain in enumerate(found):
+        try:
+            if plain is None and not field.optional and not isinstance(field, Json):
+                raise DecodeError("the value is missing, and the field is not optional")
+            cells.append(None if plain is None and field.optional else cell_of(field, plain))
+        except BatchplantError as error:
+            raise error.at(sample=row) from None
+    if field.cell is None:
+        return Ragged.from_cells(cells)
+    dtype, shape = field.cell
+    return np.frombuffer(b"".join(cells), dtype).reshape(len(cells), *shape)  # type: ignore[arg-type]
+
+
+def _plain(field: Field, cell: Any, shape: Shape) -> Any:
+    data = as_bytes(cell)
+    if isinstance(field, Tensor):
+        if field.cell is None:
+            return arrays.lists_of(arrays.unpack_tensor(field, data))
+        return arrays.lists_of(data.view(field.cell[0]).reshape(field.cell[1]))
+    if isinstance(field, Time | Duration):
+        return str(times.texts_of(field, data.view(np.int64))[0].decode())
+    if isinstance(field, Int | Float | Bool):
+        return data.view(getattr(field, "dtype", "bool"))[0].item()
+    if isinstance(field, Json):
+        return json.loads(data.tobytes())
+    if isinstance(field, Text):
+        return data.tobytes().decode()
+    packed = data.tobytes()
+    if isinstance(field, Image) and shape is not None:
+        pixels = image.squeeze(data.reshape(shape))
+        packed = image.encode(pixels, "png" if image.holds("png", image.mode_of(pixels)) else "tiff")
+    return base64.b64encode(packed).decode()
+
+
+def cell_of(field: Field, plain: Any) -> bytes:
+    """The bytes of a cell, from its JSON."""
+    try:
+        return _cell(field, plain)
+    except BatchplantError as error:
+        raise DecodeError(error.message) from None
+    # Whatever Python and NumPy say about a value that is none of the kind.
+    except (ValueError, TypeError, OverflowError, KeyError, RecursionError):
+        raise DecodeError(f"{json.dumps(plain)[:40]} is not {field}") from None
+
+
+def _cell(field: Field, plain: Any) -> bytes:
+    if isinstance(field, Tensor):
+        array = arrays.array_of(field, plain)
+        return array.tobytes() if field.cell is not None else arrays.pack_tensor(field, array)
+    if isinstance(field, Time | Duration):
+        return np.int64(times.counts_of(field, np.array([str(plain)], np.bytes_))[0]).tobytes()
+    if isinstance(field, Int | Float | Bool):
+        wanted = bool if isinstance(field, Bool) else int if isinstance(field, Int) else int | float
+        if not isinstance(plain, wanted) or isinstance(plain, bool) != isinstance(field, Bool):
+            raise ValueError
+        return np.array(plain, dtype=getattr(field, "dtype", "bool")).tobytes()
+    if isinstance(field, Json):
+        return json_text(plain)
+    if isinstance(field, Decimal):
+        return scalars.decimal_text(field, plain).encode()
+    if not isinstance(plain, str):
+        raise ValueError
+    if isinstance(field, Uuid):
+        return scalars.uuid_text(plain).encode()
+    return plain.encode() if isinstance(field, Text) else base64.b64decode(plain, validate=True)
