@@ -19,7 +19,8 @@ class WriteOptions:
     on_error: ``raise``, or ``skip`` to leave out what cannot be encoded and list it in ``skipped``.
     images: ImageOptions for all fields, or by field; fields that are not named get the usual ones, or those
     of ``other_images``. checksums: also write a side-car with the CRC of every cell. resume: go on from the
-    checkpoint of a writer that was suspended. base: the dataset at the target, where samples are added to it.
+    checkpoint of a writer that was suspended. append: more is
+    to be appended, now or later. base: the dataset at the target, where samples are added to it.
     """
 
     overwrite: bool = False
@@ -30,6 +31,7 @@ class WriteOptions:
     other_images: ImageOptions = dataclasses.field(default_factory=ImageOptions)
     checksums: bool = False
     resume: bool = False
+    append: bool = False
     base: Reader | None = None
 
     def __post_init__(self) -> None:

@@ -65,10 +65,19 @@ class Case:
     """One format: a source, an old and a new dataset, and where they go."""
 
     def __init__(
-        self, name: str, folder: Path, *, sharded: bool, overwrite: bool, suffix: str | None
+        self,
+        name: str,
+        folder: Path,
+        *,
+        sharded: bool,
+        overwrite: bool,
+        suffix: str | None,
+        append: bool = False,
     ) -> None:
         self.format = all_formats()[name]
-        self.sharded, self.overwrite = sharded, overwrite
+        self.sharded, self.overwrite, self.append = sharded, overwrite, append
+        # LMDB's own transaction knows nothing of a side-car.
+        self.sums = not (append and name == "lmdb")
         self.leave = {"allow_pickle": True} if name in ("pickle", "joblib") else {}
         self.suffix = suffix if suffix is not None else (self.format.suffixes or ("",))[0]
         self.folder = folder
@@ -77,19 +86,22 @@ class Case:
         self.target = self.root / f"t{self.suffix}"
         self.saved = folder / "saved"
         in_child(lambda: self.write(self.source, 40, ("cat", "dog")))
-        in_child(lambda: self.write(self.former, 20, ("ant", "bee")))
+        in_child(lambda: self.write(self.former, 20, ("cat", "dog") if append else ("ant", "bee")))
         (folder / "template").mkdir()
         (folder / "template" / "bystander").write_text("not yours")
         # Children shall find the libraries loaded.
         for module in in_child(lambda: self.made(self.source) and list(sys.modules)):
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
+        self.old = in_child(lambda: self.made(self.former)) if overwrite or append else None
+        if append:
+            shutil.rmtree(folder / "template")
+            shutil.copytree(self.root, folder / "template", symlinks=True)
         self.new = in_child(lambda: self.made(self.source))
-        self.old = in_child(lambda: self.made(self.former)) if overwrite else None
         for one in (self.new, self.old):
             assert one is None or isinstance(one, dict), one
         if overwrite:
-            # The last one that was made.
+            in_child(lambda: self.made(self.former))
             shutil.rmtree(folder / "template")
             shutil.copytree(self.root, folder / "template", symlinks=True)
 
@@ -144,8 +156,8 @@ class Case:
         kind.checkpoint, kind.close = noting, closing  # type: ignore[method-assign]
         made = bp.convert(
             source, self.target, target_format=self.format.name, workers=1, resume=resume,
-            overwrite=self.overwrite if overwrite is None else overwrite, checksums=True,
-            shard_samples=12 if self.sharded else None,
+            overwrite=self.overwrite if overwrite is None else overwrite, append=self.append,
+            checksums=self.sums, shard_samples=12 if self.sharded else None,
         )  # fmt: skip
         self.before_close = before
         return made
@@ -163,7 +175,7 @@ class Case:
 
     def made(self, source: Path) -> Any:
         self.reset()
-        self.convert(source, overwrite=True)
+        self.convert(source, overwrite=not self.append)
         found = self.state()
         assert found is not None
         assert not found["problems"], found
@@ -222,6 +234,7 @@ def main() -> int:
     parser.add_argument("--suffix")
     parser.add_argument("--sharded", action="store_true")
     parser.add_argument("--overwrite", action="store_true")
+    parser.add_argument("--append", action="store_true", help="to the old dataset")
     parser.add_argument("--most", type=int, default=10**9, help="points for each kind of fault")
     parser.add_argument("--close", action="store_true", help="only while the writer closes")
     parser.add_argument("--mode", action="append", choices=list(MODES))
@@ -229,8 +242,9 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         case = Case(
-            args.format, Path(temporary), sharded=args.sharded, overwrite=args.overwrite, suffix=args.suffix
-        )
+            args.format, Path(temporary), sharded=args.sharded, overwrite=args.overwrite, suffix=args.suffix,
+            append=args.append,
+        )  # fmt: skip
         first, last = case.count()
         first = first if args.close else 0
         bad, tried = [], 0

@@ -18,7 +18,7 @@ from ..shards import ShardNames, ShardWriter
 from ..storage import is_remote, reached, recover, split_options
 from ..writer import WriteOptions, Writer
 from .find import find_format
-from .known import all_formats, get_format, outlines, suffixed
+from .known import all_formats, by_scheme, get_format, outlines, suffixed
 
 
 def create(
@@ -101,7 +101,8 @@ def create_with(
         options = options if mode == "create" else {**options, "mode": mode}
         schema = _table_schema(path, found, options) if schema is None and mode == "append" else schema
     elif mode == "append":
-        write = dataclasses.replace(write, base=_base(path, found, made, shards, overwrite=write.overwrite))
+        base = _base(path, found, made, shards, overwrite=write.overwrite)
+        write = dataclasses.replace(write, append=True, base=base)
     elif mode != "create":
         raise OptionError(
             f"mode is create or append, not {mode!r}; overwrite=True replaces a dataset", path=path
@@ -179,6 +180,9 @@ def _base(
 
 def target_format(path: str, schema: Mapping[str, Field] | None = None) -> Format:
     """The format to write at a path: by suffix; a path without one is a folder of what the schema has."""
+    named = by_scheme(path)
+    if named is not None:
+        return named
     known = outlines()
     name = suffixed(path, known)
     if name is not None:

@@ -334,8 +334,8 @@ class GridWriter(Writer):
 
     def _finish(self) -> str:
         for part in self.parts.values():
-            if part.files == 0 and part.width and (self.base is None or not self.before):
-                # One chunk is not longer than what it holds.
+            if part.files == 0 and part.width and not self.options.append:
+                # One chunk is not longer than what it holds, if nothing follows.
                 part.chunk = min(part.chunk, max(1, part.rows))
             if len(rest := part.rest()):
                 self._submit_chunk(part, part.files, rest)
@@ -350,7 +350,7 @@ class GridWriter(Writer):
         return Note(self.schema, self.paths, self.before + self.written, self._how)
 
     def _changes(self, name: str) -> tuple[list[Patch], list[tuple[str, str]]]:
-        """New chunks, then the metadata of the arrays, then that of the top, which says how many there are."""
+        """New chunks, then the metadata of the arrays, then that of the top, which says how many samples."""
         patches, chunks, documents = [], [], []
         described = self.style.describe(list(self.parts.values()), self._note())
         for one in files_below(self._top):

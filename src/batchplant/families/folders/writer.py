@@ -68,8 +68,8 @@ class FolderWriter(Writer):
         numbers = [os.path.splitext(os.path.basename(name))[0] for name in base.files]
         if not base.is_ours or not all(one.isdecimal() for one in numbers):
             raise self.cannot_append(
-                "its files have names of their own, among which new ones would change the numbers of samples; "
-                "convert it to a folder first"
+                "its files have names of their own, and new ones among them would shift the numbers of the "
+                "samples; convert it to a folder first"
             )
         return max(map(int, numbers), default=-1) + 1
 

@@ -51,12 +51,6 @@ class Hdf5Reader(Reader):
         self._cache = ChunkCache(cache)
         self._open()
 
-    def refresh(self) -> int:
-        """Look again at a file that has grown; returns the number of samples. Views keep the old one."""
-        self.close()
-        self._open()
-        return self.length
-
     def _open(self) -> None:
         try:
             from . import layout

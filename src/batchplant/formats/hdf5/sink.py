@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 # What is larger is data, and not read again.
 METADATA = 1 << 16
+PAGE = 4096
 
 
 class Sink(io.RawIOBase):
@@ -54,10 +56,7 @@ class Sink(io.RawIOBase):
         self._size = max(self._size, self._at)
         if self._error is None:
             try:
-                rest = view
-                while rest:
-                    done = os.pwrite(self._fd, rest, at)
-                    rest, at = rest[done:], at + done
+                self._store(view, at)
                 return len(view)
             # Ctrl-C too: the library is not to meet any exception.
             except BaseException as error:
@@ -72,7 +71,7 @@ class Sink(io.RawIOBase):
         view, start = memoryview(buffer).cast("B"), self._at
         self._at += len(view)
         try:
-            view[:] = os.pread(self._fd, len(view), start).ljust(len(view), b"\0")
+            view[:] = self._fetch(len(view), start)
         except BaseException as error:
             self._error = self._error or error
             view[:] = bytes(len(view))
@@ -82,14 +81,25 @@ class Sink(io.RawIOBase):
                 view[first - start : last - start] = data[first - at : last - at]
         return len(view)
 
+    def _store(self, view: memoryview, at: int) -> None:
+        while view:
+            done = os.pwrite(self._fd, view, at)
+            view, at = view[done:], at + done
+
+    def _fetch(self, size: int, start: int) -> bytes:
+        return os.pread(self._fd, size, start).ljust(size, b"\0")
+
     def truncate(self, size: int | None = None) -> int:
         self._size = self._at if size is None else size
         try:
             if self._error is None:
-                os.ftruncate(self._fd, self._size)
+                self._cut(self._size)
         except BaseException as error:
             self._error = error
         return self._size
+
+    def _cut(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
 
     def flush(self) -> None:
         """Nothing waits here."""
@@ -97,4 +107,68 @@ class Sink(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             os.close(self._fd)
+        super().close()
+
+
+class Overlay(Sink):
+    """A file that is there, as if it were written to: what is new lies in another file, the ``tail``.
+
+    What changes among the old bytes, which is metadata and chunks that were not full, is held in memory.
+    """
+
+    def __init__(self, path: Path, tail: Path) -> None:
+        super().__init__(tail)
+        self._old = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.before = self._size = os.fstat(self._old).st_size
+        self._pages: dict[int, bytearray] = {}
+
+    def _store(self, view: memoryview, at: int) -> None:
+        while view and at < self.before:
+            number, inside = divmod(at, PAGE)
+            page = self._page(number, keep=True)
+            size = min(len(view), len(page) - inside)
+            page[inside : inside + size] = view[:size]
+            view, at = view[size:], at + size
+        super()._store(view, at - self.before)
+
+    def _page(self, number: int, *, keep: bool = False) -> bytearray:
+        found = self._pages.get(number)
+        if found is None:
+            size = min(PAGE, self.before - number * PAGE)
+            found = bytearray(os.pread(self._old, size, number * PAGE).ljust(size, b"\0"))
+            if keep:
+                self._pages[number] = found
+        return found
+
+    def _fetch(self, size: int, start: int) -> bytes:
+        parts = []
+        old = max(0, min(size, self.before - start))
+        if old:
+            data = bytearray(os.pread(self._old, old, start).ljust(old, b"\0"))
+            for number in range(start // PAGE, -(-(start + old) // PAGE)):
+                page = self._pages.get(number)
+                if page is not None:
+                    first, last = max(start, number * PAGE), min(start + old, number * PAGE + len(page))
+                    data[first - start : last - start] = page[first - number * PAGE : last - number * PAGE]
+            parts.append(bytes(data))
+        if size > old:
+            parts.append(super()._fetch(size - old, start + old - self.before))
+        return b"".join(parts)
+
+    def _cut(self, size: int) -> None:
+        # The library cuts nothing that it has not written, unless it is told to.
+        super()._cut(max(0, size - self.before))
+
+    def edits(self) -> Iterator[tuple[int, bytes]]:
+        """What has changed among the old bytes: where, and what."""
+        run: list[int] = []
+        for number in [*sorted(self._pages), -1]:
+            if run and number != run[-1] + 1:
+                yield run[0] * PAGE, b"".join(bytes(self._pages[one]) for one in run)
+                run = []
+            run.append(number)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._old)
         super().close()

@@ -22,9 +22,10 @@ from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ...columns import Columns, Ragged, dense_of
 from ...errors import BatchplantError, EncodeError, MissingLibraryError, OptionError
 from ...families.records import note_of
-from ...schema import Field, Image, Json, Schema, Tensor, Text
+from ...schema import Field, Image, Json, Schema, Text
 from ...storage import open_source
-from ...writer import WriteOptions, Writer
+from ...writer import WriteOptions
+from .growing import RESERVED, GrowingWriter, grow, varying_kind
 from .sink import Sink
 
 FILE = "file.h5"
@@ -32,14 +33,16 @@ FILE = "file.h5"
 CHUNK_BYTES = 1 << 20
 # Cells of varying length are handed to the library this many bytes at a time.
 PART_BYTES = 16 << 20
+# References to such cells in a chunk.
+CELLS = 4096
 PLUGINS = {"zstd": "Zstd", "blosc": "Blosc", "blosc2": "Blosc2", "lz4": "LZ4", "bitshuffle": "Bitshuffle"}
-RESERVED = "batchplant"
 
 
-class Hdf5Writer(Writer):
+class Hdf5Writer(GrowingWriter):
     """Writes HDF5 files. ``compression``: gzip, lzf, or with hdf5plugin zstd, blosc, blosc2, lz4, bitshuffle;
     ``level``: of gzip; ``chunk``: samples in a chunk (default: about 1 MiB of them); ``layout``: vlen, or
-    packed, which is written faster and holds NUL in text; ``attributes``: ``{"": {…}, field: {…}}``."""
+    packed, which is written faster and holds NUL in text; ``resizable``: more can be appended later (default:
+    where an append makes the file); ``attributes``: ``{"": {…}, field: {…}}``."""
 
     def __init__(
         self,
@@ -51,10 +54,15 @@ class Hdf5Writer(Writer):
         level: int = 4,
         chunk: int | None = None,
         layout: str = "vlen",
+        resizable: bool | None = None,
         attributes: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         if layout not in ("vlen", "packed"):
             raise OptionError(f"layout is vlen or packed, not {layout!r}", path=path)
+        if resizable and layout == "packed":
+            raise OptionError(
+                "what is packed cannot grow; write resizable datasets with layout=vlen", path=path
+            )
         compression = None if compression == "none" else compression
         if compression not in (None, "gzip", "lzf", *PLUGINS):
             known = ", ".join(("none", "gzip", "lzf", *PLUGINS))
@@ -67,6 +75,7 @@ class Hdf5Writer(Writer):
         self._filter = _filter(compression, level)
         self._compression, self._level, self._chunk, self._layout = compression, level, chunk, layout
         self._attributes = attributes or {}
+        self._resizable = options.append if resizable is None else resizable
         self._parts = {name: list(_spools_of(name, field)) for name, field in schema.items()}
         _check_names(schema, layout)
         super().__init__(path, schema, options)
@@ -138,13 +147,17 @@ class Hdf5Writer(Writer):
     # -- the file --------------------------------------------------------------------------------------
 
     def _finish(self) -> str:
+        if self.base is not None:
+            return self._finish_append(FILE)
         # Newer layouts keep checksums of the metadata; every HDF5 since 2016 reads them.
         # Large runs begin at a page: a row then lies in as few pages as it can.
         aligned = {"alignment_threshold": 1 << 16, "alignment_interval": 4096}
         self._sink = sink = Sink(self.partial.folder / FILE)
+        # What is freed stays as it is, for those who read an older state.
+        kept = {"fs_strategy": "none"} if self._resizable else {}
         with (
             contextlib.closing(sink),
-            self._library.File(sink, "w", libver="v110", track_order=True, **aligned) as file,
+            self._library.File(sink, "w", libver="v110", track_order=True, **aligned, **kept) as file,
         ):
             rows = 0
             for name, field in self.schema.items():
@@ -159,28 +172,31 @@ class Hdf5Writer(Writer):
                     self._plain(file, f"{where}/offsets", self._array(f"{name}/offsets", np.dtype(np.int64)))
                 else:
                     self._add_varying(file, where, name, field)
-                if field.optional and not self._array(f"{name}/valid", np.dtype("?")).all():
+                valid = field.optional and self._array(f"{name}/valid", np.dtype("?"))
+                if field.optional and (self._resizable or not valid.all()):
                     self._plain(
                         file, f"{RESERVED}/valid/{where}", self._array(f"{name}/valid", np.dtype("?"))
                     )
                 if isinstance(field, Image):
                     shapes = self._array(f"{name}/shape", np.dtype(np.int32), (3,))
-                    if shapes.any():
+                    if shapes.any() or self._resizable:
                         self._plain(file, f"{RESERVED}/shape/{where}", shapes)
                 for key, value in self._attributes.get(name, {}).items():
                     file[where].attrs[key] = _attribute(value)
             for key, value in self._attributes.get("", {}).items():
                 file.attrs[key] = _attribute(value)
-            note = json.loads(note_of(self.schema, self.written))
-            said = json.dumps({**note, "chunks": self._chunks_text()}, ensure_ascii=False).encode()
-            # Of fixed length: it does not lie in a heap.
-            kind = self._library.string_dtype("utf-8", len(said))
-            file.attrs.create(RESERVED, np.bytes_(said), dtype=kind)
+            self._write_note(file, self._chunks_text())
         sink.check()
         return FILE
 
+    def _write_note(self, file: Any, chunks: str) -> None:
+        note = json.loads(note_of(self.schema, self.before + self.written))
+        said = json.dumps({**note, "chunks": chunks}, ensure_ascii=False).encode()
+        # Of fixed length: it does not lie in a heap.
+        file.attrs.create(RESERVED, np.bytes_(said), dtype=self._library.string_dtype("utf-8", len(said)))
+
     def _chunks_text(self) -> str:
-        if self._compression is None and self._chunk is None:
+        if self._compression is None and self._chunk is None and not self._resizable:
             return "no chunks: nothing is compressed, and so every sample can be used where it lies"
         if self._chunk is not None:
             return f"{self._chunk} samples in a chunk, as asked for"
@@ -195,20 +211,30 @@ class Hdf5Writer(Writer):
         return source.array(dtype, 0, source.size // dtype.itemsize).reshape(-1, *shape)
 
     def _plain(self, file: Any, where: str, array: npt.NDArray[Any]) -> Any:
-        return file.create_dataset(where, data=array, track_times=False)
+        how: dict[str, Any] = {}
+        if self._resizable:
+            rows = max(1, CHUNK_BYTES // max(1, array.dtype.itemsize * math.prod(array.shape[1:])))
+            how = {
+                "maxshape": (None, *array.shape[1:]),
+                "chunks": (rows, *(max(1, n) for n in array.shape[1:])),
+            }
+        return file.create_dataset(where, data=array, track_times=False, **how)
 
     def _add(self, file: Any, where: str, spool: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
         array = self._array(spool, dtype, shape)
-        if (self._compression is None and self._chunk is None) or not array.size:
+        if (self._compression is None and self._chunk is None) or not (array.size or self._resizable):
             self._plain(file, where, array)
             return len(array)
-        rows = min(len(array), self._chunk or max(1, CHUNK_BYTES // (array.nbytes // len(array))))
+        width = max(1, dtype.itemsize * math.prod(shape))
+        rows = self._chunk or max(1, CHUNK_BYTES // width)
+        rows = rows if self._resizable else min(len(array), rows)
         made = file.create_dataset(
-            where, array.shape, dtype, chunks=(rows, *shape), track_times=False, **self._filter
-        )
+            where, array.shape, dtype, chunks=(rows, *(max(1, n) for n in shape)), track_times=False,
+            maxshape=(None, *shape) if self._resizable else None, **self._filter,
+        )  # fmt: skip
         if self._compression != "gzip":
             # A few chunks at a time, so that the library holds no more than that.
-            step = rows * max(1, PART_BYTES // (rows * (array.nbytes // len(array))))
+            step = rows * max(1, PART_BYTES // (rows * width))
             for start in range(0, len(array), step):
                 made[start : start + step] = array[start : start + step]
                 self._sink.check()
@@ -223,7 +249,7 @@ class Hdf5Writer(Writer):
 
         def work(start: int) -> bytes:
             part = np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8)
-            full = np.zeros(rows * (array.nbytes // len(array)), dtype=np.uint8)
+            full = np.zeros(rows * array.dtype.itemsize * math.prod(array.shape[1:]), dtype=np.uint8)
             full[: part.size] = part
             return zlib.compress(full.reshape(-1, array.dtype.itemsize).T.tobytes(), self._level)
 
@@ -241,13 +267,15 @@ class Hdf5Writer(Writer):
         offsets = self._array(f"{name}/offsets", np.dtype(np.int64))
         data = self._array(f"{name}/data", np.dtype(np.uint8))
         text = isinstance(field, Text | Json)
-        dtype: np.dtype[Any] = np.dtype(np.uint8)
-        if isinstance(field, Tensor) and field.flat:
-            dtype = np.dtype(field.dtype)
-            dtype = np.dtype(np.int64) if dtype.kind in "mM" else dtype
         library = self._library
-        kind = library.string_dtype() if text else library.vlen_dtype(dtype)
-        made = file.create_dataset(where, (len(offsets) - 1,), kind, track_times=False)
+        kind, dtype = varying_kind(library, field)
+        if self.base is None:
+            how = {"maxshape": (None,), "chunks": (CELLS,)} if self._resizable else {}
+            made = file.create_dataset(where, (len(offsets) - 1,), kind, track_times=False, **how)
+            behind = 0
+        else:
+            made = file[where]
+            behind = grow(made, len(offsets) - 1)
         space = made.id.get_space()
         first = 0
         while first < len(offsets) - 1:
@@ -259,7 +287,7 @@ class Hdf5Writer(Writer):
                 cell = data[ends[row] : ends[row + 1]]
                 cells[row] = cell.tobytes() if text else cell.view(dtype)
             # Not made[first:last] = cells: cells of equal length would be taken for a table.
-            space.select_hyperslab((first,), (last - first,))
+            space.select_hyperslab((behind + first,), (last - first,))
             made.id.write(library.h5s.create_simple((last - first,)), space, cells)
             self._sink.check()
             first = last

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...columns import I64, Columns, Ragged, Spans
-from ...errors import BatchplantError, DamagedError, Problem
+from ...errors import BatchplantError, BusyError, DamagedError, Problem
 from ...families.records import GivenSchema, Note, RecordReader, given_schema
 from ...keys import same_cells
 from ...schema import Bytes, Schema, Text
@@ -18,6 +18,8 @@ from .codec import Codec
 from .values import PROBED_SAMPLES, codec_of
 
 KEY = "key"
+# So many transactions leave the pages alone that were in use before them.
+INTACT = 2
 
 
 class LmdbReader(RecordReader):
@@ -75,7 +77,17 @@ class LmdbReader(RecordReader):
         starts, sizes = self._runs(np.array([self.length - 1]))
         return Note.from_bytes(self.source.view(int(starts[0]), int(sizes[0])).tobytes())
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether our writer made it: keys are the numbers of the samples."""
+        return self._codec is None and self._db is None
+
     def _checked(self, indices: I64, starts: I64, sizes: I64) -> tuple[I64, I64]:
+        if isinstance(self.source, MappedSource):
+            now = pages.read_meta(self.source.view(0, self.source.size), self.path).transaction
+            if now > self._facts["transaction"] + INTACT:
+                message = "it has been written to several times since it was opened; use refresh()"
+                raise BusyError(message, path=self.path)
         bad = self.source.outside(starts, sizes)
         if bad is not None:
             raise DamagedError(
