@@ -23,7 +23,7 @@ LAYERS = [
     ["options"],
     ["joined", "shards", "interleave", "quarantine", "formats"],
     ["registry"],
-    ["convert", "verify", "split", "summary", "patches"],
+    ["convert", "verify", "split", "lake", "summary", "patches", "windows"],
     ["ops"],
     ["loading"],
     ["interop"],

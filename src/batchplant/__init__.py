@@ -61,6 +61,7 @@ from .schema import (
 from .split import split
 from .storage import index
 from .verify import verify
+from .windows import Windows
 from .writer import WriteOptions, Writer
 
 
@@ -134,6 +135,7 @@ __all__ = [
     "UnsafeError",
     "Uuid",
     "Video",
+    "Windows",
     "WriteOptions",
     "Writer",
     "__version__",
