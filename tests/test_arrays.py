@@ -137,6 +137,15 @@ def safetensors(folder):
     return folder / "model.safetensors", "volume"
 
 
+def tiff(folder):
+    tifffile = pytest.importorskip("tifffile")
+    path = folder / "stack.tif"
+    tifffile.imwrite(
+        path, VALUES, photometric="minisblack", metadata=None, rowsperstrip=5, compression="zlib"
+    )
+    return path, "data"
+
+
 def rows(folder):
     """A format that knows nothing of arrays."""
     with bp.create(folder / "rows.beton", {"volume": bp.Tensor("int32", SHAPE[1:])}) as out:
@@ -146,7 +155,8 @@ def rows(folder):
 
 FORMATS = [
     zarr2, zarr3, zarr_plain, zarr_sharded, zarr_zip, n5, hdf5_packed, hdf5_unpacked, hdf5_plain,
-    hdf5_big_endian, hdf5_library, hdf5_compound, npy, npy_fortran, npy_big_endian, npz, safetensors, rows,
+    hdf5_big_endian, hdf5_library, hdf5_compound, npy, npy_fortran, npy_big_endian, npz, safetensors, tiff,
+    rows,
 ]  # fmt: skip
 
 

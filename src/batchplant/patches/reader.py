@@ -280,7 +280,8 @@ class Patches(Reader):
         # By where a patch begins in the array: with pad it may begin before it.
         places = np.maximum(self._starts(ids), 0) // np.array(self._block)
         places = np.minimum(places, np.array(self._blocks) - 1)
-        return np.ravel_multi_index(tuple(places.T), self._blocks).astype(np.int64)
+        found: I64 = np.ravel_multi_index(tuple(places.T), self._blocks).astype(np.int64)
+        return found
 
     def _in_order(self, ids: I64) -> I64:
         order: I64 = np.argsort(self._block_of(ids), kind="stable")
@@ -330,7 +331,7 @@ class Patches(Reader):
             raise error.at(sample=None if row is None else int(indices[row])) from None
         for row in np.flatnonzero(over).tolist() if isinstance(pad, str) else ():
             try:
-                out[row] = self._mirrored(array, starts[row], pad)
+                out[row] = self._mirrored(array, starts[row], str(pad))
             except BatchplantError as error:
                 raise error.at(sample=int(indices[row])) from None
         return out

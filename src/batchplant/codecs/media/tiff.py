@@ -124,10 +124,10 @@ def _page(found: ifd.Directory) -> Page:
 
 def read(view: U8, first: int = 0, count: int = 1) -> list[npt.NDArray[Any]]:
     """Pages of a picture; sizes have been compared with what is allowed."""
-    library = _library()
+    tifffile = library()
     found: list[npt.NDArray[Any]] = []
     try:
-        with library.TiffFile(io.BytesIO(view.data)) as file:
+        with tifffile.TiffFile(io.BytesIO(view.data)) as file:
             for page in file.pages[first : first + count]:
                 found.append(_pixels(page, view))
     except DecodeError:
@@ -156,11 +156,11 @@ def _pixels(page: Any, view: U8) -> npt.NDArray[Any]:
 
 def write(pixels: npt.NDArray[Any]) -> bytes:
     """Pixels (height, width[, channels]) of any kind of number, losslessly."""
-    library = _library()
+    tifffile = library()
     colour = pixels.ndim == 3 and pixels.shape[2] in (3, 4)
     out = io.BytesIO()
     try:
-        library.imwrite(
+        tifffile.imwrite(
             out, pixels, byteorder="<", photometric="rgb" if colour else "minisblack", metadata=None,
             planarconfig="contig" if pixels.ndim == 3 else None, compression="zlib", software=False,
         )  # fmt: skip
@@ -169,7 +169,8 @@ def write(pixels: npt.NDArray[Any]) -> bytes:
     return out.getvalue()
 
 
-def _library() -> ModuleType:
+def library() -> ModuleType:
+    """tifffile, imported when it is needed."""
     try:
         import tifffile
     except ImportError:

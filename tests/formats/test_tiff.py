@@ -1,0 +1,181 @@
+"""TIFF as an array: tiles, strips, pages, pyramids; what is damaged; pictures in folders stay pictures."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import batchplant as bp
+from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+
+tifffile = pytest.importorskip("tifffile")
+pytest.importorskip("imagecodecs")
+
+RNG = np.random.default_rng(7)
+STACK = RNG.integers(0, 60000, (5, 50, 70)).astype(np.uint16)
+COLOURS = RNG.integers(0, 255, (50, 70, 3)).astype(np.uint8)
+
+
+def written(path, values, **options):
+    tifffile.imwrite(path, values, **{"photometric": "minisblack", "metadata": None, **options})
+    return path
+
+
+LAYOUTS = {
+    "tiles": {"tile": (16, 32), "compression": "zlib", "predictor": True},
+    "plain tiles": {"tile": (16, 32)},
+    "strips": {"rowsperstrip": 16, "compression": "lzw"},
+    "one strip": {},
+    "big": {"bigtiff": True, "tile": (16, 16), "byteorder": ">"},
+    "zstd": {"tile": (32, 32), "compression": "zstd", "byteorder": ">", "predictor": True},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_stack_of_pages(layout, tmp_path):
+    path = written(tmp_path / "a.tif", STACK, **LAYOUTS[layout])
+    with bp.open(path) as data:
+        assert data.schema == bp.Schema({"data": bp.Tensor("uint16", (50, 70))})
+        assert len(data) == 5
+        assert np.array_equal(data[3]["data"], STACK[3])
+        assert np.array_equal(data.read([4, 0, 4])["data"], STACK[[4, 0, 4]])
+        array = data.array("data")
+        assert array.shape == STACK.shape
+        assert np.array_equal(array[1:4:2, 7:40, -30:-1:3], STACK[1:4:2, 7:40, -30:-1:3])
+        assert np.array_equal(np.asarray(array), STACK)
+        assert np.array_equal(pickle.loads(pickle.dumps(array))[2, 3], STACK[2, 3])
+        assert data.blocks().tolist() == [0, 1, 2, 3, 4]
+    assert bp.verify(path).ok
+
+
+def test_one_page_is_its_rows(tmp_path):
+    path = written(tmp_path / "a.tiff", STACK[0], tile=(16, 32))
+    with bp.open(path) as data:
+        assert len(data) == 50
+        assert data.array("data").chunks == (16, 32)
+        assert np.array_equal(data.array("data")[10:20, 5], STACK[0, 10:20, 5])
+        assert data.facts() == {"pages": 1, "tiles": "16×32", "compression": "none"}
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_colours(compression, tmp_path):
+    path = written(tmp_path / "a.tif", COLOURS, photometric="rgb", tile=(16, 32), compression=compression)
+    assert np.array_equal(bp.open(path).array("data")[3:40, 20:60], COLOURS[3:40, 20:60])
+    planes = np.ascontiguousarray(COLOURS.transpose(2, 0, 1))
+    path = written(
+        tmp_path / "b.tif", planes, photometric="rgb", planarconfig="separate", tile=(16, 32),
+        compression=compression,
+    )  # fmt: skip
+    assert np.array_equal(bp.open(path).array("data")[1:, 3:40, 20:60], planes[1:, 3:40, 20:60])
+
+
+def test_depth_and_bits(tmp_path):
+    volume = RNG.integers(0, 200, (20, 50, 70)).astype(np.uint8)
+    path = written(tmp_path / "a.tif", volume, volumetric=True, tile=(16, 16, 16), compression="zlib")
+    array = bp.open(path).array("data")
+    assert array.chunks == (16, 16, 16)
+    assert np.array_equal(array[3:19, 40:, ::9], volume[3:19, 40:, ::9])
+    bits = COLOURS[..., 0] > 100
+    assert np.array_equal(bp.open(written(tmp_path / "b.tif", bits)).array("data")[5:, 60:], bits[5:, 60:])
+
+
+def test_jpeg_tiles(tmp_path):
+    y, x = np.mgrid[0:100, 0:140]
+    smooth = np.stack([y, x, y // 2 + x // 2], axis=-1).astype(np.uint8)
+    path = written(tmp_path / "a.tif", smooth, photometric="rgb", tile=(32, 32), compression="jpeg")
+    array = bp.open(path).array("data")
+    assert array.shape == (100, 140, 3)
+    wanted = tifffile.imread(path)
+    assert np.array_equal(array[20:70, 30:100], wanted[20:70, 30:100])
+
+
+def test_a_pyramid(tmp_path):
+    with tifffile.TiffWriter(tmp_path / "a.tif") as out:
+        for step in (1, 2, 4):
+            out.write(COLOURS[::step, ::step], photometric="rgb", tile=(16, 16), metadata=None)
+    with bp.open(tmp_path / "a.tif") as data:
+        assert data.array("data").shape == (50, 70, 3)
+        assert data.facts()["pages left out"] == 2
+    with bp.open(tmp_path / "a.tif", page=2) as data:
+        assert np.array_equal(np.asarray(data.array("data")), COLOURS[::4, ::4])
+    with pytest.raises(bp.OptionError, match="no page 3"):
+        bp.open(tmp_path / "a.tif", page=3)
+
+
+def test_only_tiles_that_are_touched_are_unpacked(tmp_path):
+    path = written(tmp_path / "a.tif", STACK, tile=(16, 32), compression="zlib")
+    with bp.open(path) as data:
+        array = data.array("data")
+        array[2, 10:20, 5:20]
+        assert data._whole._cache.made == 2
+        array[2, 0:32, 0:32]
+        assert data._whole._cache.made == 2
+
+
+def test_patches_of_a_stack(tmp_path):
+    path = written(tmp_path / "a.tif", STACK, tile=(16, 32), compression="zlib")
+    data = bp.Patches(path, "data", size=(1, 16, 16), random=20)
+    for batch in bp.Loader(data, 5, order="quasi_random"):
+        for patch, (page, y, x) in zip(batch["data"], batch["position"], strict=True):
+            assert np.array_equal(patch[0], STACK[page, y : y + 16, x : x + 16])
+
+
+def test_a_damaged_tile_is_named(tmp_path):
+    path = written(tmp_path / "a.tif", STACK, tile=(16, 32), compression="zlib")
+    with tifffile.TiffFile(path) as file:
+        start = file.pages[2].dataoffsets[4]
+    data = bytearray(path.read_bytes())
+    data[start + 2 : start + 40] = bytes(38)
+    path.write_bytes(data)
+    reader = bp.open(path)
+    assert np.array_equal(reader.array("data")[0], STACK[0])
+    with pytest.raises(bp.DamagedError, match=r"tile 2\.1\.1") as caught:
+        reader.read([1, 2])
+    found = caught.value
+    assert (found.path, found.field, found.sample, found.offset) == (str(path), "data", 2, start)
+
+
+@pytest.mark.parametrize("damage", [cuts, flips])
+@pytest.mark.parametrize("compression", ["zlib", "jpeg", None])
+def test_damage_is_an_error_of_ours(damage, compression, tmp_path):
+    path = written(tmp_path / "a.tif", COLOURS, photometric="rgb", tile=(16, 32), compression=compression)
+
+    def sound():
+        try:
+            with bp.open(path, format="tiff") as data:
+                data.read(range(len(data)))
+            return True
+        except bp.BatchplantError:
+            return False
+
+    with memory_bounded(64 << 20):
+        for what, good in survive(damage(path), sound):
+            assert not good or damage is flips, f"unnoticed: {what}"
+
+
+def test_pages_that_lead_back(tmp_path):
+    path = written(tmp_path / "a.tif", STACK[:3])
+    with tifffile.TiffFile(path) as file:
+        offsets = [page.offset for page in file.pages]
+    data = bytearray(path.read_bytes())
+    place = offsets[2] + 2 + 12 * int.from_bytes(data[offsets[2] : offsets[2] + 2], "little")
+    data[place : place + 4] = offsets[0].to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(bp.DamagedError, match="no end"):
+        bp.open(path)
+
+
+def test_a_folder_of_pictures_stays_one(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        tifffile.imwrite(tmp_path / "photos" / name / "1.tif", COLOURS, photometric="rgb")
+    with bp.open(tmp_path / "photos") as data:
+        assert data.format == "imagefolder"
+    tifffile.imwrite(tmp_path / "1.tif", COLOURS, photometric="rgb")
+
+
+def test_behind_a_url(bucket, tmp_path):
+    path = written(tmp_path / "a.tif", STACK, tile=(16, 32), compression="zlib")
+    url = bucket.put("a.tif", path.read_bytes())
+    with bp.open(url, endpoint=bucket.endpoint) as data:
+        assert np.array_equal(data.array("data")[1:4, 7:40, ::3], STACK[1:4, 7:40, ::3])
