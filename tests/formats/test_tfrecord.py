@@ -196,6 +196,76 @@ def test_a_given_schema():
         assert (caught.value.sample, caught.value.field) == (0, "label")
 
 
+PIXELS = np.random.default_rng(0).integers(0, 256, (9, 4, 5, 3), np.uint8)
+
+
+def pixels(path, cells=None):
+    """A file whose feature "image" is the raw bytes of pixels; nothing tells their shape."""
+    with bp.create(path, bp.Schema({"image": bp.Bytes(), "n": bp.Int()})) as out:
+        for n, cell in enumerate(PIXELS if cells is None else cells):
+            out.append({"image": cell if isinstance(cell, bytes) else cell.tobytes(), "n": n})
+    os.remove(f"{path}.schema.json")
+    return str(path)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_bytes_as_numbers(tmp_path, suffix):
+    path = pixels(tmp_path / f"a.tfrecord{suffix}")
+    schema = {"image": bp.Tensor("uint8", (4, 5, 3)), "n": "int"}
+    with bp.open(path, schema=schema) as reader:
+        assert reader.schema == bp.Schema({"image": bp.Tensor("uint8", (4, 5, 3)), "n": bp.Int()})
+        assert np.array_equal(reader.read([3, 0, 8])["image"], PIXELS[[3, 0, 8]])
+        assert np.array_equal(reader[2]["image"], PIXELS[2])
+        batches = list(bp.Loader(reader, 4, order="sequential"))
+        assert np.array_equal(np.concatenate([np.asarray(one["image"]) for one in batches]), PIXELS)
+    with bp.open(path, schema={"image": bp.Tensor("<u2", (None, 10))}) as reader:
+        assert reader[1]["image"].tobytes() == PIXELS[1].tobytes()
+        assert reader[1]["image"].shape == (3, 10)
+
+
+def test_bytes_as_numbers_lie_where_they_are(tmp_path):
+    path = pixels(tmp_path / "a.tfrecord")
+    with bp.open(path, schema={"image": bp.Tensor("uint8", (4, 5, 3))}) as reader:
+        spans = reader.spans("image", [7, 1])
+        data = Path(path).read_bytes()
+        for row, number in enumerate((7, 1)):
+            start = int(spans.start[row])
+            assert data[start : start + int(spans.size[row])] == PIXELS[number].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        (bp.Tensor("uint8", (4, 5, 3)), "takes 60"),
+        (bp.Tensor("uint8", (4, 5, 3), optional=True), "takes 60"),
+        (bp.Tensor("uint8", (None, 5, 3)), "takes 15 or a multiple of it"),
+    ],
+)
+def test_bytes_of_another_size_are_named(tmp_path, field, says):
+    path = pixels(tmp_path / "a.tfrecord", [b"x" * 60, b"x" * 60, b"abc" * 19, b"x" * 60])
+    place = Path(path).read_bytes().index(b"abcabc")
+    with bp.open(path, schema={"image": field}) as reader:
+        for look in (lambda: reader.read([0, 3, 2]), lambda: reader[2], lambda: reader.spans("image")):
+            with pytest.raises(bp.DataError, match=f"the value has 57 bytes, .* {says}") as caught:
+                look()
+            error = caught.value
+            assert (error.path, error.sample, error.field, error.offset) == (path, 2, "image", place)
+        assert reader.read([0, 1, 3])["image"] is not None
+        assert [one.sample for one in verify(reader).problems] == [2]
+
+
+def test_numbers_of_a_feature_that_is_missing(tmp_path):
+    schema = bp.Schema({"image": bp.Bytes(optional=True), "n": bp.Int()})
+    with bp.create(tmp_path / "a.tfrecord", schema) as out:
+        for n in range(4):
+            out.append({"image": None if n == 2 else bytes([n, n]), "n": n})
+    given = {"image": bp.Tensor("uint8", (2,), optional=True)}
+    with bp.open(tmp_path / "a.tfrecord", schema=given) as reader:
+        assert [None if one["image"] is None else one["image"].tolist() for one in reader] == [
+            [0, 0], [1, 1], None, [3, 3],
+        ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("feature", "sample", "reason"),
     [

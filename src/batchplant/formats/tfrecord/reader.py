@@ -12,13 +12,13 @@ import numpy as np
 
 from ... import _native
 from ...codecs import example, example_schema, sample
-from ...codecs.example import Feature, RecordError
+from ...codecs.example import BYTES, Feature, RecordError
 from ...codecs.msgpack import gathered
 from ...columns import I64, U8, Columns, Ragged, Spans
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...families.records import RAW, GivenSchema, Note, RecordReader, given_schema
 from ...reader import Reader
-from ...schema import Json, Schema
+from ...schema import Json, Schema, Tensor
 from ...storage import MappedSource, index, open_source
 from ...storage.compressed import open_gzip
 from .scan import FAULTS, HEAD, TAIL, Findings, build, compression_of, makes_sense
@@ -32,7 +32,8 @@ class TfRecordReader(RecordReader):
 
     ``records``: what they are, "example", "sequence" or "raw" (default: found by looking). ``features``:
     which features to read, and as what: ``{"image": FixedLen(bytes), "ids": VarLen("int64")}``; ``schema``:
-    the same as field kinds. ``compression``: "none", "gzip" or "zlib" (default: found by looking).
+    the same as field kinds; a Tensor of a feature of bytes is the numbers that these are, as in memory.
+    ``compression``: "none", "gzip" or "zlib" (default: found by looking).
     ``check``: whether reading checks the checksum of each record. ``index``: "auto", "memory" or "rebuild",
     how the side-car index is used. ``dali_index``: a file with DALI's index, which says where the records
     are.
@@ -136,9 +137,11 @@ class TfRecordReader(RecordReader):
             raise SchemaError("there are no features to read")
 
     def _adapt(self, feature: Feature) -> Feature:
-        """A field that the user named, where the file says that it is a feature list, or a list of bytes."""
+        """A field that the user named, as the file has it: feature list, list of bytes, bytes of numbers."""
         for one in self._found_out.seen or ():
             if one.key == feature.key:
+                if one.kind == BYTES and not one.sequence and isinstance(feature.field, Tensor):
+                    feature = dataclasses.replace(feature, kind=BYTES)
                 listed = isinstance(feature.field, Json) and (one.sequence or one.most != 1)
                 kind = one.kind if listed else feature.kind
                 return Feature(feature.field, feature.key, kind, one.sequence, listed)
@@ -232,7 +235,7 @@ class TfRecordReader(RecordReader):
         if self.features is None:
             return super()._spans(field, indices)
         feature = self.features[field]
-        if not example.in_place(feature) or feature.field.cell is not None:
+        if not example.in_place(feature):
             return None
         data, at, sizes, starts = self._found(indices, check=False)
         try:
