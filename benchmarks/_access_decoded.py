@@ -5,6 +5,7 @@ Part of access.py; alone: python benchmarks/_access_decoded.py [--quick] [--roun
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -69,7 +70,7 @@ def run(folder: Path, rounds: int, *, quick: bool = False) -> dict[str, Any]:
                 epoch(loader)
                 if "cache" in options:
                     assert loader.stats()["cache share"] == 1
-                tasks[name] = lambda loader=loader: epoch(loader)
+                tasks[name] = functools.partial(epoch, loader)
             found = interleaved(tasks, rounds)
         speeds = {name: {key: count / one[key] for key in ("best", "median")} for name, one in found.items()}
         shares = {

@@ -215,6 +215,9 @@ class Keeping:
         # Not the engine's, which the pictures of each call may need.
         self._threads = Threads(on_cpu.engine.threads)
 
+    def close(self) -> None:
+        self._threads.close()
+
     def begin(self, request: Request) -> Callable[[], Result]:
         if not len(self._candidates(request)[0]):
             return self._on_cpu.begin(request)
@@ -248,13 +251,10 @@ class Keeping:
         found = np.concatenate([rows[:0], *kept])
         start, shape, ready = shelf.places(request.ids[found])
         new_sizes, boxes = request.sizes.copy(), request.boxes.copy()
-        turns = None if request.turns is None else request.turns.copy()
         new_sizes[found] = shape[:, :2]
         boxes[found[ready]] = whole_boxes(shape[ready, :2])
-        if turns is not None:
-            turns[found] = 1
         cells = shelf.over(request.cells, found, start, shape)
-        return dataclasses.replace(request, cells=cells, sizes=new_sizes, boxes=boxes, turns=turns)
+        return dataclasses.replace(request, cells=cells, sizes=new_sizes, boxes=boxes)
 
     def _keep(self, request: Request, size: tuple[int, int], rows: I64) -> I64:
         """Decode pictures that become one size to where they are kept; gives the rows that could be."""
@@ -336,6 +336,12 @@ class Decoded:
             shelf = self._shelves.get(kind) or Shelf(self.store, samples, target, fixed=fixed)
             self._shelves[kind] = shelf
             self.of[output.name] = shelf, Keeping(on_cpu, shelf, whole=not fast_scale)
+
+    def close(self) -> None:
+        """Give everything back; nobody makes batches any more."""
+        for _, keeping in self.of.values():
+            keeping.close()
+        self.store.close()
 
     def holds(self, ids: I64) -> npt.NDArray[np.bool_]:
         """The samples of which all pictures are kept."""

@@ -367,9 +367,9 @@ class Loader:
             live.close()
         if self._device is not None:
             self._device.close()
-        self._executor.on_cpu.engine.close()
+        self._executor.on_cpu.close()
         if self._decoded is not None:
-            self._decoded.store.close()
+            self._decoded.close()
 
 
 def _after(loader: Loader, epoch: int) -> Callable[[], orders.Shard | orders.Turns | None]:

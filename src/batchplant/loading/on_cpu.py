@@ -33,6 +33,10 @@ class OnCpu:
         self._threads = Threads(engine.threads)
         self.warnings = 0
 
+    def close(self) -> None:
+        self.engine.close()
+        self._threads.close()
+
     def begin(self, request: Request) -> Callable[[], Result]:
         # Memory only when its turn has come: a batch that waits for the engine needs none. Raw pixels are
         # copied in a moment, and waiting would cost more than it saves.

@@ -46,6 +46,12 @@ class Threads:
             raise CellErrors(errors)
         return found
 
+    def close(self) -> None:
+        """End the threads; they are started again if they are needed."""
+        pool = self._pools.pop(os.getpid(), None)
+        if pool is not None:
+            pool.shutdown(wait=False)
+
     def _pool(self) -> ThreadPoolExecutor:
         # After a fork, the parent's threads are not there.
         pool = self._pools.get(os.getpid())
