@@ -128,7 +128,9 @@ FIGURES: dict[str, Callable[[dict[str, Any]], tuple[str, Panels]]] = {
 
 
 def draw(folder: Path, name: str) -> None:
-    """Draw FOLDER/NAME.svg and .png from FOLDER/NAME.json."""
+    """Draw FOLDER/NAME.svg and .png from FOLDER/NAME.json, where there is a figure of that name."""
+    if name not in FIGURES:
+        return
     if importlib.util.find_spec("matplotlib") is None:
         print("matplotlib is not installed: no figure")
         return
