@@ -417,15 +417,97 @@ def written(path, count=3, schema=EVERY, value=every, **options):
 
 def test_names_of_members(tmp_path):
     found = members_of(written(tmp_path / "a.tar"))
-    endings = ["blob", "caption.txt", "flag.npy", "image.jpg", "jpg", "label.cls", "mask.png", "meta.json"]
-    endings += ["score.npy", "seg.png", "sound.flac", "vector.npy"]
+    endings = [
+        "blob",
+        "cls",
+        "flac",
+        "flag.npy",
+        "image.jpg",
+        "jpg",
+        "json",
+        "mask.png",
+        "score.npy",
+        "seg.png",
+    ]
+    endings += ["txt", "vector.npy"]
     assert sorted(name for name in found if name.startswith("00000001.")) == [
         f"00000001.{e}" for e in endings
     ]
     # Missing is left out.
-    assert "00000000.caption.txt" not in found
-    assert (found["00000001.label.cls"], found["00000001.blob"]) == (b"1", b"\1\0")
+    assert "00000000.txt" not in found
+    assert (found["00000001.cls"], found["00000001.blob"]) == (b"1", b"\1\0")
     assert found["00000002.image.jpg"] == jpeg()
+
+
+@pytest.mark.parametrize(
+    ("schema", "names"),
+    [
+        ({"image": bp.Image(), "label": bp.Int()}, ["jpg", "cls"]),
+        ({"picture": bp.Image("png"), "digit": bp.Int()}, ["jpg", "cls"]),
+        ({"image": bp.Image(), "caption": bp.Text(), "meta": bp.Json()}, ["jpg", "txt", "json"]),
+        # The label is the one that has classes, or is called so.
+        ({"image": bp.Image(), "id": bp.Int(), "label": bp.Int()}, ["jpg", "id", "cls"]),
+        ({"image": bp.Image(), "n": bp.Int(), "c": bp.Int(names=("a", "b"))}, ["jpg", "n.cls", "cls"]),
+        ({"image": bp.Image(), "n": bp.Int(), "m": bp.Int()}, ["jpg", "n.cls", "m.cls"]),
+        # A mask is not the picture; of two pictures none is.
+        ({"image": bp.Image(), "mask": bp.Image(mask=True)}, ["jpg", "mask.jpg"]),
+        ({"left": bp.Image(), "right": bp.Image()}, ["left.jpg", "right.jpg"]),
+        # What other fields are called is theirs.
+        ({"image": bp.Image(), "cls": bp.Bytes(), "label": bp.Int()}, ["jpg", "cls", "label.cls"]),
+        ({"image": bp.Image(), "png": bp.Bytes()}, ["image.jpg", "png"]),
+        ({"image": bp.Image(), "jpg": bp.Image()}, ["image.jpg", "jpg"]),
+        # Names that are extensions stay.
+        ({"seg.jpg": bp.Image(), "index": bp.Int()}, ["seg.jpg", "index"]),
+        ({"sound": bp.Audio("flac"), "words": bp.Text()}, ["flac", "txt"]),
+        ({"sound": bp.Audio(), "words": bp.Text()}, ["sound.audio", "txt"]),
+        # Tables keep the names of their columns.
+        ({"n": bp.Int(), "name": bp.Text()}, ["n.cls", "name.txt"]),
+    ],
+)
+def test_the_picture_and_its_label_are_named_as_others_look_for_them(tmp_path, schema, names):
+    values = {"image": jpeg(), "int": 1, "text": "a", "json": [1], "bytes": b"b", "audio": b"fLaC...."}
+    sample = {name: values[field.kind] for name, field in schema.items()}
+    path = written(tmp_path / "a.tar", 1, schema, lambda n: sample)
+    assert [name.partition(".")[2] for name in members_of(path)] == names
+    with bp.open(path) as reader:
+        assert list(reader.schema) == list(schema)
+        assert {name: one.kind for name, one in reader.schema.items()} == {
+            n: f.kind for n, f in schema.items()
+        }
+        plain = [name for name in schema if schema[name].kind not in ("image", "audio")]
+        assert reader.select(plain)[0] == {name: sample[name] for name in plain}
+
+
+def test_webdataset_finds_the_picture_and_its_label(tmp_path):
+    wds = pytest.importorskip("webdataset")
+    schema = {"image": bp.Image(), "label": bp.Int(names=("cat", "dog"))}
+    path = written(tmp_path / "a.tar", 4, schema, lambda n: {"image": jpeg(), "label": n % 2})
+    with open(path, "rb") as file:
+        files = wds.tariterators.tar_file_expander([{"url": path, "stream": file}])
+        samples = wds.tariterators.group_by_keys(files)
+        decoded = wds.filters.decode("rgb8")(samples)
+        found = list(wds.filters.to_tuple("jpg", "cls")(decoded))
+    assert [label for _, label in found] == [0, 1, 0, 1]
+    assert all(equal(picture, bp.open(path)[0]["image"]) for picture, _ in found)
+
+
+def test_archives_of_earlier_versions(tmp_path, monkeypatch):
+    """They have every field under its own name; they are read, and added to, as they are."""
+    schema = {"image": bp.Image(), "label": bp.Int()}
+    with monkeypatch.context() as earlier:
+        earlier.setattr("batchplant.formats.webdataset.layout._bare", lambda schema: {})
+        path = written(tmp_path / "a.tar", 2, schema, lambda n: {"image": jpeg(), "label": n})
+    assert list(members_of(path)) == [
+        f"0000000{n}.{one}" for n in range(2) for one in ("image.jpg", "label.cls")
+    ]
+    with bp.open(path) as reader:
+        assert [one["label"] for one in reader] == [0, 1]
+    with bp.create(path, bp.Schema(schema), mode="append") as out:
+        out.append({"image": jpeg(), "label": 2})
+    assert list(members_of(path))[-2:] == ["00000002.image.jpg", "00000002.label.cls"]
+    with bp.open(path) as reader:
+        assert [one["label"] for one in reader] == [0, 1, 2]
+        assert list(reader.verify()) == []
 
 
 @pytest.mark.parametrize("suffix", [".tar", ".tar.gz", ".tgz"])
@@ -438,15 +520,15 @@ def test_webdataset_reads_what_we_write(suffix, tmp_path):
         files = wds.tariterators.tar_file_expander([{"url": path, "stream": file}])
         found = [decode(one) for one in wds.tariterators.group_by_keys(files)]
     assert [one["__key__"] for one in found] == ["00000000", "00000001", "00000002"]
-    assert "caption.txt" not in found[0]
+    assert "txt" not in found[0]
     one = found[1]
     assert equal(np.asarray(one["image.jpg"]), bp.open(path)[1]["image"])
     assert one["mask.png"].size == (4, 3)
-    assert (one["label.cls"], one["caption.txt"], one["meta.json"]) == (1, "größe 1", {"n": 1})
+    assert (one["cls"], one["txt"], one["json"]) == (1, "größe 1", {"n": 1})
     assert equal(one["score.npy"], np.array(1 / 3, np.float32))
     assert (one["flag.npy"].item(), one["blob"]) == (False, b"\1\0")
     assert equal(one["vector.npy"], np.full(3, 1, np.int16))
-    assert one["sound.flac"] == b"fLaC...."
+    assert one["flac"] == b"fLaC...."
     assert one["jpg"].size == (9, 9)
 
 
@@ -463,8 +545,8 @@ def test_pictures_are_named_by_what_they_are(tmp_path):
     values = [jpeg(), png(3, 4, 3), pixels(2, 2, 3), b"no picture"]
     schema = {"image": bp.Image(), "label": bp.Int()}
     path = written(tmp_path / "a.tar", 4, schema, lambda n: {"image": values[n], "label": n})
-    names = [name.partition(".")[2] for name in members_of(path) if "image" in name]
-    assert names == ["image.jpg", "image.png", "image.png", "image.img"]
+    names = [name.partition(".")[2] for name in members_of(path) if "cls" not in name]
+    assert names == ["jpg", "png", "png", "img"]
     with bp.open(path) as reader:
         assert cells(reader)["image"][:2] == values[:2]
         spans = reader.spans("image", [3, 0])
@@ -484,7 +566,7 @@ def test_a_sample_of_nothing_still_is_one(tmp_path):
     schema = {"a": bp.Int(optional=True), "b": bp.Image(optional=True)}
     path = written(tmp_path / "a.tar", 3, schema, lambda n: {"a": n if n == 1 else None, "b": None})
     assert list(bp.open(path)) == [{"a": None, "b": None}, {"a": 1, "b": None}, {"a": None, "b": None}]
-    assert list(members_of(path)) == ["00000000.none", "00000001.a.cls", "00000002.none"]
+    assert list(members_of(path)) == ["00000000.none", "00000001.cls", "00000002.none"]
     with bp.open(path, schema={"__key__": "text", "a": bp.Int(optional=True)}) as reader:
         assert reader[1] == {"__key__": "00000001", "a": 1}
 
@@ -602,7 +684,7 @@ def test_the_index_for_dali(tmp_path):
     assert beside.read_text().splitlines() == dali_lines(path)
     with bp.open(path, index="memory") as plain, bp.open(path, dali_index=str(beside)) as reader:
         assert set(reader.schema) == {"__key__", *(one for one in reader._numbers)}
-        assert cells(reader)["label.cls"] == cells(plain)["label"]
+        assert cells(reader)["cls"] == cells(plain)["label"]
         assert cells(reader)["__key__"] == [b"%08d" % n for n in range(20)]
         assert reader.blocks().tolist() == plain.blocks().tolist()
         assert list(reader.verify()) == []
@@ -745,7 +827,7 @@ def test_a_note_that_lies(change, tmp_path):
 def test_a_field_in_two_members(tmp_path):
     path = written(tmp_path / "a.tar", 2, {"image": bp.Image()}, lambda n: {"image": jpeg()})
     with tarfile.open(path, "a") as out:
-        info = tarfile.TarInfo("00000001.image.png")
+        info = tarfile.TarInfo("00000001.png")
         info.size = 3
         out.addfile(info, io.BytesIO(b"png"))
     with bp.open(path) as reader, pytest.raises(bp.DamagedError, match="to the same field"):

@@ -7,10 +7,12 @@ A name is a key, a dot and an extension. What comes after the last dot of the ex
     txt text transcript                                  Text         any other                 Bytes
     flac wav ogg opus mp3 m4a                            Audio        mp4 mkv webm avi mov      Video
 
-A field of that kind whose name is such an extension (``jpg``, ``seg.png``) is written under it; every other
-field ``label`` as ``label.cls``, and so on. What the names do not tell stands in the note, the comment of a
-PAX header at the start of the archive, which other programs pass over: the schema, which extensions a field
-has, and how many samples and bytes were written.
+A field of that kind whose name is such an extension (``jpg``, ``seg.png``) is written under it. Beside
+pictures, sound or video, the only field of its kind has the bare extension, so that WebDataset's
+``to_tuple("jpg", "cls")`` finds it: the picture that is no mask, the label, the text, the JSON. Every other
+field ``label`` is written as ``label.cls``, and so on. What the names do not tell stands in the note, the
+comment of a PAX header at the start of the archive, which other programs pass over: the schema, which
+extensions a field has, and how many samples and bytes were written.
 """
 
 from __future__ import annotations
@@ -41,6 +43,9 @@ VIDEO = ("mp4", "mkv", "webm", "avi", "mov")
 # that are no picture we know.
 PICTURES = ("img", "jpg", "png", "webp", "gif", "bmp", "tiff")
 
+# What the field of classes is called, where others hold whole numbers too.
+LABELS = ("label", "labels", "class", "cls", "target", "y")
+
 _MARK = '{"batchplant":'
 # Digits of the two numbers in the note that are known only at the end.
 _ROOM = 40
@@ -62,9 +67,10 @@ def extensions_of(schema: Mapping[str, Field]) -> dict[str, list[str]]:
     """Field name → the extensions that its members may have; a picture's depends on its bytes."""
     found: dict[str, list[str]] = {}
     taken = {NOTHING}
+    bare = _bare(schema)
     for name, field in schema.items():
         stem = _plain(name)
-        endings = _endings(stem, field)
+        endings = bare.get(name) or _endings(stem, field)
         made, number = endings, 1
         # Names that differ only in case, or in what no extension can hold.
         while taken & set(made):
@@ -72,6 +78,33 @@ def extensions_of(schema: Mapping[str, Field]) -> dict[str, list[str]]:
             made = [f"{stem}-{number}{one[len(stem) :]}" for one in endings]
         taken |= set(made)
         found[name] = made
+    return found
+
+
+def _bare(schema: Mapping[str, Field]) -> dict[str, list[str]]:
+    """The fields that have an extension to themselves, where there are pictures, sound or video."""
+    pictures = [name for name, field in schema.items() if isinstance(field, Image) and not field.mask]
+    by_kind = {
+        kind: [name for name, field in schema.items() if type(field) is kind]
+        for kind in (Audio, Video, Int, Text, Json)
+    }
+    if not (pictures or by_kind[Audio] or by_kind[Video]):
+        return {}
+    classes = [
+        name for name in by_kind[Int] if getattr(schema[name], "names", None) or name.lower() in LABELS
+    ]
+    by_kind[Int] = classes or by_kind[Int]
+    usual = {name: _endings(_plain(name), field) for name, field in schema.items()}
+    found: dict[str, list[str]] = {}
+    for names in (pictures, *by_kind.values()):
+        name = names[0] if len(names) == 1 else None
+        # One whose name is an extension stays under it.
+        if name is None or usual[name] == [_plain(name)]:
+            continue
+        endings = [one.rpartition(".")[2] for one in usual[name]]
+        others = {one for other, own in usual.items() if other != name for one in own}
+        if kind_of(endings[-1]) is not Bytes and not others & set(endings):
+            found[name] = endings
     return found
 
 

@@ -47,16 +47,20 @@ class WebDatasetWriter(Writer):
             raise SchemaError("keys are text, and none is missing: the field has to be Text()", field=key)
         if self._key is None and key != KEY:
             raise SchemaError(f"there is no field {key!r} to name the members by", field=key)
-        named = extensions_of({name: field for name, field in schema.items() if name != self._key})
-        self._note = Note(schema, named, self._key)
-        # Every extension there is, and the first of each field in that list.
-        self._endings = [one for found in named.values() for one in found] + [NOTHING]
-        self._first = starts_of(np.array([len(found) for found in named.values()], dtype=np.int64))
+        self._set_names(
+            schema, extensions_of({name: field for name, field in schema.items() if name != self._key})
+        )
         self._gzip = path.lower().endswith((".gz", ".tgz"))
         # The number of a shard is part of the keys, so that they differ from shard to shard.
         shard = re.search(r"-(\d+)$", Path(path).name.partition(".")[0])
         self._prefix = f"{shard[1]}-" if shard else ""
         super().__init__(path, schema, options)
+
+    def _set_names(self, schema: Schema, named: dict[str, list[str]]) -> None:
+        self._note = Note(schema, named, self._key)
+        # Every extension there is, and the first of each field in that list.
+        self._endings = [one for found in named.values() for one in found] + [NOTHING]
+        self._first = starts_of(np.array([len(found) for found in named.values()], dtype=np.int64))
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         self._last = "" if state is None else str(state["last"])
@@ -73,9 +77,9 @@ class WebDatasetWriter(Writer):
         if base.packed:
             raise self.cannot_append("it is packed, and its end with it; write .tar, or a new shard")
         self._key = base.key_field
-        named = base.note.extensions if base.note is not None else None
-        if named is not None and named != self._note.extensions:
-            raise self.cannot_append("its members are named in another way")
+        if base.note is not None:
+            # One of earlier names them in another way.
+            self._set_names(self.schema, base.note.extensions)
         self._noted = base.note is not None
         if base.note is not None and not base.starts_with(base.note.to_bytes()):
             raise self.cannot_append("its note leaves no room for another number of samples")
