@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import datetime
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,10 +16,11 @@ import numpy as np
 from ...codecs import arrow
 from ...codecs.arrow.infer import is_whole_list
 from ...codecs.arrow.types import is_binary, is_file_struct
-from ...columns import I64, Columns, Spans, spans_of, starts_of
+from ...columns import I64, Column, Columns, Spans, spans_of, starts_of
 from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError
+from ...expressions import Bounds
 from ...schema import Field, Schema
-from ..tables import ParquetPart, TableReader
+from ..tables import File, ParquetPart, ParquetRows, cell_bounds
 from ..tables.parquet import CHECKED
 
 # What is looked at to see what bytes are.
@@ -45,7 +47,7 @@ class Part:
     scan: Callable[[str], Any] | None = None
 
 
-class LakeReader(TableReader):
+class LakeReader(ParquetRows):
     """The subclass finds the parts and the Arrow schema in its ``__init__``, and calls ``_set_parts``."""
 
     def _set_parts(self, parts: Sequence[Part], described: Any, given: Mapping[str, Field] | None) -> None:
@@ -123,28 +125,40 @@ class LakeReader(TableReader):
         column = part.names.get(name, name)
         return column if column in file.names else None
 
-    def _arrow_columns(self, number: int, group: int, fields: Sequence[str]) -> dict[str, Any]:
-        """The rows of a row group that count; fields that the file lacks are left out."""
+    def _arrow_columns(
+        self, number: int, group: int, fields: Sequence[str], rows: I64 | None = None
+    ) -> dict[str, Any]:
+        """The rows of a row group that count, or some of them; fields that the file lacks are left out."""
         part, file = self._parts[number], self._files[number]
         if isinstance(file, BatchplantError):
             raise copy.copy(file)
         if file is None:
             assert part.scan is not None
-            return {name: part.scan(name) for name in fields}
-        names = [name for name in fields if name not in part.constants]
-        inside = {name: self._column_in(file.schema, part, name) for name in names}
-        columns = {name: column for name, column in inside.items() if column is not None}
-        read = file.load(group, list(dict.fromkeys(columns.values()))) if columns else None
-        kept = self._kept(number, group)
+            scanned = {name: part.scan(name) for name in fields}
+            return scanned if rows is None else {name: one.take(rows) for name, one in scanned.items()}
+        columns = self._columns_in(file, part, fields)
+        kept = self._wanted(number, group, rows)
         found = {}
-        for name, column in columns.items():
-            assert read is not None
-            found[name] = read.column(column) if kept is None else read.column(column).take(kept)
-        rows = int(file.rows[group]) if kept is None else len(kept)
+        if columns:
+            names = list(dict.fromkeys(columns.values()))
+            read = file.load(group, names) if kept is None else file.load_rows(group, names, kept)
+            found = {name: read.column(column) for name, column in columns.items()}
+        count = int(file.rows[group]) if kept is None else len(kept)
         for name, value in part.constants.items():
             if name in fields:
-                found[name] = arrow.pyarrow().repeat(value, rows)
+                found[name] = arrow.pyarrow().repeat(value, count)
         return found
+
+    def _columns_in(self, file: ParquetPart, part: Part, fields: Sequence[str]) -> dict[str, str]:
+        """Field → column of a file, of those that it has."""
+        names = [name for name in fields if name not in part.constants]
+        inside = {name: self._column_in(file.schema, part, name) for name in names}
+        return {name: column for name, column in inside.items() if column is not None}
+
+    def _wanted(self, number: int, group: int, rows: I64 | None) -> I64 | None:
+        """Rows of a row group by their numbers in the file, of those that count; None: all of it."""
+        kept = self._kept(number, group)
+        return kept if rows is None else rows if kept is None else kept[rows]
 
     def _kept(self, number: int, group: int) -> I64 | None:
         """The rows of a row group that are not deleted; None: all."""
@@ -156,34 +170,66 @@ class LakeReader(TableReader):
         return np.delete(np.arange(end - start), deleted[first:last] - start)
 
     def _load(self, unit: int, fields: Sequence[str]) -> Columns:
-        number = int(np.searchsorted(self._firsts, unit, side="right")) - 1
-        found = self._arrow_columns(number, unit - int(self._firsts[number]), fields)
-        rows = int(self._starts[unit + 1] - self._starts[unit])
+        return self._load_rows(unit, None, fields)
+
+    def _load_rows(self, unit: int, rows: I64 | None, fields: Sequence[str]) -> Columns:
+        number, group = self._group_of(unit)
+        found = self._arrow_columns(number, group, fields, rows)
+        count = int(self._starts[unit + 1] - self._starts[unit]) if rows is None else len(rows)
         columns = Columns()
         for name in fields:
             field = self.schema[name]
-            cells = found[name] if name in found else arrow.pyarrow().nulls(rows, arrow.storage(field))
+            cells = found[name] if name in found else arrow.pyarrow().nulls(count, arrow.storage(field))
             try:
                 columns[name] = arrow.column_of(field, cells)
             except BatchplantError as error:
                 raise error.at(field=name) from None
         return columns
 
+    def _group_of(self, unit: int) -> tuple[int, int]:
+        """The number of the file that a unit is in, and of its row group there."""
+        number = int(np.searchsorted(self._firsts, unit, side="right")) - 1
+        return number, unit - int(self._firsts[number])
+
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """The columns of the row groups; None where the library reads them."""
-        runs = []
-        for unit in np.unique(self._units_of(indices)[0]).tolist():
-            number = int(np.searchsorted(self._firsts, unit, side="right")) - 1
-            part, file = self._parts[number], self._files[number]
-            if not isinstance(file, ParquetPart):
-                return None
-            names = [self._column_in(file.schema, part, one) for one in fields if one not in part.constants]
-            inside = list(dict.fromkeys(one for one in names if one is not None))
-            runs += [(file.path, *run) for run in file.runs(unit - int(self._firsts[number]), inside)]
-        return spans_of(runs)
+        found = [
+            self._row_runs(unit, None, fields) for unit in np.unique(self._units_of(indices)[0]).tolist()
+        ]
+        return spans_of([run for runs in found for run in runs or ()]) if None not in found else None
+
+    def _row_runs(
+        self, unit: int, rows: I64 | None, fields: Sequence[str]
+    ) -> list[tuple[str, int, int]] | None:
+        number, group = self._group_of(unit)
+        file = self._files[number]
+        if not isinstance(file, ParquetPart):
+            return None
+        inside = list(dict.fromkeys(self._columns_in(file, self._parts[number], fields).values()))
+        if rows is None:
+            return [(file.path, *run) for run in file.runs(group, inside)]
+        wanted = self._wanted(number, group, rows)
+        assert wanted is not None
+        return [(file.path, *run) for run in file.row_runs(group, inside, wanted)]
+
+    def _file(self, number: int, fields: Sequence[str]) -> File:
+        part, file = self._parts[number], self._files[number]
+        fixed = {
+            name: cell_bounds(self.schema[name], self._constant(name, part.constants[name]))
+            for name in fields
+            if name in part.constants
+        }
+        if not isinstance(file, ParquetPart):
+            return File(None, {}, fixed)
+        columns = self._columns_in(file, part, list(self.schema))
+        lacking = {name: Bounds(1, 1) for name in fields if name not in columns and name not in fixed}
+        return File(file, columns, {**fixed, **lacking}, functools.partial(self._kept, number))
+
+    def _constant(self, name: str, value: Any) -> Column:
+        return arrow.column_of(self.schema[name], arrow.pyarrow().repeat(value, 1))
 
     def _path_of(self, unit: int) -> str:
-        return self._parts[int(np.searchsorted(self._firsts, unit, side="right")) - 1].path
+        return self._parts[self._group_of(unit)[0]].path
 
     def own_checks(self) -> tuple[str, ...]:
         return (CHECKED,)

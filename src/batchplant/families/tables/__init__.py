@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from .parquet import ParquetPart, PartsReader, open_parts
+from .parquet import PartsReader, open_parts
+from .part import ParquetPart
+from .picked import File, ParquetRows, cell_bounds
 from .reader import TableReader
 
-__all__ = ["ParquetPart", "PartsReader", "TableReader", "open_parts"]
+__all__ = [
+    "File", "ParquetPart", "ParquetRows", "PartsReader", "TableReader", "cell_bounds", "open_parts",
+]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ... import limits
 from ...errors import DamagedError, SchemaError
 from ...storage import Source
-from .thrift import LISTS, STRUCT, Struct, read_struct
+from .thrift import LISTS, STRUCT, Struct, read_struct, struct_bytes
 
 MAGIC, ENCRYPTED = b"PAR1", b"PARE"
 BYTE_ARRAY, FIXED = 6, 7
@@ -21,20 +21,42 @@ CODECS = ("none", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4")
 OPTIONAL, REPEATED = 1, 2
 # Parquet's own word for a schema is a tree; nobody's is deeper.
 DEEPEST = 100
+# Longer bounds are of texts that nobody compares with.
+LONGEST_BOUND = 4096
+# How the values of a column are ordered in its statistics; None: in a way that is not used here.
+SIGNED, UNSIGNED, REAL, BY_BYTES = "signed", "unsigned", "real", "bytes"
+_ORDERS = {0: UNSIGNED, 1: SIGNED, 2: SIGNED, 4: REAL, 5: REAL, BYTE_ARRAY: BY_BYTES, FIXED: BY_BYTES}
+# The older and the newer way to say what values mean: which are unsigned, which no plain bytes, which times.
+_OLD_UNSIGNED, _OLD_OTHER, _OLD_UNITS = range(11, 15), (5, 21), {6: "D", 7: "ms", 8: "us", 9: "ms", 10: "us"}
+_DATE, _TIMES, _INTEGER, _OTHER, _UNITS = 6, (7, 8), 10, (5, 9, 15), {1: "ms", 2: "us", 3: "ns"}
 
 
 class Leaf(NamedTuple):
-    """A column of the file: its names, type and width; in how many lists and optional things it lies."""
+    """A column of the file: its names, type and width; in how many lists and optional things it lies.
+
+    ``order``: of its values; ``unit``: of times, as they are stored.
+    """
 
     path: tuple[str, ...]
     kind: int
     width: int
     lists: int
     levels: int
+    order: str | None = None
+    unit: str | None = None
+
+
+Run = tuple[int, int]
 
 
 class Chunk(NamedTuple):
-    """A column of a row group: what it holds, and where. ``nulls`` is None where nobody counted them."""
+    """A column of a row group: what it holds, and where. ``nulls`` is None where nobody counted them.
+
+    ``low``, ``high``: the least and the greatest value as they are stored; ``old``: as old files say them,
+    which compare all as signed. ``data``: the first page of values. ``pages``, ``page_bounds``, ``bloom``:
+    start and size of what says where pages are, what is in each, and of a bloom filter; -1 is a size that
+    nobody told. None stands for what is not there, or cannot be true.
+    """
 
     kind: int
     codec: int
@@ -42,6 +64,13 @@ class Chunk(NamedTuple):
     start: int
     size: int
     nulls: int | None
+    low: bytes | None = None
+    high: bytes | None = None
+    old: bool = False
+    data: int = 0
+    pages: Run | None = None
+    page_bounds: Run | None = None
+    bloom: Run | None = None
 
 
 class Group(NamedTuple):
@@ -60,7 +89,8 @@ class Footer:
         data, at = _footer_bytes(source)
         try:
             found, _ = read_struct(data, each=(4, self._add))
-            self.leaves = _leaves(_structs(found[2]))
+            self.elements = _structs(found[2])
+            self.leaves = _leaves(self.elements)
             self.rows = _number(found[3])
             self._check()
         # A missing field is a KeyError; one of another type may be anything.
@@ -70,6 +100,8 @@ class Footer:
             raise DamagedError(f"the footer is damaged: {said}", offset=at) from None
         written = found.get(6, (0, b""))[1]
         self.created_by = written.decode(errors="replace") if isinstance(written, bytes) else ""
+        # Bounds say nothing where the file does not say how values are ordered.
+        self.ordered = 7 in found
 
     def _add(self, group: Struct) -> None:
         chunks = [self._chunk(one) for one in _structs(group[1])]
@@ -90,8 +122,20 @@ class Footer:
             raise ValueError(f"a column of {size} bytes at byte {start}")
         if not 0 <= codec < len(CODECS):
             raise ValueError(f"codec {codec} is unknown")
-        nulls = data[12][1].get(3) if 12 in data else None
-        return Chunk(_number(data[1]), codec, values, start, size, None if nulls is None else _number(nulls))
+        said: Struct = data[12][1] if 12 in data else {}
+        nulls = None if 3 not in said else _number(said[3])
+        old = 5 not in said and 6 not in said
+        low, high = (said.get(2), said.get(1)) if old else (said.get(6), said.get(5))
+        return Chunk(
+            _number(data[1]), codec, values, start, size, nulls, _bound(low), _bound(high), old,
+            _number(data[9]), self._run(chunk, 4, 5), self._run(chunk, 6, 7), self._run(data, 14, 15),
+        )  # fmt: skip
+
+    def _run(self, found: Struct, start: int, size: int) -> Run | None:
+        """Bytes that something beside the data takes; None where there is none, or not in the file."""
+        first, length = (found.get(one, (0, -1))[1] for one in (start, size))
+        whole = type(first) is int and type(length) is int
+        return (first, length) if whole and 0 < first <= self._size - max(0, length) else None
 
     def _check(self) -> None:
         if sum(group.rows for group in self.groups) != self.rows or any(g.rows < 0 for g in self.groups):
@@ -139,6 +183,12 @@ def _footer_bytes(source: Source) -> tuple[bytes, int]:
     return source.view(at, size).tobytes(), at
 
 
+def footer_bytes(footer: Struct) -> bytes:
+    """The end of a file: its footer, how long that is, and the magic bytes."""
+    data = struct_bytes(footer)
+    return data + len(data).to_bytes(4, "little") + MAGIC
+
+
 def _leaves(elements: list[Struct]) -> list[Leaf]:
     """The columns of a schema, which is a tree, written down parents first."""
     found: list[Leaf] = []
@@ -162,7 +212,7 @@ def _leaves(elements: list[Struct]) -> list[Leaf]:
             width = _number(element[2]) if kind == FIXED else WIDTHS.get(kind, 0)
             if width < 0 or (kind != FIXED and kind not in WIDTHS):
                 raise ValueError(f"column {name} has an unknown type")
-            found.append(Leaf(path[1:], kind, width, lists, levels))
+            found.append(Leaf(path[1:], kind, width, lists, levels, *_meaning(element, kind)))
         for _ in range(children):
             take(path, lists, levels)
 
@@ -170,6 +220,33 @@ def _leaves(elements: list[Struct]) -> list[Leaf]:
     if next(rest, None) is not None:
         raise ValueError("its schema is no tree")
     return found
+
+
+def _meaning(element: Struct, kind: int) -> tuple[str | None, str | None]:
+    """How values are ordered, and the unit of times."""
+    old = element.get(6, (0, None))[1]
+    said = element.get(10, (0, {}))[1]
+    logical: dict[int, Any] = (
+        {number: one[1] for number, one in said.items()} if isinstance(said, dict) else {}
+    )
+    unit = _OLD_UNITS.get(old) if isinstance(old, int) else None
+    if _DATE in logical:
+        unit = "D"
+    for number in _TIMES:
+        if isinstance(logical.get(number), dict):
+            units = logical[number].get(2, (0, {}))[1]
+            unit = next((_UNITS.get(one) for one in units), None) if isinstance(units, dict) else None
+    order = _ORDERS.get(kind)
+    if old in _OLD_OTHER or any(one in logical for one in _OTHER):
+        order = None
+    whole = logical.get(_INTEGER)
+    unsigned = whole.get(2, (0, True))[1] is False if isinstance(whole, dict) else old in _OLD_UNSIGNED
+    return UNSIGNED if unsigned and order == SIGNED else order, unit
+
+
+def _bound(value: tuple[int, Any] | None) -> bytes | None:
+    found = None if value is None else value[1]
+    return found if isinstance(found, bytes) and len(found) <= LONGEST_BOUND else None
 
 
 def _structs(value: tuple[int, Any]) -> list[Struct]:

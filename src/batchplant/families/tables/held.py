@@ -20,6 +20,7 @@ class Held(io.RawIOBase):
 
     def fetch(self, starts: I64, sizes: I64) -> None:
         """Get these runs, those that lie side by side together."""
+        self._source.will_need(starts, sizes)
         for first, end in plan_ranges(starts, sizes)[0]:
             self._runs.append((first, self._source.view(first, end - first)))
 

@@ -37,7 +37,7 @@ def claim_of(data: U8, chunk: Chunk, leaf: Leaf) -> Claim:
     most = limits.allowed(chunk.size)
     while at < len(data) and values < chunk.values:
         try:
-            header, body = _header(data, at)
+            header, body = page_header(data, at)
             kind, unpacked, packed = (header[number][1] for number in (1, 2, 3))
             if unpacked < 0 or not 0 <= packed <= len(data) - body:
                 raise ValueError(f"{packed} bytes of {len(data) - body}")
@@ -71,7 +71,7 @@ def claim_of(data: U8, chunk: Chunk, leaf: Leaf) -> Claim:
     return Claim(total + (0 if by_dictionary else coded * dictionary), by_dictionary)
 
 
-def _header(data: U8, at: int) -> tuple[Struct, int]:
+def page_header(data: U8, at: int) -> tuple[Struct, int]:
     """The header of a page, and where the page itself begins."""
     for most in (HEADER, HEADER_MOST):
         piece = data[at : at + most].tobytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -133,6 +134,13 @@ class TableReader(Reader):
                 have += columns.rows - start
         if waiting:
             yield Columns.concat(waiting)
+
+    def _scan_runs(self, fields: Sequence[str]) -> Iterator[tuple[int, int]]:
+        return ((start, end) for start, end in itertools.pairwise(self._starts.tolist()) if start < end)
+
+    def _scan_run(self, start: int, end: int, fields: Sequence[str]) -> Columns:
+        """A whole unit, which nobody is likely to want soon again."""
+        return self._decoded(int(np.searchsorted(self._starts, start, side="right")) - 1, tuple(fields))
 
     def _ahead(self, fields: tuple[str, ...]) -> Iterator[Columns]:
         """All units in order, the next being decoded while one is in use."""

@@ -6,6 +6,7 @@ what leads out of the bytes, or is nested deeper than anything that Parquet has,
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -126,3 +127,58 @@ def _list(
         value, at = _value(data, at, inner, depth)
         add(value)
     return (kind, items), at
+
+
+# -- writing ------------------------------------------------------------------------------------------------
+
+
+def struct_bytes(struct: Struct) -> bytes:
+    """A structure as bytes."""
+    out = io.BytesIO()
+    _write_struct(out, struct)
+    return out.getvalue()
+
+
+def _varint_bytes(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _zigzag(value: int) -> bytes:
+    return _varint_bytes((value << 1) ^ (value >> 63))
+
+
+def _write_struct(out: io.BytesIO, struct: Struct) -> None:
+    last = 0
+    for field in sorted(struct):
+        kind, value = struct[field]
+        if kind in (TRUE, FALSE):
+            kind = TRUE if value else FALSE
+        near = 0 < field - last <= 15
+        out.write(bytes([(field - last) << 4 | kind]) if near else bytes([kind]) + _zigzag(field))
+        _write_value(out, kind, value)
+        last = field
+    out.write(b"\0")
+
+
+def _write_value(out: io.BytesIO, kind: int, value: Any) -> None:
+    if kind in (BYTE, DOUBLE):
+        out.write(value)
+    elif kind in INTS:
+        out.write(_zigzag(value))
+    elif kind == BINARY:
+        out.write(_varint_bytes(len(value)) + value)
+    elif kind in LISTS:
+        inner, items = value
+        small = len(items) < 15
+        out.write(
+            bytes([len(items) << 4 | inner]) if small else bytes([0xF0 | inner]) + _varint_bytes(len(items))
+        )
+        for item in items:
+            out.write(item) if inner in (TRUE, FALSE) else _write_value(out, inner, item)
+    elif kind == STRUCT:
+        _write_struct(out, value)

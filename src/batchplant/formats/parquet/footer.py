@@ -9,25 +9,10 @@ Footers are Thrift structures in the compact protocol, which ``tables.thrift`` r
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from typing import Any
 
-from ...codecs.protobuf import varint
-from ...families.tables.thrift import (
-    BINARY,
-    BYTE,
-    DOUBLE,
-    FALSE,
-    INTS,
-    LISTS,
-    STRUCT,
-    TRUE,
-    Struct,
-    read_struct,
-)
-
-MAGIC = b"PAR1"
+from ...families.tables.footer import footer_bytes
+from ...families.tables.thrift import STRUCT, Struct, read_struct
 
 # FileMetaData
 _ROWS, _ROW_GROUPS = 3, 4
@@ -53,9 +38,7 @@ def merge(footers: Sequence[tuple[int, bytes]]) -> bytes:
             group[_GROUP_ORDINAL] = (4, min(len(there), 32767))
             there.append(group)
         whole[_ROWS] = (whole[_ROWS][0], whole[_ROWS][1] + part[_ROWS][1])
-    out = io.BytesIO()
-    _write_struct(out, whole)
-    return out.getvalue() + len(out.getvalue()).to_bytes(4, "little") + MAGIC
+    return footer_bytes(whole)
 
 
 def _move(group: Struct, by: int) -> None:
@@ -72,40 +55,3 @@ def _shift(struct: Struct, fields: Sequence[int], by: int) -> None:
         # 0 stands for none.
         if field in struct and struct[field][1] > 0:
             struct[field] = (struct[field][0], struct[field][1] + by)
-
-
-def _zigzag(value: int) -> bytes:
-    return varint((value << 1) ^ (value >> 63))
-
-
-def _write_struct(out: io.BytesIO, struct: Struct) -> None:
-    last = 0
-    for field in sorted(struct):
-        kind, value = struct[field]
-        if kind in (TRUE, FALSE):
-            kind = TRUE if value else FALSE
-        near = 0 < field - last <= 15
-        out.write(bytes([(field - last) << 4 | kind]) if near else bytes([kind]) + _zigzag(field))
-        _write_value(out, kind, value)
-        last = field
-    out.write(b"\0")
-
-
-def _write_value(out: io.BytesIO, kind: int, value: Any) -> None:
-    if kind in (BYTE, DOUBLE):
-        out.write(value)
-    elif kind in INTS:
-        out.write(_zigzag(value))
-    elif kind == BINARY:
-        out.write(varint(len(value)) + value)
-    elif kind in LISTS:
-        inner, items = value
-        out.write(
-            bytes([len(items) << 4 | inner])
-            if len(items) < 15
-            else bytes([0xF0 | inner]) + varint(len(items))
-        )
-        for item in items:
-            out.write(item) if inner in (1, 2) else _write_value(out, inner, item)
-    elif kind == STRUCT:
-        _write_struct(out, value)

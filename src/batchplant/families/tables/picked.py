@@ -1,0 +1,147 @@
+"""Some rows of Parquet files: where a condition can be true, and a reader of them that reads little else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...columns import I64, Column, Columns, Masked, Ragged, Spans, dense_of, spans_of
+from ...expressions import Bound, Bounds, can_match, fields_of, how_of
+from ...expressions.binding import BYTES, NUMBER
+from ...filters import Pruned, numbers_in, ranges_of
+from ...schema import Field
+from .part import ParquetPart
+from .reader import TableReader
+
+
+class File(NamedTuple):
+    """One file of a table: None where a library reads it. ``columns``: field → column of the file.
+
+    ``fixed``: what is known of fields that are no columns. ``kept``: of a row group the rows that count; None
+    stands for all.
+    """
+
+    part: ParquetPart | None
+    columns: Mapping[str, str]
+    fixed: Mapping[str, Bounds]
+    kept: Callable[[int], I64 | None] = lambda group: None
+
+
+class ParquetRows(TableReader):
+    """Row groups of Parquet files, which also tell where a condition can be true, and give single rows."""
+
+    _firsts: I64
+
+    def _file(self, number: int, fields: Sequence[str]) -> File:
+        """A file, and what is known of these fields."""
+        raise NotImplementedError
+
+    def _load_rows(self, unit: int, rows: I64 | None, fields: Sequence[str]) -> Columns:
+        """The cells of some rows of a unit, in ascending order; None: of all."""
+        raise NotImplementedError
+
+    def _row_runs(self, unit: int, rows: I64, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+        """Where the bytes lie that reading these rows of a unit takes: file, start, size; None: unknown."""
+        raise NotImplementedError
+
+    def _picked(self, rows: I64) -> Picked:
+        return Picked(self, rows)
+
+    def _prune(self, bound: Bound) -> Pruned | None:
+        names = fields_of(bound)
+        runs: list[tuple[int, int]] = []
+        skipped = whole = left = 0
+        for number, first in enumerate(self._firsts[:-1].tolist()):
+            file = self._file(number, names)
+            units = range(first, int(self._firsts[number + 1]))
+            for group, (unit, found) in enumerate(zip(units, self._groups(file, bound, units), strict=True)):
+                size, read = self._sizes(file, group, found, names)
+                whole, left, skipped = whole + size, left + read, skipped + (not found)
+                start, kept = int(self._starts[unit]), file.kept(group)
+                edges = np.array(found, dtype=np.int64).reshape(-1, 2)
+                edges = start + (edges if kept is None else np.searchsorted(kept, edges))
+                runs += [(one, end) for one, end in edges.tolist() if one < end]
+        ranges = ranges_of(runs)
+        return Pruned(ranges, self.unit_names, len(self._starts) - 1, skipped, whole, whole - left)
+
+    def _groups(self, file: File, bound: Bound, units: range) -> list[list[tuple[int, int]]]:
+        """For each row group the runs of rows in which the condition can be true."""
+
+        def fixed(name: str) -> Bounds:
+            return file.fixed.get(name, Bounds())
+
+        if file.part is None:
+            every = np.diff(self._starts[units.start : units.stop + 1]).tolist()
+            return [[(0, rows)] if can_match(bound, fixed) else [] for rows in every]
+        fields = {
+            name: (file.columns[name], self.schema[name]) for name in fields_of(bound) if name in file.columns
+        }
+        return file.part.by_page.can_match(bound, fields, fixed)
+
+    def _sizes(
+        self, file: File, group: int, found: Sequence[tuple[int, int]], names: Sequence[str]
+    ) -> tuple[int, int]:
+        """The bytes of a row group, and those of them that have to be read."""
+        if file.part is None:
+            return 0, 0
+        size = sum(one for _, one in file.part.runs(group, list(file.columns.values())))
+        if not found:
+            return size, 0
+        if list(found) == [(0, int(file.part.rows[group]))]:
+            return size, size
+        rows, saved = numbers_in(np.array(found, dtype=np.int64)), 0
+        for column in (file.columns[name] for name in names if name in file.columns):
+            plan = file.part.by_page.plan(group, column, rows)
+            if plan is not None:
+                saved += plan.chunk.size - sum(one for _, one in plan.runs)
+        return size, size - saved
+
+
+class Picked(TableReader):
+    """These rows of another table reader, in ascending order; a unit is what is left of one of its units."""
+
+    def __init__(self, base: ParquetRows, rows: I64) -> None:
+        self.base = base
+        self.path, self.format, self.schema = base.path, base.format, base.schema
+        units, inside = base._units_of(rows)
+        edges = np.flatnonzero(np.diff(units, prepend=-1))
+        self._units = units[edges]
+        self._inside = np.split(inside, edges[1:])
+        self._set_units([len(some) for some in self._inside] if len(rows) else [], base._cache.most)
+
+    def _load(self, unit: int, fields: Sequence[str]) -> Columns:
+        return self.base._load_rows(int(self._units[unit]), self._inside[unit], fields)
+
+    def _path_of(self, unit: int) -> str:
+        return self.base._path_of(int(self._units[unit]))
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        runs = []
+        for unit in np.unique(self._units_of(indices)[0]).tolist():
+            found = self.base._row_runs(int(self._units[unit]), self._inside[unit], fields)
+            if found is None:
+                return None
+            runs += found
+        return spans_of(runs)
+
+
+def cell_bounds(field: Field, column: Column) -> Bounds:
+    """What one cell tells of rows that all have it."""
+    if isinstance(column, Ragged) and column.valid is not None and not column.valid[0]:
+        return Bounds(1, 1)
+    how = how_of(field)
+    value: Any = None
+    if how == BYTES and isinstance(column, Ragged):
+        cell = column[0]
+        value = None if cell is None else cell.tobytes()
+    elif how == NUMBER:
+        dense = dense_of(field)
+        values = Masked(column, *dense).values if isinstance(column, Ragged) and dense else column
+        found = np.asarray(values)[:1]
+        value = found[0].item()
+    # NaN lies between no bounds.
+    if value is None or value != value:
+        return Bounds()
+    return Bounds(1, 0, value, value)
