@@ -122,7 +122,7 @@ def webdataset_side(job: Job) -> Build:
     import webdataset
 
     def one(sample: dict[str, Any]) -> tuple[Any, int]:
-        return decoded(sample["image.jpg"], job["crop"]), int(sample["label.cls"])
+        return decoded(sample["jpg"], job["crop"]), int(sample["cls"])
 
     def build() -> Epoch:
         cache = {"cache_dir": job["folder"]} if job.get("cache") else {}
