@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import OptionError, SchemaError
-from .base import Field, Json, Tensor, Text, is_text
+from .base import Field, Json, Text, is_text
 
 # What Arrow's widest decimal has.
 MOST_DIGITS = 76
@@ -51,6 +51,12 @@ class Struct(Json):
 
     fields: tuple[tuple[str, Field], ...]
 
+    if TYPE_CHECKING:
+        # Whatever is given, the pairs are what is kept.
+        def __init__(
+            self, fields: Mapping[str, Field] | Iterable[tuple[str, Field]], *, optional: bool = False
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         given: Any = self.fields
         object.__setattr__(self, "fields", tuple(checked_fields(given).items()))
@@ -71,8 +77,9 @@ class Struct(Json):
 def _inner(field: Field, kind: str) -> Field:
     if not isinstance(field, Field):
         raise OptionError(f"a {kind} holds field kinds, not {field!r}")
-    if isinstance(field, Tensor) and np.dtype(field.dtype).kind not in "biuf":
-        raise OptionError(f"a {kind} cannot hold arrays of {field.dtype}")
+    dtype = np.dtype(getattr(field, "dtype", "bool"))
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        raise OptionError(f"a {kind} cannot hold {dtype} values")
     return field
 
 

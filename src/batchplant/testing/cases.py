@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import functools
 import math
 import struct
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +16,25 @@ import numpy as np
 from ..codecs.cells import cell_bytes
 from ..codecs.media import image, wav
 from ..reader import Reader
-from ..schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Tensor, Text, Video
+from ..schema import (
+    Audio,
+    Bool,
+    Bytes,
+    Decimal,
+    Duration,
+    Field,
+    Float,
+    Image,
+    Int,
+    Json,
+    List,
+    Struct,
+    Tensor,
+    Text,
+    Time,
+    Uuid,
+    Video,
+)
 
 Case = tuple[Field, list[Any]]
 Sample = dict[str, Any]
@@ -95,6 +116,7 @@ def all_cases() -> dict[str, Case]:
         "image png": (Image("png"), [png(4, 4, 3), png(3, 5)]),
         "image of any mode": (Image(mode=None), [pixels(3, 4), jpeg(), pixels(2, 2, 4), pixels(2, 5, 3)]),
     }
+    found.update(_narrow_cases())
     for name in INTS:
         found[name] = Int(name), [int(np.iinfo(name).min), int(np.iinfo(name).max), 0, 7]
     for name in FLOATS:
@@ -105,10 +127,59 @@ def all_cases() -> dict[str, Case]:
     return found
 
 
+def _narrow_cases() -> dict[str, Case]:
+    """Times, decimals, UUIDs, lists and structs."""
+    moment = datetime.datetime(2024, 2, 29, 23, 59, 59, 123_456)
+    far, early = np.datetime64(2**63 - 1, "us"), datetime.datetime(1, 1, 1)
+    aware = [one.replace(tzinfo=datetime.UTC) for one in (moment, datetime.datetime(1969, 12, 31))]
+    ids = [uuid.UUID(int=0), uuid.UUID(int=2**128 - 1), uuid.UUID("12345678-9abc-4def-8123-456789abcdef")]
+    deep = Struct(
+        {
+            "n": Int(optional=True), "real": Float("float32"), "when": Time("ns", "UTC"),
+            "raw": Bytes(optional=True), "price": Decimal(12, 2, optional=True), "id": Uuid(optional=True),
+            "tags": List(Text(optional=True)), "box": Tensor("int16", (2,)), "any": Json(optional=True),
+        }
+    )  # fmt: skip
+    value = {
+        "n": 2**63 - 1, "real": 0.5, "when": np.datetime64(1, "ns"), "raw": bytes(range(256)),
+        "price": decimal.Decimal("-1234567890.12"), "id": ids[1], "tags": ["ß", None, ""],
+        "box": np.array([1, -2], np.int16), "any": {"a": [1.5, None]},
+    }  # fmt: skip
+    other: dict[str, Any] = dict.fromkeys(value)
+    other.update(real=math.nan, when=value["when"], tags=[], box=value["box"])
+    spans = [np.timedelta64(2**63 - 1, "ns"), np.timedelta64(-1, "ns")]
+    return {
+        "time us": (Time("us"), [moment, early, far]),
+        "time of a zone": (Time("us", "Asia/Tokyo"), aware),
+        "time ns": (Time("ns", "UTC"), [np.datetime64(2**63 - 1, "ns"), np.datetime64(-1, "ns")]),
+        "time s": (Time("s"), [early, datetime.datetime(9999, 12, 31, 23, 59, 59)]),
+        "date": (
+            Time("D"),
+            [datetime.date(2024, 2, 29), datetime.date(1, 1, 1), np.datetime64(2**31 - 1, "D")],
+        ),
+        "time of day": (Time("us", clock=True), [datetime.time(23, 59, 59, 999_999), datetime.time(0)]),
+        "time of day ms": (Time("ms", clock=True), [datetime.time(1, 2, 3, 4000)]),
+        "duration ns": (Duration("ns"), spans),
+        "duration": (Duration("us"), [datetime.timedelta(days=-3, microseconds=1), datetime.timedelta(0)]),
+        "decimal": (Decimal(9, 4), [decimal.Decimal(one) for one in ("-12345.6789", "0.0000", "99999.9999")]),
+        "long decimal": (
+            Decimal(60, 30),
+            [decimal.Decimal("1E-30"), decimal.Decimal("-" + "9" * 30 + "." + "9" * 30)],
+        ),
+        "uuid": (Uuid(), ids),
+        "list": (List(Text()), [["a", "ß"], [], ["", "c"]]),
+        "list with gaps": (List(Int("int32", optional=True)), [[1, None], [], [-(2**31)]]),
+        "list of lists": (List(List(Float())), [[[1.5, math.inf], []], [], [[-0.0]]]),
+        "struct": (deep, [value, other]),
+        "list of structs": (List(deep), [[value, other], []]),
+    }
+
+
 # One of every kind in all_cases, for what is not tried with all of them.
 SOME = (
     "bool", "class", "bytes", "text", "json", "audio wav", "video avi", "int64", "uint8", "float32",
     "tensor float32", "tensor bool", "tensor, first size varies", "tensor, sizes vary", "image", "image jpeg",
+    "time us", "date", "duration", "decimal", "uuid", "list", "struct",
 )  # fmt: skip
 
 # One field of every kind, and its value in sample n.
@@ -122,6 +193,12 @@ ORDINARY: dict[str, tuple[Field, Callable[[int], Any]]] = {
     "blob": (Bytes(), lambda n: bytes([n % 256]) * (n % 7)),
     "text": (Text(), lambda n: f"sample № {n}"),
     "meta": (Json(), lambda n: {"n": n, "list": [n, None]}),
+    "when": (Time("us", "UTC"), lambda n: datetime.datetime(2024, 1, 1 + n % 31, tzinfo=datetime.UTC)),
+    "span": (Duration("ms"), lambda n: datetime.timedelta(milliseconds=n)),
+    "price": (Decimal(9, 2), lambda n: decimal.Decimal(n).scaleb(-2)),
+    "id": (Uuid(), lambda n: uuid.UUID(int=n)),
+    "tags": (List(Text()), lambda n: [f"tag {one}" for one in range(n % 3)]),
+    "record": (Struct({"n": Int(), "day": Time("D")}), lambda n: {"n": n, "day": datetime.date(2024, 1, 1)}),
     "fixed": (Tensor("int16", (2, 3)), lambda n: np.full((2, 3), n, np.int16)),
     "varied": (Tensor("float32", (None, 2)), lambda n: np.full((n % 4, 2), n, np.float32)),
 }
@@ -136,6 +213,10 @@ def equal(mine: Any, theirs: Any) -> bool:
     if isinstance(mine, float) and isinstance(theirs, float):
         alike = mine == theirs and math.copysign(1, mine) == math.copysign(1, theirs)
         return alike or (math.isnan(mine) and math.isnan(theirs))
+    if isinstance(mine, list) and isinstance(theirs, list):
+        return len(mine) == len(theirs) and all(map(equal, mine, theirs))
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        return list(mine) == list(theirs) and all(equal(one, theirs[name]) for name, one in mine.items())
     # Sounds and videos are bytes that know more.
     if isinstance(mine, bytes) and isinstance(theirs, bytes):
         return mine == theirs

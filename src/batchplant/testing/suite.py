@@ -255,7 +255,9 @@ class FormatSuite(Bench):
                     elif isinstance(value, bytearray):
                         value[:] = bytes(len(value))
                     elif isinstance(value, dict):
-                        value["list"].append("later")
+                        value["n"] = "later"
+                    elif isinstance(value, list):
+                        value.append("later")
                 sample.clear()
         with self.open(self.path(tmp_path)) as reader:
             check_samples(reader, schema, samples)

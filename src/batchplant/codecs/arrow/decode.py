@@ -14,7 +14,29 @@ import numpy.typing as npt
 from ... import limits
 from ...columns import I64, Column, Columns, Flags, Ragged, as_bytes, concat_columns, starts_of
 from ...errors import BatchplantError, DecodeError
-from ...schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text, Video
+from ...schema import (
+    Audio,
+    Bool,
+    Bytes,
+    Decimal,
+    Duration,
+    Field,
+    Float,
+    Image,
+    Int,
+    Json,
+    List,
+    Schema,
+    Struct,
+    Tensor,
+    Text,
+    Time,
+    Uuid,
+    Video,
+)
+from ..scalars import decimal_text
+from .hexes import hexed
+from .nested import documents
 from .sizes import plain_size
 from .types import (
     is_any_list,
@@ -23,6 +45,7 @@ from .types import (
     is_text,
     pyarrow,
     scalar_type,
+    storage,
     time_dtype,
 )
 
@@ -53,10 +76,15 @@ def _column(field: Field, array: Any) -> Column:
     try:
         # Sizes of buffers, first and last offsets: what pyarrow itself follows without looking.
         array.validate()
+        if isinstance(field, List | Struct) and not is_text(_packed(array.type)):
+            if array.null_count and not field.optional:
+                raise _missing(array)
+            return documents(field, array, _plain_list, _column)
         array = _plain(array)
         if array.null_count and not field.optional and not _is_time(field):
-            row = int(np.argmin(array.is_valid().to_numpy(zero_copy_only=False)))
-            raise DecodeError("the value is missing, and the field is not optional", sample=row)
+            raise _missing(array)
+        if isinstance(field, Time | Duration):
+            return _number_column(field, *_counts(field, array))
         if isinstance(field, Tensor):
             return _tensor(field, array)
         if isinstance(field, Int | Float | Bool):
@@ -67,6 +95,39 @@ def _column(field: Field, array: Any) -> Column:
     # ValueError: a buffer that is too small, a name that is no UTF-8.
     except (pa.ArrowException, ValueError) as error:
         raise DecodeError(f"not {field}: {error}") from None
+
+
+def _missing(array: Any) -> DecodeError:
+    row = int(np.argmin(array.is_valid().to_numpy(zero_copy_only=False)))
+    return DecodeError("the value is missing, and the field is not optional", sample=row)
+
+
+def _packed(kind: Any) -> Any:
+    """The type of what is packed."""
+    types = pyarrow().types
+    while types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        kind = kind.value_type
+    return kind
+
+
+def _plain_list(array: Any) -> Any:
+    """A list or struct without packing; the struct of a file stays one."""
+    return array if is_file_struct(array.type) else _plain(array)
+
+
+def _counts(field: Time | Duration, array: Any) -> tuple[npt.NDArray[Any], Flags | None]:
+    """Times as counts of the field's unit. Whole numbers are such counts."""
+    pa = pyarrow()
+    types, kind, want = pa.types, array.type, storage(field)
+    valid = _valid(array)
+    if types.is_timestamp(kind) and types.is_timestamp(want):
+        # The count is that of UTC, whatever the zone.
+        want = pa.timestamp(field.unit, kind.tz)
+    if types.is_integer(kind) or types.is_decimal(kind) or types.is_null(kind):
+        want = pa.int64()
+    if kind != want:
+        array = array.cast(want)
+    return _view(array, np.dtype(np.int32 if want.bit_width == 32 else np.int64)).astype(np.int64), valid
 
 
 def _is_time(field: Field) -> bool:
@@ -186,11 +247,25 @@ def _ragged(field: Field, array: Any) -> Ragged:
     kind = array.type
     if isinstance(field, Json) and not is_text(kind):
         return _documents(array)
+    if isinstance(field, Uuid) and is_binary(kind):
+        return hexed(_runs(array))
+    if isinstance(field, Decimal) and not is_text(kind):
+        return _digits(field, array)
     if isinstance(field, Text | Json) and not is_text(kind):
         array = array.cast(pa.large_string())
     elif isinstance(field, Bytes | Image | Audio | Video) and not is_binary(kind):
         array = array.cast(pa.large_binary())
     return _runs(array)
+
+
+def _digits(field: Decimal, array: Any) -> Ragged:
+    """The digits of decimals, or of whole numbers; the library writes small ones with an exponent."""
+    want = storage(field)
+    found = _runs((array if array.type == want else array.cast(want)).cast(pyarrow().large_string()))
+    if not (found.data[found.offsets[0] : found.offsets[-1]] == ord("E")).any():
+        return found
+    cells = (None if one is None else one.tobytes().decode() for one in found)
+    return Ragged.from_cells([None if one is None else decimal_text(field, one).encode() for one in cells])
 
 
 def _runs(array: Any) -> Ragged:

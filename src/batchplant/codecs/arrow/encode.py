@@ -11,8 +11,26 @@ import numpy.typing as npt
 
 from ...columns import Column, Columns, Flags, Ragged, as_bytes, starts_of
 from ...errors import BatchplantError, EncodeError
-from ...schema import Bool, Field, Float, Image, Int, Json, Schema, Tensor, Text
+from ...schema import (
+    Bool,
+    Duration,
+    Field,
+    Float,
+    Image,
+    Int,
+    Json,
+    List,
+    Schema,
+    Struct,
+    Tensor,
+    Text,
+    Time,
+    Uuid,
+)
+from .. import times
 from ..media.image_rules import ImageOptions, ImageTarget, conform
+from . import nested
+from .hexes import unhex
 from .types import arrow_schema, is_list, pyarrow, scalar_type, storage
 
 
@@ -54,12 +72,32 @@ def unfit(schema: Schema, columns: Columns) -> dict[int, BatchplantError]:
         if isinstance(field, Text | Json) and isinstance(column, Ragged):
             for row, error in _not_utf8(column):
                 found.setdefault(row, error.at(field=name))
-        elif isinstance(field, Tensor) and not field.shape and field.dtype == "datetime64[D]":
+            if type(field) not in (Text, Json):
+                for row, error in _not_of(field, column):
+                    found.setdefault(row, error.at(field=name))
+        for far in times.unfit_rows(field, column):
+            found.setdefault(far, EncodeError(f"the count is out of range for {field}", field=name))
+        if isinstance(field, Tensor) and not field.shape and field.dtype == "datetime64[D]":
             days, valid = _numbers(column, np.dtype(np.int64))
             wrong = (np.abs(days) >= 2**31) & (days != np.iinfo(np.int64).min)
             for far in np.flatnonzero(wrong if valid is None else wrong & valid).tolist():
                 found.setdefault(far, EncodeError("the date is out of Arrow's range", field=name))
     return found
+
+
+def _not_of(field: Field, column: Ragged) -> Iterable[tuple[int, BatchplantError]]:
+    """The rows that are none of their kind: no decimals, no UUIDs, lists of other values."""
+    pa = pyarrow()
+    try:
+        _array(field, column)
+        return
+    except (pa.ArrowException, BatchplantError):
+        pass
+    for row in range(len(column)):
+        try:
+            _array(field, column.take(slice(row, row + 1)))
+        except (pa.ArrowException, BatchplantError) as error:
+            yield row, EncodeError(getattr(error, "message", str(error)))
 
 
 def _not_utf8(column: Ragged) -> Iterable[tuple[int, BatchplantError]]:
@@ -80,6 +118,8 @@ def _not_utf8(column: Ragged) -> Iterable[tuple[int, BatchplantError]]:
 
 def _array(field: Field, column: Column) -> Any:
     pa = pyarrow()
+    if isinstance(field, Time | Duration):
+        return _time_array(field, *_numbers(column, np.dtype(np.int64)))
     if isinstance(field, Int | Float | Bool):
         values, valid = _numbers(column, np.dtype(getattr(field, "dtype", "bool")))
         return _number_array(storage(field), values, valid)
@@ -88,7 +128,13 @@ def _array(field: Field, column: Column) -> Any:
     assert isinstance(column, Ragged)
     if column.shape is not None and column.shape.any():
         raise EncodeError("Arrow cannot hold raw pixels; encode the pictures first")
-    return _binary_array(pa.large_string() if isinstance(field, Text | Json) else pa.large_binary(), column)
+    kind = storage(field)
+    if isinstance(field, List | Struct) and not pa.types.is_large_string(kind):
+        return nested.array_of(field, column, _array)
+    if isinstance(field, Uuid):
+        return pa.ExtensionArray.from_storage(kind, _binary_array(pa.binary(16), unhex(column)))
+    array = _binary_array(pa.large_string() if isinstance(field, Text | Json) else pa.large_binary(), column)
+    return array if array.type == kind else array.cast(kind)
 
 
 def _numbers(column: Column, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Flags | None]:
@@ -118,12 +164,24 @@ def _number_array(kind: Any, values: npt.NDArray[Any], valid: Flags | None) -> A
     return pa.array(values, kind, mask=None if valid is None else ~valid)
 
 
+def _time_array(field: Time | Duration, counts: npt.NDArray[Any], valid: Flags | None) -> Any:
+    kind = storage(field)
+    if kind.bit_width == 32:
+        if len(times.beyond(field, counts)):
+            raise EncodeError(f"a count is out of range for {field}")
+        counts = counts.astype(np.int32)
+    buffers = [_bitmap(valid), pyarrow().py_buffer(np.ascontiguousarray(counts))]
+    return pyarrow().Array.from_buffers(kind, len(counts), buffers)
+
+
 def _bitmap(valid: Flags | None) -> Any:
     return None if valid is None or valid.all() else pyarrow().array(valid).buffers()[1]
 
 
 def _binary_array(kind: Any, column: Ragged) -> Any:
     pa = pyarrow()
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.Array.from_buffers(kind, len(column), [_bitmap(column.valid), pa.py_buffer(column.data)])
     offsets, data = np.ascontiguousarray(column.offsets), np.ascontiguousarray(column.data)
     buffers = [_bitmap(column.valid), pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(column), buffers)

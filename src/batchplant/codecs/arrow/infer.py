@@ -11,11 +11,12 @@ integers, floats, bool              Int, Float, Bool
 string                              Text
 binary                              Image where the first values are pictures, else Bytes
 struct {bytes, path}                the same, of ``bytes``; Audio, Video where Hugging Face's metadata says so
-lists of numbers                    Tensor, its first size varying; Json where whole numbers are missing
+lists of numbers                    Tensor, its first size varying; List where whole numbers are missing
 fixed-size lists of numbers         Tensor, all of its shape known
-timestamp, date, time, duration     Tensor without axes of NumPy's datetime64 or timedelta64
+other lists, structs, maps          List, Struct, a List of structs of ``key`` and ``value``
+timestamp, date, time, duration     Time, Duration
 dictionary                          that of its values
-decimal                             Text, all of its digits
+decimal, UUID                       Decimal, Uuid
 anything else                       Json
 =================================== ==============================================================
 """
@@ -34,21 +35,27 @@ from ...schema import (
     Audio,
     Bool,
     Bytes,
+    Decimal,
+    Duration,
     Field,
     Float,
     Image,
     Int,
     Json,
+    List,
     Schema,
+    Struct,
     Tensor,
     Text,
+    Time,
+    Uuid,
     Video,
     field_from_json,
 )
 from ...storage import NOTE_ERRORS, parse
 from ..infer import infer_image
 from .decode import column_of
-from .types import KEY, is_any_list, is_binary, is_file_struct, is_text, pyarrow, time_dtype
+from .types import KEY, is_any_list, is_binary, is_file_struct, is_text, pyarrow
 
 HUGGING_FACE = b"huggingface"
 # Deeper lists than any array has axes.
@@ -73,9 +80,12 @@ def schema_of(
             fields[one.name] = described
             continue
         cells = None if sample is None or one.name not in sample.schema.names else sample.column(one.name)
-        field = _hinted(features.get(one.name), one.type, cells) or _field_of(one.type, cells)
+        hint = features.get(one.name)
+        field = _hinted(hint, one.type, cells) or _field_of(one.type, cells)
+        if isinstance(field, List | Struct):
+            field = _hinted_inside(hint, one.type, field)
         if one.name in gaps and isinstance(field, Tensor):
-            field = Json()
+            field = _nested(one.type)
         missing = one.nullable if nulls is None else one.name in nulls
         fields[one.name] = dataclasses.replace(field, optional=bool(missing)) if missing else field
     return Schema(fields)
@@ -136,6 +146,25 @@ def _hinted(hint: Any, kind: Any, cells: Any) -> Field | None:
     return None
 
 
+def _hinted_inside(hint: Any, kind: Any, field: Field) -> Field:
+    """A list or struct with what Hugging Face's metadata say about the values in it."""
+    if isinstance(field, List) and is_any_list(kind):
+        if isinstance(hint, list) and len(hint) == 1:
+            inner = hint[0]
+        else:
+            inner = hint.get("feature") if isinstance(hint, dict) else None
+        return dataclasses.replace(field, of=_hinted_inside(inner, kind.value_type, field.of))
+    known = _hinted(hint, kind, None)
+    if known is not None:
+        return dataclasses.replace(known, optional=field.optional)
+    if isinstance(field, Struct) and isinstance(hint, dict) and pyarrow().types.is_struct(kind):
+        parts = [
+            (name, _hinted_inside(hint.get(name), kind.field(name).type, one)) for name, one in field.fields
+        ]
+        return dataclasses.replace(field, fields=tuple(parts))
+    return field
+
+
 def _field_of(kind: Any, cells: Any) -> Field:
     """The field that a type means by itself."""
     types = pyarrow().types
@@ -154,16 +183,58 @@ def _field_of(kind: Any, cells: Any) -> Field:
     if is_binary(kind) or is_file_struct(kind):
         return _picture(cells) or Bytes()
     if types.is_decimal(kind):
-        return Text()
+        return Decimal(kind.precision, kind.scale)
     if types.is_temporal(kind) and not types.is_interval(kind):
-        return Tensor(time_dtype(kind).name)
-    return _array(kind) or Json()
+        return _time(kind)
+    return _array(kind) or _nested(kind)
+
+
+def _time(kind: Any) -> Field:
+    types = pyarrow().types
+    if types.is_date(kind):
+        return Time("D")
+    if types.is_duration(kind):
+        return Duration(kind.unit)
+    if types.is_timestamp(kind):
+        # No zone is called by no name.
+        return Time(kind.unit, kind.tz or None)
+    return Time(kind.unit, clock=True)
+
+
+def _nested(kind: Any, depth: int = 0) -> Field:
+    """Lists and structs; what no field can name, or nobody nests so deep, is Json."""
+    types = pyarrow().types
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _nested(kind.value_type, depth)
+    try:
+        if depth < DEEPEST and types.is_map(kind):
+            pairs = Struct({"key": _inner(kind.key_field, depth), "value": _inner(kind.item_field, depth)})
+            return List(pairs)
+        if depth < DEEPEST and is_any_list(kind):
+            return List(_inner(kind.value_field, depth))
+        if depth < DEEPEST and types.is_struct(kind) and kind.num_fields:
+            return Struct([(one.name, _inner(one, depth)) for one in kind])
+    except SchemaError:
+        pass
+    return Json() if depth == 0 or types.is_nested(kind) else _field_of(kind, None)
+
+
+def _inner(one: Any, depth: int) -> Field:
+    """The field of a value inside of others; a number among them may be missing, so no lists are arrays."""
+    kind = one.type
+    plain = not isinstance(kind, pyarrow().BaseExtensionType)
+    field = _nested(kind, depth + 1) if plain else _field_of(kind, None)
+    if isinstance(field, Tensor):
+        field = _nested(kind.storage_type, depth + 1)
+    return dataclasses.replace(field, optional=True) if one.nullable else field
 
 
 def _extension(kind: Any, cells: Any) -> Field:
     name = kind.extension_name
     if name == "arrow.json":
         return Json()
+    if name == "arrow.uuid":
+        return Uuid()
     if name == "arrow.fixed_shape_tensor":
         # One whose axes were permuted does not lie as its shape says.
         plain = kind.permutation in (None, list(range(len(kind.shape))))

@@ -8,7 +8,22 @@ from typing import Any
 import numpy as np
 
 from ...errors import MissingLibraryError
-from ...schema import Bool, Field, Float, Int, Json, Schema, Tensor, Text
+from ...schema import (
+    Bool,
+    Decimal,
+    Duration,
+    Field,
+    Float,
+    Int,
+    Json,
+    List,
+    Schema,
+    Struct,
+    Tensor,
+    Text,
+    Time,
+    Uuid,
+)
 
 KEY = b"batchplant"
 _UNITS = ("s", "ms", "us", "ns")
@@ -40,6 +55,8 @@ def is_list(field: Tensor) -> bool:
 def storage(field: Field) -> Any:
     """The Arrow type that a field is stored as."""
     pa = pyarrow()
+    if isinstance(field, Time | Duration | Decimal | Uuid | List | Struct):
+        return _narrow_type(field)
     if isinstance(field, Int | Float):
         return pa.from_numpy_dtype(np.dtype(field.dtype))
     if isinstance(field, Bool):
@@ -55,6 +72,44 @@ def storage(field: Field) -> Any:
                 kind = pa.list_(kind, size)
             return pa.large_list(kind) if field.shape[0] is None else pa.list_(kind, field.shape[0])
     return pa.large_binary()
+
+
+def _narrow_type(field: Field) -> Any:
+    pa = pyarrow()
+    if isinstance(field, Duration):
+        return pa.duration(field.unit)
+    if isinstance(field, Time):
+        if field.unit == "D":
+            return pa.date32()
+        if field.clock:
+            return pa.time32(field.unit) if field.unit in ("s", "ms") else pa.time64(field.unit)
+        return pa.timestamp(field.unit, field.tz)
+    if isinstance(field, Decimal):
+        # What no table can name is its digits.
+        if not 0 <= field.scale <= field.precision:
+            return pa.large_string()
+        return (pa.decimal128 if field.precision <= 38 else pa.decimal256)(field.precision, field.scale)
+    if isinstance(field, Uuid):
+        return pa.uuid()
+    if _is_empty(field):
+        return pa.large_string()
+    if isinstance(field, List):
+        return pa.large_list(_inside(field.of))
+    assert isinstance(field, Struct)
+    # In a struct that is missing, so are its values: to Parquet all of them may be.
+    return pa.struct([(name, _inside(one)) for name, one in field.fields])
+
+
+def _inside(field: Field) -> Any:
+    """The type of a value in a list or struct: there the library cannot handle types of UUIDs."""
+    return pyarrow().binary(16) if isinstance(field, Uuid) else storage(field)
+
+
+def _is_empty(field: Field) -> bool:
+    """Whether a struct without fields is in it: Parquet has none, so all of it is JSON text."""
+    if isinstance(field, List):
+        return _is_empty(field.of)
+    return isinstance(field, Struct) and (not field.fields or any(_is_empty(one) for _, one in field.fields))
 
 
 def scalar_type(dtype: np.dtype[Any]) -> Any:

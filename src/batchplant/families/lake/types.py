@@ -23,11 +23,16 @@ def _stored(kind: Any, small: bool, zone: str | None) -> Any:
     types = pa.types
     if types.is_fixed_size_list(kind) or types.is_large_list(kind):
         return pa.list_(pa.field("element", _stored(kind.value_type, small, zone)))
+    if types.is_struct(kind):
+        return pa.struct([one.with_type(_stored(one.type, small, zone)) for one in kind])
     if types.is_timestamp(kind) and kind.unit != "ns":
-        return pa.timestamp("us", zone)
-    # Finer times, and spans of time, are counted in their own unit.
-    if types.is_timestamp(kind) or types.is_duration(kind):
+        return pa.timestamp("us", zone if kind.tz is None else "UTC")
+    # Finer times, times of day and spans of time are counted in their own unit.
+    if types.is_timestamp(kind) or types.is_duration(kind) or types.is_time(kind):
         return pa.int64()
+    # UUIDs, and decimals of more digits than such tables have, are text.
+    if isinstance(kind, pa.BaseExtensionType) or types.is_decimal256(kind):
+        return pa.string()
     if not small and types.is_integer(kind) and kind.bit_width < 32:
         return pa.int32()
     wider = {

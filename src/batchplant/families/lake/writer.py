@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from ...codecs import arrow
 from ...columns import Columns
 from ...errors import BatchplantError, BusyError, EncodeError, ExistsError, OptionError, SchemaError
-from ...schema import Bytes, Field, Schema
+from ...schema import Bytes, Field, List, Schema, Struct
 from ...storage import Partial, is_remote, sync, tree
 from ...writer import WriteOptions, Writer
 from .reader import first_line
@@ -235,7 +235,18 @@ def check_same_fields(table: Schema, rows: Schema) -> list[str]:
     return [name for name in rows if name not in table]
 
 
+def _fits_inside(table: Field, given: Field) -> bool:
+    wider = table.optional or not given.optional
+    return wider and _fits(table, dataclasses.replace(given, optional=table.optional))
+
+
 def _fits(table: Field, given: Field) -> bool:
+    if isinstance(table, List) and isinstance(given, List):
+        return _fits_inside(table.of, given.of)
+    if isinstance(table, Struct) and isinstance(given, Struct):
+        names = [[name for name, _ in one.fields] for one in (table, given)]
+        pairs = zip(table.fields, given.fields, strict=False)
+        return names[0] == names[1] and all(_fits_inside(mine[1], theirs[1]) for mine, theirs in pairs)
     # What its description does not say, a kind of bytes may be.
     parts = [one.name for one in dataclasses.fields(table)]
     if isinstance(table, Bytes) or type(table) is not type(given):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...codecs.arrow import pyarrow
+from ...codecs.arrow import pyarrow, storage
 from ...codecs.arrow.types import is_file_struct, is_list
 from ...columns import I64
 from ...schema import Audio, Bool, Bytes, Field, Float, Image, Int, Json, Tensor, Text, Video
@@ -50,7 +50,8 @@ def shape_of(field: Field, kind: Any, first: tuple[int, int]) -> Shape | None:
     if isinstance(field, Bool) or (isinstance(field, Int | Float) and field.optional):
         return None
     if isinstance(field, Int | Float):
-        same = kind == pyarrow().from_numpy_dtype(np.dtype(field.dtype))
+        # Dates and times of day have 32 bits in Arrow, times of another unit other counts.
+        same = kind == storage(field) and kind.bit_width == 8 * np.dtype(field.dtype).itemsize
         return Shape(nodes, buffer + 1, np.dtype(field.dtype).itemsize) if same else None
     return _tensor_shape(field, kind, nodes, buffer) if isinstance(field, Tensor) else None
 

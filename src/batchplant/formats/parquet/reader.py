@@ -14,7 +14,7 @@ from ...families.records import GivenSchema, given_schema
 from ...families.tables import ParquetPart, PartsReader, open_parts
 from ...families.tables.footer import ENCRYPTED, MAGIC
 from ...format import Probe
-from ...schema import Bool, Field, Int, Schema, Text
+from ...schema import Bool, Duration, Field, Int, Schema, Text, Time
 from ...storage import NOTE_ERRORS, join, parse, tree
 
 # What Hive, and everybody after it, calls a folder of which the value is missing.
@@ -135,6 +135,8 @@ def _value(field: Field, value: Any) -> Any:
         return None
     if isinstance(field, Bool):
         return str(value) == "true"
+    if isinstance(field, Time | Duration):
+        return field.parse(str(value))
     return int(value) if isinstance(field, Int) else str(value)
 
 

@@ -10,13 +10,14 @@ from urllib.parse import quote
 
 import numpy as np
 
-from ...codecs.arrow import KEY, arrow_schema, pyarrow, refuses, to_arrow, unfit
-from ...codecs.arrow.types import is_list
+from ...codecs import times
+from ...codecs.arrow import KEY, arrow_schema, pyarrow, refuses, storage, to_arrow, unfit
+from ...codecs.arrow.types import is_any_list
 from ...codecs.cells import decode_cell
 from ...columns import Column, Columns
 from ...errors import BatchplantError, EncodeError, OptionError
 from ...families.tables.reader import size_of
-from ...schema import Audio, Bool, Field, Float, Image, Int, Schema, Tensor, Text, Video
+from ...schema import Audio, Bool, Duration, Field, Float, Image, Int, Schema, Tensor, Text, Time, Video
 from ...storage import Partial, Spool
 from ...writer import WriteOptions, Writer
 from .footer import merge
@@ -183,10 +184,19 @@ def _how(schema: Schema, compression: str, level: int | None) -> dict[str, Any]:
 
 def _leaves(schema: Schema) -> dict[str, str]:
     """What the file calls the columns: those of lists have names of their own."""
-    found = {}
+    found: dict[str, str] = {}
+
+    def add(kind: Any, path: str, name: str) -> None:
+        if is_any_list(kind):
+            add(kind.value_type, f"{path}.list.element", name)
+        elif pyarrow().types.is_struct(kind):
+            for one in kind:
+                add(one.type, f"{path}.{one.name}", name)
+        else:
+            found[path] = name
+
     for name, field in schema.items():
-        lists = len(field.shape) if isinstance(field, Tensor) and is_list(field) else 0
-        found[name + ".list.element" * lists] = name
+        add(storage(field), name, name)
     return found
 
 
@@ -195,6 +205,8 @@ def _text(field: Field, column: Column, row: int) -> str:
     value = decode_cell(field, column, row)
     if value is None:
         return MISSING
+    if isinstance(field, Time | Duration):
+        value = times.texts_of(field, np.array([times.count_of(field, value)]))[0].decode()
     return str(value).lower() if isinstance(value, bool) else quote(str(value), safe=" ")
 
 
