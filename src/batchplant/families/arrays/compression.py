@@ -126,6 +126,19 @@ _UNPACK: dict[str, Callable[[Any, int], Any]] = {
     "lz4": _lz4,
 }
 
+# Packings that keep a checksum.
+SUMS = {
+    "crc32c": "CRC", "crc32": "CRC", "gzip": "CRC", "bzip2": "CRC", "bz2": "CRC", "zlib": "Adler-32",
+    "adler32": "Adler-32", "fletcher32": "Fletcher-32", "jenkins_lookup3": "checksum",
+}  # fmt: skip
+
+
+def sums_of(packing: str) -> list[str]:
+    """The checksums that chunks packed so have, as `verify` names them."""
+    words = packing.replace("numcodecs.", "").split()
+    return [f"{said} of every chunk" for word, said in SUMS.items() if word in words]
+
+
 # The level where none is given, and the highest.
 LEVELS = {"zstd": (3, 22), "gzip": (6, 9), "bzip2": (9, 9), "xz": (6, 9), "blosc": (5, 9)}
 KINDS = ("none", *LEVELS)
