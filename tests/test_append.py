@@ -536,3 +536,11 @@ def test_objects_are_not_appended_to_but_shards_are_added(bucket):
         write(url, schema, samples, mode="append", shard_samples=2, **options)
     assert sorted(os.listdir(bucket.root)) == [f"a-{n:05d}.tar" for n in range(4)]
     assert [one["n"] for one in bp.open(f"{bucket.url}/a-*.tar", **options)] == list(range(8))
+
+
+def test_the_guide_lists_what_can():
+    guide = (Path(__file__).parents[1] / "docs" / "guides" / "convert-and-verify.md").read_text()
+    table = guide.partition("| Format | How |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines()[2:]]
+    listed = [name.strip() for row in rows for name in row.split(",")]
+    assert sorted(listed) == sorted([*APPENDING, *LAKES])

@@ -21,6 +21,8 @@ from batchplant.registry import all_formats
 HERE = Path(__file__).parent / "faults"
 # Side-cars; a folder; rows in a database; a table; a library that dies of full disks; many files; a log.
 OWN_WAYS = ("tfrecord", "zarr", "lmdb", "parquet", "hdf5", "imagefolder", "delta")
+# A tail with side-cars; chunks; a library that writes all over; a transaction; files; bytes in the middle.
+APPEND_WAYS = ("tfrecord", "zarr", "hdf5", "lmdb", "imagefolder", "webdataset")
 WRITERS = sorted(name for name, one in all_formats().items() if one.writer is not None)
 # Where a folder of shards has no meaning.
 NO_SHARDS = ("imagefolder", "audiofolder", "videofolder")
@@ -55,6 +57,11 @@ def test_some_calls_while_the_writer_closes(shim, name):
     drive(shim, name, "--overwrite", "--close", "--most", "3", "--mode", "kill", "--mode", "EIO")
 
 
+@pytest.mark.parametrize("name", APPEND_WAYS)
+def test_some_calls_of_an_append(shim, name):
+    drive(shim, name, "--append", "--close", "--most", "5", "--mode", "kill", "--mode", "ENOSPC")
+
+
 def test_some_calls_of_shards(shim):
     drive(shim, "beton", "--sharded", "--overwrite", "--most", "5", "--mode", "kill", "--mode", "interrupt")
 
@@ -68,6 +75,19 @@ def test_every_call(shim, name, sharded, overwrite):
     if sharded and name in NO_SHARDS:
         pytest.skip("a folder of pictures, sounds or videos has no shards")
     drive(shim, name, *(["--sharded"] if sharded else []), *(["--overwrite"] if overwrite else []))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("name", [one for one in WRITERS if all_formats()[one].writer.appends])
+def test_every_call_of_an_append(shim, name):
+    drive(shim, name, "--append")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+def test_every_call_of_shards_that_are_added(shim):
+    drive(shim, "parquet", "--append", "--sharded")
 
 
 def test_some_calls_of_the_cache(shim):

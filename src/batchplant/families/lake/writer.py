@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from ...codecs import arrow
 from ...columns import Columns
 from ...errors import BatchplantError, BusyError, EncodeError, ExistsError, OptionError, SchemaError
-from ...schema import Bytes, Field, List, Schema, Struct
+from ...schema import Bytes, Field, List, Schema, Struct, Text, Uuid
 from ...storage import Partial, is_remote, sync, tree
 from ...writer import WriteOptions, Writer
 from .reader import first_line
@@ -33,6 +33,7 @@ class LakeWriter(Writer):
     before compression.
     """
 
+    appends: ClassVar[bool] = True
     # What a table of this format is called in messages.
     title: ClassVar[str]
     # Whether rows that overwrite others may have other fields.
@@ -129,9 +130,20 @@ class LakeWriter(Writer):
     def _write(self, columns: Columns) -> None:
         pa = arrow.pyarrow()
         try:
-            self._spool.write(arrow.to_arrow(self.schema, columns).cast(self._arrow).serialize())
+            rows = arrow.to_arrow(self._as_text(), columns)
+            self._spool.write(rows.cast(self._arrow).serialize())
         except pa.ArrowException as error:
             raise EncodeError(f"the table cannot hold it: {error}", path=self.path) from None
+
+    def _as_text(self) -> Schema:
+        """The fields, UUIDs as text where the table keeps them so: a cast would take their bytes for it."""
+        text = arrow.pyarrow().types.is_string
+        return Schema(
+            (name, Text(optional=field.optional))
+            if isinstance(field, Uuid) and text(self._arrow.field(name).type)
+            else (name, field)
+            for name, field in self.schema.items()
+        )
 
     def _finish(self) -> str | None:
         made = self.partial.folder / "table"

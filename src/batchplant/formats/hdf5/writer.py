@@ -172,8 +172,9 @@ class Hdf5Writer(GrowingWriter):
                     self._plain(file, f"{where}/offsets", self._array(f"{name}/offsets", np.dtype(np.int64)))
                 else:
                     self._add_varying(file, where, name, field)
-                valid = field.optional and self._array(f"{name}/valid", np.dtype("?"))
-                if field.optional and (self._resizable or not valid.all()):
+                if field.optional and (
+                    self._resizable or not self._array(f"{name}/valid", np.dtype("?")).all()
+                ):
                     self._plain(
                         file, f"{RESERVED}/valid/{where}", self._array(f"{name}/valid", np.dtype("?"))
                     )
