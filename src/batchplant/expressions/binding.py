@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BatchplantError, FieldNameError, OptionError, SchemaError, near
+from ..errors import BatchplantError, FieldNameError, OptionError, SchemaError, listed, near
 from ..schema import Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
 from . import tree
 
@@ -199,7 +199,8 @@ def _named(name: str, field: Int, op: str, value: str) -> Bound:
     assert field.names is not None
     numbers = tuple(number for number, one in enumerate(field.names) if one == value)
     if not numbers:
-        raise OptionError(f"{name!r} has no class {value!r}{near(value, field.names)}")
+        meant = near(value, field.names)
+        raise OptionError(f"{name!r} has no class {value!r}{meant}; the classes are: {listed(field.names)}")
     if op != "==":
         raise OptionError(f"classes have no order: compare {name!r} with == or in, or with a number")
     return Test(name, NUMBER, op, numbers[0]) if len(numbers) == 1 else Member(name, NUMBER, numbers)

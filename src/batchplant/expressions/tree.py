@@ -32,19 +32,19 @@ class Condition:
     binds = LEAF
 
     def __and__(self, other: Any) -> Condition:
-        return And((*_parts(And, self), *_parts(And, as_condition(other))))
+        return And((*_parts(And, as_condition(self)), *_parts(And, as_condition(other))))
 
     def __rand__(self, other: Any) -> Condition:
         return as_condition(other) & self
 
     def __or__(self, other: Any) -> Condition:
-        return Or((*_parts(Or, self), *_parts(Or, as_condition(other))))
+        return Or((*_parts(Or, as_condition(self)), *_parts(Or, as_condition(other))))
 
     def __ror__(self, other: Any) -> Condition:
         return as_condition(other) | self
 
     def __invert__(self) -> Condition:
-        return Not(self)
+        return Not(as_condition(self))
 
     def __bool__(self) -> bool:
         raise OptionError(

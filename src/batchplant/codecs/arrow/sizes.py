@@ -42,7 +42,12 @@ def plain_size(array: Any) -> int:
 
 def _taken(values: Any, counts: I64) -> int:
     """The bytes of values that are taken so many times each."""
-    return int((_sizes(values).astype(object) * counts).sum()) if len(values) else 0
+    if not len(values):
+        return 0
+    sizes = _sizes(values)
+    # Python's numbers do not overflow, and are slow.
+    wide = int(sizes.max()) * int(counts.sum()) >= 2**62
+    return int((sizes.astype(object) * counts).sum() if wide else (sizes * counts).sum())
 
 
 def _sizes(values: Any) -> I64:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from ...expressions import Bound, Bounds, Lookup, can_match
 from ...schema import Field
 from ...storage import MappedSource, Source
 from .bloom import bloom_filter
-from .excerpt import Excerpts, Plan
+from .excerpt import Excerpts, Plan, is_run
 from .footer import Chunk, Footer
 from .held import Held
 from .pagemap import PageMap, page_bounds, page_map
@@ -24,6 +26,8 @@ from .stats import Meaning, bounds_of, chunk_bounds, meaning_of
 MOST = 0.7
 # A smaller column on a server costs one request, as its index would.
 SMALL = 64 << 10
+# Less than this is decoded before a second thread has begun.
+SIDE_BY_SIDE = 256 << 10
 
 Runs = list[tuple[int, int]]
 
@@ -188,7 +192,7 @@ class ByPage:
         if pages is None:
             return None
         plan = Plan(chunk, leaf, pages, pages.holding(rows))
-        return plan if sum(size for _, size in plan.runs) <= MOST * chunk.size else None
+        return plan if plan.size <= MOST * chunk.size else None
 
     def read(self, plans: Mapping[str, Plan], rows: I64) -> dict[str, Any]:
         """These rows of columns, as Arrow columns; those whose pages are not what was said are left out."""
@@ -198,21 +202,25 @@ class ByPage:
             held = Held(self._source)
             held.fetch(runs[:, 0], runs[:, 1])
             view = held.view
-        found = {}
-        for name, plan in plans.items():
+
+        def read(name: str) -> Any:
             # The library raises what it likes on nonsense; whoever reads the whole column says what it is.
             with contextlib.suppress(Exception):
-                column = self._excerpts.read(name, plan, view)
-                if len(column) == plan.rows:
-                    found[name] = rows_of(column, plan.places(rows))
-        return found
+                return self._excerpts.read(name, plans[name], rows, view)
+            return None
+
+        threads = min(len(plans), len(os.sched_getaffinity(0)))
+        if threads < 2 or sum(plan.size for plan in plans.values()) < SIDE_BY_SIDE:
+            columns = list(map(read, plans))
+        else:
+            with ThreadPoolExecutor(threads, thread_name_prefix="batchplant-pages") as pool:
+                columns = list(pool.map(read, plans))
+        return {name: column for name, column in zip(plans, columns, strict=True) if column is not None}
 
 
-def rows_of(column: Any, rows: I64) -> Any:
-    """Some rows of an Arrow column or table; a run of them is not copied."""
-    if len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1:
-        return column.slice(int(rows[0]), len(rows))
-    return column.take(pyarrow().array(rows))
+def rows_of(table: Any, rows: I64) -> Any:
+    """Some rows of an Arrow table; a run of them is not copied."""
+    return table.slice(int(rows[0]), len(rows)) if is_run(rows) else table.take(pyarrow().array(rows))
 
 
 def _may_be_nat(field: Field) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ... import limits
 from ...codecs.arrow import pyarrow
+from ...codecs.arrow.sizes import plain_size
 from ...columns import I64, U8
 from ...errors import DamagedError
 from .footer import MAGIC, Chunk, Footer, Leaf, footer_bytes
@@ -56,13 +57,22 @@ class Plan(NamedTuple):
     def rows(self) -> int:
         return int((self.pages.rows[self.numbers + 1] - self.pages.rows[self.numbers]).sum())
 
-    def places(self, rows: I64) -> I64:
-        """Where rows of the row group are among those of the pages."""
+    @property
+    def size(self) -> int:
+        return sum(size for _, size in self.runs)
+
+    def taken(self, column: Any, rows: I64) -> Any:
+        """These rows of the row group, in ascending order, out of an Arrow column of the pages."""
         firsts = self.pages.rows[self.numbers]
         sizes = self.pages.rows[self.numbers + 1] - firsts
-        page = np.searchsorted(firsts, rows, side="right") - 1
         before: I64 = np.cumsum(sizes) - sizes
-        return np.asarray(rows - firsts[page] + before[page], dtype=np.int64)
+        # In a run of rows, no page between the first and the last is left out.
+        some = rows[:1] if is_run(rows) else rows
+        page = np.searchsorted(firsts, some, side="right") - 1
+        places = some - firsts[page] + before[page]
+        if is_run(rows):
+            return column.slice(int(places[0]), len(rows))
+        return column.take(pyarrow().array(places))
 
 
 class Excerpts:
@@ -72,8 +82,8 @@ class Excerpts:
         self._footer, self._schema, self._arrow = footer, schema, arrow
         self._heads: dict[str, Struct] = {}
 
-    def read(self, name: str, plan: Plan, view: Callable[[int, int], U8]) -> Any:
-        """The pages of a column as an Arrow column; DamagedError where they unpack to too much."""
+    def read(self, name: str, plan: Plan, rows: I64, view: Callable[[int, int], U8]) -> Any:
+        """These rows of a column as an Arrow column; DamagedError where its pages unpack to too much."""
         parts = [view(start, size) for start, size in plan.runs]
         data = np.concatenate([np.frombuffer(MAGIC, np.uint8), *parts])
         dictionary = plan.pages.head is not None and plan._coded
@@ -86,24 +96,14 @@ class Excerpts:
         whole[3] = (_I64, plan.rows)
         whole[4] = (9, (STRUCT, [_group(plan, chunk, first, dictionary)]))
         end = np.frombuffer(footer_bytes(whole), np.uint8)
-        return self._decode(np.concatenate([data, end]), name if claim.by_dictionary else None, size)
-
-    def _decode(self, data: U8, dictionary: str | None, size: int) -> Any:
-        pa = pyarrow()
-        import pyarrow.parquet as pq
-
-        file = pq.ParquetFile(
-            pa.BufferReader(pa.py_buffer(data)),
-            read_dictionary=None if dictionary is None else [dictionary],
-            page_checksum_verification=True,
-        )
-        column = file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)
-        if dictionary is None:
-            return column
-        from ...codecs.arrow.sizes import plain_size
-
-        limits.check("its pages", plain_size(column), size)
-        return column.cast(self._schema.field(dictionary).type)
+        numbered = [".".join(plan.leaf.path)] if claim.by_dictionary else None
+        column = _decoded(np.concatenate([data, end]), numbered)
+        if len(column) != plan.rows:
+            raise DamagedError(f"its pages have {len(column)} rows, and {plan.rows} were promised")
+        column = plan.taken(column, rows)
+        if claim.by_dictionary:
+            limits.check("its pages", plain_size(column), size)
+        return column.cast(self._schema.field(name).type) if claim.by_dictionary else column
 
     def _values(self, plan: Plan, data: U8, dictionary: bool) -> int:
         """How many values the pages have, by their own headers; an index may say what is not true."""
@@ -137,6 +137,22 @@ class Excerpts:
                 found[5] = (9, (STRUCT, [pair]))
             self._heads[name] = found
         return self._heads[name]
+
+
+def _decoded(data: U8, dictionaries: Sequence[str] | None) -> Any:
+    """The only column of a file."""
+    pa = pyarrow()
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(
+        pa.BufferReader(pa.py_buffer(data)), read_dictionary=dictionaries, page_checksum_verification=True
+    )
+    return file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)
+
+
+def is_run(rows: I64) -> bool:
+    """Whether rows in ascending order follow one another."""
+    return bool(len(rows)) and int(rows[-1]) - int(rows[0]) == len(rows) - 1
 
 
 def _end(elements: Sequence[Struct], at: int) -> int:

@@ -41,8 +41,7 @@ class PageMap:
 
     def holding(self, rows: I64) -> I64:
         """The pages that these rows, in ascending order, are in."""
-        pages = np.searchsorted(self.rows, rows, side="right") - 1
-        return pages[np.flatnonzero(np.diff(pages, prepend=-1))]
+        return np.flatnonzero(np.diff(np.searchsorted(rows, self.rows)))
 
 
 def page_map(source: Source, group: Group, chunk: Chunk, leaf: Leaf, mapped: bool) -> PageMap | None:
@@ -144,7 +143,7 @@ def _said(statistics: Struct) -> Bound:
 
 def _dictionary(chunk: Chunk, starts: I64) -> tuple[int, int] | None:
     """What stands before the first page of values."""
-    first = int(starts.min(initial=chunk.start))
+    first = int(starts[0]) if len(starts) else chunk.start
     return (chunk.start, first - chunk.start) if first > chunk.start else None
 
 

@@ -95,7 +95,7 @@ class ParquetRows(TableReader):
         for column in (file.columns[name] for name in names if name in file.columns):
             plan = file.part.by_page.plan(group, column, rows)
             if plan is not None:
-                saved += plan.chunk.size - sum(one for _, one in plan.runs)
+                saved += plan.chunk.size - plan.size
         return size, size - saved
 
 

@@ -1,0 +1,480 @@
+"""Conditions: their text, what they mean for columns, and for bounds."""
+
+import datetime
+import decimal
+import math
+import operator
+import uuid
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import batchplant
+from batchplant import (
+    Bool,
+    Bytes,
+    FieldNameError,
+    Float,
+    Image,
+    Int,
+    Json,
+    OptionError,
+    Schema,
+    Tensor,
+    Text,
+    col,
+)
+from batchplant.codecs.cells import encode_samples
+from batchplant.expressions import Bounds, as_condition, bind, can_match, fields_of, matching, parse
+from batchplant.schema import Decimal, Time, Uuid
+
+# --- text -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("x > 3", "x > 3"),
+        ("3 < x", "x > 3"),
+        ("3 < x <= 5", "x > 3 and x <= 5"),
+        ("x >= -1_000", "x >= -1000"),
+        ("x==.5 or x == 1e3", "x == 0.5 or x == 1000.0"),
+        ('label == "cat"', "label == 'cat'"),
+        (r"label == 'it\'s\n'", r"label == 'it\x27s\x0a'"),
+        ("key == b'\\xff'", "key == b'\\xff'"),
+        ("a == 1 and b == 2 or c == 3 and not d", "a == 1 and b == 2 or c == 3 and not d"),
+        ("a == 1 and (b == 2 or c == 3)", "a == 1 and (b == 2 or c == 3)"),
+        ("not (a == 1 or b == 2)", "not (a == 1 or b == 2)"),
+        ("((a == 1))", "a == 1"),
+        ("a == 1 and (b == 2 and c == 3)", "a == 1 and b == 2 and c == 3"),
+        ("x IN (1, 2) AND y Is Not Null", "x in (1, 2) and not y is null"),
+        ("x not in [1, 2,]", "not x in (1, 2)"),
+        ("x in ()", "x in ()"),
+        ("flag", "flag"),
+        ("flag == true", "flag"),
+        ("flag == FALSE", "flag == false"),
+        ("`odd name` < 1 and `a``b` == 2 and `in` == 3", "`odd name` < 1 and `a``b` == 2 and `in` == 3"),
+        ("a.b.c == 1", "a.b.c == 1"),
+        ("größe > 1", "größe > 1"),
+        ("a < b", "a < b"),
+    ],
+)
+def test_text_and_back(text, same):
+    made = parse(text)
+    assert str(made) == same
+    assert parse(same) == made
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "said"),
+    [
+        ("", 1, "empty"),
+        ("   ", 1, "empty"),
+        ("x = 3", 3, "write == for ="),
+        ("x <> 3", 3, "!="),
+        ("x == 1 && y == 2", 8, "write and for &&"),
+        ("x == 1 | y == 2", 8, "write or for |"),
+        ("!x", 1, "write not for !"),
+        ("x ==", 5, "a field or a value is needed, and the filter ends"),
+        ("x == 1 y", 8, "and, or, or the end"),
+        ("(x == 1", 8, ") is needed"),
+        ("x in 3", 6, "( is needed"),
+        ("x in (1 2)", 9, ", or ) is needed"),
+        ("x in (y)", 7, "not fields"),
+        ("x is 3", 6, "null"),
+        ("x == null", 6, "is null"),
+        ("x == None", 6, "is null"),
+        ("x not 3", 7, "in is needed"),
+        ("1 < 2", 1, "two values"),
+        ("3", 1, "compare a field"),
+        ("x == 'abc", 6, "never closed"),
+        ("x == 2024-01-31", 10, "and, or"),
+        ("x == 12ab", 6, "no number"),
+        ("x == 1 and @y", 12, "backticks"),
+        ("x == '\\q'", 6, "means nothing"),
+        ("`` == 1", 1, "empty"),
+        ("not", 4, "a field or a value"),
+        ("x + 1 == 2", 3, "means nothing"),
+        ("(" * 500 + "x" + ")" * 500, 101, "too deep"),
+        ("not " * 500 + "x", 401, "too deep"),
+    ],
+)
+def test_an_error_points_at_the_column(text, column, said):
+    with pytest.raises(OptionError) as caught:
+        parse(text)
+    assert str(caught.value).startswith(f"column {column} of the filter")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text(max_size=40))
+def test_any_text_parses_or_is_refused(text):
+    try:
+        made = parse(text)
+    except OptionError:
+        return
+    assert parse(str(made)) == made
+
+
+def test_nothing_is_run():
+    with pytest.raises(OptionError):
+        parse("__import__('os').system('true')")
+
+
+# --- objects --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (col("x") > 3, "x > 3"),
+        (col("x") < 3, "x < 3"),
+        (col("x") != "a", "x != 'a'"),
+        ((col("x") >= 1) & (col("x") <= 2) & (col("y") == 3), "x >= 1 and x <= 2 and y == 3"),
+        (~(col("x") == 1) | col("flag"), "not x == 1 or flag"),
+        (~col("flag") & col("flag"), "not flag and flag"),
+        (col("x").is_in(np.array([1, 2])), "x in (1, 2)"),
+        (~col("x").is_null(), "not x is null"),
+        (col("a") < col("b"), "a < b"),
+        (col("t") >= datetime.date(2024, 1, 31), "t >= '2024-01-31'"),
+        (col("t") < np.datetime64("2024-01-31T12:00:00.5"), "t < '2024-01-31T12:00:00.500'"),
+        (col("x") == np.float32(0.5), "x == 0.5"),
+        (col("x") == decimal.Decimal("1.50"), "x == '1.50'"),
+        (col("k") == memoryview(b"a"), "k == b'a'"),
+    ],
+)
+def test_objects(made, text):
+    assert str(as_condition(made)) == text
+    assert parse(text) == as_condition(made)
+
+
+def test_a_condition_has_no_truth():
+    with pytest.raises(OptionError, match=r"& \| ~"):
+        bool(col("x") > 3)
+    with pytest.raises(OptionError):
+        1 < col("x") < 3  # noqa: B015
+    with pytest.raises(OptionError, match="parentheses"):
+        (col("x") > 3) & 1
+    with pytest.raises(OptionError, match="is null"):
+        col("x") == None  # noqa: B015, E711
+    with pytest.raises(OptionError, match="a list"):
+        col("x").is_in("abc")
+    with pytest.raises(OptionError):
+        col("x") == [1, 2]  # noqa: B015
+    with pytest.raises(OptionError):
+        col("")
+
+
+# --- fields ---------------------------------------------------------------------------------------------
+
+SCHEMA = Schema(
+    {
+        "label": Int("int16", names=("cat", "dog", "cow", "dog")),
+        "byte": Int("uint8"),
+        "x": Float("float32"),
+        "flag": Bool(),
+        "name": Text(optional=True),
+        "key": Bytes(),
+        "photo": Image(optional=True),
+        "more": Json(),
+        "vector": Tensor("float32", (3,)),
+        "at": Tensor("datetime64[ms]"),
+        "day": Time("D"),
+        "when": Time("us", "UTC", optional=True),
+        "price": Decimal(10, 2),
+        "id": Uuid(),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("lable == 1", FieldNameError, "did you mean label?"),
+        ("label == 'catt'", OptionError, "did you mean cat?"),
+        ("label < 'cat'", OptionError, "no order"),
+        ("byte == 'x'", OptionError, "holds numbers"),
+        ("byte == true", OptionError, "holds numbers"),
+        ("flag == 1", OptionError, "true or false"),
+        ("byte", OptionError, "holds numbers"),
+        ("name == 3", OptionError, "text"),
+        ("name == b'x'", OptionError, "text"),
+        ("photo == 'x'", OptionError, "is null"),
+        ("more == 'x'", OptionError, "is null"),
+        ("vector == 1", OptionError, "is null"),
+        ("at == 'yesterday'", OptionError, "no time"),
+        ("at == '2024-01-01T00:00:00.0001'", OptionError, "finer"),
+        ("day == '2024-13-01'", OptionError, "no such day"),
+        ("price == 'dear'", OptionError, "decimal"),
+        ("id == 'x'", OptionError, "UUID"),
+        ("name == key", OptionError, "only numbers"),
+        ("byte < name", OptionError, "only numbers"),
+        ("day < when", OptionError, "only numbers"),
+        ("byte == 1 and lable == 2", FieldNameError, "column 15"),
+    ],
+)
+def test_what_does_not_fit_its_field_is_refused(text, error, said):
+    with pytest.raises(error) as caught:
+        bind(parse(text), SCHEMA)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("column ")
+
+
+def test_the_fields_of_a_condition():
+    assert fields_of(bind(parse("x > 1 or (not x < 0 and byte < label) or name is null"), SCHEMA)) == (
+        "x", "byte", "label", "name",
+    )  # fmt: skip
+
+
+# --- rows -----------------------------------------------------------------------------------------------
+
+
+def rows_of(text, schema, samples):
+    columns = encode_samples(schema, samples)
+    return np.flatnonzero(matching(bind(parse(text), schema), schema, columns)).tolist()
+
+
+def test_classes_by_name_and_number():
+    schema = Schema(label=SCHEMA["label"])
+    samples = [{"label": number} for number in (0, 1, 2, 3)]
+    assert rows_of("label == 'cat'", schema, samples) == [0]
+    # Two classes have that name.
+    assert rows_of("label == 'dog'", schema, samples) == [1, 3]
+    assert rows_of("label in ('dog', 'cow', 0)", schema, samples) == [0, 1, 2, 3]
+    assert rows_of("label != 'dog' and label < 2", schema, samples) == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("n < 300", [0, 1, 2]), ("n > 300", []), ("n == 300", []), ("n != 300", [0, 1, 2]),
+        ("n >= -1", [0, 1, 2]), ("n < -1", []), ("n == -1", []), ("n in (300, 5)", [1]), ("n in (300)", []),
+        ("n > 4.5", [1, 2]), ("n >= 5.5", [2]), ("n < 5.5", [0, 1]), ("n == 5.0", [1]), ("n == 5.5", []),
+        ("n != 5.5", [0, 1, 2]), ("n < 1e400", [0, 1, 2]), ("n > -1e400", [0, 1, 2]), ("n > 1e400", []),
+        ("not n == 5.5", [0, 1, 2]), ("not n < 300", []),
+    ],
+)  # fmt: skip
+def test_whole_numbers_are_compared_exactly(text, rows):
+    schema = Schema(n=Int("uint8"))
+    assert rows_of(text, schema, [{"n": 0}, {"n": 5}, {"n": 255}]) == rows
+
+
+def test_large_whole_numbers_are_compared_exactly():
+    schema = Schema(n=Int("int64"), u=Int("uint64"))
+    samples = [{"n": 2**53, "u": 2**53 + 1}, {"n": -1, "u": 2**64 - 1}, {"n": 7, "u": 7}]
+    assert rows_of(f"n >= {2**53}.0", schema, samples) == [0]
+    assert rows_of(f"u == {2**53 + 1}", schema, samples) == [0]
+    assert rows_of("n < u", schema, samples) == [0, 1]
+    assert rows_of("u > n", schema, samples) == [0, 1]
+    assert rows_of("n == u", schema, samples) == [2]
+    assert rows_of(f"u > {2**63}", schema, samples) == [1]
+
+
+def test_nan_equals_nothing_and_missing_is_neither():
+    schema = Schema(x=Float(optional=True))
+    samples = [{"x": 1.0}, {"x": math.nan}, {"x": None}]
+    assert rows_of("x > 0", schema, samples) == [0]
+    assert rows_of("not x > 0", schema, samples) == [1]
+    assert rows_of("x != 1", schema, samples) == [1]
+    assert rows_of("x == 1 or x != 1", schema, samples) == [0, 1]
+    assert rows_of("x is null", schema, samples) == [2]
+    assert rows_of("x is not null", schema, samples) == [0, 1]
+    assert rows_of("x in (1, 2)", schema, samples) == [0]
+    assert rows_of("x not in (1, 2)", schema, samples) == [1]
+    assert rows_of("not (x is null or x == 1)", schema, samples) == [1]
+
+
+def test_a_short_float_is_compared_with_its_own_digits():
+    schema = Schema(x=Float("float32"))
+    samples = [{"x": 0.1}, {"x": 0.2}]
+    assert rows_of("x == 0.1", schema, samples) == [0]
+    assert rows_of("x in (0.2)", schema, samples) == [1]
+    assert rows_of("x < 1e300", schema, samples) == [0, 1]
+
+
+def test_times():
+    schema = Schema({name: SCHEMA[name] for name in ("at", "day", "when")})
+    samples = [
+        {"at": np.datetime64("2024-01-31T12:00", "ms"), "day": "2024-01-31", "when": "2024-01-31T12:00:00Z"},
+        {"at": np.datetime64("NaT", "ms"), "day": "2023-12-31", "when": None},
+    ]
+    assert rows_of("at >= '2024-01-31'", schema, samples) == [0]
+    assert rows_of("at == '2024-01-31T12:00:00Z'", schema, samples) == [0]
+    assert rows_of("at is null", schema, samples) == [1]
+    assert rows_of("not at < '1970-01-01'", schema, samples) == [0]
+    assert rows_of("day >= '2024-01-01'", schema, samples) == [0]
+    assert rows_of("day < 19750", schema, samples) == [1]
+    assert rows_of("when > '2024-01-31T13:30:00+02:00'", schema, samples) == [0]
+    assert rows_of("when is null", schema, samples) == [1]
+    assert rows_of(str(col("day") == datetime.date(2023, 12, 31)), schema, samples) == [1]
+
+
+def test_decimals_and_identifiers():
+    schema = Schema({name: SCHEMA[name] for name in ("price", "id")})
+    one = uuid.UUID(int=1)
+    samples = [{"price": "9.50", "id": str(one)}, {"price": "10.00", "id": str(uuid.UUID(int=2))}]
+    assert rows_of("price > 9.5", schema, samples) == [1]
+    assert rows_of("price == 10", schema, samples) == [1]
+    assert rows_of("price in ('9.5', 3)", schema, samples) == [0]
+    assert rows_of(f"id == '{one.hex.upper()}'", schema, samples) == [0]
+
+
+PLAIN = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+FIELDS = Schema(
+    n=Int("int8", optional=True),
+    f=Float("float64", optional=True),
+    t=Text(optional=True),
+    b=Bytes(),
+    flag=Bool(),
+)
+VALUES = {
+    "n": st.integers(-5, 5),
+    "f": st.sampled_from([-1.5, 0.0, -0.0, 2.0, math.inf, -math.inf, math.nan]),
+    "t": st.sampled_from(["", "a", "ab", "a\0", "b", "é", "abc", "zz"]),
+    "b": st.sampled_from([b"", b"\0", b"a", b"\xff", b"a\xff", b"abcdefghij", b"abcdefghijk"]),
+    "flag": st.booleans(),
+}
+SAMPLES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "n": st.none() | VALUES["n"], "f": st.none() | VALUES["f"], "t": st.none() | VALUES["t"],
+            "b": VALUES["b"], "flag": VALUES["flag"],
+        }
+    ),
+    min_size=1,
+    max_size=12,
+)  # fmt: skip
+
+
+def _leaf(name):
+    value = VALUES[name]
+    compare = st.builds(lambda op, one: ("compare", name, op, one), st.sampled_from(list(PLAIN)), value)
+    member = st.builds(lambda many: ("in", name, many), st.lists(value, max_size=4))
+    return st.one_of(compare, member, st.just(("null", name)))
+
+
+TREES = st.recursive(
+    st.one_of([_leaf(name) for name in FIELDS]),
+    lambda inner: st.one_of(
+        st.tuples(st.just("and"), inner, inner),
+        st.tuples(st.just("or"), inner, inner),
+        st.tuples(st.just("not"), inner),
+    ),
+    max_leaves=6,
+)
+
+
+def made_of(tree):
+    """The tree as a condition of ours."""
+    kind = tree[0]
+    if kind == "compare":
+        return as_condition(PLAIN[tree[2]](col(tree[1]), tree[3]))
+    if kind == "in":
+        return col(tree[1]).is_in(tree[2])
+    if kind == "null":
+        return col(tree[1]).is_null()
+    if kind == "not":
+        return ~made_of(tree[1])
+    left, right = made_of(tree[1]), made_of(tree[2])
+    return left & right if kind == "and" else left | right
+
+
+def truth(tree, sample):
+    """What plain Python makes of it: True, False, or None where a missing cell leaves it open."""
+    kind = tree[0]
+    if kind == "null":
+        return sample[tree[1]] is None
+    if kind in ("compare", "in"):
+        cell = sample[tree[1]]
+        if cell is None:
+            return None
+        if kind == "in":
+            return any(cell == one for one in tree[2])
+        if isinstance(cell, str):
+            return PLAIN[tree[2]](cell.encode(), tree[3].encode())
+        return PLAIN[tree[2]](cell, tree[3])
+    if kind == "not":
+        inner = truth(tree[1], sample)
+        return None if inner is None else not inner
+    both = truth(tree[1], sample), truth(tree[2], sample)
+    decided = kind == "or"
+    if decided in both:
+        return decided
+    return None if None in both else not decided
+
+
+@given(TREES, SAMPLES)
+def test_rows_are_those_of_plain_python(tree, samples):
+    condition = made_of(tree)
+    columns = encode_samples(FIELDS, samples)
+    found = matching(bind(condition, FIELDS), FIELDS, columns).tolist()
+    assert found == [truth(tree, sample) is True for sample in samples]
+    nan = any(isinstance(part, float) and math.isnan(part) for part in _flat(tree))
+    infinite = any(isinstance(part, float) and math.isinf(part) for part in _flat(tree))
+    if not nan and not infinite:
+        # As text it means the same.
+        assert parse(str(condition)) == condition
+
+
+def _flat(tree):
+    for part in tree:
+        if isinstance(part, tuple | list):
+            yield from _flat(part)
+        else:
+            yield part
+
+
+def _bounds(name, samples):
+    cells = [sample[name] for sample in samples]
+    there = [cell for cell in cells if cell is not None and cell == cell]
+    there = [cell.encode() if isinstance(cell, str) else cell for cell in there]
+    missing = sum(cell is None for cell in cells)
+    return Bounds(len(cells), missing, min(there, default=None), max(there, default=None))
+
+
+@given(TREES, SAMPLES, st.sampled_from(["all", "no counts", "low only", "nothing"]))
+def test_bounds_never_hide_a_row(tree, samples, known):
+    bound = bind(made_of(tree), FIELDS)
+    by_name = {name: _bounds(name, samples) for name in FIELDS}
+    if known == "no counts":
+        by_name = {name: one._replace(missing=None, rows=None) for name, one in by_name.items()}
+    elif known == "low only":
+        by_name = {name: one._replace(high=None) for name, one in by_name.items()}
+    elif known == "nothing":
+        by_name = dict.fromkeys(by_name, Bounds())
+    if any(truth(tree, sample) is True for sample in samples):
+        assert can_match(bound, by_name.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("text", "can"),
+    [
+        ("n > 9", False), ("n >= 9", True), ("n < 3", False), ("n <= 3", True), ("n == 2", False),
+        ("n == 5", True), ("n != 5", True), ("not n >= 3", False), ("not n > 3", True),
+        ("n in (1, 12)", False), ("n in (1, 4)", True), ("n is null", False), ("n is not null", True), ("m == 1", False),
+        ("m is null", True), ("m is not null", False), ("not m == 1", False), ("k == 5", True),
+        ("k != 5", False), ("k not in (5, 6)", False), ("k not in (6)", True), ("n > 9 or k == 5", True),
+        ("n > 9 or k == 6", False), ("n > 5 and k == 6", False), ("n == 300", False), ("f > 2", False),
+        ("not f > 0", True), ("f != 1", True), ("h == 4", False), ("h in (4, 5)", True),
+    ],
+)  # fmt: skip
+def test_bounds_skip(text, can):
+    schema = Schema(n=Int("uint8"), m=Int(optional=True), k=Int(), f=Float(), h=Int())
+    known = {
+        "n": Bounds(10, 0, 3, 9), "m": Bounds(10, 10), "k": Bounds(10, 0, 5, 5), "f": Bounds(10, 0, 1.0, 1.0),
+        "h": Bounds(10, 0, 0, 9, lambda value: value == 5),
+    }  # fmt: skip
+    assert can_match(bind(parse(text), schema), known.__getitem__) is can
+
+
+def test_col_is_public():
+    assert batchplant.col is col
