@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import U8
+from ..columns import I64, U8, dense_of
 from ..errors import DecodeError
-from ..schema import Tensor
+from ..schema import Field, Tensor
 from . import npy
 
 
@@ -33,6 +34,25 @@ def _read_npy(field: Tensor, data: U8) -> npt.NDArray[Any]:
     if array.dtype != np.dtype(field.dtype) or not field.fits(array.shape):
         raise DecodeError(f"an array {array.dtype} {array.shape} does not fit {field}")
     return array
+
+
+def check_bytes(field: Field, starts: I64, sizes: I64) -> None:
+    """That runs of bytes are the numbers of a field, as in memory; a missing one has size -1."""
+    dense = dense_of(field)
+    if dense is not None:
+        size = dense[0].itemsize * math.prod(dense[1])
+        wrong = (sizes >= 0) & (sizes != size)
+        takes = f"takes {size}"
+    elif isinstance(field, Tensor) and field.flat:
+        size = np.dtype(field.dtype).itemsize * math.prod(one or 0 for one in field.shape[1:])
+        wrong = (sizes >= 0) & (sizes % size != 0)
+        takes = f"takes {size} or a multiple of it"
+    else:
+        return
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        message = f"the value has {sizes[row]} bytes, and {field} {takes}"
+        raise DecodeError(message, sample=row, offset=int(starts[row]))
 
 
 def lists_of(array: npt.NDArray[Any]) -> Any:

@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs, dense_of, starts_of
+from ..columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs, starts_of
 from ..errors import DecodeError, SchemaError
 from ..schema import Bool, Field, Schema, Tensor
+from .arrays import check_bytes
 
 BYTES, FLOAT, INT64 = 1, 2, 3
 KIND_NAMES = ("nothing", "bytes", "float", "int64", "mixed")
@@ -109,7 +110,7 @@ def runs(feature: Feature, data: U8, starts: I64, sizes: I64) -> tuple[I64, I64]
     where, length = np.zeros(len(starts), np.int64), np.full(len(starts), -1, np.int64)
     where[present], length[present] = values.values[:, 0], values.values[:, 1]
     try:
-        _check_bytes(feature.field, where, length)
+        check_bytes(feature.field, where, length)
     except DecodeError as error:
         raise error.at(field=feature.key) from None
     return where, length
@@ -162,7 +163,7 @@ def bytes_column(feature: Feature, values: Values, data: U8) -> Column:
     there = _counted(feature, values, 1)
     starts, sizes = np.zeros(len(there), dtype=np.int64), np.zeros(len(there), dtype=np.int64)
     starts[there], sizes[there] = values.values[:, 0], values.values[:, 1]
-    _check_bytes(feature.field, starts, np.where(there, sizes, -1))
+    check_bytes(feature.field, starts, np.where(there, sizes, -1))
     offsets = starts_of(sizes)
     out = np.empty(offsets[-1], dtype=np.uint8)
     _native.copy_runs(
@@ -176,28 +177,9 @@ def bytes_column(feature: Feature, values: Values, data: U8) -> Column:
     if feature.default is not None and cells.valid is not None:
         default = bytes(feature.default)
         cells = Ragged.from_cells([default if one is None else one for one in cells])
-        _check_bytes(feature.field, cells.starts, cells.sizes)
+        check_bytes(feature.field, cells.starts, cells.sizes)
     cell = feature.field.cell
     return cells if cell is None else cells.data.view(cell[0]).reshape(len(cells), *cell[1])
-
-
-def _check_bytes(field: Field, starts: I64, sizes: I64) -> None:
-    """Whether the bytes of values are numbers of a field; a missing one has size -1."""
-    dense = dense_of(field)
-    if dense is not None:
-        size = dense[0].itemsize * math.prod(dense[1])
-        wrong = (sizes >= 0) & (sizes != size)
-        takes = f"takes {size}"
-    elif isinstance(field, Tensor) and field.flat:
-        size = np.dtype(field.dtype).itemsize * math.prod(one or 0 for one in field.shape[1:])
-        wrong = (sizes >= 0) & (sizes % size != 0)
-        takes = f"takes {size} or a multiple of it"
-    else:
-        return
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        message = f"the value has {sizes[row]} bytes, and {field} {takes}"
-        raise DecodeError(message, sample=row, offset=int(starts[row]))
 
 
 def _number_column(feature: Feature, values: Values) -> Column:

@@ -8,6 +8,7 @@ Json field is a value and not JSON, and what is no bin in a Bytes field comes as
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from ..columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
 from ..errors import BatchplantError, DecodeError
 from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Tensor, Text
 from . import npy
-from .arrays import pack_tensor
+from .arrays import check_bytes, pack_tensor
 
 # What _native.msgpack_find calls the kinds of values.
 ABSENT, NIL, BOOLEAN, INTEGER, NATURAL, REAL, TEXT, BINARY, ARRAY, MAP, EXTENSION = range(11)
@@ -239,6 +240,8 @@ def array_runs(field: Tensor, values: Values) -> tuple[I64, I64] | None:
 
 def _found_arrays(field: Tensor, values: Values) -> tuple[I64, I64, I64] | None:
     dtype = np.dtype(field.dtype)
+    if field.flat and (values.kind == BINARY).any() and ((values.kind == BINARY) | values.missing).all():
+        return _bare_bytes(field, values)
     found, starts, sizes, shapes, failure = _native.msgpack_arrays(
         values.data,
         values.info,
@@ -252,6 +255,18 @@ def _found_arrays(field: Tensor, values: Values) -> tuple[I64, I64, I64] | None:
     if (found == 2).any():
         return None
     _check_shapes(field, values, shapes)
+    return starts, sizes, shapes
+
+
+def _bare_bytes(field: Tensor, values: Values) -> tuple[I64, I64, I64]:
+    """Bytes whose dtype and shape only the user knows."""
+    head = np.where(values.missing, 0, values.info >> 8 & 0xFF)
+    starts, sizes = values.start + head, np.where(values.missing, -1, values.size - head)
+    check_bytes(field, starts, sizes)
+    row = np.dtype(field.dtype).itemsize * math.prod(size or 1 for size in field.shape)
+    shapes = np.array([[1 if size is None else size for size in field.shape]] * len(sizes), dtype=np.int64)
+    if field.cell is None and None in field.shape:
+        shapes[:, 0] = np.maximum(sizes, 0) // row
     return starts, sizes, shapes
 
 

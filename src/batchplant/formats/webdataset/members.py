@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ... import _native
 from ...codecs import npy
+from ...codecs.arrays import check_bytes
 from ...columns import Column, Ragged, as_bytes, starts_of
 from ...errors import BatchplantError, DamagedError, DecodeError
 from ...schema import Bool, Field, Float, Int, Tensor
@@ -115,8 +116,11 @@ def _parsed(field: Field, cells: Ragged, dtype: np.dtype[Any], shape: tuple[int,
     if not len(cells):
         return np.empty((0, *shape), dtype)
     head = cells.data[cells.offsets[0] : cells.offsets[1]]
-    if isinstance(field, Tensor) or head[: len(npy.MAGIC)].tobytes() == npy.MAGIC:
+    if head[: len(npy.MAGIC)].tobytes() == npy.MAGIC:
         return _from_npy(field, cells, dtype, shape)
+    if isinstance(field, Tensor):
+        _check_bare(field, cells)
+        return cells.data[cells.offsets[0] : cells.offsets[-1]].view(dtype).reshape(len(cells), *shape)
     if isinstance(field, Float):
         return _from_text(field, cells, np.dtype(np.float64)).astype(dtype)
     # Bool, too: 0 or 1.
@@ -174,6 +178,16 @@ def _from_npy(field: Field, cells: Ragged, dtype: np.dtype[Any], shape: tuple[in
     return values
 
 
+def _check_bare(field: Tensor, cells: Ragged, first: int = 0) -> None:
+    """That cells which are no NPY files are bare values, as the user says."""
+    try:
+        check_bytes(field, cells.starts, cells.sizes)
+    except DecodeError as error:
+        # A place in these cells is none in the archive.
+        row = first + (error.sample or 0)
+        raise DecodeError(f"it is no NPY file: {error.message}", sample=row) from None
+
+
 def _header(data: Any, row: int) -> npy.Header:
     try:
         return npy.parse_header(data[: npy.HEADER_MOST + 12].tobytes())
@@ -197,6 +211,12 @@ def _unpacked_arrays(field: Field, cells: Ragged) -> Ragged:
     for row in range(len(cells)):
         if cells.valid is not None and not cells.valid[row]:
             made.append(None)
+            continue
+        cell = cells[row]
+        assert cell is not None
+        if field.flat and cell[: len(npy.MAGIC)].tobytes() != npy.MAGIC:
+            _check_bare(field, cells.take(slice(row, row + 1)), row)
+            made.append(cell.tobytes())
             continue
         array = _array(cells, row)
         if array.dtype.newbyteorder("=") != dtype or not field.fits(array.shape):
