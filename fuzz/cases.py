@@ -50,7 +50,10 @@ KINDS = {
 MEDIA, MEDIA_IN = {"sound", "clip"}, ("audiofolder", "videofolder", "webdataset")
 
 # What we do not write.
-READ_ONLY = {"pmml": GOLDEN / "models" / "forest.pmml", "savedmodel": GOLDEN / "models" / "saved_model"}
+READ_ONLY = {
+    "pmml": GOLDEN / "models" / "forest.pmml", "savedmodel": GOLDEN / "models" / "saved_model",
+    "tiff": GOLDEN / "tiff" / "stack.tif",
+}  # fmt: skip
 
 # Other ways to write a format: the suffix, and options.
 VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {

@@ -64,6 +64,7 @@ MADE: dict[str, Callable[[Path], str]] = {
     "lst": list_file,
     "pmml": copied(GOLDEN / "models/tree.pmml"),
     "savedmodel": copied(GOLDEN / "models/saved_model"),
+    "tiff": copied(GOLDEN / "tiff/stack.tif"),
 }
 
 
@@ -507,7 +508,7 @@ def test_ranges_are_where_reading_goes(name: str, suffix: str, bucket: Bucket) -
 KNOWS_RANGES = (
     "beton", "webdataset", "tfrecord", "parquet", "ffrecord", "recordio", "lmdb", "hdf5", "zarr", "n5", "npy",
     "imagefolder", "audiofolder", "videofolder", "lst", "arrow", "delta", "iceberg", "csv", "json", "msgpack",
-    "npz",
+    "npz", "tiff",
 )  # fmt: skip
 
 

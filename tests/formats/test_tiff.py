@@ -1,6 +1,7 @@
 """TIFF as an array: tiles, strips, pages, pyramids; what is damaged; pictures in folders stay pictures."""
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,6 +47,13 @@ def test_a_stack_of_pages(layout, tmp_path):
         assert np.array_equal(pickle.loads(pickle.dumps(array))[2, 3], STACK[2, 3])
         assert data.blocks().tolist() == [0, 1, 2, 3, 4]
     assert bp.verify(path).ok
+
+
+def test_a_file_of_tifffile():
+    folder = Path(__file__).parent.parent / "golden" / "tiff"
+    assert np.array_equal(
+        np.asarray(bp.open(folder / "stack.tif").array("data")), np.load(folder / "stack.npy")
+    )
 
 
 def test_one_page_is_its_rows(tmp_path):
