@@ -1,5 +1,6 @@
 """Values of times, durations, decimals, UUIDs, lists and structs: their cells, their text, and back."""
 
+import dataclasses
 import datetime
 import decimal
 import math
@@ -254,6 +255,15 @@ def test_times_as_text(field):
     # Not what NumPy would write itself: one by one.
     spaced = np.char.replace(texts, b"T", b" ") if isinstance(field, Time) else texts
     assert times.counts_of(field, spaced).tolist() == counts
+
+
+@pytest.mark.parametrize("field", TIMES, ids=str)
+def test_no_times_are_no_text(field):
+    assert times.texts_of(field, np.zeros(0, np.int64)).tolist() == []
+    assert times.counts_of(field, np.zeros(0, "S1")).tolist() == []
+    maybe = dataclasses.replace(field, optional=True)
+    columns = Columns(a=Ragged.from_cells([None, None]))
+    assert text.pack(Schema(a=maybe), columns, delimiter=",").tobytes() == b"\n\n"
 
 
 def test_text_that_is_no_time_says_the_row():

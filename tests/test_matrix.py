@@ -28,6 +28,7 @@ ROWS = 9
 LEFT_OUT = {
     "beton": {"uint64"},  # FFCV's whole numbers are int64
     "hdf5": {"text with NUL"},  # HDF5's strings end at a NUL
+    "iceberg": {"time us", "date"},  # its library knows the years 1 to 9999
     "npy": {"tensor without axes"},  # there is only the dtype: it comes back as a number
 }
 OTHER_KINDS = {
@@ -45,6 +46,7 @@ SPARED |= {"audio", "video"}
 OPTIONAL = (
     "bool", "class", "bytes", "text", "json", "audio wav", "video avi", "int64", "uint8", "float32",
     "tensor float32", "tensor, first size varies", "tensor, sizes vary", "image", "image jpeg",
+    "time of a zone", "date", "time of day", "duration", "decimal", "uuid", "list with gaps", "struct",
 )  # fmt: skip
 
 

@@ -59,17 +59,24 @@ def beyond(field: Counted, counts: I64) -> I64:
     return np.flatnonzero(wrong)
 
 
-def unfit_rows(field: Field, column: Column) -> list[int]:
-    """The rows of a column whose counts there are not."""
+def unfit_rows(field: Field, column: Column, years: tuple[int, int] | None = None) -> list[int]:
+    """The rows of a column whose counts there are not, or that are of none of these years."""
     if not isinstance(field, Counted):
         return []
-    if not isinstance(column, Ragged):
-        return [int(row) for row in beyond(field, column)]
-    rows = np.arange(len(column)) if column.valid is None else np.flatnonzero(column.valid)
-    if (column.sizes[rows] != 8).any():
-        raise EncodeError("a cell is not 8 bytes long")
-    packed = np.ascontiguousarray(column.data[column.offsets[0] : column.offsets[-1]])
-    return [int(row) for row in rows[beyond(field, packed.view(np.int64))]]
+    if isinstance(column, Ragged):
+        rows = np.arange(len(column)) if column.valid is None else np.flatnonzero(column.valid)
+        if (column.sizes[rows] != 8).any():
+            raise EncodeError("a cell is not 8 bytes long")
+        counts = np.ascontiguousarray(column.data[column.offsets[0] : column.offsets[-1]]).view(np.int64)
+    else:
+        rows, counts = np.arange(len(column)), column
+    wrong = beyond(field, counts)
+    # Nanoseconds do not reach as far as anybody's years.
+    if years is not None and isinstance(field, Time) and field.unit != "ns" and not field.clock:
+        clock = "T00:00:00Z" if field.tz is not None else ""
+        first, last = (field.parse(f"{year:04d}-01-01{clock}") for year in years)
+        wrong = np.flatnonzero((counts < first) | (counts >= last))
+    return [int(row) for row in rows[wrong]]
 
 
 def _moment(field: Counted, value: datetime.date | datetime.time) -> int | None:
@@ -145,6 +152,8 @@ def _python_value(field: Counted, span: datetime.timedelta) -> Any:
 
 def texts_of(field: Counted, counts: I64) -> npt.NDArray[np.bytes_]:
     """The ISO text of each; points in time of a zone are those of UTC, with a Z."""
+    if not len(counts):
+        return np.zeros(0, dtype="S1")
     if isinstance(field, Duration):
         return np.array([_span_text(field, count) for count in counts.tolist()], dtype=np.bytes_)
     for row in beyond(field, counts)[:1].tolist():
@@ -158,7 +167,7 @@ def texts_of(field: Counted, counts: I64) -> npt.NDArray[np.bytes_]:
 
 def _cut(texts: npt.NDArray[np.bytes_], start: int) -> npt.NDArray[np.bytes_]:
     """Texts of one length without their first letters."""
-    letters = np.ascontiguousarray(texts).view("S1").reshape(len(texts), -1)
+    letters = np.ascontiguousarray(texts).view("S1").reshape(len(texts), texts.dtype.itemsize)
     return np.ascontiguousarray(letters[:, start:]).view(f"S{letters.shape[1] - start}").reshape(-1)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...codecs.cells import encode_samples
 from ...codecs.infer import infer_field, infer_mask
+from ...codecs.nested import column_of
 from ...columns import I64, U8, Columns, Ragged, Spans, concat_spans
 from ...errors import BatchplantError, DamagedError, SchemaError
 from ...reader import Reader
@@ -163,11 +164,11 @@ class FolderReader(Reader):
         fields = {key: infer_field(column) for key, column in values.items()}
         if note is not None:
             fields = {key: field for key, field in note[1].items() if key != note[0]}
-        samples = [
-            {key: values[key][row] if key in values else None for key in fields} for row in range(len(rows))
-        ]
+        empty = [None] * len(rows)
         try:
-            self._columns = encode_samples(Schema(fields), samples)
+            self._columns = Columns(
+                (key, column_of(field, values.get(key, empty))) for key, field in fields.items()
+            )
         except BatchplantError as error:
             raise DamagedError(f"{name}: {error.message}", path=self.path, sample=error.sample) from None
         return files, fields

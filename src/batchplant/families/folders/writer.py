@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...codecs.cells import decode_cell
+from ...codecs.nested import plains
 from ...columns import Columns, Ragged
 from ...errors import BatchplantError, EncodeError, SchemaError
 from ...schema import Field, Int, Schema
@@ -96,9 +96,10 @@ class FolderWriter(Writer):
         cells = columns[self._field]
         assert isinstance(cells, Ragged)
         lines = []
+        others = {key: plains(field, columns[key]) for key, field in self._others.items()}
         for row, encoding in enumerate(self._encodings(columns)):
             name = f"{self._first + self.written + row:08d}{self.media.suffix(encoding)}"
-            values = {key: decode_cell(field, columns[key], row) for key, field in self._others.items()}
+            values = {key: column[row] for key, column in others.items()}
             if self._classes is not None:
                 name = os.path.join(self._class(next(iter(values.values()))), name)
             data: Any = cells[row]

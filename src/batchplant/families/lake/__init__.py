@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from .reader import LakeReader, Part, as_time, first_line, wrapped
 from .types import stored_schema
+from .upkeep import Compacted, State, Upkeep, Vacuumed
 from .writer import LakeWriter, check_same_fields, conflict
 
 __all__ = [
-    "LakeReader", "LakeWriter", "Part", "as_time", "check_same_fields", "conflict", "first_line",
-    "stored_schema", "wrapped",
+    "Compacted", "LakeReader", "LakeWriter", "Part", "State", "Upkeep", "Vacuumed", "as_time",
+    "check_same_fields", "conflict", "first_line", "stored_schema", "wrapped",
 ]  # fmt: skip

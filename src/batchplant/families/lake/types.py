@@ -12,7 +12,10 @@ from ...schema import Schema
 
 
 def stored_schema(schema: Schema, *, small: bool, zone: str | None) -> Any:
-    """The Arrow schema that a table gets. ``small``: it has integers of 8 and 16 bits; ``zone``: of times."""
+    """The Arrow schema that a table gets.
+
+    ``small``: it has integers of 8 and 16 bits, and no times of day or UUIDs. ``zone``: of times without one.
+    """
     pa = arrow.pyarrow()
     fields = [arrow.arrow_field(name, field) for name, field in schema.items()]
     return pa.schema([one.with_type(_stored(one.type, small, zone)) for one in fields])
@@ -27,12 +30,16 @@ def _stored(kind: Any, small: bool, zone: str | None) -> Any:
         return pa.struct([one.with_type(_stored(one.type, small, zone)) for one in kind])
     if types.is_timestamp(kind) and kind.unit != "ns":
         return pa.timestamp("us", zone if kind.tz is None else "UTC")
-    # Finer times, times of day and spans of time are counted in their own unit.
+    if kind == pa.time64("us") and not small:
+        return kind
+    # Finer times, other times of day and spans of time are counted in their own unit.
     if types.is_timestamp(kind) or types.is_duration(kind) or types.is_time(kind):
-        return pa.int64()
-    # UUIDs, and decimals of more digits than such tables have, are text.
-    if isinstance(kind, pa.BaseExtensionType) or types.is_decimal256(kind):
+        return pa.int64() if kind.bit_width == 64 else pa.int32()
+    # UUIDs where there are none, and decimals of more digits than such tables have, are text.
+    if types.is_decimal256(kind) or (small and isinstance(kind, pa.BaseExtensionType)):
         return pa.string()
+    if small and types.is_fixed_size_binary(kind):
+        return pa.binary()
     if not small and types.is_integer(kind) and kind.bit_width < 32:
         return pa.int32()
     wider = {

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from ...codecs import arrow
-from ...errors import ExistsError, OptionError
+from ...codecs.times import unfit_rows
+from ...columns import Columns
+from ...errors import BatchplantError, EncodeError, ExistsError, OptionError
 from ...families.lake import LakeWriter, check_same_fields, conflict, stored_schema, wrapped
 from ...schema import Schema
 from ...storage import Partial, is_remote
 from ...writer import WriteOptions
 from .reader import IcebergReader
-from .table import CATALOG, FIELDS, METADATA, NAME, library, open_catalog, transaction
+from .table import CATALOG, FIELDS, METADATA, NAME, library, named, open_catalog, transaction
 
+# From the first to before the last.
+YEARS = 1, 10_000
 # A property of snapshots.
 TRANSACTION = "batchplant.transaction"
 
@@ -46,6 +50,7 @@ class IcebergWriter(LakeWriter):
         file_size: int = 512 << 20,
     ) -> None:
         library()
+        path, catalog = named(path, catalog)
         self._given = catalog
         self._catalog = None if catalog is None else open_catalog(catalog)
         self._name = NAME if catalog is None else path
@@ -85,6 +90,14 @@ class IcebergWriter(LakeWriter):
                 path=self.path,
             )
         return False
+
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        found = super()._unfit(columns)
+        for name, field in self.schema.items():
+            # The library notes the least and the most of a column, in Python's calendar.
+            for row in unfit_rows(field, columns[name], YEARS):
+                found.setdefault(row, EncodeError("Iceberg's library knows the years 1 to 9999", field=name))
+        return found
 
     def _existing(self) -> tuple[Schema, Any]:
         with IcebergReader(self.path, catalog=self._given) as reader:
@@ -126,14 +139,10 @@ class IcebergWriter(LakeWriter):
             self._add(change)
 
     def _commit(self) -> None:
-        from .folder import folder_catalog
+        from .folder import writable
 
-        own = self._catalog is None
-        with transaction(self.path), contextlib.ExitStack() as stack:
-            catalog: Any = self._catalog
-            if own:
-                catalog = stack.enter_context(contextlib.closing(folder_catalog(self.path)))
-            self._change(catalog.load_table(self._name))
+        with writable(self.path, self._catalog) as table:
+            self._change(table)
 
     def _change(self, table: Any) -> None:
         from pyiceberg.expressions import AlwaysTrue
@@ -172,13 +181,9 @@ class IcebergWriter(LakeWriter):
             table, change.table_metadata, described, row_group=self._row_group, file_size=self._file_size,
             compression=self._compression,
         )  # fmt: skip
-        try:
+        with files:
             for rows in self._row_groups():
                 files.add(rows)
             if found := files.finish():
                 commit_files(change, found, {TRANSACTION: self._id})
-        except BaseException:
-            files.give_up()
-            raise
-        # Ctrl-C may come after the commit: then the files belong to the table, else nobody sees them.
-        change.commit_transaction()
+        files.commit(change)
