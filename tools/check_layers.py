@@ -17,7 +17,7 @@ LAYERS = [
     ["errors", "_native", "_version"],
     ["schema", "kinds", "columns", "limits", "frameworks", "expressions"],
     ["storage", "codecs", "order"],
-    ["arrays", "reader", "writer", "write_options", "appending", "tensors", "checks", "keys", "filters"],
+    ["arrays", "reader", "writer", "write_options", "appending", "tensors", "checks", "keys", "filters", "origin"],
     ["format"],
     ["families", "memory"],
     ["options"],

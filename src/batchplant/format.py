@@ -99,6 +99,7 @@ class Outline(NamedTuple):
     describes: bool = False
     media: str | None = None
     has_parts: bool = False
+    scheme: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +130,10 @@ class Format:
     doubt: Callable[[Probe], str | None] | None = None
     # The files that are read through this one, and not on their own: those that an index names.
     parts: Callable[[str], Iterable[str]] | None = None
+    # A name that begins with this and :// is no place, but something that the format finds by itself.
+    scheme: str | None = None
+    # What keeps a table with versions in order: a families.lake.Upkeep, made with a path and options.
+    upkeep: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         self.reader.format = self.name
@@ -144,6 +149,7 @@ class Format:
             describes=self.describes,
             media=None if self.media is None else self.media.kind,
             has_parts=self.parts is not None,
+            scheme=self.scheme,
         )
 
     def matches(self, probe: Probe) -> bool:

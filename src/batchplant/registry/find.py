@@ -14,7 +14,7 @@ from ..storage import absolute, beside, index, is_remote, join, like, recover, t
 from ..storage.patterns import braces, natural
 from ..writer import Writer
 from . import known as all_known
-from .known import get_format, outlines, own_format, suffixed
+from .known import by_scheme, get_format, outlines, own_format, suffixed
 
 
 def find_format(path: str | Probe) -> Format | None:
@@ -100,8 +100,13 @@ class Found:
 
 def files_of(given: Iterable[str | os.PathLike[str]], format: str | None = None) -> list[Found]:
     """What there is to open, one by one, behind paths, globs, braces and folders of shards."""
+    given = list(map(os.fspath, given))
+    tables = {one: found for one in given if (found := by_scheme(one)) is not None}
+    if tables:
+        each = ([Found(one, tables[one])] if one in tables else files_of([one], format) for one in given)
+        return [one for found in each for one in found]
     named = None if format is None else get_format(format)
-    paths = [one for each in given for one in expand(os.fspath(each))]
+    paths = [one for each in given for one in expand(each)]
     tree.look_around(paths)
     found: list[Found] = []
     for path, known in zip(paths, _labelled(paths), strict=True):

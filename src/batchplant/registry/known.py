@@ -85,3 +85,10 @@ def by_suffix(path: str) -> Format | None:
     """The format whose suffix the path has."""
     name = suffixed(path, outlines())
     return None if name is None else get_format(name)
+
+
+def by_scheme(path: str) -> Format | None:
+    """The format whose names begin as this one; None for paths and URLs of files."""
+    scheme, found, _ = path.partition("://")
+    names = [name for name, one in outlines().items() if one.scheme == scheme.lower()] if found else []
+    return get_format(names[0]) if names else None

@@ -10,6 +10,7 @@ from ...format import Format, Probe
 from ...schema import EVERY_KIND
 from .reader import DeltaReader
 from .table import LOG
+from .upkeep import DeltaUpkeep
 from .writer import DeltaWriter
 
 
@@ -29,5 +30,6 @@ FORMAT = Format(
     optional=True,
     folder=True,
     extra="delta",
+    upkeep=DeltaUpkeep,
     notes="any version or time; append and overwrite as one transaction; read row group by row group",
 )

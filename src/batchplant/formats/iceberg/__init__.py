@@ -10,7 +10,8 @@ from ...format import Format, Probe
 from ...schema import EVERY_KIND
 from ...storage import join, tree
 from .reader import IcebergReader
-from .table import METADATA
+from .table import METADATA, SCHEME
+from .upkeep import IcebergUpkeep
 from .writer import IcebergWriter
 
 
@@ -32,5 +33,7 @@ FORMAT = Format(
     optional=True,
     folder=True,
     extra="iceberg",
+    scheme=SCHEME,
+    upkeep=IcebergUpkeep,
     notes="any snapshot or time; append and overwrite as one transaction; any pyiceberg catalog",
 )

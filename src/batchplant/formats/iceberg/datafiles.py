@@ -9,11 +9,12 @@ import contextlib
 import dataclasses
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -102,14 +103,17 @@ class TableFiles:
     """Writes rows to files of their partitions (or of the one that a table without any is).
 
     Each has one file after another, of at most ``file_size`` bytes before compression, in row groups of about
-    ``row_group`` bytes.
+    ``row_group`` bytes. ``stored``: the bytes of files are those after compression. An error inside of
+    ``with`` removes them.
     """
 
     def __init__(
-        self, table: Any, metadata: Any, described: Any, *, row_group: int, file_size: int, compression: str
-    ) -> None:
+        self, table: Any, metadata: Any, described: Any, *, row_group: int, file_size: int,
+        compression: str, stored: bool = False,
+    ) -> None:  # fmt: skip
         self._table, self._metadata, self._described = table, metadata, described
         self._row_group, self._file_size, self._compression = row_group, file_size, compression
+        self._stored = stored
         self._partitions: dict[Any, _Open] = {}
         self._waiting_bytes = 0
         self._unique = uuid.uuid4()
@@ -133,6 +137,23 @@ class TableFiles:
             self._flush(one)
             self._close(one)
         return self._files
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.give_up()
+
+    def commit(self, change: Any) -> None:
+        """Commit the transaction that has the files."""
+        # Ctrl-C may come after the commit: then the files belong to the table, else nobody sees them.
+        try:
+            change.commit_transaction()
+        except (CommitFailedException, ValidationException):
+            # Only these say that it did not happen.
+            self.give_up()
+            raise
 
     def give_up(self) -> None:
         """Remove what was written."""
@@ -179,7 +200,7 @@ class TableFiles:
         if not one.waiting:
             return
         rows = pa.concat_tables(one.waiting).cast(self._described)
-        if one.writer is not None and one.bytes + rows.nbytes > self._file_size:
+        if one.writer is not None and self._is_full(one, rows.nbytes):
             self._close(one)
         if one.writer is None:
             self._open(one)
@@ -187,6 +208,9 @@ class TableFiles:
         one.bytes += rows.nbytes
         self._waiting_bytes -= one.waiting_bytes
         one.waiting, one.waiting_bytes = [], 0
+
+    def _is_full(self, one: _Open, more: int) -> bool:
+        return one.out.tell() >= self._file_size if self._stored else one.bytes + more > self._file_size
 
     def _open(self, one: _Open) -> None:
         opened = [other for other in self._partitions.values() if other.writer is not None]

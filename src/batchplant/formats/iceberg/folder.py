@@ -7,7 +7,9 @@ that was moved or copied can be read and added to.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from pyarrow import PythonFile
@@ -22,7 +24,7 @@ from pyiceberg.table import Table
 from ...errors import OptionError, UnsafeError
 from ...families.lake import wrapped
 from ...storage import absolute, check_regular, is_remote, like, open_source, tree
-from .table import CATALOG, CATALOG_NAME, NAME, local, newest
+from .table import CATALOG, CATALOG_NAME, NAME, local, newest, transaction
 
 # Properties that name code to be run.
 CODE = ("py-io-impl", "write.py-location-provider.impl", "py-catalog-impl")
@@ -104,6 +106,16 @@ def from_folder(folder: str, outside: bool = False) -> Any:
         # Not StaticTable: it would import whatever class the metadata names.
         files = FolderIO({**where, "location": found.location})
         return Table(NAME, found, file, files, NoopCatalog(CATALOG_NAME))
+
+
+@contextlib.contextmanager
+def writable(path: str, catalog: Any = None) -> Iterator[Any]:
+    """A table to commit to: of a catalog, or of the one in its folder."""
+    with transaction(path), contextlib.ExitStack() as stack:
+        if catalog is None:
+            yield stack.enter_context(contextlib.closing(folder_catalog(path))).load_table(NAME)
+        else:
+            yield catalog.load_table(path)
 
 
 def folder_catalog(folder: str, location: str | None = None) -> Any:

@@ -36,6 +36,18 @@ def files_of(table: Any, snapshot: Any) -> tuple[list[tuple[int, Any]], bool]:
     return sorted(found, key=lambda one: (one[0], one[1].file_path)), deletes
 
 
+def names_of(table: Any, snapshot: Any) -> Iterator[str]:
+    """Every file that reading a snapshot takes."""
+    from pyiceberg.manifest import ManifestEntryStatus
+
+    yield snapshot.manifest_list
+    for manifest in _manifests(table.io, snapshot.manifest_list):
+        yield manifest.manifest_path
+        for entry in _entries(table.io, manifest):
+            if entry.status != ManifestEntryStatus.DELETED:
+                yield entry.data_file.file_path
+
+
 def _manifests(io: Any, path: str) -> list[Any]:
     from pyiceberg.manifest import (
         DEFAULT_READ_VERSION,

@@ -13,8 +13,9 @@ from ...errors import DamagedError, NotFoundError, OptionError, UnknownFormatErr
 from ...families.lake import LakeReader, Part, as_time, first_line, wrapped
 from ...schema import Field
 from ...storage import like, parse
+from ...storage.urls import options_at
 from .manifests import files_of
-from .table import FIELDS, library, local, open_catalog
+from .table import FIELDS, has_keys, library, local, named, open_catalog, reached_by
 
 ID = b"PARQUET:field_id"
 # Snapshots that `info` shows.
@@ -25,8 +26,9 @@ class IcebergReader(LakeReader):
     """Reads Iceberg tables: the latest state, or an older one: a ``snapshot``, a ``ref`` (branch or tag), or
     the one that was current ``at`` a time in ISO 8601.
 
-    ``catalog``: the name of a pyiceberg catalog, or its properties (``name``: what it is called, where its
-    database keeps several); the path is then the table's name in it.
+    A table of a catalog that pyiceberg's configuration names is ``iceberg://CATALOG/NAMESPACE.TABLE``.
+    ``catalog``: the name of such a one, or its properties (``name``: what it is called, where its database
+    keeps several); the path is then the table's name in it.
     ``schema``: kinds for some fields, in place of those that were found. ``schema_id``: the number of the
     table's own schema that is used; by default the one that the snapshot had, and for the latest state the
     current one. ``outside``: also read files that do not lie in the table's folder.
@@ -46,6 +48,8 @@ class IcebergReader(LakeReader):
     ) -> None:
         if sum(one is not None for one in (snapshot, at, ref)) > 1:
             raise OptionError("choose a snapshot, a ref or a time", path=path)
+        self._reach = options_at(path)
+        path, catalog = named(path, catalog)
         self.path = path if catalog is not None else like(path, path.removeprefix("file://"))
         self._table = _load(self.path, catalog, outside)
         with wrapped(self.path):
@@ -134,7 +138,9 @@ class IcebergReader(LakeReader):
 
     def _place(self, location: str) -> str:
         found: str = getattr(self._table.io, "place", str)(location)
-        return local(found) if found.startswith("file:") else found
+        if found.startswith("file:"):
+            return local(found)
+        return reached_by(self._table, found, self._reach)
 
     def _plan(self, snapshot: Any) -> Any:
         try:
@@ -143,7 +149,12 @@ class IcebergReader(LakeReader):
             raise UnknownFormatError(f"its deleted rows are not read yet: {first_line(error)}") from None
 
     def _needs_library(self) -> bool:
-        """Whether a file does not tell by itself what it holds: nested fields that changed, defaults."""
+        """Whether a file does not tell by itself what it holds: nested fields that changed, defaults.
+
+        Or only the catalog has the keys to it.
+        """
+        if has_keys(self._table):
+            return True
         fields = self._fields.fields
         nested = any(one.field_type.is_struct or "struct<" in str(one.field_type) for one in fields)
         default = any(getattr(one, "initial_default", None) is not None for one in fields)

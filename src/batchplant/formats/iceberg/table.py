@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 import re
@@ -18,12 +19,16 @@ from ...errors import (
     OptionError,
 )
 from ...families.lake import conflict, first_line, wrapped
-from ...storage import check_regular, is_remote, join, read_beside, read_whole, tree
+from ...storage import Url, check_regular, is_remote, join, like, read_beside, read_whole, tree
+from ...storage.settings import StorageOptions
+from ...storage.urls import PLAIN
 
 METADATA = "metadata"
 CATALOG = "catalog.db"
 # The name of the table and of its catalog, in the catalog that lies in its folder.
 NAME, CATALOG_NAME = ("default", "table"), "batchplant"
+# Of a table's name in a catalog.
+SCHEME = "iceberg"
 # Field number → our description of it.
 FIELDS = "batchplant.fields"
 
@@ -90,6 +95,23 @@ def _quoted(path: str) -> str:
     return re.sub(r"[%?#]", lambda found: f"%{ord(found[0]):02x}", os.path.abspath(path))
 
 
+Catalog = str | Mapping[str, str] | None
+
+
+def named(path: str, catalog: Catalog) -> tuple[str, Catalog]:
+    """The name of a table in its catalog, and the catalog; None: the path is a folder."""
+    scheme, found, rest = path.partition("://")
+    if not found or scheme.lower() != SCHEME:
+        return path, catalog
+    name, _, table = rest.partition("/")
+    table = table.strip("/").replace("/", ".")
+    if not name or not all(table.split(".")) or "." not in table:
+        raise OptionError(f"{SCHEME}://CATALOG/NAMESPACE.TABLE names a table of a catalog", path=path)
+    if catalog is not None and catalog != name:
+        raise OptionError(f"the name says which catalog it is: {name}; leave catalog out", path=path)
+    return like(path, table), name
+
+
 def open_catalog(given: str | Mapping[str, str]) -> Any:
     """Any catalog: the name of one in pyiceberg's configuration, or its properties.
 
@@ -105,6 +127,21 @@ def open_catalog(given: str | Mapping[str, str]) -> Any:
         return load_catalog(str(properties.pop("name", CATALOG_NAME)), **properties)
     except Exception as error:
         raise OptionError(f"the catalog cannot be opened: {first_line(error)}") from None
+
+
+def has_keys(table: Any) -> bool:
+    """Whether the catalog has the keys to its store, which we then need not have."""
+    return "s3.access-key-id" in table.io.properties
+
+
+def reached_by(table: Any, path: str, given: StorageOptions = PLAIN) -> str:
+    """A file of a table in a bucket: a catalog knows where its store is, unless whoever opens it does."""
+    if isinstance(path, Url) or not is_remote(path):
+        return path
+    known = table.io.properties
+    endpoint = given.endpoint or known.get("s3.endpoint")
+    region = given.region or known.get("s3.region")
+    return Url(path, dataclasses.replace(given, endpoint=endpoint, region=region))
 
 
 @contextlib.contextmanager

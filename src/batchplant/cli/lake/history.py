@@ -1,0 +1,47 @@
+"""List the versions of a Delta table or the snapshots of an Iceberg table, the latest first.
+
+examples:
+  batchplant lake history events.delta
+  batchplant lake history events.iceberg -n 0          (all, however many)
+  batchplant lake history iceberg://production/logs.events --json
+
+Read an older one with `batchplant head TABLE --option version=3` (Delta) or `--option snapshot=ID` (Iceberg).
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ... import lake
+from ...families.lake.upkeep import State
+from ..terminal import print_json, printable
+from ._table import add_table, described, options_of
+
+SHOWN = 50
+HEADER = ("", "id", "time (UTC)", "operation", "rows added", "refs")
+
+
+def add_args(parser: argparse.ArgumentParser) -> None:
+    add_table(parser)
+    parser.add_argument("-n", type=int, default=SHOWN, metavar="N", help=f"how many (default {SHOWN})")
+
+
+def run(args: argparse.Namespace) -> int:
+    found = lake.history(args.table, **options_of(args))
+    shown = found[: args.n] if args.n > 0 else found
+    if args.json:
+        print_json({"table": args.table, "states": [described(one) for one in shown]})
+        return 0
+    rows = [HEADER, *map(_row, shown)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if len(found) > len(shown):
+        print(f"… and {len(found) - len(shown):,} older ones; -n 0 shows all")
+    return 0
+
+
+def _row(one: State) -> tuple[str, ...]:
+    rows = "" if one.rows is None else f"{one.rows:,}"
+    refs = printable(", ".join(one.refs))
+    return "*" * one.current, str(one.id), f"{one.at:%Y-%m-%d %H:%M:%S}", printable(one.operation), rows, refs

@@ -1,0 +1,263 @@
+"""The upkeep of Iceberg tables: pyiceberg commits, and which files nobody needs is found out here."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...errors import BatchplantError, OptionError
+from ...families.lake import wrapped
+from ...families.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count, utc
+from ...storage import is_remote, tree
+from ...storage.uploads import remove_all
+from .manifests import files_of, names_of
+from .table import METADATA, has_keys, library, local, named, open_catalog, reached_by
+
+# Of files that were put together, before compression.
+ROW_GROUP = 32 << 20
+# What a table's folders hold that is its own; whatever else lies there is somebody's.
+ENDINGS = (".parquet", ".orc", ".avro", ".puffin", ".stats", ".metadata.json")
+
+
+class IcebergUpkeep(Upkeep):
+    """``catalog``: the name of a pyiceberg catalog, or its properties; the path is then the table's name."""
+
+    state = "snapshot"
+
+    def __init__(self, path: str, *, catalog: str | Mapping[str, str] | None = None) -> None:
+        library()
+        path, catalog = named(path, catalog)
+        super().__init__(path)
+        self._catalog = None if catalog is None else open_catalog(catalog)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[Any]:
+        """The table, to be changed."""
+        from .folder import writable
+
+        if self._catalog is None and is_remote(self.path):
+            raise OptionError(
+                "a table in a bucket is changed through its catalog (catalog=…, or iceberg://CATALOG/TABLE)",
+                path=self.path,
+            )
+        with writable(self.path, self._catalog) as table:
+            yield table
+
+    def history(self) -> list[State]:
+        from .folder import from_folder
+
+        with wrapped(self.path):
+            table = from_folder(self.path) if self._catalog is None else self._catalog.load_table(self.path)
+            return _states(table)
+
+    def restore(self, state: State) -> None:
+        with self._open() as table:
+            if table.metadata.current_snapshot_id != state.id:
+                with table.manage_snapshots() as change:
+                    change.set_current_snapshot(snapshot_id=state.id)
+
+    # -- vacuum ----------------------------------------------------------------------------------------
+
+    def vacuum(self, older_than: datetime.timedelta, *, dry_run: bool) -> Vacuumed:
+        cutoff = int(time.time() * 1000 - older_than / datetime.timedelta(milliseconds=1))
+        with self._open() as table:
+            metadata = table.metadata
+            gone = _expired(metadata, cutoff)
+            kept = [one for one in metadata.snapshots if one.snapshot_id not in gone]
+            needed = {_place(table, name) for one in kept for name in names_of(table, one)}
+            needed |= {_place(table, one) for one in _described(table)}
+            found: set[str] = set()
+            for one in metadata.snapshots:
+                if one.snapshot_id in gone:
+                    # One whose files are gone in part has nothing more to lose.
+                    with contextlib.suppress(BatchplantError):
+                        found.update(_place(table, name) for name in names_of(table, one))
+            found = (found | set(_strays(table, cutoff))) - needed
+            files = sorted(one for one in found if _inside(table, one))
+            size = sum(_size(reached_by(table, one)) for one in files)
+            if not dry_run:
+                if gone:
+                    with table.maintenance.expire_snapshots() as expire:
+                        expire.by_ids(sorted(gone))
+                # From here on no state has them.
+                _remove(table, files)
+        return Vacuumed(files, size, sorted(gone), not dry_run)
+
+    # -- compact ---------------------------------------------------------------------------------------
+
+    def compact(self, file_size: int, *, dry_run: bool, progress: Progress | None) -> Compacted:
+        with self._open() as table:
+            groups, left = _small(table, file_size)
+            files = [one for group in groups for one in group]
+            size = sum(one.file_size_in_bytes for one in files)
+            if dry_run or not files:
+                made = sum(_files_of(group, file_size) for group in groups)
+                return Compacted(len(files), made, size, left, not dry_run)
+            added = _rewrite(table, groups, file_size, progress)
+        return Compacted(len(files), added, size, left, True)
+
+
+def _states(table: Any) -> list[State]:
+    """The snapshots, those that were current last first."""
+    metadata = table.metadata
+    names: dict[int, list[str]] = {}
+    for name, ref in metadata.refs.items():
+        names.setdefault(ref.snapshot_id, []).append(name)
+    # A snapshot may become current again, by a rollback.
+    when = {one.snapshot_id: one.timestamp_ms for one in metadata.snapshot_log}
+    found = []
+    for one in metadata.snapshots:
+        said, number = one.summary, one.snapshot_id
+        operation = "unknown" if said is None else said.operation.value
+        rows = None if said is None else count(said.get("added-records"))
+        at = utc(max(one.timestamp_ms, when.get(number, 0)))
+        refs = tuple(sorted(names.get(number, ())))
+        found.append(State(number, at, operation, rows, number == metadata.current_snapshot_id, refs))
+    return sorted(found, key=lambda one: (one.at, one.current), reverse=True)
+
+
+def _expired(metadata: Any, cutoff: int) -> set[int]:
+    """The snapshots that nobody can have opened since a time as the latest state, and that no ref names."""
+    ended: dict[int, int] = {}
+    for one in metadata.snapshots:
+        if one.parent_snapshot_id is not None:
+            ended[one.parent_snapshot_id] = max(ended.get(one.parent_snapshot_id, 0), one.timestamp_ms)
+    log = metadata.snapshot_log
+    for one, following in itertools.pairwise(log):
+        ended[one.snapshot_id] = max(ended.get(one.snapshot_id, 0), following.timestamp_ms)
+    heads = {ref.snapshot_id for ref in metadata.refs.values()} | {metadata.current_snapshot_id}
+    by_id = {one.snapshot_id: one for one in metadata.snapshots}
+    usual = count(metadata.properties.get("history.expire.min-snapshots-to-keep")) or 1
+    for ref in metadata.refs.values():
+        # As many of a branch as the table says, whatever their age.
+        one = by_id.get(ref.snapshot_id)
+        for _ in range(ref.min_snapshots_to_keep or usual):
+            if one is None:
+                break
+            heads.add(one.snapshot_id)
+            one = by_id.get(one.parent_snapshot_id)
+    return {
+        number
+        for number, one in by_id.items()
+        if number not in heads and max(one.timestamp_ms, ended.get(number, 0)) < cutoff
+    }
+
+
+def _described(table: Any) -> Iterator[str]:
+    """Metadata that is kept: the current one, those that it lists, statistics."""
+    metadata = table.metadata
+    yield table.metadata_location
+    yield from (one.metadata_file for one in metadata.metadata_log)
+    yield from (one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics))
+
+
+def _place(table: Any, name: str) -> str:
+    """Where a file lies, as one text for one file."""
+    return local(str(getattr(table.io, "place", str)(name)))
+
+
+def _root(table: Any) -> str:
+    return _place(table, f"{table.location()}/x").removesuffix("/x")
+
+
+def _inside(table: Any, path: str) -> bool:
+    """Whether a file lies in the table's own folder: others may belong to others."""
+    return path.startswith(_root(table) + "/")
+
+
+def _strays(table: Any, cutoff: int) -> Iterator[str]:
+    """Files of an age that no snapshot may have ever had, of writers that were killed; on a disk only."""
+    root = _root(table)
+    if is_remote(root):
+        return
+    for folder in ("data", METADATA):
+        top = os.path.join(root, folder)
+        for name, _ in tree.walk(top):
+            path = os.path.join(top, name)
+            with contextlib.suppress(OSError):
+                about = os.lstat(path)
+                if name.endswith(ENDINGS) and about.st_mtime * 1000 < cutoff:
+                    yield path
+
+
+def _remove(table: Any, files: list[str]) -> None:
+    if files and is_remote(files[0]) and not has_keys(table):
+        # The library would leave a folder in the place of each.
+        remove_all([reached_by(table, one) for one in files])
+        return
+    for one in files:
+        # Another process is at it, too.
+        with contextlib.suppress(FileNotFoundError):
+            table.io.delete(one)
+
+
+def _size(path: str) -> int:
+    try:
+        return tree.size_below(path)
+    except (BatchplantError, OSError):
+        return 0
+
+
+def _small(table: Any, file_size: int) -> tuple[list[list[Any]], int]:
+    """For each partition the files that can be put together; how many small ones cannot."""
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return [], 0
+    files, deletes = files_of(table, snapshot)
+    # Rows are deleted from these by other files, which would not know the new ones.
+    with wrapped(table.location()):
+        planned = table.scan(snapshot_id=snapshot.snapshot_id).plan_files() if deletes else ()
+        marked = {one.file.file_path for one in planned if one.delete_files}
+    groups: dict[Any, list[Any]] = {}
+    left = 0
+    for _, file in files:
+        if file.file_size_in_bytes >= file_size:
+            continue
+        if file.file_path in marked or file.spec_id != table.metadata.default_spec_id:
+            left += 1
+        else:
+            groups.setdefault(file.partition, []).append(file)
+    return [group for group in groups.values() if _files_of(group, file_size) < len(group)], left
+
+
+def _files_of(group: list[Any], file_size: int) -> int:
+    """How many files of this size hold the same."""
+    return max(1, -(-sum(one.file_size_in_bytes for one in group) // file_size))
+
+
+def _rewrite(table: Any, groups: list[list[Any]], file_size: int, progress: Progress | None) -> int:
+    """The rows of these files in fewer ones, as one transaction; how many."""
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
+    from pyiceberg.table import FileScanTask
+
+    from .datafiles import TableFiles
+
+    schema = table.schema()
+    scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
+    out = TableFiles(
+        table, table.metadata, schema_to_pyarrow(schema), row_group=ROW_GROUP, file_size=file_size,
+        compression="zstd", stored=True,
+    )  # fmt: skip
+    total, done = sum(map(len, groups)), 0
+    change = table.transaction()
+    with out:
+        for group in groups:
+            for file in group:
+                out.add(scan.to_table([FileScanTask(file)]))
+                done += 1
+                if progress is not None:
+                    progress(done, total)
+        made = out.finish()
+        with change.update_snapshot().overwrite() as update:
+            for file in (one for group in groups for one in group):
+                update.delete_data_file(file)
+            for file in made:
+                update.append_data_file(file)
+    out.commit(change)
+    return len(made)
