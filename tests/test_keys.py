@@ -370,6 +370,16 @@ def test_a_file_that_changed_is_read_again(people: str, scans: list[str]) -> Non
     assert scans == ["name", "name"]
 
 
+def test_keys_of_windows_are_not_those_of_the_file(people: str, scans: list[str]) -> None:
+    """A reader of another one has its path, too."""
+    with bp.open(people) as reader:
+        for first in (10, 20):
+            windows = bp.Windows(reader.subset(range(first, first + 9)), 1, group="name")
+            assert windows.keys("name").index(f"n{first + 3:03}") == 3
+            assert "n000" not in windows.keys("name")
+    assert scans == ["name", "name"]
+
+
 def test_what_is_remembered_is_not_trusted(people: str, scans: list[str], tmp_path: Path) -> None:
     with bp.open(people) as reader:
         reader.keys("name").index("n001")

@@ -18,7 +18,8 @@ import numpy as np
 from .columns import I64, Columns, end_within
 from .errors import BatchplantError, OptionError, SchemaError
 from .expressions import Bound, Condition, as_condition, bind, fields_of, matching, parse
-from .storage import index, is_remote, open_source, tree
+from .origin import made_how, only_file
+from .storage import index
 from .storage.index.progress import check_stop
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def matches(reader: Reader, bound: Bound, text: str) -> Matches:
 
     source = None
     if pruned is None or pruned.bytes - pruned.skipped_bytes > SMALL:
-        source = _only_file(reader, fields)
+        source = only_file(reader, fields)
     if source is None:
         return look(), pruned
     with contextlib.closing(source):
@@ -236,29 +237,9 @@ def _all(pool: ThreadPoolExecutor, look: Any, runs: list[tuple[int, int]], ahead
     return found
 
 
-def _only_file(reader: Reader, fields: Sequence[str]) -> Any:
-    """The file that all of these cells lie in; None where there are more, or nothing is to be remembered."""
-    args, options = reader._made_with
-    # Of a view the file does not tell which samples there are.
-    if (
-        options.get("index") == "memory"
-        or not reader.path
-        or any(isinstance(one, Filterable) for one in args)
-    ):
-        return None
-    with contextlib.suppress(BatchplantError, OSError):
-        if is_remote(reader.path) or tree.is_file(reader.path):
-            ranges = reader._ranges(fields, np.arange(min(len(reader), ROWS)))
-            if ranges is None or set(ranges.files) <= {reader.path}:
-                return open_source(reader.path)
-    return None
-
-
 def remembered(reader: Reader, source: Any, fields: Sequence[str], text: str, look: Any) -> I64:
     """What ``look`` finds, or found the last time: as ranges, or a bit for each sample where that is less."""
-    options = {name: value for name, value in reader._made_with[1].items() if name != "index"}
-    kinds = [str(reader.schema[name]) for name in fields]
-    about = f"{text}\0{reader.format}\0{kinds}\0{sorted(options.items(), key=str)}"
+    about = f"{text}\0{made_how(reader, fields)}"
 
     def build(_: Any, report: index.Report) -> tuple[index.Arrays, index.Facts]:
         rows = look()

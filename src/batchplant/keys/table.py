@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,9 +11,9 @@ import numpy.typing as npt
 
 from .. import _native
 from ..columns import I64, Column, Flags, column_runs, starts_of
-from ..errors import BatchplantError
 from ..order.keyed import mix
-from ..storage import index, is_remote, open_source, tree
+from ..origin import made_how, only_file
+from ..storage import index
 
 if TYPE_CHECKING:
     from ..reader import Reader
@@ -106,11 +105,9 @@ def key_table(reader: Reader, field: str | None, short: bool) -> Table:
     """The table of a reader that is no view of others: remembered, where it would have to be read again."""
     if field is None:
         return _scanned(reader, field, short)
-    source = _only_file(reader, field)
+    source = only_file(reader, (field,))
     if source is None:
         return _scanned(reader, field, short)
-    options = {name: value for name, value in reader._made_with[1].items() if name != "index"}
-    about = f"{field}\0{reader.format}\0{reader.schema[field]}\0{sorted(options.items(), key=str)}"
 
     def build(_: Any, report: index.Report) -> tuple[index.Arrays, index.Facts]:
         made = _scanned(reader, field, short)
@@ -124,23 +121,11 @@ def key_table(reader: Reader, field: str | None, short: bool) -> Table:
         return fits and hashes.shape == rows.shape and inside and found.facts["samples"] == len(reader)
 
     try:
-        found = index.remember(source, "keys", about, build, version=VERSION, check=check).arrays
+        how = made_how(reader, (field,))
+        found = index.remember(source, "keys", how, build, version=VERSION, check=check).arrays
         return Table(found["hashes"], found["rows"])
     finally:
         source.close()
-
-
-def _only_file(reader: Reader, field: str) -> Any:
-    """The file that all keys lie in; None where it is not the only one, or nothing is to be remembered."""
-    if reader._made_with[1].get("index") == "memory" or not reader.path:
-        return None
-    with contextlib.suppress(BatchplantError, OSError):
-        if not is_remote(reader.path) and not tree.is_file(reader.path):
-            return None
-        ranges = reader._ranges([field], np.arange(min(len(reader), ROWS)))
-        if ranges is None or set(ranges.files) <= {reader.path}:
-            return open_source(reader.path)
-    return None
 
 
 def _scanned(reader: Reader, field: str | None, short: bool) -> Table:
