@@ -31,6 +31,7 @@ from ..errors import BatchplantError, DamagedError, NotFoundError, SchemaError
 from ..families.arrays import (
     NOTE,
     Attributes,
+    Chunks,
     Grid,
     GridReader,
     Grids,
@@ -210,16 +211,16 @@ class N5Style(Style):
     packings = PACKINGS
 
     def pack(self, part: Part, values: npt.NDArray[Any]) -> Any:
-        stored, row = stored_as(part.dtype, part.row)
+        stored, row = stored_as(part.dtype, values.shape[1:])
         values = np.ascontiguousarray(values).view(stored).reshape(len(values), *row)
         shape = values.shape[::-1]
         head = struct.pack(f">HH{len(shape)}I", 0, len(shape), *shape)
         data = values.astype(stored.newbyteorder(">"), copy=False)
         return b"".join([head, bytes(pack(part.packing, part.level, as_bytes(data), stored.itemsize))])
 
-    def file(self, part: Part, number: int) -> str:
-        zeros = ["0"] * len(stored_as(part.dtype, part.row)[1])
-        return "/".join([part.path, *zeros, str(number)])
+    def file(self, part: Part, number: int, tile: Index) -> str:
+        pairs = ["0"] * (len(stored_as(part.dtype, part.row)[1]) - len(part.row))
+        return "/".join([part.path, *pairs, *map(str, tile[::-1]), str(number)])
 
     def describe(self, parts: Sequence[Part], note: Note) -> dict[str, bytes]:
         documents: dict[str, Any] = {ATTRIBUTES: {**self.attributes, "n5": VERSION, NOTE: note.to_json()}}
@@ -228,7 +229,7 @@ class N5Style(Style):
             documents[f"{part.path}/{ATTRIBUTES}"] = {
                 **part.attributes,
                 "dimensions": [*row[::-1], part.rows],
-                "blockSize": [*(max(1, size) for size in row[::-1]), part.chunk],
+                "blockSize": [*stored_as(part.dtype, part.cell)[1][::-1], part.chunk],
                 "dataType": dtype.name,
                 "compression": self._compression(part),
             }
@@ -250,15 +251,18 @@ class N5Style(Style):
 class N5Writer(GridWriter):
     """Writes N5. ``compression``: none, gzip, bzip2, xz, blosc or zstd (auto: zstd, but not for pictures,
     sound and video, which are packed already and then used in place); ``level``: of the compression;
-    ``chunk_samples``: rows of a block (default: about 1 MiB, without compression 64 MiB)."""
+    ``chunk_samples``: rows of a block (default: about 1 MiB, without compression 64 MiB); ``chunks``: the
+    shape of a block, samples first, for all fields with as many axes or by field."""
 
     def __init__(
         self, path: str, schema: Schema, options: WriteOptions, *, compression: str = "auto",
-        level: int | None = None, chunk_samples: int | None = None, attributes: Attributes | None = None,
+        level: int | None = None, chunk_samples: int | None = None, chunks: Chunks | None = None,
+        attributes: Attributes | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
-            path, schema, options, N5Style(), compression, level, chunk_samples, attributes=attributes
-        )
+            path, schema, options, N5Style(), compression, level, chunk_samples, attributes=attributes,
+            chunks=chunks,
+        )  # fmt: skip
 
 
 def allocate(path: str, schema: Schema | Mapping[str, Field], samples: int, **options: Any) -> None:

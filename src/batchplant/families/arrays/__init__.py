@@ -5,14 +5,16 @@ from __future__ import annotations
 from . import regions
 from .grid import Grid, Index
 from .layout import NOTE, Note
+from .parts import Chunks, Part, Style
 from .reader import GridReader, Grids, each_grid
 from .store import Blob, FolderStore, Place, Store, good_name, open_store, zip_top
-from .writer import Attributes, GridWriter, Part, Style
+from .writer import Attributes, GridWriter
 
 __all__ = [
     "NOTE",
     "Attributes",
     "Blob",
+    "Chunks",
     "FolderStore",
     "Grid",
     "GridReader",

@@ -174,7 +174,7 @@ class Grid:
                 data = data[before:]
             if self.cropped:
                 least = min(least, (self.shape[0] - index[0] * self.chunks[0]) * self.width)
-            if not least <= len(data) <= self.chunk_bytes or len(data) % max(1, self.width):
+            if not least <= len(data) <= self.chunk_bytes or len(data) * self.chunks[0] % self.chunk_bytes:
                 raise DamagedError(f"the chunk has {len(data)} bytes, and {least} are needed")
         except DamagedError as error:
             offset = place.start + before or None

@@ -121,6 +121,10 @@ class GridReader(Reader):
         """The bytes of the last rows of an array, chunk by chunk."""
         first, last = grid.shape[0] - count, grid.shape[0]
         size, found = grid.chunks[0], []
+        if not grid.whole_rows:
+            rows = grid.rows(self._cache, np.arange(first, last))
+            assert not isinstance(rows, Ragged)
+            return as_bytes(rows)
         for number in range(first // size, -(-last // size)):
             rows = grid.chunk(self._cache, (number, *(0 for _ in grid.row)))
             found.append(as_bytes(np.ascontiguousarray(rows[max(0, first - number * size) :])))

@@ -19,9 +19,10 @@ from ...schema import Field, Schema
 from ...writer import WriteOptions
 from .grid import Grid
 from .layout import VALID, fixed
+from .parts import Part, Style, chunk_rows, write_chunks
 from .reader import GridReader
 from .store import FolderStore
-from .writer import GridWriter, Part, Style, chunk_rows, masked_rows, write_chunks
+from .writer import GridWriter, masked_rows
 
 
 def allocate(
@@ -77,12 +78,13 @@ def write_range(reader: GridReader, style: Style, start: int, columns: Mapping[s
         else:
             rows = np.ascontiguousarray(column)
         for first in range(0, len(rows) if part.width else 0, unit):
-            file = Path(reader.path, style.file(part, (start + first) // unit))
-            write_chunks(file, style, part, rows[first : first + unit])
+            number = (start + first) // unit
+            write_chunks(Path(reader.path), style, part, number, rows[first : first + unit])
 
 
 def _part(reader: GridReader, grid: Grid) -> Part:
     assert reader.note is not None
     kind, level = reader.note.packing
     packing = "none" if grid.packing.startswith(("none", "raw")) else kind
-    return Part(grid.name, grid.dtype, grid.row, grid.chunks[0], packing, level, grid.per_file)
+    cut = None if grid.whole_rows else grid.chunks[1:]
+    return Part(grid.name, grid.dtype, grid.row, grid.chunks[0], packing, level, grid.per_file, cut=cut)

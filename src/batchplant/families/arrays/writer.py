@@ -6,12 +6,10 @@ at a checkpoint lies in a file of its own, so that a resumed writer goes on with
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import types
 import zipfile
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,21 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
-from ...columns import U8, Columns, Flags, Ragged, as_bytes
-from ...errors import OptionError
+from ...columns import U8, Columns, Flags, Ragged
+from ...errors import BatchplantError, OptionError
 from ...schema import Audio, Field, Float, Image, Schema, Tensor, Video
 from ...storage import Patch, files_below, put_file
 from ...writer import WriteOptions, Writer
 from .compression import level_of, numcodecs
 from .layout import OFFSETS, SHAPE, VALID, VALUES, Note, fixed, parts_of, paths_of
+from .parts import Chunks, Part, Style, chunk_rows, chunk_shapes, files_at, write_chunks
 from .reader import GridReader
 from .store import FolderStore
 
-# A chunk is unpacked as a whole: large enough to pack well and to be few, small enough to read for one
-# sample.
-PACKED_BYTES = 1 << 20
-# Nothing has to be unpacked: few files.
-PLAIN_BYTES = 64 << 20
 IN_MEMORY = 256 << 20
 # The table of a shard has 16 bytes for each.
 MOST_CHUNKS = 1 << 20
@@ -43,103 +37,6 @@ EXTENDED = ("float96", "float128", "complex256")
 
 # "" → attributes of the top, field → its own.
 Attributes = Mapping[str, Mapping[str, Any]]
-
-
-@dataclasses.dataclass
-class Part:
-    """One array that is being written: its rows so far, and those that wait for a full chunk."""
-
-    path: str
-    dtype: np.dtype[Any]
-    row: tuple[int, ...]
-    # Rows of a chunk, and how many chunks one file has.
-    chunk: int
-    packing: str
-    level: int
-    chunks_per_file: int = 1
-    rows: int = 0
-    files: int = 0
-    waiting: list[U8] = dataclasses.field(default_factory=list)
-    waiting_bytes: int = 0
-    # Bytes that the next file has already: it is appended to.
-    lead: int = 0
-    # What else is to be said about it.
-    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def width(self) -> int:
-        return self.dtype.itemsize * math.prod(self.row)
-
-    @property
-    def file_rows(self) -> int:
-        return self.chunk * self.chunks_per_file
-
-    def add(self, data: npt.NDArray[Any], rows: int) -> None:
-        self.rows += rows
-        if data.nbytes:
-            self.waiting.append(as_bytes(data))
-            self.waiting_bytes += data.nbytes
-
-    def take(self) -> U8 | None:
-        """The bytes of a full file; None where there are not enough yet."""
-        size = self.file_rows * self.width - self.lead
-        if size <= 0 or self.waiting_bytes < size:
-            return None
-        whole = self.rest()
-        # The caller's columns are not held longer than needed.
-        self.waiting, self.waiting_bytes = [whole[size:].copy()], len(whole) - size
-        self.files += 1
-        self.lead = 0
-        return whole[:size]
-
-    def rest(self) -> U8:
-        if len(self.waiting) > 1:
-            self.waiting = [np.concatenate(self.waiting)]
-        return self.waiting[0] if self.waiting else np.empty(0, dtype=np.uint8)
-
-    @property
-    def counted(self) -> tuple[int, ...]:
-        return (self.rows, *self.row)
-
-    def values(self, data: U8) -> npt.NDArray[Any]:
-        return data.view(self.dtype).reshape(-1, *self.row)
-
-
-class Style:
-    """How a format writes a part."""
-
-    packings: tuple[str, ...] = ()
-    # Of the top.
-    attributes: Mapping[str, Any] = types.MappingProxyType({})
-
-    def pack(self, part: Part, values: npt.NDArray[Any]) -> Any:
-        """The bytes of a file for these rows, no more than it has room for."""
-        raise NotImplementedError
-
-    def file(self, part: Part, number: int) -> str:
-        """The name of a file below the top."""
-        raise NotImplementedError
-
-    def full_size(self, part: Part) -> int | None:
-        """How long a file of plain values has to be, where the rest of it is zeros; None: as it is."""
-        return None
-
-    def describe(self, parts: Sequence[Part], note: Note) -> dict[str, bytes]:
-        """Every metadata document by its name below the top."""
-        raise NotImplementedError
-
-
-def chunk_rows(width: int, packing: str, wanted: int | None) -> int:
-    """How many rows a chunk gets: by bytes, unless a number is wanted."""
-    if wanted is not None:
-        return wanted
-    return max(1, (PLAIN_BYTES if packing == "none" else PACKED_BYTES) // max(1, width))
-
-
-def write_chunks(file: Path, style: Style, part: Part, values: npt.NDArray[Any]) -> None:
-    """A file of chunks. Another process sees the old one or the new one, never a part."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    put_file(file, style.pack(part, values), style.full_size(part))
 
 
 def masked_rows(cells: Ragged, valid: Flags, part: Part) -> npt.NDArray[Any]:
@@ -157,7 +54,7 @@ class GridWriter(Writer):
     def __init__(
         self, path: str, schema: Schema, options: WriteOptions, style: Style, compression: str,
         level: int | None, chunk_samples: int | None, chunks_per_file: int = 1, *,
-        attributes: Attributes | None = None,
+        attributes: Attributes | None = None, chunks: Chunks | None = None,
     ) -> None:  # fmt: skip
         for name, given in (("chunk_samples", chunk_samples), ("chunks_per_shard", chunks_per_file)):
             if given is not None and (type(given) is not int or given < 1):
@@ -166,6 +63,10 @@ class GridWriter(Writer):
             raise OptionError(f"chunks_per_shard is at most {MOST_CHUNKS}, not {chunks_per_file}", path=path)
         if attributes is not None and not set(attributes) <= {"", *schema}:
             raise OptionError(f"attributes belong to '' or a field, not {', '.join(attributes)}", path=path)
+        try:
+            shapes = chunk_shapes(chunks, schema)
+        except BatchplantError as error:
+            raise error.at(path=path) from None
         self.style = style
         style.attributes = (attributes or {}).get("", {})
         auto = compression == "auto"
@@ -184,10 +85,14 @@ class GridWriter(Writer):
                 width = dtype.itemsize * math.prod(row)
                 wanted = None if part == VALUES and fixed(field) is None else chunk_samples
                 below = f"{self.paths[name]}/{part}" if part else self.paths[name]
+                cut = None
+                if name in shapes:
+                    wanted, cut = shapes[name]
                 rows = chunk_rows(width, packing, wanted)
                 self.parts[name, part] = Part(
                     below, dtype, row, rows, packing, level if packing == kind else 0, chunks_per_file,
                     attributes=(attributes or {}).get(name, {}) if part in ("", VALUES) else {},
+                    cut=cut if part in ("", VALUES) else None,
                 )  # fmt: skip
         self._packers: ThreadPoolExecutor | None = None
         self._packing: deque[Future[None]] = deque()
@@ -228,8 +133,7 @@ class GridWriter(Writer):
             data = data[size:]
             # Files after the checkpoint are written anew.
             number = files
-            while (left := self._top / self.style.file(part, number)).exists():
-                left.unlink()
+            while _remove([self._top / one for one in files_at(self.style, part, number)]):
                 number += 1
         self._tails = state["tails"]
 
@@ -263,10 +167,11 @@ class GridWriter(Writer):
             own.packing = "none" if grid.packing.startswith(("none", "raw")) else kind
             own.level = level if own.packing == kind else 0
             own.chunk, own.chunks_per_file = grid.chunks[0], grid.per_file
+            own.cut = None if grid.whole_rows else grid.chunks[1:]
             own.files, rest = divmod(own.rows, own.file_rows)
             if self.style.full_size(own) is not None:
                 own.lead = rest * own.width
-                self._leads[self.style.file(own, own.files)] = own.lead
+                self._leads[files_at(self.style, own, own.files)[0]] = own.lead
             elif rest and own.width:
                 own.waiting = [base.last_rows(grid, rest)]
                 own.waiting_bytes = len(own.waiting[0])
@@ -315,12 +220,13 @@ class GridWriter(Writer):
         self._wait(min(2 * self._workers, IN_MEMORY // max(1, len(data))))
 
     def _write_file(self, part: Part, number: int, data: U8) -> None:
-        file = self._top / self.style.file(part, number)
-        if self._leads.get(self.style.file(part, number)):
+        name = files_at(self.style, part, number)[0]
+        if self._leads.get(name):
+            file = self._top / name
             file.parent.mkdir(parents=True, exist_ok=True)
             put_file(file, data)
         else:
-            write_chunks(file, self.style, part, part.values(data))
+            write_chunks(self._top, self.style, part, number, part.values(data))
 
     def _wait(self, most: int) -> None:
         while len(self._packing) > most:
@@ -375,3 +281,11 @@ class GridWriter(Writer):
                     while data := source.read(1 << 24):
                         out.write(data)
         return "archive"
+
+
+def _remove(files: list[Path]) -> bool:
+    """Remove these files; whether there was one."""
+    there = [file for file in files if file.exists()]
+    for file in there:
+        file.unlink()
+    return bool(there)

@@ -22,7 +22,7 @@ from typing import Any
 
 from ...columns import Column
 from ...errors import BatchplantError, OptionError, Problem
-from ...families.arrays import Attributes, GridReader, Grids, GridWriter, Store, regions, zip_top
+from ...families.arrays import Attributes, Chunks, GridReader, Grids, GridWriter, Store, regions, zip_top
 from ...format import Format, Probe
 from ...schema import EVERY_KIND, Field, Schema
 from ...storage import join, tree
@@ -72,12 +72,13 @@ class ZarrWriter(GridWriter):
     """Writes Zarr. ``zarr_format``: 2 or 3; ``compression``: none, zstd, gzip or blosc (auto: zstd, but not
     for pictures, sound and video, which are packed already and then used in place); ``level``: of the
     compression; ``chunk_samples``: rows of a chunk (default: about 1 MiB, without compression 64 MiB);
+    ``chunks``: the shape of a chunk, samples first, for all fields with as many axes or by field;
     ``chunks_per_shard``: so many chunks in one file (Zarr 3); ``attributes``: ``{"": {…}, field: {…}}``."""
 
     def __init__(
         self, path: str, schema: Schema, options: WriteOptions, *, zarr_format: int = 3,
         compression: str = "auto", level: int | None = None, chunk_samples: int | None = None,
-        chunks_per_shard: int = 1, attributes: Attributes | None = None,
+        chunks: Chunks | None = None, chunks_per_shard: int = 1, attributes: Attributes | None = None,
     ) -> None:  # fmt: skip
         if zarr_format == 2 and chunks_per_shard != 1:
             raise OptionError("shards need zarr_format=3", path=path)
@@ -92,6 +93,7 @@ class ZarrWriter(GridWriter):
             chunk_samples,
             chunks_per_shard,
             attributes=attributes,
+            chunks=chunks,
         )
 
     def _style_of(self, base: GridReader) -> ZarrStyle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,26 +33,31 @@ class ZarrStyle(Style):
         self.version = version
 
     def pack(self, part: Part, values: npt.NDArray[Any]) -> Any:
-        if part.packing == "none" and part.chunks_per_file == 1:
+        if self.full_size(part) is not None:
             # The end of a plain chunk is a hole in the file.
             return as_bytes(values)
-        chunks = []
-        for start in range(0, len(values), part.chunk):
-            rows = np.ascontiguousarray(values[start : start + part.chunk])
-            if len(rows) < part.chunk:
-                # A chunk has its full size, also at the end of the array.
-                rows = np.concatenate([rows, np.zeros((part.chunk - len(rows), *part.row), part.dtype)])
-            data = as_bytes(rows)
-            size = part.dtype.itemsize
-            chunks.append(pack(part.packing, part.level, data, size, checksum=self.version == 3))
-        return chunks[0] if part.chunks_per_file == 1 else pack_shard(chunks, part.chunks_per_file)
+        if part.chunks_per_file == 1:
+            return self._pack_one(part, values)
+        runs = (values[start : start + part.chunk] for start in range(0, len(values), part.chunk))
+        chunks = [self._pack_one(part, tile) for rows in runs for _, tile in part.tiles(rows)]
+        return pack_shard(chunks, part.chunks_per_file * math.prod(part.across))
+
+    def _pack_one(self, part: Part, values: npt.NDArray[Any]) -> Any:
+        full = (part.chunk, *part.cell) if part.width else (part.chunk, *part.row)
+        if values.shape != full:
+            # A chunk has its full size, also at the edges of the array.
+            whole: npt.NDArray[Any] = np.zeros(full, part.dtype)
+            whole[tuple(map(slice, values.shape))] = values
+            values = whole
+        data = as_bytes(np.ascontiguousarray(values))
+        return pack(part.packing, part.level, data, part.dtype.itemsize, checksum=self.version == 3)
 
     def full_size(self, part: Part) -> int | None:
-        plain = part.packing == "none" and part.chunks_per_file == 1
+        plain = part.packing == "none" and part.chunks_per_file == 1 and part.cut is None
         return part.chunk * part.width if plain else None
 
-    def file(self, part: Part, number: int) -> str:
-        rest = ["0"] * len(part.row)
+    def file(self, part: Part, number: int, tile: tuple[int, ...]) -> str:
+        rest = map(str, tile)
         if self.version == 3:
             return "/".join([part.path, "c", str(number), *rest])
         return f"{part.path}/{'.'.join([str(number), *rest])}"
@@ -131,8 +137,10 @@ class ZarrStyle(Style):
 
 
 def _chunk_shape(part: Part, times: int) -> list[int]:
-    # A size of 0 has no chunk, but a chunk has no size of 0.
-    return [part.chunk * times, *(max(1, size) for size in part.row)]
+    """Of a chunk, or of a file of several: so many along the first axis, and all beside each other."""
+    if times == 1:
+        return [part.chunk, *part.cell]
+    return [part.chunk * times, *(size * many for size, many in zip(part.cell, part.across, strict=True))]
 
 
 def _fill_of(dtype: np.dtype[Any]) -> Any:
