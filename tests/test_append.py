@@ -17,7 +17,8 @@ import pytest
 import batchplant as bp
 from batchplant.cli import main
 from batchplant.registry import all_formats
-from batchplant.storage import checksums, commit, patches
+from batchplant.storage import checksums, commit, index, patches
+from batchplant.storage.index import container
 from batchplant.storage.partial import Spool
 from batchplant.testing.cases import ORDINARY, check_samples, jpeg, pixels
 
@@ -544,3 +545,66 @@ def test_the_guide_lists_what_can():
     rows = [line.split("|")[1] for line in table.splitlines()[2:]]
     listed = [name.strip() for row in rows for name in row.split(",")]
     assert sorted(listed) == sorted([*APPENDING, *LAKES])
+
+
+# --- the index ----------------------------------------------------------------------------------------
+
+
+def record(n: int) -> dict[str, Any]:
+    return {"n": n, "x": n / 4, "t": f"text {n}", "row": np.arange(2 + n % 2, dtype=np.float32)}
+
+
+INDEXED = {"n": bp.Int(), "x": bp.Float(), "t": bp.Text(), "row": bp.Tensor("float32", (None,))}
+
+
+@pytest.mark.parametrize("suffix", [".tfrecord", ".rec", ".msgpack", ".jsonl", ".csv"])
+@pytest.mark.parametrize("ours", [True, False])
+def test_an_index_grows_with_its_file(tmp_path, monkeypatch, suffix, ours):
+    path, place = tmp_path / f"a{suffix}", tmp_path / f"a{suffix}.bpindex"
+    write(path, INDEXED, map(record, range(40)))
+    if not ours:
+        os.unlink(tmp_path / f"a{suffix}.schema.json")
+    bp.open(path, index="write")
+    longer, grew = index._longer, []
+
+    def growing(car, build, grow, source, report):
+        def no(source, report):
+            raise AssertionError("all of it is scanned again")
+
+        grew.append(place.exists())
+        return longer(car, no if place.exists() else build, grow, source, report)
+
+    monkeypatch.setattr(index, "_longer", growing)
+    if ours:
+        write(path, None, map(record, range(40, 50)), mode="append")
+    else:
+        # By another program, whatever the fields are taken for.
+        other = write(tmp_path / f"b{suffix}", INDEXED, map(record, range(40, 50)))
+        rows = Path(other).read_bytes()
+        with path.open("ab") as file:
+            file.write(rows.partition(b"\n")[2] if suffix == ".csv" else rows)
+    grown = bp.open(path, index="write")
+    assert grew[-1]
+    kept = container.read(place)
+    whole = bp.open(path, index="rebuild")
+    made = container.read(place)
+    assert grown.schema == whole.schema
+    assert len(grown) == len(whole) == 50
+    assert kept.header["facts"] == made.header["facts"]
+    arrays = [one.arrays(one.header["arrays"]) for one in (kept, made)]
+    assert {name: one.tolist() for name, one in arrays[0].items()} == {
+        name: one.tolist() for name, one in arrays[1].items()
+    }
+
+
+def test_an_index_of_a_file_that_changed_in_the_middle_is_made_anew(tmp_path):
+    path = tmp_path / "a.jsonl"
+    write(path, {"t": bp.Text()}, [{"t": "x" * 100} for _ in range(2000)])
+    bp.open(path, index="write")
+    lines = path.read_text().splitlines()
+    lines[1000] = '{"t": "short"}'
+    path.write_text("\n".join([*lines, *lines]) + "\n")
+    os.unlink(tmp_path / "a.jsonl.schema.json")
+    reader = bp.open(path, index="write")
+    assert len(reader) == 4000
+    assert reader[1000]["t"] == reader[3000]["t"] == "short"

@@ -71,6 +71,12 @@ class TextReader(Reader):
         """Pass over the file: arrays ``starts`` and ``bad`` (rows of native/bind/text.cpp), and facts."""
         raise NotImplementedError
 
+    def _scan_rest(
+        self, content: Content, known: index.Index, at: int
+    ) -> tuple[index.Arrays, index.Facts] | None:
+        """The same of the rows from ``at`` on, with the facts of all; None where only a whole pass tells."""
+        return None
+
     def _inferred(self, facts: index.Facts) -> dict[str, Field]:
         """The fields that the facts of a scan tell of."""
         raise NotImplementedError
@@ -112,7 +118,22 @@ class TextReader(Reader):
                 return arrays, facts
 
             how = kind if given is None else f"{kind} {given}"
-            found = index.load(packed, how, build, mode=mode, version=version, check=self._makes_sense)
+
+            def build_rest(
+                source: Source, report: index.Report, known: index.Index, at: int
+            ) -> tuple[index.Arrays, index.Facts]:
+                plain = self.compression is None and self.encoding is None
+                rest = self._scan_rest(Content(source, False, report), known, at) if plain else None
+                if rest is None or len(known.arrays["bad"]) or len(rest[0]["bad"]):
+                    # Nobody knows which line it is.
+                    return build(source, report)
+                arrays, facts = rest
+                starts = np.concatenate([known.arrays["starts"], arrays["starts"]])
+                return {**arrays, "starts": starts}, {**facts, "size": source.size}
+
+            found = index.load(
+                packed, how, build, mode=mode, version=version, check=self._makes_sense, grow=build_rest
+            )
             self._accept(found)
             if gzipped:
                 size = int(found.facts["size"])

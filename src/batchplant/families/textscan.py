@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -55,6 +55,10 @@ class Content:
                 break
         return np.concatenate(found)
 
+    def before(self, at: int) -> bytes:
+        """The byte before a place of a file that is not packed."""
+        return self._source.view(at - 1, 1).tobytes()
+
     def scan(self, scanner: Scanner, start: int) -> None:
         """Hand everything from ``start`` on to a scanner."""
         (self._scan_packed if self._packed else self._scan_plain)(scanner, start)
@@ -94,3 +98,16 @@ class Content:
                 looked = 2 * self.size
                 limits.check_rows(len(scanner.starts), stored)
         scanner.feed(np.concatenate(waiting), at, True)
+
+
+def joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """What a scan knows of a key of JSON in all records, from what is known of the first and of the rest."""
+    dims, more = one["dims"] or other["dims"], other["dims"] or one["dims"]
+    uneven = dims[1:] != more[1:]
+    return {
+        "name": one["name"], "classes": one["classes"] | other["classes"],
+        "records": one["records"] + other["records"], "elements": one["elements"] | other["elements"],
+        "dims": [-1, *dims[1:]] if dims[:1] != more[:1] else dims,
+        "irregular": one["irregular"] or other["irregular"] or uneven,
+        "empty": one["empty"] or other["empty"],
+    }  # fmt: skip

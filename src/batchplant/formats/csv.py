@@ -111,6 +111,19 @@ class CsvReader(TextReader):
         facts = {"delimiter": delimiter, "names": names, "classes": scanner.classes or [0] * len(names)}
         return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, facts
 
+    def _scan_rest(
+        self, content: Content, known: index.Index, at: int
+    ) -> tuple[index.Arrays, index.Facts] | None:
+        facts = known.facts
+        columns = len(facts["names"])
+        if content.before(at) != b"\n":
+            return None
+        scanner = _native.CsvScanner(facts["delimiter"], columns, self._blank, self._missing, 1, self._escape)
+        content.scan(scanner, at)
+        new = scanner.classes or [0] * columns
+        classes = [int(one) | int(other) for one, other in zip(facts["classes"], new, strict=True)]
+        return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, {**facts, "classes": classes}
+
     def _first(self, content: Content, start: int) -> tuple[list[str], str, int, int]:
         """The names of the columns, the delimiter, and where the rows begin."""
         size, above, usual = 64 << 10, 0, self._given

@@ -24,7 +24,7 @@ from ..columns import I64, U8, Columns
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, OptionError
 from ..families.records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
 from ..families.text import BOM, TextReader, TextWriter
-from ..families.textscan import Content
+from ..families.textscan import Content, joined
 from ..format import Format
 from ..schema import EVERY_KIND, Bool, Decimal, Duration, Field, Float, Int, Json, Schema, Tensor, Text, Time
 from ..storage import check_regular, index, put_file, side_car
@@ -114,6 +114,24 @@ class JsonReader(TextReader):
             "names": [key["name"] for key in keys], "keys": keys, "bare": _facts(*scanner.bare),
         }  # fmt: skip
         return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, facts
+
+    def _scan_rest(
+        self, content: Content, known: index.Index, at: int
+    ) -> tuple[index.Arrays, index.Facts] | None:
+        facts = known.facts
+        if facts["layout"] != LINES or content.before(at) != b"\n":
+            return None
+        scanner = _native.JsonScanner(LINES)
+        content.scan(scanner, at)
+        if scanner.too_many or facts["too_many"]:
+            return None
+        keys = {key["name"]: key for key in facts["keys"]}
+        for key in (_facts(*one) for one in scanner.keys):
+            keys[key["name"]] = joined(keys[key["name"]], key) if key["name"] in keys else key
+        return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, {
+            **facts, "objects": facts["objects"] + scanner.objects, "names": list(keys),
+            "keys": list(keys.values()), "bare": joined(facts["bare"], _facts(*scanner.bare)),
+        }  # fmt: skip
 
     def _likely(self, head: bytes) -> int:
         if self._given is not None:
@@ -272,9 +290,7 @@ class JsonWriter(TextWriter):
         if not self._array:
             return
         if base.compression is not None:
-            raise self.cannot_append(
-                "it is one array, and packed: nothing goes before its end; use .jsonl"
-            )
+            raise self.cannot_append("it is one array, and packed: nothing goes before its end; use .jsonl")
         size = min(self.end, ENDING)
         last = base.source.view(self.end - size, size).tobytes()
         inside = last.rstrip()[:-1]

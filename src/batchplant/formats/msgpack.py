@@ -59,7 +59,9 @@ class MsgpackReader(RecordReader):
         self._gzip = is_gzip(self.source)
         self._looked_at = 0
         try:
-            found = index_of.load(self.source, "msgpack", build, mode=index, check=self._makes_sense)
+            found = index_of.load(
+                self.source, "msgpack", build, mode=index, check=self._makes_sense, grow=build_rest
+            )
             self._offsets = found.arrays["offsets"]
             self._is_array = bool(found.facts.get("array"))
             self.length = len(self._offsets) - 1
@@ -182,6 +184,24 @@ def build(source: Source, report: index_of.Report) -> tuple[index_of.Arrays, ind
         # Not closed, for that would close the source too.
         arrays["points"] = GzipSource(source, facts["size"]).points()
     return arrays, facts
+
+
+def build_rest(
+    source: Source, report: index_of.Report, known: index_of.Index, at: int
+) -> tuple[index_of.Arrays, index_of.Facts]:
+    """The same for a stream that goes on at ``at``."""
+    if known.facts["array"] or is_gzip(source):
+        return build(source, report)
+
+    def pieces() -> Iterator[U8]:
+        for one in range(at, source.size, PIECE):
+            yield source.view(one, min(PIECE, source.size - one))
+            report(one)
+
+    rest = _offsets(pieces(), at, source.size, None, None)
+    assert rest is not None
+    offsets = np.concatenate([known.arrays["offsets"][:-1], rest])
+    return {"offsets": offsets}, {"array": False, "size": int(offsets[-1])}
 
 
 def is_gzip(source: Source) -> bool:

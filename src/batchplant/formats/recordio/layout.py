@@ -46,11 +46,16 @@ def is_label(name: str, field: Field) -> bool:
     return isinstance(field, Int) or (isinstance(field, Float) and field.dtype in ("float16", "float32"))
 
 
-def scan(source: Source, report: index.Report) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """Where all records are."""
+def scan(
+    source: Source, report: index.Report, known: index.Index | None = None, at: int = 0
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    """Where all records are; ``known``: up to ``at`` somebody has looked."""
     found: list[tuple[I64, I64, I64]] = []
     step = STEP if isinstance(source, MappedSource) else RANGE_MOST
-    at, count, least, most = 0, 0, 2**32 - 1, 0
+    count, least, most = 0, 2**32 - 1, 0
+    if known is not None:
+        found = [(known.arrays["starts"], known.arrays["sizes"], known.arrays["split"])]
+        count, least, most = len(found[0][0]), int(known.facts["least"]), int(known.facts["most"])
     while at < source.size:
         window = source.view(at, min(step, source.size - at))
         starts, sizes, split, low, high, end, failure = _native.recordio_scan(window, 0, len(window))
@@ -82,4 +87,4 @@ def _makes_sense(found: index.Index) -> bool:
 
 
 def load_index(source: Source, mode: str) -> index.Index:
-    return index.load(source, "recordio", scan, mode=mode, check=_makes_sense)
+    return index.load(source, "recordio", scan, mode=mode, check=_makes_sense, grow=scan)

@@ -21,7 +21,7 @@ from ...reader import Reader
 from ...schema import Json, Schema, Tensor
 from ...storage import MappedSource, index, open_source
 from ...storage.compressed import open_gzip
-from .scan import FAULTS, HEAD, TAIL, Findings, build, compression_of, makes_sense
+from .scan import FAULTS, HEAD, TAIL, Findings, build, build_rest, compression_of, makes_sense
 
 RECORDS = ("auto", "example", "sequence", "raw")
 COMPRESSIONS = ("auto", "none", "gzip", "zlib")
@@ -85,6 +85,7 @@ class TfRecordReader(RecordReader):
             mode=mode,
             version=2,
             check=functools.partial(makes_sense, compression=self.compression),
+            grow=build_rest,
         )
         return Findings(found)
 

@@ -145,8 +145,53 @@ def build(source: Source, compression: str, report: Report) -> tuple[dict[str, A
     return arrays, {**facts, "compression": compression, "size": size}
 
 
-def scan_mapped(scan: Scan, data: U8, report: Report) -> int:
-    at = 0
+def build_rest(
+    source: Source, report: Report, known: Index, at: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same for a file that goes on at ``at``."""
+    before = Findings(known)
+    if before.compression != "none" or not isinstance(source, MappedSource):
+        return build(source, compression_of(source), report)
+    scan = Scan(source.path)
+    scan.count = len(before.starts)
+    size = scan_mapped(scan, source.view(0, source.size), report, at)
+    arrays, facts = scan.result()
+    after = [_seen(*one) for one in facts["features"]] if facts["features"] is not None else None
+    if before.seen is not None and after is not None and _differ(before.seen, after):
+        return build(source, "none", report)
+    both = None if before.seen is None or after is None else joined(before.seen, after)
+    images = {name: one.to_json() for name, one in before.images.items()}
+    return {name: np.concatenate([known.arrays[name], one]) for name, one in arrays.items()}, {
+        "features": None if both is None else [dataclasses.astuple(one) for one in both],
+        "images": images if len(before.starts) else facts["images"],
+        "examples": before.examples + facts["examples"] - len(before.starts),
+        "compression": "none",
+        "size": size,
+    }
+
+
+def joined(before: list[Seen], after: list[Seen]) -> list[Seen]:
+    """What is known of the features of all records, from what is known of the first and of the rest."""
+    found = {(one.key, one.sequence): one for one in before}
+    for one in after:
+        old = found.get((one.key, one.sequence))
+        steps = [each for each in (old, one) if each is not None and each.step_fewest >= 0]
+        found[one.key, one.sequence] = one if old is None else dataclasses.replace(
+            old, present=old.present + one.present, fewest=min(old.fewest, one.fewest),
+            most=max(old.most, one.most), step_fewest=min((each.step_fewest for each in steps), default=-1),
+            step_most=max(old.step_most, one.step_most),
+        )  # fmt: skip
+    return list(found.values())
+
+
+def _differ(before: list[Seen], after: list[Seen]) -> bool:
+    """Whether a feature has values of several kinds, or is a list in some records only: a rare thing."""
+    kinds = {one.key: (one.kinds, one.sequence) for one in before}
+    changed = any(kinds.get(one.key, (one.kinds, one.sequence)) != (one.kinds, one.sequence) for one in after)
+    return changed or any(one.kinds & (one.kinds - 1) for one in (*before, *after))
+
+
+def scan_mapped(scan: Scan, data: U8, report: Report, at: int = 0) -> int:
     while at < len(data):
         starts, sizes, at, fault = _native.tfrecord_scan(data, at, at + CHUNK)
         scan.add(data, starts, sizes)

@@ -13,6 +13,7 @@ What else was found out about a file (where its keys are, say) goes to the cache
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -23,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import BatchplantError, OptionError
-from .. import Source, beside, is_remote, side_car, tree
+from .. import NOTE_ERRORS, MappedSource, Source, beside, is_remote, side_car, tree
 from ..remote.source import LEAST
 from . import sets, sidecar
 from .container import DTYPES, Arrays, Facts, Index
@@ -44,6 +45,8 @@ MODES = ("auto", "write", "memory", "rebuild")
 SMALL = 8 << 20
 
 Build = Callable[[Source, Report], tuple[Arrays, Facts]]
+# The same, from the index that the file had when it was only so long.
+Grow = Callable[[Source, Report, Index, int], tuple[Arrays, Facts]]
 
 
 _LOCAL = threading.local()
@@ -57,13 +60,15 @@ def load(
     mode: str = "auto",
     version: int = 1,
     check: Callable[[Index], bool] | None = None,
+    grow: Grow | None = None,
 ) -> Index:
     """The index of a file: from its side-car where that is fresh, else by ``build(source, report)``.
 
     ``build`` scans the whole file, returns (arrays, facts), and calls ``report(bytes_done)`` now and then,
     from where an exception may come to stop it. ``kind`` names the scanner, ``version`` its layout of arrays
     and facts. ``check``: whether a side-car makes sense to the reader; where not, it is made anew. Offsets
-    out of a side-car are no more to be trusted than those in any other file.
+    out of a side-car are no more to be trusted than those in any other file. ``grow``: as ``build``, for a
+    file to which something was appended; it gets the older index and looks only at what is new.
 
     ``mode``: "auto" uses a fresh side-car, else builds, and writes one where the file is not small; "write"
     writes also for small files; "rebuild" builds and writes in any case; "memory" neither reads nor writes.
@@ -71,6 +76,8 @@ def load(
     if mode not in MODES:
         raise OptionError(f"index is one of {', '.join(MODES)}, not {mode!r}", path=source.path)
     car = SideCar(source, kind, version, check)
+    if grow is not None and mode in ("auto", "write") and isinstance(source, MappedSource):
+        build = functools.partial(_longer, car, build, grow)
     seen: list[Seen] | None = getattr(_LOCAL, "seen", None)
     if seen is not None:
         car.stamp()
@@ -80,6 +87,17 @@ def load(
         head = source.view(0, min(sets.HEAD, source.size)).copy()
         seen.append(Seen(found, car, head, not found.built or car.unchanged()))
     return found
+
+
+def _longer(car: SideCar, build: Build, grow: Grow, source: Source, report: Report) -> tuple[Arrays, Facts]:
+    """What a scan finds: where the file was shorter when it was last scanned, a scan of the rest."""
+    for place in places(source.path):
+        shorter = car.read_shorter(place)
+        if shorter is not None:
+            # Maybe it is no longer what it was; the whole scan says so in its own words.
+            with contextlib.suppress(BatchplantError, *NOTE_ERRORS):
+                return grow(source, report, *shorter)
+    return build(source, report)
 
 
 def _load(car: SideCar, build: Build, mode: str, combined: bool) -> tuple[Index, Index | None]:

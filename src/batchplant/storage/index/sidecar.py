@@ -99,6 +99,24 @@ class SideCar:
             return self.accept(content, content.header, str(place), len(content.data))
         return None
 
+    def read_shorter(self, place: Path) -> tuple[Index, int] | None:
+        """The index of the file as it was before something was appended, and how long it was then.
+
+        The bytes that the stamp has a hash of are what they were, up to there.
+        """
+        with contextlib.suppress(OSError, BatchplantError, *NOTE_ERRORS):
+            content = container.read(place)
+            header = content.header
+            stamp, size = header["stamp"], int(header["stamp"]["size"])
+            known = (header["kind"], header["version"]) == (self.kind, self.version)
+            if not known or "mtime" not in stamp or not 0 < size < self.source.size:
+                return None
+            if _sample(self.source, PIECES, size) != stamp["sample"]:
+                return None
+            found = Index(content.arrays(header["arrays"]), dict(header["facts"]), str(place), 0)
+            return (found, size) if self.check is None or self.check(found) else None
+        return None
+
     def header(self, index: Index, entries: Facts) -> Facts:
         return {
             "kind": self.kind, "version": self.version, "stamp": self.stamp(), "facts": index.facts,
@@ -180,12 +198,13 @@ def _stamp(source: Source) -> Facts | None:
     return {"size": source.size, "mtime": status.st_mtime_ns, "sample": _sample(source, PIECES)}
 
 
-def _sample(source: Source, pieces: int) -> str:
-    """A hash of pieces from the first byte to the last; of all bytes of a small file."""
-    if source.size <= PIECE * pieces:
-        starts, sizes = np.zeros(1, dtype=np.int64), np.array([source.size])
+def _sample(source: Source, pieces: int, size: int | None = None) -> str:
+    """A hash of pieces from the first byte to the last (or to ``size``); of all bytes of a small file."""
+    size = source.size if size is None else size
+    if size <= PIECE * pieces:
+        starts, sizes = np.zeros(1, dtype=np.int64), np.array([size])
     else:
-        starts = np.arange(pieces, dtype=np.int64) * (source.size - PIECE) // (pieces - 1)
+        starts = np.arange(pieces, dtype=np.int64) * (size - PIECE) // (pieces - 1)
         sizes = np.full(pieces, PIECE, dtype=np.int64)
     return hashlib.blake2b(source.gather(starts, sizes).data.data, digest_size=16).hexdigest()
 
