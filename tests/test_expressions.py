@@ -460,7 +460,8 @@ def test_bounds_never_hide_a_row(tree, samples, known):
     [
         ("n > 9", False), ("n >= 9", True), ("n < 3", False), ("n <= 3", True), ("n == 2", False),
         ("n == 5", True), ("n != 5", True), ("not n >= 3", False), ("not n > 3", True),
-        ("n in (1, 12)", False), ("n in (1, 4)", True), ("n is null", False), ("n is not null", True), ("m == 1", False),
+        ("n in (1, 12)", False), ("n in (1, 4)", True), ("n is null", False), ("n is not null", True),
+        ("m == 1", False),
         ("m is null", True), ("m is not null", False), ("not m == 1", False), ("k == 5", True),
         ("k != 5", False), ("k not in (5, 6)", False), ("k not in (6)", True), ("n > 9 or k == 5", True),
         ("n > 9 or k == 6", False), ("n > 5 and k == 6", False), ("n == 300", False), ("f > 2", False),

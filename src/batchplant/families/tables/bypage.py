@@ -198,7 +198,7 @@ class ByPage:
         """These rows of columns, as Arrow columns; those whose pages are not what was said are left out."""
         view: Callable[[int, int], U8] = self._source.view
         if not self._mapped:
-            runs = np.array([run for plan in plans.values() for run in plan.runs], dtype=np.int64)
+            runs = np.array([run for plan in plans.values() for run in plan.runs], np.int64).reshape(-1, 2)
             held = Held(self._source)
             held.fetch(runs[:, 0], runs[:, 1])
             view = held.view
