@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,13 +23,12 @@ from ..columns import I64, Spans
 from ..errors import BatchplantError, DataError
 from ..reader import Reader
 from ..storage import RemoteSource, is_remote, plan_ranges
-from ..storage.remote import NEVER, Pool, opened
+from ..storage.remote import NEVER, Pool, fetcher, opened
 from ..storage.remote.cells import PART
+from .cells import Cell, Use
 
 # Batches whose bytes are known in advance, at most.
 FORESEEN = 1000
-# A cell of which this share is needed is fetched whole.
-WORTH = 0.5
 # A block of which less than this share is still needed, and not within so many batches, is not kept for that.
 KEPT, SHORTLY = 0.1, 8
 # The samples of a first batch are not fetched by themselves where their cells have less than this.
@@ -37,6 +36,8 @@ SOON = 32 << 20
 # Nor where they are more than this share of all.
 TWICE = 0.03
 FIRST = -0.5
+# What is asked for before it is used, at least, and for how many batches; more where many requests are out.
+AHEAD, AHEAD_BATCHES = 128 << 20, 4
 # Samples of which the next epoch is looked at too.
 MOST_BEYOND = 5_000_000
 # Samples that tell how much an epoch needs.
@@ -45,41 +46,6 @@ PROBED = 256
 
 After = Callable[[], Any]
 Ranges = Callable[[I64], Spans | None]
-
-
-class Use(NamedTuple):
-    """What a batch needs of a cell: from ``low`` to ``high``, ``bytes`` in between."""
-
-    batch: int
-    low: int
-    high: int
-    bytes: int
-    starts: I64
-    sizes: I64
-
-
-class Cell:
-    """A part of an object, and the batches that need it, as far as they are foreseen."""
-
-    def __init__(self, source: RemoteSource, number: int) -> None:
-        self.source, self.number = source, number
-        self.uses: deque[Use] = deque()
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """From where to where it goes in the object."""
-        return self.source.blocks[1].cell(self.number)
-
-    def ranges(self, *, whole: bool) -> tuple[list[tuple[int, int]], bool]:
-        """What to ask for now, and whether it is cut as in all processes; ``whole``: the cell in any case."""
-        first = self.uses[0]
-        if whole:
-            return [self.bounds], True
-        low, high = min(one.low for one in self.uses), max(one.high for one in self.uses)
-        if sum(one.bytes for one in self.uses) >= WORTH * (high - low):
-            disk = self.source.blocks[1].disk
-            return ([(low, high)], False) if disk is None else ([self.bounds], True)
-        return plan_ranges(first.starts, first.sizes)[0], False
 
 
 class Prefetch:
@@ -103,6 +69,9 @@ class Prefetch:
         self._cells: dict[tuple[RemoteSource, int], Cell] = {}
         self._of_batch: dict[int, list[Cell]] = {}
         self._bytes_seen: dict[int, int] = {}
+        # Bytes that were asked for, by the batch that needs them first, and the latest batch somebody makes.
+        self._unused: dict[int, int] = {}
+        self._wanted = 0
         self._foreseen = 0
         self._whole: dict[RemoteSource, bool] = {}
         # Sources that were asked for the samples of the first batch by themselves.
@@ -119,6 +88,8 @@ class Prefetch:
     def wait(self, number: int) -> None:
         """Until a batch is asked for: whoever reads it before that would ask sample by sample."""
         with self._changed:
+            self._wanted = max(self._wanted, number)
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._stopped or self._asked > number or self._is_stuck(number))
 
     def _is_stuck(self, number: int) -> bool:
@@ -129,6 +100,7 @@ class Prefetch:
         """A batch was made: what only it needed may go."""
         with self._changed:
             self._made.add(number)
+            self._unused.pop(number, None)
             cells = self._of_batch.pop(number, ())
             if number == 0:
                 self._forget_early()
@@ -218,6 +190,7 @@ class Prefetch:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped or len(self._made) >= len(self._shard))
             return False
+        self._pause()
         self._ask(self._asked)
         with self._changed:
             self._foreseen -= self._bytes_seen.pop(self._asked, 0)
@@ -226,6 +199,14 @@ class Prefetch:
         if self._after is not None:
             self._look_beyond()
         return True
+
+    def _pause(self) -> None:
+        """Wait while enough is asked for: what comes long before its time takes memory and CPU time."""
+        with self._changed:
+            while not self._stopped and self._asked > self._wanted + AHEAD_BATCHES:
+                if sum(self._unused.values()) < max(AHEAD, 2 * fetcher().in_flight * PART):
+                    return
+                self._changed.wait(0.05)
 
     def _look_beyond(self) -> None:
         """Find out when the next epoch needs each cell, where a cache on disk has no room for all."""
@@ -349,9 +330,14 @@ class Prefetch:
             tails = [(ranges[-1][1], one.high) for one in cell.uses if keep and one.high > ranges[-1][1]]
         pool, object = cell.source.blocks
         # Where not all fits, the end of a sample in the next cell is not worth all of that cell.
-        if not pool.ask(object, ranges, float(number), keep=keep and whole):
-            return False
-        return not tails or pool.ask(object, [max(tails)], float(number), keep=keep and whole)
+        for some in (ranges, [max(tails)] if tails else []):
+            asked = pool.ask(object, some, float(number), keep=keep and whole)
+            if asked is None:
+                return False
+            with self._changed:
+                if number not in self._made:
+                    self._unused[number] = self._unused.get(number, 0) + asked
+        return True
 
     def _keeps_all(self, source: RemoteSource) -> bool:
         """Whether the cache on disk has room for all that the epoch needs."""

@@ -216,8 +216,10 @@ class Pool:
 
     # -- asking ahead ----------------------------------------------------------------------------------
 
-    def ask(self, object: RemoteObject, ranges: Iterable[Range], due: float, *, keep: bool = False) -> bool:
-        """Fetch ranges that will be needed; False where there is no room for them now.
+    def ask(
+        self, object: RemoteObject, ranges: Iterable[Range], due: float, *, keep: bool = False
+    ) -> int | None:
+        """Fetch ranges that will be needed: how many bytes are asked for; None where there is no room now.
 
         ``keep``: the ranges are whole cells, which are worth keeping on disk.
         """
@@ -226,14 +228,14 @@ class Pool:
             missing = sum(end - start for each in ranges for start, end in self._missing(object, *each))
             # One that alone is too large goes when there is nothing else.
             if missing > self.most - self.bytes and not self._make_room(missing) and self.bytes:
-                return False
+                return None
             for start, end in ranges:
                 if keep:
                     object.kept.update(range(start // PART, -(-end // PART)))
                 for one in self._cover(object, start, end, due, whole=keep):
                     one.held -= 1
                     self._plan(one, min(due, one.due))
-        return True
+        return missing
 
     def is_busy(self) -> bool:
         """Whether anything that was asked for ahead is still on its way."""

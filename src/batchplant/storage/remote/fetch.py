@@ -8,8 +8,6 @@ in flight = bandwidth × latency / size, whatever the three are today.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 import heapq
 import itertools
 import os
@@ -43,8 +41,6 @@ WINDOW = 0.25
 GAIN = 1.1
 # After how many looks what was found is forgotten: servers and networks change.
 FORGET = 40
-# Bytes after which free memory is given back.
-TRIM = 128 << 20
 # Seconds without work after which a thread ends.
 PATIENCE = 5.0
 # The urgency of a request that is made a second time.
@@ -99,7 +95,6 @@ class Fetcher:
         # Bytes per second by number in flight, and how often that was looked at.
         self._rates: dict[int, float] = {}
         self._looks = 0
-        self._came = 0
         # Since the last look: bytes, and whether there was always more to do than was in flight.
         self._moved, self._since, self._full = 0, time.monotonic(), False
         self.most_in_flight = 0
@@ -190,11 +185,6 @@ class Fetcher:
             self._took.append(took)
             self._moved += task.size
             self._adapt()
-            self._came += task.size
-            trim = self._came >= TRIM
-            self._came = 0 if trim else self._came
-        if trim:
-            _trim()
 
     def _settle(self, task: Task, me: int, value: Any = None, error: BaseException | None = None) -> None:
         with self._changed:
@@ -271,18 +261,6 @@ class Fetcher:
                     # It goes before all others, and the one that stalls takes no room from now on.
                     self._abandoned.add(thread)
                     self._enter(task, AGAIN)
-
-
-@functools.cache
-def _trimmer() -> Callable[[int], int] | None:
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)
-
-
-def _trim() -> None:
-    """Give free memory back to the system: in many threads, what was freed lies in many places."""
-    trim = _trimmer()
-    if trim is not None:
-        trim(0)
 
 
 def trying(

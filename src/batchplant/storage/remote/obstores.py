@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from ...columns import U8
 from ...errors import AccessError, BatchplantError, NotFoundError, OptionError
 from ..settings import StorageOptions
 from ..urls import Place
-from . import client, profiles
+from . import buffers, client, profiles
 from .client import (
     BUSY,
     GONE,
@@ -96,7 +97,7 @@ class ObstoreClient(Client):
             self.requests += 1
             try:
                 found = self._store.get(name, options={"range": (start, end)})
-                return self.counted(Got(as_array(found.bytes()), found.meta["size"], tag_of(found.meta)))
+                return self.counted(Got(self._data(found, name), found.meta["size"], tag_of(found.meta)))
             except Exception as error:
                 if not any(words in str(error) for words in NO_206):
                     raise self._named(error, name, start) from None
@@ -104,11 +105,19 @@ class ObstoreClient(Client):
         self.requests += 1
         return self.counted(self._ranges.get(self._signed(name), self._shown(name), start, end))
 
+    def _data(self, found: Any, name: str) -> U8:
+        """The bytes of an answer."""
+        start, end = found.range
+        if end - start < buffers.LEAST:
+            return as_array(found.bytes())
+        chunks = found.stream(min_chunk_size=buffers.CHUNK)
+        return buffers.fill(end - start, chunks, self._shown(name), start)
+
     def get_whole(self, name: str) -> Got:
         self.requests += 1
         try:
             found = self._store.get(name)
-            return self.counted(Got(as_array(found.bytes()), found.meta["size"], tag_of(found.meta)))
+            return self.counted(Got(self._data(found, name), found.meta["size"], tag_of(found.meta)))
         except Exception as error:
             raise self._named(error, name) from None
 

@@ -14,10 +14,8 @@ import threading
 import weakref
 from urllib.parse import urlsplit
 
-import numpy as np
-
 from ...errors import AccessError, BatchplantError, NotFoundError
-from . import client
+from . import buffers, client
 from .client import BUSY, GONE, REFUSED, BeyondError, Got, RefusedError, TransientError
 
 # Connections that are kept for the next request.
@@ -103,7 +101,7 @@ def _read(answer: http.client.HTTPResponse, shown: str, start: int, end: int) ->
         raise TransientError(
             f"bytes {first} to {last} came, not {start} to {end - 1}", path=shown, offset=start
         )
-    data = np.empty(last + 1 - first, dtype=np.uint8)
+    data = buffers.take(last + 1 - first)
     view, done = data.data, 0
     while done < len(data):
         count = answer.readinto(view[done:])

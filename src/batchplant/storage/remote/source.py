@@ -187,7 +187,7 @@ class RemoteSource(Source):
         some = (sizes > 0) & (starts + sizes > len(self.head))
         pool, object = self.blocks
         for one in plan_ranges(starts[some], sizes[some])[0]:
-            if not pool.ask(object, [one], NEVER):
+            if pool.ask(object, [one], NEVER) is None:
                 return
 
     def locate(self, starts: I64, sizes: I64) -> tuple[list[U8], I32, I64]:
@@ -217,7 +217,7 @@ class RemoteSource(Source):
         # In whole parts, so that requests are large; the first ones are as small as what was read.
         step = min(PART, max(LEAST, self._ahead))
         for at in range(start - start % step, until, step):
-            if not pool.ask(object, [(max(at, start), min(at + step, self.size))], float("inf")):
+            if pool.ask(object, [(max(at, start), min(at + step, self.size))], float("inf")) is None:
                 return
 
     def close(self) -> None:
