@@ -181,4 +181,5 @@ def _word(kind: Any) -> str:
         return "a path"
     if issubclass(origin, Mapping):
         return "text by name" if typing.get_args(kind)[1:] == (str,) else "a mapping"
-    return "a list of names"
+    numbers = typing.get_args(kind)[:1] == (int,)
+    return "a list of numbers" if numbers else "a list of names"

@@ -97,7 +97,7 @@ def test_pictures_lie_plain_and_the_rest_is_packed(tmp_path):
 
 
 def test_pictures_over_the_border_of_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr("batchplant.families.arrays.writer.PLAIN_BYTES", 1000)
+    monkeypatch.setattr("batchplant.families.arrays.parts.PLAIN_BYTES", 1000)
     schema, samples = ordinary(20)
     path = write(tmp_path / "a.zarr", schema, samples)
     assert len(list((path / "image" / "values" / "c").iterdir())) > 10

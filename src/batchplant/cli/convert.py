@@ -8,6 +8,7 @@ examples:
   batchplant convert photos/ train.beton --shard-size 1GB
   batchplant convert photos/ train.tar --image-format webp --quality 80
   batchplant convert new.csv all.csv --append
+  batchplant convert scans.h5 scans.zarr --chunks volume=1,64,64,64
   batchplant convert photos/ train.beton --resume        (go on after Ctrl-C or a kill)
   batchplant convert s3://mine/photos/ s3://mine/train.tar --shard-size 1GB --to-option region=eu-west-1
 
@@ -101,6 +102,10 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         "--shard-size", type=parse_size, metavar="SIZE", help="several files of about this size each"
     )
     how.add_argument("--shard-samples", type=int, metavar="N", help="several files of at most N samples each")
+    how.add_argument(
+        "--chunks", metavar="[FIELD=]N,H,W", action="append", default=[], type=_chunks,
+        help="the shape of a chunk, samples first, of zarr, n5 and hdf5 (-1: the whole axis)",
+    )  # fmt: skip
     how.add_argument("--workers", type=int, metavar="N", help="encoding threads (default: all cores)")
     how.add_argument("--checksums", action="store_true", help="also write DST.crc, which verify uses")
     how.add_argument("--overwrite", action="store_true", help="replace DST")
@@ -130,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
                 workers=args.workers, overwrite=args.overwrite, append=args.append,
                 on_error=args.on_error, checksums=args.checksums, resume=args.resume, progress=progress,
                 source_options={"skip": args.skip, "where": args.where, **parse_options(args.option)},
-                target_options=parse_options(args.to_option, create_with),
+                target_options={**parse_options(args.to_option, create_with), **_chunk_option(args.chunks)},
             )  # fmt: skip
     except (KeyboardInterrupt, DataError, OSError):
         target = args.target
@@ -146,6 +151,22 @@ def run(args: argparse.Namespace) -> int:
         raise
     _report(args, done)
     return 1 if done.skipped else 0
+
+
+def _chunks(text: str) -> tuple[str, list[int]]:
+    """The field, or nothing for all, and the sizes of its chunks."""
+    name, _, sizes = text.rpartition("=")
+    try:
+        return name, [int(size) for size in sizes.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape; write 1,256,256 or volume=1,64,64") from None
+
+
+def _chunk_option(given: list[tuple[str, list[int]]]) -> dict[str, Any]:
+    shapes = dict(given)
+    if "" in shapes and len(given) > 1:
+        raise OptionError("--chunks is one shape for all, or one for each field that is named")
+    return {"chunks": shapes.get("", shapes)} if shapes else {}
 
 
 def _renames(given: str | None) -> dict[str, str]:

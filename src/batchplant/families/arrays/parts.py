@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ...columns import U8, as_bytes
 from ...errors import OptionError
-from ...schema import Schema
+from ...schema import Field, Schema
 from ...storage import put_file
 from .grid import Index
 from .layout import Note, fixed
@@ -159,14 +159,17 @@ def write_chunks(top: Path, style: Style, part: Part, number: int, values: npt.N
         put_file(file, style.pack(part, tile), style.full_size(part))
 
 
-def chunk_shapes(chunks: Chunks | None, schema: Schema) -> dict[str, tuple[int, tuple[int, ...] | None]]:
+def chunk_shapes(
+    chunks: Chunks | None, schema: Schema, cell_of: Callable[[Field], Any] = fixed
+) -> dict[str, tuple[int, tuple[int, ...] | None]]:
     """Field → samples in a chunk, and the sizes along the axes of a sample where those are wanted.
 
-    One shape for all goes to the fields that have as many axes.
+    One shape for all goes to the fields that have as many axes. ``cell_of``: dtype and shape of a field's
+    cells, where all have one.
     """
     if chunks is None:
         return {}
-    rows = {name: cell[1] for name, field in schema.items() if (cell := fixed(field)) is not None}
+    rows = {name: cell[1] for name, field in schema.items() if (cell := cell_of(field)) is not None}
     if isinstance(chunks, Mapping):
         for name in chunks:
             schema.select([name])

@@ -7,6 +7,7 @@ threads encode, one spools, and at the end one thread writes; only compression w
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import zlib
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ...columns import Columns, Ragged, dense_of
 from ...errors import BatchplantError, EncodeError, MissingLibraryError, OptionError
+from ...families.arrays.parts import Chunks, chunk_shapes
 from ...families.records import note_of
 from ...schema import Field, Image, Json, Schema, Text
 from ...storage import open_source
@@ -40,9 +42,10 @@ PLUGINS = {"zstd": "Zstd", "blosc": "Blosc", "blosc2": "Blosc2", "lz4": "LZ4", "
 
 class Hdf5Writer(GrowingWriter):
     """Writes HDF5 files. ``compression``: gzip, lzf, or with hdf5plugin zstd, blosc, blosc2, lz4, bitshuffle;
-    ``level``: of gzip; ``chunk``: samples in a chunk (default: about 1 MiB of them); ``layout``: vlen, or
-    packed, which is written faster and holds NUL in text; ``resizable``: more can be appended later (default:
-    where an append makes the file); ``attributes``: ``{"": {…}, field: {…}}``."""
+    ``level``: of gzip; ``chunk``: samples in a chunk (default: about 1 MiB of them); ``chunks``: its shape,
+    samples first, for all fields with as many axes or by field; ``layout``: vlen, or packed, which is written
+    faster and holds NUL in text; ``resizable``: more can be appended later (default: where an append makes
+    the file); ``attributes``: ``{"": {…}, field: {…}}``."""
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class Hdf5Writer(GrowingWriter):
         compression: str | None = None,
         level: int = 4,
         chunk: int | None = None,
+        chunks: Chunks | None = None,
         layout: str = "vlen",
         resizable: bool | None = None,
         attributes: Mapping[str, Mapping[str, Any]] | None = None,
@@ -71,6 +75,10 @@ class Hdf5Writer(GrowingWriter):
             raise OptionError(f"a level of 0 to 9 and a chunk of 1 or more, not {level}, {chunk}", path=path)
         if attributes is not None and not set(attributes) <= {"", *schema}:
             raise OptionError(f"attributes belong to '' or a field, not {', '.join(attributes)}", path=path)
+        try:
+            self._shapes = chunk_shapes(chunks, schema, dense_of)
+        except BatchplantError as error:
+            raise error.at(path=path) from None
         self._library = _library()
         self._filter = _filter(compression, level)
         self._compression, self._level, self._chunk, self._layout = compression, level, chunk, layout
@@ -166,7 +174,7 @@ class Hdf5Writer(GrowingWriter):
                 dense = dense_of(field)
                 if dense is not None:
                     dtype = np.dtype(np.int64) if dense[0].kind in "mM" else dense[0]
-                    rows = max(rows, self._add(file, where, f"{name}/data", dtype, dense[1]))
+                    rows = max(rows, self._add(file, where, name, dtype, dense[1]))
                 elif self._layout == "packed":
                     self._plain(file, f"{where}/data", self._array(f"{name}/data", np.dtype(np.uint8)))
                     self._plain(file, f"{where}/offsets", self._array(f"{name}/offsets", np.dtype(np.int64)))
@@ -197,6 +205,8 @@ class Hdf5Writer(GrowingWriter):
         file.attrs.create(RESERVED, np.bytes_(said), dtype=self._library.string_dtype("utf-8", len(said)))
 
     def _chunks_text(self) -> str:
+        if self._shapes:
+            return "chunks as asked for"
         if self._compression is None and self._chunk is None and not self._resizable:
             return "no chunks: nothing is compressed, and so every sample can be used where it lies"
         if self._chunk is not None:
@@ -221,16 +231,18 @@ class Hdf5Writer(GrowingWriter):
             }
         return file.create_dataset(where, data=array, track_times=False, **how)
 
-    def _add(self, file: Any, where: str, spool: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-        array = self._array(spool, dtype, shape)
-        if (self._compression is None and self._chunk is None) or not (array.size or self._resizable):
+    def _add(self, file: Any, where: str, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+        array = self._array(f"{name}/data", dtype, shape)
+        wanted, cut = self._shapes.get(name, (self._chunk, None))
+        if (self._compression is None and wanted is None) or not (array.size or self._resizable):
             self._plain(file, where, array)
             return len(array)
         width = max(1, dtype.itemsize * math.prod(shape))
-        rows = self._chunk or max(1, CHUNK_BYTES // width)
+        rows = wanted or max(1, CHUNK_BYTES // width)
         rows = rows if self._resizable else min(len(array), rows)
+        chunk = rows, *(max(1, n) for n in (shape if cut is None else cut))
         made = file.create_dataset(
-            where, array.shape, dtype, chunks=(rows, *(max(1, n) for n in shape)), track_times=False,
+            where, array.shape, dtype, chunks=chunk, track_times=False,
             maxshape=(None, *shape) if self._resizable else None, **self._filter,
         )  # fmt: skip
         if self._compression != "gzip":
@@ -240,23 +252,27 @@ class Hdf5Writer(GrowingWriter):
                 made[start : start + step] = array[start : start + step]
                 self._sink.check()
             return len(array)
-        for start, data in self._deflated(array, rows):
-            made.id.write_direct_chunk((start, *(0 for _ in shape)), data)
+        for start, data in self._deflated(array, chunk):
+            made.id.write_direct_chunk(start, data)
             self._sink.check()
         return len(array)
 
-    def _deflated(self, array: npt.NDArray[Any], rows: int) -> Iterator[tuple[int, bytes]]:
-        """Chunks compressed on all cores, in order."""
+    def _deflated(
+        self, array: npt.NDArray[Any], chunk: tuple[int, ...]
+    ) -> Iterator[tuple[tuple[int, ...], bytes]]:
+        """Where chunks begin, and the chunks, compressed on all cores, in order."""
 
-        def work(start: int) -> bytes:
-            part = np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8)
-            full = np.zeros(rows * array.dtype.itemsize * math.prod(array.shape[1:]), dtype=np.uint8)
-            full[: part.size] = part
-            return zlib.compress(full.reshape(-1, array.dtype.itemsize).T.tobytes(), self._level)
+        def work(start: tuple[int, ...]) -> bytes:
+            part = array[tuple(slice(at, at + size) for at, size in zip(start, chunk, strict=True))]
+            full = np.zeros(chunk, dtype=array.dtype)
+            full[tuple(map(slice, part.shape))] = part
+            plain = full.reshape(-1).view(np.uint8).reshape(-1, array.dtype.itemsize)
+            return zlib.compress(plain.T.tobytes(), self._level)
 
         with ThreadPoolExecutor(self._workers) as pool:
-            under_way: deque[tuple[int, Future[bytes]]] = deque()
-            for start in range(0, len(array), rows):
+            under_way: deque[tuple[tuple[int, ...], Future[bytes]]] = deque()
+            steps = (range(0, size, step) for size, step in zip(array.shape, chunk, strict=True))
+            for start in itertools.product(*steps):
                 under_way.append((start, pool.submit(work, start)))
                 if len(under_way) > 2 * self._workers:
                     first, task = under_way.popleft()
