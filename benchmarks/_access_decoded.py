@@ -6,12 +6,13 @@ Part of access.py; alone: python benchmarks/_access_decoded.py [--quick] [--roun
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from _common import arguments, interleaved, photos, save, timed, workplace
+from _common import arguments, interleaved, photos, timed, workplace
 
 import batchplant as bp
 from batchplant.ops import CenterCrop, ChannelsFirst, Normalize, RandomHorizontalFlip, RandomResizedCrop
@@ -91,8 +92,7 @@ def main() -> None:
     args = parser.parse_args()
     with workplace() as folder:
         found = run(folder, 2 if args.quick else args.rounds, quick=args.quick)
-    if not args.quick:
-        save(args.out, "access_decoded", {"cases": found})
+    print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from .errors import (
     SchemaError,
     UnknownFormatError,
     UnsafeError,
+    WorkerError,
 )
 from .expressions import col
 from .format import Format, Probe
@@ -136,6 +137,7 @@ __all__ = [
     "Uuid",
     "Video",
     "Windows",
+    "WorkerError",
     "WriteOptions",
     "Writer",
     "__version__",

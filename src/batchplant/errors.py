@@ -15,6 +15,7 @@
     ├── UnsafeError            opening it could run code; the caller has to allow that
     ├── ExistsError            the target exists and ``overwrite`` was not given
     ├── BusyError              another process is writing the same target
+    ├── WorkerError            a process that ran a function died, or could not be started
     └── DataError              the bytes themselves are wrong
         ├── DamagedError       a file is truncated, inconsistent or fails a checksum
         ├── DecodeError        a cell cannot be decoded
@@ -195,6 +196,10 @@ class ExistsError(BatchplantError):
 
 class BusyError(BatchplantError):
     """Another process is writing the same target."""
+
+
+class WorkerError(BatchplantError, RuntimeError):
+    """A process that ran a function died, or could not be started."""
 
 
 class DataError(BatchplantError):

@@ -13,9 +13,10 @@ import numpy as np
 
 from ..codecs.cells import decode_cell
 from ..columns import I64, Column, Masked, Ragged, Spans, concat_spans
-from ..errors import AccessError, BatchplantError, DataError, DecodeError, Problem
-from ..ops.base import CellErrors, CellOp, Draws
+from ..errors import AccessError, BatchplantError, DataError, DecodeError, Problem, with_place
+from ..ops.base import CellErrors, CellOp, Draws, RowError
 from ..ops.decode import whole_boxes
+from ..ops.function import Function
 from ..ops.values import ragged_values
 from ..reader import Reader
 from ..schema import Field
@@ -77,7 +78,8 @@ class Executor:
         self.seed, self.skip = seed, skip
         self._last_of = {one.field: one.name for one in plan.outputs if not one.is_mask}
         self._locator, self.decoded = Locator(reader), decoded
-        self.timer = Timer()
+        # Of functions of users, each is told by itself too.
+        self.timer, self.functions = Timer(), Timer()
 
     def ranges(self, ids: I64) -> Spans | None:
         """Which bytes these samples take; of pictures that are kept decoded, none."""
@@ -170,7 +172,7 @@ class Executor:
     def producers(self) -> int:
         """How many threads should make batches."""
         if self.on_device is None:
-            return PRODUCERS
+            return max(PRODUCERS, *(op.batches for op in self.plan.ops), 1)
         try:
             first = [self.reader.spans(one.field, np.zeros(1, np.int64)) for one in self.plan.on_device]
         # It is said of the batch that has it, if there is one.
@@ -296,22 +298,45 @@ class Executor:
     def _steps(self, output: Output, value: Any, ids: I64, epoch: int) -> tuple[Any, Failures]:
         began = time.perf_counter()
         for number, step in enumerate(output.steps):
+            called = time.perf_counter()
             there = self.on_device if output.on_device and number < output.device_steps else None
             if output.on_device and number == output.device_steps:
                 value = self._fetch(output, value)
             draws = Draws(self.seed, epoch, ids, step.key)
+            failed: list[Any] = []
             try:
                 run = step.op.run if there is None else functools.partial(there.run, step.op)
                 value = run(value, ids, draws)
             except CellErrors as found:
                 return None, found.errors
+            except RowError as found:
+                failed = [found.row, found.error]
             except Exception as error:
-                if isinstance(error, BatchplantError):
-                    error.at(path=self.reader.path, field=output.name)
-                error.add_note(_where(output, step, ids))
+                self._noted(error, output, step, ids, self.reader.path)
                 raise
+            if failed:
+                # Not where it was caught: that would be its context, and they would hold each other.
+                self._raise(failed, output, step, ids)
+            if isinstance(step.op, Function):
+                self.functions.add(f"{output.name}: {step.op.name}", called)
         self.timer.add("transforms", began)
         return value, {}
+
+    def _raise(self, failed: list[Any], output: Output, step: Step[Any], ids: I64) -> None:
+        """Raise what went wrong with one sample, [row, error], with its place."""
+        error, row = failed.pop(), failed.pop()
+        self._noted(error, output, step, ids[row : row + 1], self.reader.where(int(ids[row])))
+        try:
+            raise error
+        finally:
+            # Else its traceback would hold it.
+            del error
+
+    def _noted(self, error: Exception, output: Output, step: Step[Any], ids: I64, path: str | None) -> None:
+        """Say where a user's function raised it."""
+        if isinstance(error, BatchplantError):
+            error.at(path=path, field=output.name, sample=int(ids[0]) if len(ids) == 1 else None)
+        error.add_note(_where(output, step, ids, path))
 
     def _fetch(self, output: Output, value: Any) -> Any:
         """What the device made, for the steps that run here."""
@@ -353,7 +378,8 @@ def _as_values(field: Field, column: Column, *, copy: bool) -> tuple[Any, Failur
     return (values.copy() if copy or not values.flags.writeable else values, offsets), {}
 
 
-def _where(output: Output, step: Step[Any], ids: I64) -> str:
+def _where(output: Output, step: Step[Any], ids: I64, path: str | None) -> str:
     """What a note on an exception says, beside the stack trace of whoever wrote the function."""
     some = ", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "")
-    return f"batchplant: field {output.name!r}, step {step.op!r}, samples {some}"
+    what = f"step {step.op!r}, sample{'' if len(ids) == 1 else 's'} {some}"
+    return "batchplant: " + with_place(what, path, None, output.name, None)

@@ -277,6 +277,10 @@ class Epoch:
             values["ids"] = batch.ids
         return values if self._delivery is None else self._delivery.receive(values, ticket)
 
+    def stop(self) -> None:
+        """Begin no batch any more."""
+        self._shared.stop()
+
     def close(self, patience: float | None = None) -> None:
         """Stop the threads; ``patience``: how long to wait for what they are doing."""
         self._shared.stop()

@@ -355,6 +355,7 @@ class Loader:
         return {
             **parts, **(self._device.stats() if self._device else {}), **self._traffic.stats(),
             **(self._decoded.stats(self.samples) if self._decoded else {}),
+            **({"functions": dict(own)} if (own := self._executor.functions.seconds) else {}),
             "waited": tally.waited, "step": tally.stepped, "batches": tally.batches,
             "jpeg warnings": self._executor.on_cpu.warnings, "skipped": len(self.skipped),
             "bottleneck": bottleneck, "advice": advice,
@@ -363,6 +364,11 @@ class Loader:
     def close(self) -> None:
         """Stop the running epochs and the engine's threads."""
         self._closed = True
+        for live in list(self._live):
+            live.stop()
+        # A function may take long, and in a process it can be ended.
+        for op in self.plan.ops:
+            op.close()
         for live in list(self._live):
             live.close()
         if self._device is not None:

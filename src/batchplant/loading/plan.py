@@ -22,7 +22,8 @@ from ..columns import Ragged, dense_of
 from ..errors import DataError, OptionError, listed, near, no_such
 from ..ops.base import CellOp, Op, Spec
 from ..ops.decode import ChannelsFirst, Decode, ImageDecoder, Normalize, RandomHorizontalFlip
-from ..ops.values import Function, Present
+from ..ops.function import Function
+from ..ops.values import Present
 from ..reader import Reader
 from ..schema import Field, Image, Tensor
 
@@ -162,6 +163,11 @@ class Plan:
         """The outputs that a device makes."""
         return tuple(one for one in self.outputs if one.on_device)
 
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """What runs on batches behind the decoders."""
+        return tuple(step.op for output in self.outputs for step in output.steps)
+
     def __str__(self) -> str:
         return "\n".join(map(str, self.outputs))
 
@@ -279,7 +285,7 @@ def _output(reader: Reader, name: str, pipe: Pipe) -> Output:
 
 def _as_op(one: Any) -> Op:
     if isinstance(one, Op):
-        return one
+        return one.own()
     if isinstance(one, type) and issubclass(one, Op):
         raise OptionError(f"write {one.__name__}() with parentheses")
     torch = sys.modules.get("torch")

@@ -1,7 +1,8 @@
 """Steps of a pipeline: decoders, augmentation, changes to values, any function. Public.
 
 ``base`` says what an op is. ``decode``, ``colour`` and ``augment`` are for pictures, ``audio`` and
-``video`` decode those, ``values`` and ``categories`` are for numbers and labels. An op has its CPU form
+``video`` decode those, ``values`` and ``categories`` are for numbers and labels, ``function`` is for those of
+users (in threads: ``each``, in ``processes``). An op has its CPU form
 and, where it can, its device form. Pipelines name ops and ``loading`` runs them; an op knows no file, no
 reader and no framework.
 """
@@ -32,7 +33,8 @@ from .decode import (
     RandomResizedCrop,
     Resize,
 )
-from .values import Convert, Function, LabelMixup, MixupToOneHot, Pad, Present, ReplaceLabel, Squeeze, View
+from .function import Function
+from .values import Convert, LabelMixup, MixupToOneHot, Pad, Present, ReplaceLabel, Squeeze, View
 from .video import DecodeVideo
 
 __all__ = [

@@ -6,6 +6,7 @@ op) alone, so that the same sample looks the same with any number of workers and
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import math
@@ -37,6 +38,12 @@ class Draws:
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    def part(self, rows: slice) -> Draws:
+        """Those of some of the samples: the same numbers."""
+        made = copy.copy(self)
+        made._ids, made.keys = self._ids[rows], self.keys[rows]
+        return made
 
     def bits(self, count: int) -> U64:
         """``count`` numbers of 64 bits for each sample."""
@@ -129,10 +136,11 @@ class Op:
 
     ``share``: ops with the same name draw the same numbers for a sample, in whatever fields they run.
     ``on_device(batch, ids, draws, tensors)``: ``run`` for a tensor on a device, with the same draws; an op
-    without it (None) runs on the CPU.
+    without it (None) runs on the CPU. ``batches``: how many of them it is good to run it on at a time.
     """
 
     share: str | None = None
+    batches: int = 1
     on_device: Callable[[Any, I64, Draws, Tensors], Any] | None = None
 
     def infer(self, spec: Spec) -> Spec:
@@ -142,6 +150,13 @@ class Op:
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         """The batch after this step. It may be changed in place: it belongs to the pipeline."""
         raise NotImplementedError
+
+    def own(self) -> Op:
+        """This, for one loader: a copy, where it holds something while it runs."""
+        return self
+
+    def close(self) -> None:
+        """Let go of that; its loader is closed."""
 
     @property
     def device_form(self) -> Callable[[Any, I64, Draws, Tensors], Any] | None:
@@ -176,6 +191,20 @@ class CellErrors(Exception):  # noqa: N818
     def __init__(self, errors: Mapping[int, DataError]) -> None:
         super().__init__(f"{len(errors)} cells")
         self.errors = dict(errors)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CellErrors, (self.errors,)
+
+
+class RowError(Exception):
+    """What an op raises where a sample is to blame: its row in the batch, and the error itself.
+
+    The loader raises that one, with the place of the sample.
+    """
+
+    def __init__(self, row: int, error: Exception) -> None:
+        super().__init__(row, error)
+        self.row, self.error = row, error
 
 
 class CellOp(Op):

@@ -1,10 +1,8 @@
-"""Changes to labels, numbers, ragged values and anything else, and plain functions as ops."""
+"""Changes to labels, numbers, ragged values and anything else."""
 
 from __future__ import annotations
 
-import inspect
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -190,48 +188,6 @@ class Pad(Op):
         return out
 
 
-class Function(Op):
-    """Any function of a batch: ``fn(batch)`` or ``fn(batch, rng)``, rng being the batch's Draws.
-
-    It gets them if it has a parameter ``rng``, or a second one without a default. Batches are made by
-    several threads: a function that keeps something from call to call needs a lock.
-    """
-
-    def __init__(self, function: Callable[..., Any], *, dtype: Any = None, shape: Any = None) -> None:
-        self.function = function
-        self.dtype = None if dtype is None else np.dtype(dtype)
-        self.shape = None if shape is None else tuple(shape)
-        self._rng = _how_rng(function)
-
-    def infer(self, spec: Spec) -> Spec:
-        if self.shape is None:
-            return spec.but(dtype=self.dtype or spec.dtype)
-        return Spec(self.dtype or spec.dtype, self.shape)
-
-    def __repr__(self) -> str:
-        code = getattr(self.function, "__code__", None)
-        where = f", {os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
-        return f"Function({getattr(self.function, '__name__', self.function)}{where})"
-
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        if self._rng == "named":
-            return self.function(batch, rng=draws)
-        return self.function(batch, draws) if self._rng == "second" else self.function(batch)
-
-
-def _how_rng(function: Callable[..., Any]) -> str | None:
-    """How a function takes random draws: ``named``, as its ``second`` argument, or not at all."""
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # built in C
-        return None
-    if "rng" in parameters and parameters["rng"].kind is not inspect.Parameter.POSITIONAL_ONLY:
-        return "named"
-    placed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [one for one in parameters.values() if one.kind in placed and one.default is one.empty]
-    return "second" if len(needed) >= 2 else None
-
-
 def ragged_values(cells: Ragged, dtype: Any, rest: tuple[int, ...]) -> tuple[Any, Any]:
     """(values, offsets) of ragged numbers, offsets counting rows."""
     width = np.dtype(dtype).itemsize * int(np.prod(rest))
@@ -241,6 +197,6 @@ def ragged_values(cells: Ragged, dtype: Any, rest: tuple[int, ...]) -> tuple[Any
 
 
 __all__ = [
-    "Convert", "Function", "LabelMixup", "MixupToOneHot", "Pad", "ReplaceLabel", "Squeeze", "View",
+    "Convert", "LabelMixup", "MixupToOneHot", "Pad", "ReplaceLabel", "Squeeze", "View",
     "per_sample", "ragged_values",
 ]  # fmt: skip

@@ -1,0 +1,317 @@
+"""Run an op in worker processes: arrays go through shared memory, errors come with the worker's traceback.
+
+Workers are started when they are needed, and killed with what they were started for. Each has a socket to its
+parent. When the parent ends, however it does, so does the socket, and then the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import multiprocessing
+import os
+import pickle
+import queue
+import select
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver, reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ..errors import OptionError, WorkerError
+from .base import CellErrors, Op, RowError
+
+# Of an array in shared memory: as NumPy and vector instructions like it.
+ALIGNED = 64
+# Seconds after which a worker that says nothing is looked at.
+PATIENCE = 1.0
+GUARD = 'is what your script does under `if __name__ == "__main__":`? Workers import the script, too'
+
+
+class Shared:
+    """Memory that two processes see; it has no name, grows as needed, and is gone with the last of them."""
+
+    def __init__(self, file: int) -> None:
+        self.file = file
+        self._map: mmap.mmap | None = None
+
+    @classmethod
+    def make(cls) -> Shared:
+        if hasattr(os, "memfd_create"):
+            return cls(os.memfd_create("batchplant"))
+        with tempfile.TemporaryFile() as file:
+            return cls(os.dup(file.fileno()))
+
+    def view(self, size: int) -> memoryview:
+        """The first ``size`` bytes."""
+        if self._map is None or len(self._map) < size:
+            # What lies in the old one may be in use still; it goes when that goes.
+            if os.fstat(self.file).st_size < size:
+                os.ftruncate(self.file, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+            self._map = mmap.mmap(self.file, os.fstat(self.file).st_size)
+        return memoryview(self._map)[:size]
+
+    def __del__(self) -> None:
+        os.close(self.file)
+
+
+def send(connection: Connection, shared: Shared, value: Any) -> None:
+    """Give a value to the other side: arrays through shared memory, everything else pickled."""
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    parts = [one.raw() for one in buffers]
+    starts, end = [], 0
+    for part in parts:
+        starts.append(end)
+        end += -(-part.nbytes // ALIGNED) * ALIGNED
+    # Arrays may be empty.
+    if end:
+        memory = shared.view(end)
+        for start, part in zip(starts, parts, strict=True):
+            memory[start : start + part.nbytes] = part
+    places = [(start, part.nbytes) for start, part in zip(starts, parts, strict=True)]
+    connection.send_bytes(pickle.dumps((data, places, end)))
+
+
+def receive(connection: Connection, shared: Shared) -> Any:
+    """What the other side gave, with arrays of its own."""
+    data, places, end = pickle.loads(connection.recv_bytes())
+    memory = shared.view(end) if end else memoryview(b"")
+    return pickle.loads(data, buffers=[bytearray(memory[start : start + size]) for start, size in places])
+
+
+# -- in the worker ------------------------------------------------------------------------------------------
+
+
+def work(connection: Connection) -> None:
+    """The life of a worker: an op and two memories come, then parts of batches, until nobody sends any."""
+    # Ctrl-C is for the parent, which ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    threading.Thread(target=_watch, args=(connection.fileno(),), daemon=True).start()
+    # The parent is gone, or has no use for us.
+    with contextlib.suppress(EOFError, ConnectionError):
+        given, made = (Shared(reduction.recv_handle(connection)) for _ in range(2))
+        encoded = connection.recv_bytes()
+        try:
+            op: Op = pickle.loads(encoded)
+        except Exception as error:
+            send(connection, made, _told(error))
+            return
+        send(connection, made, None)
+        while True:
+            batch, ids, draws = receive(connection, given)
+            try:
+                found = op.run(batch, ids, draws)
+                del batch
+                send(connection, made, (found, None))
+            except Exception as error:
+                send(connection, made, (None, _told(error)))
+
+
+def _watch(socket: int) -> None:
+    """End with the parent, also amid a function."""
+    ends = select.poll()
+    ends.register(socket, getattr(select, "POLLRDHUP", 0))
+    ends.poll()
+    os._exit(0)
+
+
+def _told(error: Exception) -> tuple[Exception, str]:
+    """An exception that the parent can unpickle, and the traceback as text."""
+    inner = error.error if isinstance(error, RowError) else error
+    text = "".join(traceback.format_exception(inner))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        plain = WorkerError(f"{type(inner).__name__}: {inner}")
+        return (RowError(error.row, plain) if isinstance(error, RowError) else plain), text
+    return error, text
+
+
+# -- in the parent ------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """One process, as its parent sees it. One thread at a time uses it."""
+
+    def __init__(self, op: Op, context: Any, starting: threading.Lock) -> None:
+        # Whether it was asked for something that it did not give yet.
+        self.what, self.asked = repr(op), True
+        ours, theirs = context.Pipe()
+        self.connection, self.given, self.made = ours, Shared.make(), Shared.make()
+        self.process = context.Process(target=work, args=(theirs,), name="batchplant-worker", daemon=True)
+        try:
+            with starting, _without_ctrl_c():
+                self.process.start()
+            theirs.close()
+            for shared in (self.given, self.made):
+                reduction.send_handle(ours, shared.file, self.process.pid)
+            ours.send_bytes(pickle.dumps(op))
+            problem = self._answer()
+        except (OSError, EOFError, RuntimeError) as error:
+            self.end()
+            why = error.message if isinstance(error, WorkerError) else repr(error)
+            raise WorkerError(f"no worker process can be started: {why}; {GUARD}") from None
+        if problem is not None:
+            self.end()
+            raise WorkerError(f"a worker process cannot load {self.what}: {problem[0]}\n{problem[1]}")
+
+    def run(self, *given: Any) -> Any:
+        """What the op makes of (batch, ids, draws)."""
+        self.asked = True
+        try:
+            send(self.connection, self.given, given)
+        except OSError:
+            raise WorkerError(f"a worker process died while it ran {self.what}: {self._why()}") from None
+        found, problem = self._answer()
+        if problem is not None:
+            error, text = problem
+            inner = error.error if isinstance(error, RowError) else error
+            if not isinstance(error, CellErrors):
+                inner.add_note(f"in a worker process:\n{text.rstrip()}")
+            try:
+                raise error
+            finally:
+                # Else its traceback would hold it.
+                del error, inner, problem
+        return found
+
+    def _answer(self) -> Any:
+        try:
+            # Its socket may be held open by processes that it started.
+            while not self.connection.poll(PATIENCE):
+                if not self.process.is_alive():
+                    raise EOFError
+                os.kill(self.process.pid, 0)
+            found = receive(self.connection, self.made)
+            self.asked = False
+            return found
+        except (EOFError, OSError):
+            raise WorkerError(f"a worker process died while it ran {self.what}: {self._why()}") from None
+
+    def _why(self) -> str:
+        """How it ended."""
+        self.process.join(PATIENCE)
+        code = self.process.exitcode
+        if code is None or code >= 0:
+            return "it ended" if code is None else f"it ended with exit code {code}"
+        hint = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
+        return f"signal {-code} ({signal.Signals(-code).name}) ended it{hint}"
+
+    def end(self) -> None:
+        """Kill it. What it shares with us stays while anybody uses it: a thread may wait for an answer."""
+        if self.process.pid is not None:
+            self.process.kill()
+            self.process.join(PATIENCE)
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """What is started here does not hear of Ctrl-C before it can say that it does not want to."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Processes:
+    """Up to ``workers`` processes that run an op; any number of threads may call ``run`` at once."""
+
+    def __init__(self, op: Op, workers: int) -> None:
+        self._op, self._workers = op, workers
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process, self._closed = os.getpid(), False
+        self._idle: queue.LifoQueue[Worker | None] = queue.LifoQueue()
+        # A place for each that can be started yet.
+        for _ in range(self._workers):
+            self._idle.put(None)
+        self._all: list[Worker] = []
+        self._starting = threading.Lock()
+        self._ending = weakref.finalize(self, _end, self._all, self._process)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_op": self._op, "_workers": self._workers}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    def run(self, *given: Any) -> Any:
+        """What the op makes of (batch, ids, draws), in one of the processes."""
+        if self._process != os.getpid():
+            # Those are the parent's.
+            self._reset()
+        worker = self._idle.get()
+        try:
+            if worker is None and not self._closed:
+                worker = Worker(self._op, _context(), self._starting)
+                self._all.append(worker)
+            if self._closed:
+                # Whoever closed it may not have seen ours.
+                _end(self._all, self._process)
+                raise WorkerError(f"the loader was closed while {self._op!r} ran")
+            assert worker is not None
+            return worker.run(*given)
+        finally:
+            # It died, or Ctrl-C came: then its answer would be taken for that to the next question.
+            if worker is not None and worker.asked:
+                worker.end()
+                with contextlib.suppress(ValueError):
+                    self._all.remove(worker)
+                worker = None
+            self._idle.put(worker)
+
+    def close(self) -> None:
+        """Kill the processes, whatever they are doing."""
+        if self._process == os.getpid():
+            self._closed = True
+            self._ending()
+
+
+def _end(workers: list[Worker], process: int) -> None:
+    if os.getpid() == process:
+        while workers:
+            workers.pop().end()
+
+
+def _context() -> Any:
+    if multiprocessing.current_process().daemon:
+        raise OptionError(
+            "worker processes cannot start processes of their own, and this is one (of a DataLoader?): use "
+            'parallel="threads" here, or num_workers=0 there'
+        )
+    # Never a fork of this process: its threads would not come along, but their locks would.
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    server = getattr(forkserver, "_forkserver", None)
+    # Imported once, by the server that forks the workers; unless somebody else says what it imports.
+    if getattr(server, "_preload_modules", None) == ["__main__"]:
+        context.set_forkserver_preload(["__main__", __name__])
+    return context
+
+
+def check(function: Callable[..., Any]) -> None:
+    """An OptionError where a process could not be given the function."""
+    name = getattr(function, "__qualname__", repr(function))
+    hint = 'define it at the top level of a module, or use parallel="threads"'
+    try:
+        pickle.dumps(function)
+    except Exception:
+        raise OptionError(
+            f"{name} cannot go to another process, which finds functions by their name: {hint}"
+        ) from None
+    main = sys.modules.get("__main__")
+    named = getattr(main, "__spec__", None) or os.path.isfile(getattr(main, "__file__", ""))
+    if getattr(function, "__module__", None) == "__main__" and not named:
+        raise OptionError(f"{name} is of a session that other processes cannot import: {hint}")
