@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import batchplant as bp
@@ -206,6 +207,15 @@ def test_an_iceberg_table_of_a_bucket_knows_where_it_is(shelf: Shelf) -> None:
 
 
 # -- shards ------------------------------------------------------------------------------------------------
+
+
+def test_a_terminal_shows_how_far_a_large_file_is(shelf: Shelf, tmp_path: Path) -> None:
+    data = tmp_path / "large.npy"
+    np.save(data, np.zeros((20, 1 << 20), dtype=np.uint8))
+    command = [sys.executable, "-m", "batchplant", "convert", str(data), shelf.at("large.npy")]
+    shown = processes.run_in_terminal(command, 100, AWS_ENDPOINT_URL=shelf.endpoint, NO_COLOR="1")
+    assert re.search(r"sending \(MB\).*20/20", shown)
+    assert shelf.names() == ["large.npy"]
 
 
 def test_shards_replace_a_larger_set(shelf: Shelf) -> None:

@@ -21,6 +21,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -31,6 +32,7 @@ from ..errors import OptionError
 from ..options import Typed
 from ..reader import Reader
 from ..registry import open as open_reader
+from ..storage import uploads
 
 # Columns of an output that is no terminal.
 UNLIMITED = 1 << 20
@@ -199,4 +201,15 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, i
     )  # fmt: skip
     with bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        sent: dict[str, tuple[int, int]] = {}
+        lines: list[TaskID] = []
+
+        def sending(url: str, done: int, size: int) -> None:
+            sent[url] = done, size
+            if not lines:
+                lines.append(bar.add_task("sending (MB)"))
+            completed, total = (sum(part) // 10**6 for part in zip(*sent.values(), strict=True))
+            bar.update(lines[0], completed=completed, total=total)
+
+        with uploads.watching(sending):
+            yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -6,6 +6,7 @@ the server forgets the parts that it has.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +29,19 @@ POLL = 0.05
 NEVER_STARTED = 1.0
 
 T = TypeVar("T")
+# Told how far large files are: URL, bytes, and of how many.
+Watcher = Callable[[str, int, int], None]
+_WATCHERS: list[Watcher] = []
+
+
+@contextlib.contextmanager
+def watching(report: Watcher) -> Iterator[None]:
+    """Within it, somebody is told how far large files are."""
+    _WATCHERS.append(report)
+    try:
+        yield
+    finally:
+        _WATCHERS.remove(report)
 
 
 class Stopped(BaseException):
@@ -122,6 +136,8 @@ def send(
             while piece := file.read(PIECE):
                 go_on()
                 yield piece
+                for report in _WATCHERS if size > SMALL else ():
+                    report(url, file.tell(), size)
         if hold is not None:
             hold()
         go_on()
