@@ -100,13 +100,13 @@ class Found:
 
 def files_of(given: Iterable[str | os.PathLike[str]], format: str | None = None) -> list[Found]:
     """What there is to open, one by one, behind paths, globs, braces and folders of shards."""
-    given = list(map(os.fspath, given))
-    tables = {one: found for one in given if (found := by_scheme(one)) is not None}
+    texts = [os.fspath(one) for one in given]
+    tables = {one: known for one in texts if (known := by_scheme(one)) is not None}
     if tables:
-        each = ([Found(one, tables[one])] if one in tables else files_of([one], format) for one in given)
-        return [one for found in each for one in found]
+        each = ([Found(one, tables[one])] if one in tables else files_of([one], format) for one in texts)
+        return [one for some in each for one in some]
     named = None if format is None else get_format(format)
-    paths = [one for each in given for one in expand(each)]
+    paths = [one for each in texts for one in expand(each)]
     tree.look_around(paths)
     found: list[Found] = []
     for path, known in zip(paths, _labelled(paths), strict=True):

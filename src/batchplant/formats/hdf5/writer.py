@@ -252,8 +252,8 @@ class Hdf5Writer(GrowingWriter):
                 made[start : start + step] = array[start : start + step]
                 self._sink.check()
             return len(array)
-        for start, data in self._deflated(array, chunk):
-            made.id.write_direct_chunk(start, data)
+        for begin, data in self._deflated(array, chunk):
+            made.id.write_direct_chunk(begin, data)
             self._sink.check()
         return len(array)
 
@@ -272,8 +272,8 @@ class Hdf5Writer(GrowingWriter):
         with ThreadPoolExecutor(self._workers) as pool:
             under_way: deque[tuple[tuple[int, ...], Future[bytes]]] = deque()
             steps = (range(0, size, step) for size, step in zip(array.shape, chunk, strict=True))
-            for start in itertools.product(*steps):
-                under_way.append((start, pool.submit(work, start)))
+            for begin in itertools.product(*steps):
+                under_way.append((begin, pool.submit(work, begin)))
                 if len(under_way) > 2 * self._workers:
                     first, task = under_way.popleft()
                     yield first, task.result()

@@ -227,7 +227,8 @@ def _small(table: Any, file_size: int) -> tuple[list[list[Any]], int]:
 
 def _files_of(group: list[Any], file_size: int) -> int:
     """How many files of this size hold the same."""
-    return max(1, -(-sum(one.file_size_in_bytes for one in group) // file_size))
+    size: int = sum(one.file_size_in_bytes for one in group)
+    return max(1, -(-size // file_size))
 
 
 def _rewrite(table: Any, groups: list[list[Any]], file_size: int, progress: Progress | None) -> int:
