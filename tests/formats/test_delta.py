@@ -72,8 +72,8 @@ def test_tables_of_deltalake(tmp_path):
             "a": bp.Int("int32", optional=True),
             "b": bp.Image("jpeg", optional=True),
             "l": bp.Tensor("float64", (None,), optional=True),
-            "s": bp.Json(optional=True),
-            "at": bp.Tensor("datetime64[us]", optional=True),
+            "s": bp.Struct({"x": bp.Int(optional=True), "y": bp.Text(optional=True)}, optional=True),
+            "at": bp.Time("us", "UTC", optional=True),
             "new": bp.Text(optional=True),
         }
         samples = list(reader)

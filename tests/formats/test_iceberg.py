@@ -1,11 +1,13 @@
 """Iceberg: the suite, tables that pyiceberg or nobody honest wrote, and pyiceberg on ours."""
 
 import contextlib
+import datetime
 import json
 import os
 import pickle
 import sqlite3
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -22,10 +24,25 @@ class TestSuite(FormatSuite):
     format = "iceberg"
     suffix = ".iceberg"
     in_place = False
+    # The library knows the years 1 to 9999; that it is said is tested below.
+    values: ClassVar = {
+        "time us": [datetime.datetime(2024, 2, 29, 1, 2, 3, 4), datetime.datetime(1, 1, 1)],
+        "date": [datetime.date(9999, 12, 31)],
+    }
 
     def files(self, path):
         """SQLite does not notice every change to a file of its own; see below."""
         return [file for file in super().files(path) if file.name != "catalog.db"]
+
+
+@pytest.mark.parametrize("optional", [False, True])
+def test_years_that_the_library_does_not_know(optional, tmp_path):
+    for field in (bp.Time("D", optional=optional), bp.Time("us", "UTC", optional=optional)):
+        with (
+            pytest.raises(bp.EncodeError, match="the years 1 to 9999"),
+            bp.create(tmp_path / "t.iceberg", {"at": field}) as out,
+        ):
+            out.append({"at": np.datetime64("10000-01-01")})
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from ...codecs import arrow
 from ...columns import Columns
 from ...errors import BatchplantError, BusyError, EncodeError, ExistsError, OptionError, SchemaError
-from ...schema import Bytes, Field, List, Schema, Struct, Text, Uuid
+from ...schema import Bytes, Decimal, Duration, Field, List, Schema, Struct, Tensor, Text, Time, Uuid
 from ...storage import Partial, is_remote, sync, tree
 from ...writer import WriteOptions, Writer
 from .reader import first_line
@@ -136,11 +136,11 @@ class LakeWriter(Writer):
             raise EncodeError(f"the table cannot hold it: {error}", path=self.path) from None
 
     def _as_text(self) -> Schema:
-        """The fields, UUIDs as text where the table keeps them so: a cast would take their bytes for it."""
+        """The fields; UUIDs and decimals are text where the table keeps them so, for no cast writes it."""
         text = arrow.pyarrow().types.is_string
         return Schema(
             (name, Text(optional=field.optional))
-            if isinstance(field, Uuid) and text(self._arrow.field(name).type)
+            if isinstance(field, Uuid | Decimal) and text(self._arrow.field(name).type)
             else (name, field)
             for name, field in self.schema.items()
         )
@@ -259,6 +259,10 @@ def _fits(table: Field, given: Field) -> bool:
         names = [[name for name, _ in one.fields] for one in (table, given)]
         pairs = zip(table.fields, given.fields, strict=False)
         return names[0] == names[1] and all(_fits_inside(mine[1], theirs[1]) for mine, theirs in pairs)
+    if isinstance(table, Time | Duration) and isinstance(given, Tensor):
+        return arrow.storage(given) == arrow.storage(
+            dataclasses.replace(table, tz=None) if isinstance(table, Time) else table
+        )
     # What its description does not say, a kind of bytes may be.
     parts = [one.name for one in dataclasses.fields(table)]
     if isinstance(table, Bytes) or type(table) is not type(given):
