@@ -33,6 +33,8 @@ THREADS = 8
 SMALL = 8 << 20
 # That of what is remembered.
 VERSION = 1
+# What parts of a dataset add up to.
+SUMS = ("units", "skipped", "bytes", "skipped_bytes", "looked_at")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Pruned:
 
     ``ranges``: first sample and end of each run, in order, none touching the next. ``units``: how many
     storage units (``what``: row groups, files) there are, ``skipped``: in how many of them it cannot be true.
-    ``bytes``: of the cells in all of them; ``skipped_bytes``: those that need not be read.
+    ``bytes``: of the cells in all of them; ``skipped_bytes``: those that need not be read; ``looked_at``:
+    those of the fields in the condition that have to be.
     """
 
     ranges: I64
@@ -50,6 +53,7 @@ class Pruned:
     skipped: int
     bytes: int
     skipped_bytes: int
+    looked_at: int
 
     @property
     def rows(self) -> I64:
@@ -80,9 +84,7 @@ def joined(parts: Sequence[tuple[Pruned | None, int]]) -> Pruned | None:
         own = [[0, length]] if pruned is None else pruned.ranges.tolist()
         runs += [(first + start, first + end) for start, end in own]
         first += length
-    sums = (
-        sum(getattr(one, name) for one in known) for name in ("units", "skipped", "bytes", "skipped_bytes")
-    )
+    sums = (sum(getattr(one, name) for one in known) for name in SUMS)
     return Pruned(ranges_of(runs), known[0].what, *sums)
 
 
@@ -186,12 +188,16 @@ def matches(reader: Reader, bound: Bound, text: str) -> Matches:
     reads = reader if looked is None else reader._picked(looked) or reader.subset(looked)
 
     def look() -> I64:
-        found = scan(reads, bound, fields)
+        try:
+            found = scan(reads, bound, fields)
+        except BatchplantError as error:
+            if error.sample is not None and looked is not None and error.sample < len(looked):
+                error.sample = int(looked[error.sample])
+            raise
         return found if looked is None else looked[found]
 
-    source = None
-    if pruned is None or pruned.bytes - pruned.skipped_bytes > SMALL:
-        source = only_file(reader, fields)
+    worth = pruned is None or pruned.looked_at > SMALL
+    source = only_file(reader, fields) if worth else None
     if source is None:
         return look(), pruned
     with contextlib.closing(source):
@@ -205,8 +211,8 @@ def scan(reader: Reader, bound: Bound, fields: Sequence[str]) -> I64:
     def look(run: tuple[int, int]) -> I64:
         check_stop()
         start, end = run
+        columns = reader._scan_run(start, end, fields)
         try:
-            columns = reader._scan_run(start, end, fields)
             return start + np.flatnonzero(matching(bound, reader.schema, columns))
         except BatchplantError as error:
             if error.sample is not None:

@@ -29,7 +29,7 @@ def bloom_filter(source: Source, chunk: Chunk, leaf: Leaf) -> Callable[[Any], bo
         return None
     start, size = chunk.bloom
     try:
-        head = source.view(start, min(HEADER, source.size - start)).tobytes()
+        head = source.only(start, min(HEADER, source.size - start)).tobytes()
         header, length = read_struct(head)
         count: int = header[1][1]
         plain = all(1 in _choice(header, number) for number in (2, 3, 4))
@@ -45,7 +45,7 @@ def bloom_filter(source: Source, chunk: Chunk, leaf: Leaf) -> Callable[[Any], bo
             return True
         hashed = xxh64(data)
         number = ((hashed >> 32) * (count // BLOCK)) >> 32
-        block = source.view(start + length + number * BLOCK, BLOCK).tobytes()
+        block = source.only(start + length + number * BLOCK, BLOCK).tobytes()
         words = struct.unpack("<8I", block)
         low = hashed & 0xFFFFFFFF
         return all(

@@ -200,7 +200,7 @@ class ByPage:
         if not self._mapped:
             runs = np.array([run for plan in plans.values() for run in plan.runs], np.int64).reshape(-1, 2)
             held = Held(self._source)
-            held.fetch(runs[:, 0], runs[:, 1])
+            held.fetch(runs[:, 0], runs[:, 1], ahead=False)
             view = held.view
 
         def read(name: str) -> Any:

@@ -87,6 +87,8 @@ class Footer:
         self._size = source.size
         self.groups: list[Group] = []
         data, at = _footer_bytes(source)
+        # The end of the file as it is, for the library; whoever gave it that lets it go.
+        self.raw: bytes | None = data + len(data).to_bytes(4, "little") + MAGIC
         try:
             found, _ = read_struct(data, each=(4, self._add))
             self.elements = _structs(found[2])

@@ -18,11 +18,12 @@ class Held(io.RawIOBase):
         self._runs: list[tuple[int, U8]] = []
         self._at = 0
 
-    def fetch(self, starts: I64, sizes: I64) -> None:
-        """Get these runs, those that lie side by side together."""
+    def fetch(self, starts: I64, sizes: I64, *, ahead: bool = True) -> None:
+        """Get these runs, those that lie side by side together; ``ahead``: what follows may be wanted."""
         self._source.will_need(starts, sizes)
         for first, end in plan_ranges(starts, sizes)[0]:
-            self._runs.append((first, self._source.view(first, end - first)))
+            get = self._source.view if ahead else self._source.only
+            self._runs.append((first, get(first, end - first)))
 
     def view(self, start: int, size: int) -> U8:
         """Bytes that were fetched, or are now."""

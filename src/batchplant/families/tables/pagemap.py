@@ -164,7 +164,7 @@ def _fits(pages: PageMap, chunk: Chunk) -> bool:
 def _indexed(source: Source, run: tuple[int, int] | None, chunk: Chunk) -> Struct | None:
     if run is None or not 0 < run[1] <= max(MOST_INDEX, chunk.size):
         return None
-    return read_struct(source.view(*run).tobytes())[0]
+    return read_struct(source.only(*run).tobytes())[0]
 
 
 def _items(value: tuple[int, Any]) -> list[Any]:

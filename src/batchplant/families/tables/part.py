@@ -19,7 +19,7 @@ from ...errors import BatchplantError, DamagedError, SchemaError
 from ...storage import MappedSource, open_source
 from .bypage import ByPage, rows_of
 from .excerpt import ARROW_SCHEMA
-from .footer import Footer
+from .footer import MAGIC, Footer
 from .held import Held
 from .pages import Claim, claim_of
 
@@ -36,7 +36,7 @@ class ParquetPart:
         try:
             # Before the library: it may end the process at a damaged one.
             self.footer = Footer(self._source)
-            file = self._open(None)
+            file = self._open(self._parsed())
             self._metadata = file.metadata
             self.schema = file.schema_arrow
             # Names are decoded only when they are asked for.
@@ -70,10 +70,19 @@ class ParquetPart:
             page_checksum_verification=True,
         )
 
-    def load(self, group: int, names: Sequence[str]) -> Any:
-        """These columns of a row group, as a table; no other is read."""
+    def _parsed(self) -> Any:
+        """The footer as the library knows it: it would fetch it once more, and much around it."""
+        import pyarrow.parquet as pq
+
+        raw, self.footer.raw = self.footer.raw or b"", None
+        if isinstance(self._source, MappedSource):
+            return None
+        return pq.read_metadata(pyarrow().BufferReader(MAGIC + raw))
+
+    def load(self, group: int, names: Sequence[str], *, ahead: bool = True) -> Any:
+        """These columns of a row group, as a table; no other is read. ``ahead``: others may follow."""
         leaves = {leaf: name for name in names for leaf in self._leaves[name]}
-        held = None if isinstance(self._source, MappedSource) else self._fetched(group, list(leaves))
+        held = None if isinstance(self._source, MappedSource) else self._fetched(group, list(leaves), ahead)
         claims = {leaf: self._claim(group, leaf, name, held) for leaf, name in leaves.items()}
         repeated = {leaves[leaf]: leaf for leaf, claim in claims.items() if claim.by_dictionary}
         if repeated or held is not None:
@@ -96,7 +105,7 @@ class ParquetPart:
         found = self.by_page.read({name: plan for name, plan in plans.items() if plan is not None}, rows)
         whole = [name for name in names if name not in found]
         if whole:
-            table = rows_of(self.load(group, whole), rows)
+            table = rows_of(self.load(group, whole, ahead=False), rows)
             found |= {name: table.column(name) for name in whole}
         pa = pyarrow()
         schema = pa.schema([self.schema.field(name) for name in names], metadata=self.schema.metadata)
@@ -108,11 +117,11 @@ class ParquetPart:
         whole = self.runs(group, [name for name in names if plans[name] is None])
         return [*whole, *(run for plan in plans.values() if plan is not None for run in plan.runs)]
 
-    def _fetched(self, group: int, leaves: Sequence[int]) -> Held:
+    def _fetched(self, group: int, leaves: Sequence[int], ahead: bool) -> Held:
         """The bytes of these columns, which the headers of pages and the library are then read from."""
         runs = np.array(self._runs(group, leaves), np.int64).reshape(-1, 2)
         held = Held(self._source)
-        held.fetch(runs[:, 0], runs[:, 1])
+        held.fetch(runs[:, 0], runs[:, 1], ahead=ahead)
         return held
 
     def _runs(self, group: int, leaves: Sequence[int]) -> list[tuple[int, int]]:

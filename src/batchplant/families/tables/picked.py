@@ -52,19 +52,19 @@ class ParquetRows(TableReader):
     def _prune(self, bound: Bound) -> Pruned | None:
         names = fields_of(bound)
         runs: list[tuple[int, int]] = []
-        skipped = whole = left = 0
+        skipped = whole = left = looked = 0
         for number, first in enumerate(self._firsts[:-1].tolist()):
             file = self._file(number, names)
             units = range(first, int(self._firsts[number + 1]))
             for group, (unit, found) in enumerate(zip(units, self._groups(file, bound, units), strict=True)):
-                size, read = self._sizes(file, group, found, names)
-                whole, left, skipped = whole + size, left + read, skipped + (not found)
+                size, read, look = self._sizes(file, group, found, names)
+                whole, left, looked, skipped = whole + size, left + read, looked + look, skipped + (not found)
                 start, kept = int(self._starts[unit]), file.kept(group)
                 edges = np.array(found, dtype=np.int64).reshape(-1, 2)
                 edges = start + (edges if kept is None else np.searchsorted(kept, edges))
                 runs += [(one, end) for one, end in edges.tolist() if one < end]
         ranges = ranges_of(runs)
-        return Pruned(ranges, self.unit_names, len(self._starts) - 1, skipped, whole, whole - left)
+        return Pruned(ranges, self.unit_names, len(self._starts) - 1, skipped, whole, whole - left, looked)
 
     def _groups(self, file: File, bound: Bound, units: range) -> list[list[tuple[int, int]]]:
         """For each row group the runs of rows in which the condition can be true."""
@@ -82,21 +82,23 @@ class ParquetRows(TableReader):
 
     def _sizes(
         self, file: File, group: int, found: Sequence[tuple[int, int]], names: Sequence[str]
-    ) -> tuple[int, int]:
-        """The bytes of a row group, and those of them that have to be read."""
+    ) -> tuple[int, int, int]:
+        """The bytes of a row group, those of them that have to be read, and those for the condition alone."""
         if file.part is None:
-            return 0, 0
+            return 0, 0, 0
         size = sum(one for _, one in file.part.runs(group, list(file.columns.values())))
         if not found:
-            return size, 0
+            return size, 0, 0
+        columns = [file.columns[name] for name in names if name in file.columns]
+        asked = sum(one for _, one in file.part.runs(group, columns))
         if list(found) == [(0, int(file.part.rows[group]))]:
-            return size, size
+            return size, size, asked
         rows, saved = numbers_in(np.array(found, dtype=np.int64)), 0
-        for column in (file.columns[name] for name in names if name in file.columns):
+        for column in columns:
             plan = file.part.by_page.plan(group, column, rows)
             if plan is not None:
                 saved += plan.chunk.size - plan.size
-        return size, size - saved
+        return size, size - saved, asked - saved
 
 
 class Picked(TableReader):

@@ -158,6 +158,13 @@ class RemoteSource(Source):
             end = min(self.size, max(end, start + LEAST))
         return pool.read(object, start, end)[:size]
 
+    def only(self, start: int, size: int) -> U8:
+        self.check_bounds(start, size)
+        if size == 0 or start + size <= len(self.head):
+            return self.head[start : start + size] if size else np.empty(0, dtype=np.uint8)
+        pool, object = self.blocks
+        return pool.read(object, start, start + size)
+
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
         known = starts + sizes <= len(self.head)
         if known.any():
