@@ -1,14 +1,17 @@
 """Values of times, durations, decimals, UUIDs, lists and structs: their cells, their text, and back."""
 
+import contextlib
 import dataclasses
 import datetime
 import decimal
+import json
 import math
 import uuid
 
 import numpy as np
 import pytest
 
+import batchplant as bp
 from batchplant.codecs import text, times
 from batchplant.codecs.cells import cell_bytes, decode_cell, encode_samples
 from batchplant.columns import Columns, Ragged, column_runs
@@ -280,3 +283,150 @@ def test_a_count_beyond_the_calendar_is_no_text():
     schema = Schema(day=Time("D"), clock=Time("s", clock=True))
     columns = {"day": np.array([0, 2**31, 0]), "clock": np.array([86_400, 0, 0])}
     assert sorted(text.unfit(schema, Columns(columns))) == [0, 1]
+
+
+# --- values in memory, batches, reports ---------------------------------------------------------------
+
+MOMENT = datetime.datetime(2024, 5, 31, 12, 30)
+TABLE = {
+    "at": [MOMENT, MOMENT.replace(year=1969)],
+    "zoned": [MOMENT.replace(tzinfo=UTC)] * 2,
+    "day": [datetime.date(2024, 5, 31), datetime.date(1, 1, 1)],
+    "clock": [datetime.time(1), datetime.time(2)],
+    "span": [datetime.timedelta(seconds=1), datetime.timedelta(0)],
+    "price": [D("1.50"), D("-100.125")],
+    "id": [uuid.UUID(int=1), uuid.UUID(int=2)],
+}
+
+
+def test_values_in_memory_tell_their_kind():
+    with bp.open(TABLE) as reader:
+        assert dict(reader.schema) == {
+            "at": Time("us"), "zoned": Time("us", "UTC"), "day": Time("D"), "clock": Time("us", clock=True),
+            "span": Duration("us"), "price": Decimal(6, 3), "id": Uuid(),
+        }  # fmt: skip
+        assert list(reader) == [{name: values[row] for name, values in TABLE.items()} for row in range(2)]
+    with pytest.raises(bp.SchemaError, match="no field kind"):
+        bp.open({"a": [MOMENT, MOMENT.replace(tzinfo=UTC)]})
+    with bp.open(
+        {"a": np.array(["2024-01-01", "NaT"], "M8[s]")}, schema={"a": Time("s", optional=True)}
+    ) as one:
+        assert [sample["a"] for sample in one] == [datetime.datetime(2024, 1, 1), None]
+
+
+@pytest.fixture
+def lists(tmp_path):
+    """A dataset of lists."""
+    schema = {
+        "at": Time("s"), "maybe": Duration("ms", optional=True), "numbers": List(Float("float32")),
+        "moments": List(Time("us", "UTC")), "flags": List(Bool()), "words": List(Text()),
+        "gaps": List(Int(optional=True)),
+    }  # fmt: skip
+    with bp.create(tmp_path / "a.parquet", schema) as out:
+        for n in range(4):
+            out.append(
+                {
+                    "at": n, "maybe": None if n % 2 else datetime.timedelta(seconds=n),
+                    "numbers": [n / 2, math.inf][: n % 3], "moments": [n, n + 1][: n % 3],
+                    "flags": [True] * n, "words": ["ß"] * n, "gaps": [None, n],
+                }
+            )  # fmt: skip
+    return tmp_path / "a.parquet"
+
+
+def test_batches_hold_counts_and_ragged_numbers(lists):
+    with contextlib.closing(bp.Loader(lists, 4, order="sequential")) as loader:
+        [batch] = loader
+    assert batch["at"].dtype == np.int64
+    assert batch["at"].tolist() == [0, 1, 2, 3]
+    assert batch["maybe"].tolist() == [0, 0, 2000, 0]
+    assert batch["maybe_mask"].tolist() == [True, False, True, False]
+    values, offsets = batch["numbers"]
+    assert values.dtype == np.float32
+    assert values.tolist() == [0.5, 1.0, math.inf]
+    assert offsets.tolist() == [0, 0, 1, 3, 3]
+    values, offsets = batch["moments"]
+    assert values.dtype == np.int64
+    assert values.tolist() == [1, 2, 3]
+    assert offsets.tolist() == [0, 0, 1, 3, 3]
+    assert batch["flags"][0].tolist() == [True] * 6
+    assert batch["words"] == [[], ["ß"], ["ß", "ß"], ["ß", "ß", "ß"]]
+    assert batch["gaps"][1] == [None, 1]
+
+
+def test_a_list_that_is_none_names_its_sample(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": [1], "b": ["2024-01-01"]}\n{"a": [1, "x"], "b": [7]}\n')
+    for name, field in (("a", List(Int())), ("b", List(Time("D")))):
+        with bp.open(tmp_path / "a.jsonl", schema={name: field}) as reader:
+            if name == "b":
+                assert [sample["b"] for sample in reader] == [
+                    [datetime.date(2024, 1, 1)],
+                    [datetime.date(1970, 1, 8)],
+                ]
+                continue
+            with (
+                contextlib.closing(bp.Loader(reader, 2)) as loader,
+                pytest.raises(bp.DecodeError, match="sample 1"),
+            ):
+                list(loader)
+
+
+def test_samples_for_torch_have_counts(lists):
+    torch = pytest.importorskip("torch")
+    with contextlib.closing(bp.Loader(lists, 2)) as loader:
+        sample = loader.as_map_dataset()[2]
+    assert sample["at"].dtype == torch.int64
+    assert sample["at"].item() == 2
+    assert sample["maybe"].item() == 2000
+
+
+def test_parts_are_named_by_the_day(tmp_path):
+    days = [datetime.date(2024, 1, 1 + n % 2) for n in range(6)]
+    parts = bp.split({"day": days}, by="day")
+    assert sorted(parts) == ["2024-01-01", "2024-01-02"]
+    assert len(parts["2024-01-01"]) == 3
+
+
+def test_info_and_head_show_times(lists, capsys):
+    from batchplant.cli import main
+
+    assert main(["info", str(lists), "--json"]) == 0
+    fields = json.loads(capsys.readouterr().out)["fields"]
+    assert fields["at"]["values"] == {"first": "1970-01-01T00:00:00", "last": "1970-01-01T00:00:03"}
+    assert main(["head", str(lists), "--json", "-n", "3"]) == 0
+    assert '"1970-01-01T00:00:02"' in capsys.readouterr().out
+    assert main(["head", str(lists)]) == 0
+    assert "ß" in capsys.readouterr().out
+
+
+def test_csv_and_json_hold_iso_text(tmp_path):
+    schema = {
+        "at": Time("ms", "UTC"),
+        "day": Time("D", optional=True),
+        "span": Duration("s"),
+        "price": Decimal(5, 2),
+    }
+    row = {"at": "2024-05-31T12:30:00.5Z", "day": None, "span": "PT90S", "price": D("1.5")}
+    for name, expected in (
+        ("a.csv", "at,day,span,price\n2024-05-31T12:30:00.500Z,,PT90S,1.50\n"),
+        ("a.jsonl", '{"at":"2024-05-31T12:30:00.500Z","day":null,"span":"PT90S","price":"1.50"}\n'),
+    ):
+        with bp.create(tmp_path / name, schema) as out:
+            out.append(row)
+        assert (tmp_path / name).read_text() == expected
+    (tmp_path / "b.jsonl").write_text('{"at": 1717158600500, "tags": [{"k": "ä", "v": 1.5}], "price": 1.5}\n')
+    given = {
+        "at": Time("ms", "UTC"),
+        "tags": List(Struct({"k": Text(), "v": Float()})),
+        "price": Decimal(5, 2),
+    }
+    with bp.open(tmp_path / "b.jsonl", schema=given) as reader:
+        at = datetime.datetime(2024, 5, 31, 12, 30, 0, 500_000, tzinfo=UTC)
+        assert list(reader) == [{"at": at, "tags": [{"k": "ä", "v": 1.5}], "price": D("1.50")}]
+    (tmp_path / "c.csv").write_text("at\n2024-05-31\nnever\n")
+    with bp.open(tmp_path / "c.csv", schema={"at": Time("s")}) as reader:
+        assert reader[0]["at"] == datetime.datetime(2024, 5, 31)
+        with pytest.raises(
+            bp.DecodeError, match=r"line 3.*'never' is not Time.*write it as 2024-05-31T12:30:00"
+        ):
+            reader[1]

@@ -12,13 +12,29 @@ from typing import Any, NamedTuple, TypeVar
 
 from .errors import NotFoundError, SchemaError
 from .reader import Reader
-from .schema import KINDS, Field, Schema
+from .schema import (
+    EVERY_KIND,
+    Decimal,
+    Duration,
+    Field,
+    Int,
+    List,
+    Schema,
+    Struct,
+    Text,
+    Time,
+    Uuid,
+)
 from .storage import RemoteSource, Source, is_remote, open_source, tree
 from .tensors import TENSORS
 from .writer import Writer
 
 HEAD_SIZE = 16384
 FOLDER_ENTRIES = 2000
+# One of each kind that is a narrower form of another.
+NARROW_KINDS = (
+    Time("us"), Duration("us"), Decimal(9, 2), Uuid(), List(Text()), Struct({"n": Int()}),
+)  # fmt: skip
 
 T = TypeVar("T")
 
@@ -197,7 +213,15 @@ class Format:
         """The field kinds, in words."""
         if self.tensors:
             return "named tensors"
-        return "every kind" if len(self.kinds) == len(KINDS) else ", ".join(one.kind for one in self.kinds)
+        return "every kind" if self.kinds == EVERY_KIND else ", ".join(self._held())
+
+    def _held(self) -> list[str]:
+        """The kinds, and the narrower forms of them that it can hold, too."""
+        found = [one.kind for one in self.kinds]
+        for one in NARROW_KINDS:
+            if one.kind not in found and self.kinds and self.refuses(one) is None:
+                found.append(one.kind)
+        return found
 
     def describe(self) -> dict[str, Any]:
         """The row of this format in generated tables."""
@@ -207,7 +231,7 @@ class Format:
             "suffixes": list(self.suffixes),
             "read": True,
             "write": self.writer is not None,
-            "kinds": [kind.kind for kind in self.kinds],
+            "kinds": self._held(),
             "optional": self.optional,
             "tensors": self.tensors,
             "folder": self.folder,

@@ -78,7 +78,7 @@ class ValuesReader(Reader):
             field = infer_field(values)
         except BatchplantError as error:
             raise error.at(field=name) from None
-        if isinstance(field, Int | Float | Bool) and field.cell is not None:
+        if type(field) in (Int, Float, Bool) and field.cell is not None:
             self._values[name] = np.array(values, dtype=field.cell[0])
         elif isinstance(field, Bytes):
             present = [value for value in values if value is not None]

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .codecs.times import texts_of
 from .columns import I64, Column, Ragged
 from .errors import OptionError
 from .order.keyed import derive, key_of
 from .reader import Reader
 from .registry import open as open_reader
-from .schema import Bool, Bytes, Int, Schema, Tensor, Text
+from .schema import Bool, Bytes, Duration, Int, Schema, Tensor, Text, Time
 
 SCAN_ROWS = 4096
 # More parts than that are nobody's wish.
@@ -178,6 +179,8 @@ def _name(schema: Schema, field: str, key: bytes | None) -> str:
     if isinstance(kind, Text | Bytes):
         return key.decode("utf-8", "backslashreplace")
     value = np.frombuffer(key, getattr(kind, "dtype", "bool"))[0]
+    if isinstance(kind, Time | Duration):
+        return str(texts_of(kind, np.frombuffer(key, np.int64))[0].decode())
     names = getattr(kind, "names", None)
     if names and 0 <= int(value) < len(names):
         return str(names[int(value)])

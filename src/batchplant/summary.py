@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from .codecs.media import audio, image
 from .codecs.media.video import header as video
+from .codecs.times import dtype_of
 from .columns import Column, Columns, Ragged, column_runs, concat_columns
 from .errors import AccessError, BatchplantError, DataError
 from .reader import Reader
-from .schema import Audio, Bool, Field, Float, Image, Int, Tensor, Video
+from .schema import Audio, Bool, Duration, Field, Float, Image, Int, Tensor, Time, Video
 from .storage import tree
 from .tensors import is_tensors, shape_of, text_of
 from .tensors import summary as tensor_facts
@@ -124,7 +125,8 @@ def _describe(field: Field, column: Column | None) -> dict[str, Any]:
     if isinstance(column, Ragged) and isinstance(field, Image | Audio | Video):
         found.update(_pictures(column) if isinstance(field, Image) else _recordings(field, column))
     elif values is not None and values.size:
-        found["values"] = _numbers(values)
+        counted = isinstance(field, Time | Duration)
+        found["values"] = _numbers(values.view(dtype_of(field)) if counted else values)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..codecs.media.audio import Sound
 from ..codecs.media.image import mode_of
 from ..codecs.media.video import Clip
 from ..errors import BatchplantError
-from ..schema import Bool, Field, Float, Image, Int, Json, Schema, Tensor, Text
+from ..schema import Bool, Duration, Field, Float, Image, Int, Json, Schema, Tensor, Text, Time
 from .terminal import human_size, printable
 
 TEXT_SHOWN = 300
@@ -52,6 +53,8 @@ def as_cell(value: Any, field: Field) -> str:
         return MISSING
     if isinstance(value, np.datetime64 | np.timedelta64):
         return moment(value)
+    if isinstance(value, datetime.datetime):
+        return moment(value.isoformat())
     if names and isinstance(value, int) and 0 <= value < len(names):
         return f"{value} ({printable(names[value])})"
     if isinstance(field, Float) and isinstance(value, float):
@@ -74,8 +77,14 @@ def as_json(value: Any) -> Any:
         elif value.size <= VALUES_WHOLE and value.dtype.kind in "mM":
             described["values"] = value.astype(str).tolist()
         return described | statistics(value)
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
     if isinstance(value, np.datetime64 | np.timedelta64):
         return str(value)
+    if isinstance(value, list):
+        return [as_json(one) for one in value]
+    if isinstance(value, dict):
+        return {name: as_json(one) for name, one in value.items()}
     if isinstance(value, bytes):
         found: dict[str, Any] = {"bytes": len(value), "base64": base64.b64encode(value[:64]).decode()}
         try:
@@ -179,7 +188,8 @@ def is_tabular(schema: Schema) -> bool:
 
 def is_number(field: Field) -> bool:
     """Whether a column of it is aligned at its end."""
-    return isinstance(field, Int | Float) and not getattr(field, "names", None)
+    counted = isinstance(field, Time | Duration)
+    return isinstance(field, Int | Float) and not counted and not getattr(field, "names", None)
 
 
 def fit_widths(widths: list[int], room: int) -> list[int] | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import decimal
+import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +13,7 @@ import numpy as np
 
 from ..columns import Ragged
 from ..errors import SchemaError
-from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Tensor, Text
+from ..schema import Bool, Bytes, Decimal, Duration, Field, Float, Image, Int, Json, Tensor, Text, Time, Uuid
 from .media import image
 
 
@@ -64,7 +67,40 @@ def _kind(values: Sequence[Any]) -> Field:
         return _array_kind(values)
     if all_are(bool, int, float, str, list, tuple, dict, type(None)):
         return Json()
+    if all_are(uuid.UUID):
+        return Uuid()
+    if all_are(decimal.Decimal):
+        return _decimal_kind(values)
+    if (time := _time_kind(values)) is not None:
+        return time
     raise SchemaError(f"values of type {type(values[0]).__name__} have no field kind")
+
+
+def _time_kind(values: Sequence[Any]) -> Field | None:
+    """The kind of points in time, dates, times of day or spans of it."""
+    kinds = set(map(type, values))
+    if kinds == {datetime.date}:
+        return Time("D")
+    if kinds == {datetime.time} and all(value.tzinfo is None for value in values):
+        return Time("us", clock=True)
+    if kinds == {datetime.timedelta}:
+        return Duration("us")
+    if kinds == {datetime.datetime}:
+        zones = {value.tzinfo for value in values}
+        if None not in zones:
+            # The points in time are the same in any zone.
+            return Time("us", "UTC")
+        return Time("us") if len(zones) == 1 else None
+    return None
+
+
+def _decimal_kind(values: Sequence[decimal.Decimal]) -> Field:
+    if not all(value.is_finite() for value in values):
+        raise SchemaError("a decimal that is no number has no field kind")
+    parts = [value.as_tuple() for value in values]
+    scale = max(0, *(-int(part.exponent) for part in parts))
+    whole = max(len(part.digits) + int(part.exponent) for part in parts)
+    return Decimal(max(whole, 1) + scale, scale)
 
 
 def _array_kind(arrays: Sequence[Any]) -> Field:

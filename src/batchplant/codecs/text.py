@@ -27,8 +27,8 @@ import numpy as np
 from .. import _native, limits
 from ..columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs, starts_of
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError
-from ..schema import Bool, Bytes, Duration, Field, Float, Int, Json, Schema, Tensor, Text, Time
-from . import times
+from ..schema import Bool, Bytes, Duration, Field, Float, Int, Json, List, Schema, Tensor, Text, Time
+from . import nested, times
 from .arrays import array_of, lists_of, pack_tensor
 from .cells import decode_bytes
 
@@ -163,6 +163,32 @@ def _free_tensors(field: Tensor, texts: Texts) -> Ragged:
             raise DecodeError(f"{shown(texts, row)} is not {field}", sample=row) from None
         cells.append(pack_tensor(field, array))
     return Ragged.from_cells(cells)
+
+
+def numbers_of(field: List, cells: Ragged) -> Ragged:
+    """The values of lists of numbers, as those of a Tensor whose only size varies."""
+    of = field.of
+    if isinstance(of, Time | Duration):
+        found: list[bytes] = []
+        for row, value in enumerate(map(_loads, cells)):
+            try:
+                found.append(np.asarray(nested.column_of(of, value), np.int64).tobytes())
+            except BatchplantError as error:
+                raise DecodeError(error.message, sample=row) from None
+        return Ragged.from_cells(found)
+    same = Tensor(getattr(of, "dtype", "bool"), (None,))
+    values = column(same, Texts(cells.data, cells.starts, cells.sizes))
+    assert isinstance(values, Ragged)
+    return values
+
+
+def _loads(cell: U8 | None) -> list[Any]:
+    try:
+        found = json.loads(b"" if cell is None else cell.tobytes())
+    except (ValueError, RecursionError):
+        found = None
+    # Whoever takes it apart says what is wrong.
+    return found if isinstance(found, list) else [found]
 
 
 # -- writing -----------------------------------------------------------------------------------------------

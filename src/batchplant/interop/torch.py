@@ -22,7 +22,7 @@ from ..ops.dtypes import numpy_dtype, torch_dtype
 from ..ops.values import Convert, View
 from ..order.place import of_group
 from ..reader import Reader
-from ..schema import Bool, Float, Int, Tensor
+from ..schema import Bool, Duration, Float, Int, Tensor, Time
 from .gpu.split import Split
 
 try:
@@ -301,6 +301,9 @@ class Samples(torch.utils.data.Dataset):  # type: ignore[misc]
             if isinstance(column, Masked) and f"{name}_mask" not in self.reader.schema:
                 # None has no place in a batch of torch's.
                 sample[name], sample[f"{name}_mask"] = column.values[row], np.asarray(column.mask[row])
+            elif isinstance(field, Time | Duration):
+                # The count, as in a batch of ours.
+                sample[name] = columns[name][row]
             # A Python number would forget how wide it was.
             if isinstance(field, Int | Float | Bool | Tensor) and sample[name] is not None:
                 sample[name] = np.asarray(sample[name], dtype=getattr(field, "dtype", "bool"))

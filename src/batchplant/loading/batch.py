@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..codecs.cells import decode_cell
+from ..codecs.text import numbers_of
 from ..columns import I64, Column, Masked, Ragged, Spans, concat_spans
 from ..errors import AccessError, BatchplantError, DataError, DecodeError, Problem, with_place
 from ..ops.base import CellErrors, CellOp, Draws, RowError
@@ -19,7 +20,7 @@ from ..ops.decode import whole_boxes
 from ..ops.function import Function
 from ..ops.values import ragged_values
 from ..reader import Reader
-from ..schema import Field
+from ..schema import Field, List
 from ..storage.remote.cells import PART
 from .decoded import Decoded
 from .locate import Located, Locator, sizes_of, turns_of
@@ -368,6 +369,11 @@ def _as_values(field: Field, column: Column, *, copy: bool) -> tuple[Any, Failur
             except DataError as error:
                 failures[row] = error
         return cells, failures
+    if isinstance(field, List):
+        try:
+            column = numbers_of(field, column)
+        except DecodeError as error:
+            return None, {error.sample or 0: error}
     rest = tuple(size for size in spec.shape[1:] if size is not None)
     width = spec.dtype.itemsize * int(np.prod(rest))
     for row in np.flatnonzero(column.sizes % width).tolist():

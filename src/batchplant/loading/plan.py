@@ -25,7 +25,7 @@ from ..ops.decode import ChannelsFirst, Decode, ImageDecoder, Normalize, RandomH
 from ..ops.function import Function
 from ..ops.values import Present
 from ..reader import Reader
-from ..schema import Field, Image, Tensor
+from ..schema import Bool, Field, Float, Image, Int, List, Tensor
 
 CHANNELS = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
 # Of the modes of pictures, those that a device makes.
@@ -360,6 +360,10 @@ def _first_size(reader: Reader, name: str, mode: str, orient: bool) -> tuple[int
     return (0, 0)
 
 
+def is_number(field: Field) -> bool:
+    return isinstance(field, Int | Float | Bool)
+
+
 def spec_of(field: Field) -> Spec:
     """What a field gives without any op."""
     dense = dense_of(field)
@@ -367,6 +371,8 @@ def spec_of(field: Field) -> Spec:
         return Spec(*dense)
     if isinstance(field, Tensor) and field.flat and not field.optional:
         return Spec(np.dtype(field.dtype), field.shape, ragged=True)
+    if isinstance(field, List) and not field.optional and not field.of.optional and is_number(field.of):
+        return Spec(np.dtype(getattr(field.of, "dtype", "bool")), (None,), ragged=True)
     if field.kind in ("bytes", "audio", "video") and not field.optional:
         return Spec(np.dtype(np.uint8), (None,), ragged=True)
     return Spec(None)
