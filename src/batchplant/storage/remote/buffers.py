@@ -21,8 +21,8 @@ from .client import TransientError
 LEAST = 1 << 20
 # How many wait for their next use, and how large they may be.
 KEPT, LARGEST = 4, 16 << 20
-# Bytes that are taken out of an answer at a time: as much as lies in a processor's cache.
-CHUNK = 64 << 10
+# Bytes that are taken out of an answer at a time. Each time takes the interpreter's lock.
+CHUNK = 1 << 20
 
 _FREE: deque[mmap.mmap] = deque()
 
