@@ -151,7 +151,9 @@ def _walk(store: Store, below: str = "", deep: int = 0) -> Iterator[tuple[str, d
 
 class N5Reader(GridReader):
     """Reads N5. ``fields``: only these arrays; ``missing``: a block that is not there is zeros (fill) or an
-    error (error), by default the latter in what we wrote; ``cache``: bytes of unpacked blocks kept."""
+    error (error), by default the latter in what we wrote; ``cache``: bytes of unpacked blocks kept;
+    ``decode``: numbers become what they stand for by their attributes (scale_factor, add_offset, _FillValue,
+    missing_value), or stay as they are stored, which without it is warned of."""
 
     roots = (ATTRIBUTES,)
 
@@ -177,7 +179,7 @@ class N5Reader(GridReader):
 
     def _attributes_of(self, path: str) -> dict[str, Any]:
         found = _load(self.store, path) or {}
-        return {name: value for name, value in found.items() if name not in OWN}
+        return {name: value for name, value in found.items() if name not in (*OWN, NOTE)}
 
     def _as_noted(self, grid: Grid, dtype: np.dtype[Any], row: tuple[int, ...]) -> Grid:
         stored, shape = stored_as(dtype, row)

@@ -22,12 +22,12 @@ from ...errors import (
     UnsafeError,
     no_such,
 )
-from ...reader import Reader
 from ...schema import Bytes, Field, Schema, Text
 from ...storage.cache import ChunkCache
 from .array import GridArray
 from .grid import Grid
 from .layout import NOTE, OFFSETS, SHAPE, VALID, VALUES, Note, fixed, parts_of
+from .packed import PackedReader
 from .store import Store, open_store
 
 # The field of an array that stands alone.
@@ -51,7 +51,7 @@ def each_grid(make: Callable[[str, Any], Grid], documents: Mapping[str, Any]) ->
     return found
 
 
-class GridReader(Reader):
+class GridReader(PackedReader):
     """Arrays in chunks as a dataset. A format implements :meth:`_find`."""
 
     # The names that tell the top of a dataset.
@@ -64,6 +64,7 @@ class GridReader(Reader):
         fields: Iterable[str] | None = None,
         missing: str = "auto",
         cache: int | None = None,
+        decode: bool | None = None,
     ) -> None:
         if missing not in ("auto", "fill", "error"):
             raise OptionError(f"missing is auto, fill or error, not {missing!r}")
@@ -92,6 +93,7 @@ class GridReader(Reader):
         damage = self.note is not None if missing == "auto" else missing == "error"
         for grid in self.parts.values():
             grid.may_miss = not damage
+        self._unpack(decode)
 
     # -- what a format implements ----------------------------------------------------------------------
 
@@ -106,11 +108,14 @@ class GridReader(Reader):
     @property
     def attributes(self) -> dict[str, dict[str, Any]]:
         """``""`` → the attributes of the top, a field → its own."""
-        found = {"": {name: one for name, one in self._top.items() if name not in (NOTE, "n5")}}
+        found = {}
+        # Those of an array that stands alone are its field's.
+        if "" not in self._grids:
+            found[""] = {name: one for name, one in self._top.items() if name not in (NOTE, "n5")}
         for (name, part), grid in self.parts.items():
-            if part in ("", VALUES) and grid.name:
+            if part in ("", VALUES):
                 found[name] = self._attributes_of(grid.name)
-        return {name: one for name, one in found.items() if one}
+        return self._without_rules(found)
 
     @property
     def arrays(self) -> Grids:
@@ -225,7 +230,7 @@ class GridReader(Reader):
     # -- reading ---------------------------------------------------------------------------------------
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        return Columns.read(fields, lambda name: self._read_field(name, indices), self.path)
+        return self._unpacked(Columns.read(fields, lambda name: self._read_field(name, indices), self.path))
 
     def _read_field(self, name: str, indices: I64) -> Column:
         field = self.schema[name]
@@ -266,6 +271,8 @@ class GridReader(Reader):
             raise error.at(path=self.path, field=field) from None
 
     def _find_spans(self, field: str, indices: I64) -> Spans | None:
+        if field in self._rules:
+            return None
         ragged = (field, OFFSETS) in self.parts
         grid = self.parts.get((field, VALUES if ragged else ""))
         if grid is None or not grid.plain or (not ragged and self.schema[field].cell is None):
@@ -289,7 +296,9 @@ class GridReader(Reader):
                 raise FieldNameError(no_such("array", field, known), path=self.path)
             grid = self._grid(known[field], field)
             grid = grid if grid.shape else grid.as_one()
-        return None if grid is None else GridArray(self.path, field, grid, self._cache)
+        if grid is None or field in self._rules:
+            return None
+        return GridArray(self.path, field, grid, self._cache)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """The chunks; the offsets of cells of differing length are read for it."""

@@ -29,6 +29,11 @@ from .frames import columns_of, is_frame
 from .types import Part, parts_of, walk
 
 NOTE = "batchplant"
+# The names of a dataset's axes, by the name that Zarr and xarray have for them.
+AXES = "_ARRAY_DIMENSIONS"
+# What the library, and that of NetCDF, keep about axes; the first two lead to their names.
+LINKS = ("DIMENSION_LIST", "DIMENSION_LABELS")
+INTERNAL = ("REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict", "_NCProperties")
 ATTRIBUTE_MOST = 64 << 10
 TEXTS_SECONDS = 20
 # Those that can be undone here, by us or by the library.
@@ -293,6 +298,11 @@ def _attributes(thing: Any, texts: list[str]) -> dict[str, Any]:
     for name in thing.attrs:
         try:
             one = h5py.h5a.open(thing.id, name.encode())
+            if name in LINKS:
+                texts += [AXES] if AXES not in (*texts, *thing.attrs) else []
+                continue
+            if name in INTERNAL:
+                continue
             if one.dtype.hasobject:
                 texts += [name] if h5py.check_ref_dtype(one.dtype) is None else []
             elif one.get_storage_size() <= ATTRIBUTE_MOST and name != NOTE:
@@ -300,7 +310,18 @@ def _attributes(thing: Any, texts: list[str]) -> dict[str, Any]:
         # An attribute that cannot be read takes nothing away from the samples.
         except Exception:
             continue
+    if found.get("CLASS") == "DIMENSION_SCALE":
+        # It is an axis itself.
+        found = {name: one for name, one in found.items() if name not in ("CLASS", "NAME")}
+        if AXES not in thing.attrs and len(thing.shape or ()) == 1:
+            texts[:] = [name for name in texts if name not in (AXES, "NAME")]
+            found[AXES] = [thing.name.rpartition("/")[2]]
     return found
+
+
+def _axes(dataset: Any) -> list[str]:
+    """The names of a dataset's axes: their labels, or those of the datasets that are attached to them."""
+    return [axis.label or (axis[0].name.rpartition("/")[2] if len(axis) else "") for axis in dataset.dims]
 
 
 def plain(value: Any) -> Any:
@@ -339,5 +360,7 @@ def answer() -> None:
         for where, names in wanted.items():
             for name in names:
                 with contextlib.suppress(Exception):
-                    found.setdefault(where, {})[name] = plain(file[where].attrs[name])
+                    value = _axes(file[where]) if name == AXES else plain(file[where].attrs[name])
+                    if name != AXES or any(value):
+                        found.setdefault(where, {})[name] = value
     json.dump(found, sys.stdout)

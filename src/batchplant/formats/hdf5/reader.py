@@ -12,8 +12,8 @@ from ...arrays import Array
 from ...codecs.infer import infer_image
 from ...columns import I64, Columns, Ragged, Spans, dense_of
 from ...errors import BatchplantError, DamagedError, FieldNameError, MissingLibraryError, SchemaError, no_such
+from ...families.arrays.packed import PackedReader
 from ...families.records import Note
-from ...reader import Reader
 from ...schema import Bytes, Field, Schema, Tensor, Text
 from ...storage import Source, open_source, parse_object
 from ...storage.cache import ChunkCache
@@ -30,9 +30,11 @@ PROBED = 16
 FLETCHER = 3
 
 
-class Hdf5Reader(Reader):
+class Hdf5Reader(PackedReader):
     """Reads HDF5 files. ``fields``: only these; ``group``: only what lies below this group; ``swmr``:
-    another process appends to it, ``refresh()`` sees what has come; ``cache``: bytes of unpacked chunks kept.
+    another process appends to it, ``refresh()`` sees what has come; ``cache``: bytes of unpacked chunks kept;
+    ``decode``: numbers become what they stand for by their attributes (scale_factor, add_offset, _FillValue,
+    missing_value), or stay as they are stored, which without it is warned of.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Hdf5Reader(Reader):
         group: str = "/",
         swmr: bool = False,
         cache: int | None = None,
+        decode: bool | None = None,
     ) -> None:
         self.path = path
         self._wanted = None if fields is None else tuple(fields)
@@ -50,6 +53,11 @@ class Hdf5Reader(Reader):
         self._swmr = swmr
         self._cache = ChunkCache(cache)
         self._open()
+        self._unpack(decode)
+
+    def _said(self) -> dict[str, dict[str, Any]]:
+        """Numbers have no varying length."""
+        return self._file.attributes
 
     def _open(self) -> None:
         try:
@@ -87,7 +95,7 @@ class Hdf5Reader(Reader):
             for name, (where, _) in file.texts.items():
                 file.attributes[name].update(found.get(where, {}))
             file.texts = {}
-        return {name: values for name, values in file.attributes.items() if values}
+        return self._without_rules(file.attributes)
 
     def _stored(self, table: Table) -> Stored:
         found = table.stored(self._source, self._cache)
@@ -260,9 +268,11 @@ class Hdf5Reader(Reader):
     # -- reading ---------------------------------------------------------------------------------------
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        return Columns.read(fields, lambda name: self._cells[name].read(indices), self.path)
+        return self._unpacked(Columns.read(fields, lambda name: self._cells[name].read(indices), self.path))
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
+        if field in self._rules:
+            return None
         try:
             return self._cells[field].spans(indices)
         except BatchplantError as error:
@@ -273,6 +283,8 @@ class Hdf5Reader(Reader):
         from . import array
 
         cells = self._cells.get(field)
+        if field in self._rules:
+            return None
         if isinstance(cells, Numbers):
             return array.array_of(self.path, field, cells.field, cells.stored, cells.part, cells.item)
         tables = {} if cells is not None or self._file.note is not None else self._file.tables

@@ -27,6 +27,7 @@ from ...families.records import note_of
 from ...schema import Field, Image, Json, Schema, Text
 from ...storage import open_source
 from ...writer import WriteOptions
+from .attributes import attach_axes, write_attributes
 from .growing import RESERVED, GrowingWriter, grow, varying_kind
 from .sink import Sink
 
@@ -190,10 +191,9 @@ class Hdf5Writer(GrowingWriter):
                     shapes = self._array(f"{name}/shape", np.dtype(np.int32), (3,))
                     if shapes.any() or self._resizable:
                         self._plain(file, f"{RESERVED}/shape/{where}", shapes)
-                for key, value in self._attributes.get(name, {}).items():
-                    file[where].attrs[key] = _attribute(value)
-            for key, value in self._attributes.get("", {}).items():
-                file.attrs[key] = _attribute(value)
+                write_attributes(file[where], self._attributes.get(name, {}))
+            write_attributes(file, self._attributes.get("", {}))
+            attach_axes(file, [name.replace(".", "/") for name in self.schema])
             self._write_note(file, self._chunks_text())
         sink.check()
         return FILE
@@ -308,17 +308,6 @@ class Hdf5Writer(GrowingWriter):
             made.id.write(library.h5s.create_simple((last - first,)), space, cells)
             self._sink.check()
             first = last
-
-
-def _attribute(value: Any) -> Any:
-    """What HDF5 can hold of a value: numbers, texts, arrays of one kind; of others their JSON."""
-    if isinstance(value, list | tuple):
-        kinds = {type(one) for one in value}
-        if not value or kinds == {str} or kinds <= {int, float, bool}:
-            return list(value)
-    elif not isinstance(value, dict | None):
-        return value
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _library() -> Any:

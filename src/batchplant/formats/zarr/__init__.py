@@ -28,7 +28,8 @@ from ...schema import EVERY_KIND, Field, Schema
 from ...storage import join, tree
 from ...storage.zips import ZIP_ERRORS
 from ...writer import WriteOptions
-from .metadata import ATTRIBUTES, ROOTS, V3, find
+from .attributes import attributes_v2, attributes_v3
+from .metadata import ARRAY, ATTRIBUTES, ROOTS, V3, find
 from .style import ZarrStyle
 
 __all__ = ["FORMAT", "ZarrReader", "ZarrWriter", "allocate", "range_unit", "write_range"]
@@ -37,7 +38,8 @@ __all__ = ["FORMAT", "ZarrReader", "ZarrWriter", "allocate", "range_unit", "writ
 class ZarrReader(GridReader):
     """Reads Zarr. ``fields``: only these arrays; ``missing``: a chunk that is not there is fill values
     (fill) or an error (error), by default the latter in what we wrote; ``cache``: bytes of unpacked chunks
-    kept."""
+    kept; ``decode``: numbers become what they stand for by their attributes (scale_factor, add_offset,
+    _FillValue, missing_value), or stay as they are stored, which without it is warned of."""
 
     roots = ROOTS
 
@@ -48,9 +50,13 @@ class ZarrReader(GridReader):
 
     def _attributes_of(self, path: str) -> dict[str, Any]:
         if self._version == 2:
-            return self.store.read_json(f"{path}/{ATTRIBUTES}") or {}
-        found = (self.store.read_json(f"{path}/{V3}") or {}).get("attributes")
-        return found if isinstance(found, dict) else {}
+            return attributes_v2(self._document(path, ATTRIBUTES), self._document(path, ARRAY))
+        return attributes_v3(self._document(path, V3))
+
+    def _document(self, path: str, kind: str) -> dict[str, Any]:
+        name = f"{path}/{kind}" if path else kind
+        known = self._together.get(name)
+        return known if known is not None else self.store.read_json(name) or {}
 
     def _differing(self) -> Iterator[Problem]:
         for name, document in self._together.items():

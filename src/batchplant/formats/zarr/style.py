@@ -14,6 +14,7 @@ from ...columns import as_bytes
 from ...errors import OptionError
 from ...families.arrays import NOTE, Note, Part, Style
 from ...families.arrays.compression import pack
+from .attributes import written_v2, written_v3
 from .codecs import pack_shard
 from .metadata import ARRAY, ATTRIBUTES, GROUP, TOGETHER, V3, Document
 
@@ -71,8 +72,8 @@ class ZarrStyle(Style):
                 nodes[f"{name}/{GROUP}"] = group
             for part in parts:
                 nodes[f"{part.path}/{ARRAY}"] = self._array_v2(part)
-                if part.attributes:
-                    nodes[f"{part.path}/{ATTRIBUTES}"] = dict(part.attributes)
+                if said := written_v2(part)[0]:
+                    nodes[f"{part.path}/{ATTRIBUTES}"] = said
             every = {GROUP: group, ATTRIBUTES: attributes, **nodes}
             documents = {**every, TOGETHER: {"zarr_consolidated_format": 1, "metadata": every}}
         else:
@@ -96,7 +97,7 @@ class ZarrStyle(Style):
             "chunks": _chunk_shape(part, 1),
             "dtype": part.dtype.str,
             "compressor": None if part.packing == "none" else compressor,
-            "fill_value": _fill_of(part.dtype),
+            "fill_value": written_v2(part)[1],
             "order": "C",
             "filters": None,
             "dimension_separator": ".",
@@ -122,6 +123,7 @@ class ZarrStyle(Style):
             }  # fmt: skip
             codecs = [{"name": "sharding_indexed", "configuration": inner}]
         grid = {"chunk_shape": _chunk_shape(part, part.chunks_per_file)}
+        attributes, beside = written_v3(part)
         return {
             "zarr_format": 3,
             "node_type": "array",
@@ -129,10 +131,10 @@ class ZarrStyle(Style):
             "data_type": _name_v3(part.dtype),
             "chunk_grid": {"name": "regular", "configuration": grid},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": _fill_of(part.dtype),
             "codecs": codecs,
-            "attributes": dict(part.attributes),
+            "attributes": attributes,
             "storage_transformers": [],
+            **beside,
         }
 
 
@@ -141,10 +143,6 @@ def _chunk_shape(part: Part, times: int) -> list[int]:
     if times == 1:
         return [part.chunk, *part.cell]
     return [part.chunk * times, *(size * many for size, many in zip(part.cell, part.across, strict=True))]
-
-
-def _fill_of(dtype: np.dtype[Any]) -> Any:
-    return {"b": False, "f": 0.0, "c": [0.0, 0.0]}.get(dtype.kind, 0)
 
 
 def _name_v3(dtype: np.dtype[Any]) -> Any:
