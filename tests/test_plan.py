@@ -52,13 +52,20 @@ def test_fields_come_as_they_are_without_pipelines(ordinary):
         "blob": Spec(np.dtype(np.uint8), (None,), ragged=True),
         "text": Spec(None),
         "meta": Spec(None),
+        "when": Spec(np.dtype(np.int64)),
+        "span": Spec(np.dtype(np.int64)),
+        "price": Spec(None),
+        "id": Spec(None),
+        "tags": Spec(None),
+        "record": Spec(None),
         "fixed": Spec(np.dtype(np.int16), (2, 3)),
         "varied": Spec(np.dtype(np.float32), (None, 2), ragged=True),
         "audio": Spec(np.dtype(np.uint8), (None,), ragged=True),
         "video": Spec(np.dtype(np.uint8), (None,), ragged=True),
     }
     assert plan.columns == (
-        "audio", "video", "number", "real", "flag", "blob", "text", "meta", "fixed", "varied",
+        "audio", "video", "number", "real", "flag", "blob", "text", "meta", "when", "span",
+        "price", "id", "tags", "record", "fixed", "varied",
     )  # fmt: skip
 
 
@@ -67,6 +74,11 @@ def test_fields_come_as_they_are_without_pipelines(ordinary):
     [
         (bp.Int(optional=True), Spec(np.dtype("int64"))),
         (bp.Bytes(optional=True), Spec(None)),
+        (bp.Time("D", optional=True), Spec(np.dtype("int64"))),
+        (bp.List(bp.Duration("s")), Spec(np.dtype("int64"), (None,), ragged=True)),
+        (bp.List(bp.Bool()), Spec(np.dtype("bool"), (None,), ragged=True)),
+        (bp.List(bp.Int(optional=True)), Spec(None)),
+        (bp.List(bp.Int(), optional=True), Spec(None)),
         (bp.Tensor("int8", (None, None)), Spec(None)),
         (bp.Tensor("int8", (None, 2), optional=True), Spec(None)),
         (bp.Audio(), Spec(np.dtype(np.uint8), (None,), ragged=True)),

@@ -12,29 +12,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from .errors import NotFoundError, SchemaError
 from .reader import Reader
-from .schema import (
-    EVERY_KIND,
-    Decimal,
-    Duration,
-    Field,
-    Int,
-    List,
-    Schema,
-    Struct,
-    Text,
-    Time,
-    Uuid,
-)
+from .schema import EVERY_KIND, Field, Schema
 from .storage import RemoteSource, Source, is_remote, open_source, tree
 from .tensors import TENSORS
 from .writer import Writer
 
 HEAD_SIZE = 16384
 FOLDER_ENTRIES = 2000
-# One of each kind that is a narrower form of another.
-NARROW_KINDS = (
-    Time("us"), Duration("us"), Decimal(9, 2), Uuid(), List(Text()), Struct({"n": Int()}),
-)  # fmt: skip
 
 T = TypeVar("T")
 
@@ -176,7 +160,8 @@ class Format:
 
     def refuses(self, field: Field) -> str | None:
         """Why the format cannot hold a field; None where it can."""
-        if not isinstance(field, self.kinds):
+        # Not isinstance: whoever writes numbers may not know what to do with times.
+        if type(field) not in self.kinds:
             return f"{self.name} cannot hold {field.kind} fields"
         if field.optional and not self.optional:
             return f"{self.name} cannot hold missing values"
@@ -213,15 +198,7 @@ class Format:
         """The field kinds, in words."""
         if self.tensors:
             return "named tensors"
-        return "every kind" if self.kinds == EVERY_KIND else ", ".join(self._held())
-
-    def _held(self) -> list[str]:
-        """The kinds, and the narrower forms of them that it can hold, too."""
-        found = [one.kind for one in self.kinds]
-        for one in NARROW_KINDS:
-            if one.kind not in found and self.kinds and self.refuses(one) is None:
-                found.append(one.kind)
-        return found
+        return "every kind" if self.kinds == EVERY_KIND else ", ".join(one.kind for one in self.kinds)
 
     def describe(self) -> dict[str, Any]:
         """The row of this format in generated tables."""
@@ -231,7 +208,7 @@ class Format:
             "suffixes": list(self.suffixes),
             "read": True,
             "write": self.writer is not None,
-            "kinds": self._held(),
+            "kinds": [kind.kind for kind in self.kinds],
             "optional": self.optional,
             "tensors": self.tensors,
             "folder": self.folder,

@@ -125,8 +125,9 @@ def _describe(field: Field, column: Column | None) -> dict[str, Any]:
     if isinstance(column, Ragged) and isinstance(field, Image | Audio | Video):
         found.update(_pictures(column) if isinstance(field, Image) else _recordings(field, column))
     elif values is not None and values.size:
-        counted = isinstance(field, Time | Duration)
-        found["values"] = _numbers(values.view(dtype_of(field)) if counted else values)
+        if isinstance(field, Time | Duration):
+            values = values.view(dtype_of(field))
+        found["values"] = _numbers(values)
     return found
 
 

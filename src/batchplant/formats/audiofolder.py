@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from ..codecs.media import audio
 from ..errors import BatchplantError
-from ..families.folders import SOUNDS, FolderReader, FolderWriter, media_in, mixed, shared
+from ..families.folders import BESIDE, SOUNDS, FolderReader, FolderWriter, media_in, mixed, shared
 from ..format import Format, Probe
-from ..schema import Audio, Bool, Float, Int, Json, Text
+from ..schema import Audio
 
 
 class AudioFolderReader(FolderReader):
@@ -59,7 +59,7 @@ FORMAT = Format(
     reader=AudioFolderReader,
     writer=AudioFolderWriter,
     sniff=sniff,
-    kinds=(Audio, Int, Float, Bool, Text, Json),
+    kinds=(Audio, *BESIDE),
     optional=True,
     folder=True,
     media=Audio,

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..codecs.media import image
-from ..families.folders import PICTURES, FolderReader, FolderWriter, media_in, mixed, shared
+from ..families.folders import BESIDE, PICTURES, FolderReader, FolderWriter, media_in, mixed, shared
 from ..families.folders.pairs import Asked
 from ..format import Format, Probe
-from ..schema import Bool, Float, Image, Int, Json, Schema, Text
+from ..schema import Image, Schema
 
 # Where the size and the mode of a picture stand, unless there is a thumbnail before them.
 HEAD = 1 << 16
@@ -70,7 +70,7 @@ FORMAT = Format(
     reader=ImageFolderReader,
     writer=ImageFolderWriter,
     sniff=sniff,
-    kinds=(Image, Int, Float, Bool, Text, Json),
+    kinds=(Image, *BESIDE),
     optional=True,
     folder=True,
     media=Image,

@@ -21,7 +21,7 @@ from ..columns import I64, Columns, Spans, as_bytes
 from ..errors import BatchplantError, DamagedError, SchemaError, UnsafeError
 from ..format import Format, Probe
 from ..reader import Reader
-from ..schema import Bool, Duration, Field, Float, Int, Schema, Tensor, Time
+from ..schema import Bool, Field, Float, Int, Schema, Tensor
 from ..storage import MappedSource, Patch, open_source
 from ..writer import Writer
 
@@ -128,8 +128,6 @@ class NpyWriter(Writer):
 
     @classmethod
     def refuses(cls, field: Field) -> str | None:
-        if isinstance(field, Time | Duration):
-            return "npy has no place for the unit of a time; write npz instead"
         return None if field.cell is not None else "npy holds only cells of one fixed size; write npz instead"
 
     def remarks(self) -> list[str]:

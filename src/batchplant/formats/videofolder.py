@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from ..codecs.media import video
 from ..codecs.media.video.header import Header, header
 from ..errors import BatchplantError
-from ..families.folders import VIDEOS, FolderReader, FolderWriter, media_in, mixed, shared
+from ..families.folders import BESIDE, VIDEOS, FolderReader, FolderWriter, media_in, mixed, shared
 from ..format import Format, Probe
-from ..schema import Bool, Float, Int, Json, Text, Video
+from ..schema import Video
 
 
 class VideoFolderReader(FolderReader):
@@ -63,7 +63,7 @@ FORMAT = Format(
     reader=VideoFolderReader,
     writer=VideoFolderWriter,
     sniff=sniff,
-    kinds=(Video, Int, Float, Bool, Text, Json),
+    kinds=(Video, *BESIDE),
     optional=True,
     folder=True,
     media=Video,

@@ -1,7 +1,7 @@
 """The kinds of fields, each a frozen dataclass. Everybody may import them, from ``schema``.
 
 A kind may be a narrower form of another: a Time is an Int, a Decimal a Text, a List a Json. Its cells are
-those of the wider kind, so a format that holds the wider one holds it, too; the schema says which it is.
+those of the wider kind, so what is done with the cells of that is right for it, too; the values differ.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ in the file's name) come back.
 
 from .media import MEDIA, PICTURES, SOUNDS, VIDEOS, Media, media_in, mixed
 from .reader import FolderReader, shared
-from .writer import FolderWriter
+from .writer import BESIDE, FolderWriter
 
 __all__ = [
+    "BESIDE",
     "MEDIA",
     "PICTURES",
     "SOUNDS",

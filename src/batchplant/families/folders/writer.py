@@ -11,7 +11,21 @@ import numpy as np
 from ...codecs.nested import plains
 from ...columns import Columns, Ragged
 from ...errors import BatchplantError, EncodeError, SchemaError
-from ...schema import Field, Int, Schema
+from ...schema import (
+    Bool,
+    Decimal,
+    Duration,
+    Field,
+    Float,
+    Int,
+    Json,
+    List,
+    Schema,
+    Struct,
+    Text,
+    Time,
+    Uuid,
+)
 from ...storage import Patch, files_below, is_plain
 from ...writer import Writer
 from .media import NOTE, Media
@@ -19,6 +33,8 @@ from .metadata import FILE_NAME
 from .reader import FolderReader
 
 METADATA = "metadata.jsonl"
+# What stands in it.
+BESIDE = (Int, Float, Bool, Text, Json, Time, Duration, Decimal, Uuid, List, Struct)
 
 
 class FolderWriter(Writer):

@@ -260,9 +260,8 @@ def _fits(table: Field, given: Field) -> bool:
         pairs = zip(table.fields, given.fields, strict=False)
         return names[0] == names[1] and all(_fits_inside(mine[1], theirs[1]) for mine, theirs in pairs)
     if isinstance(table, Time | Duration) and isinstance(given, Tensor):
-        return arrow.storage(given) == arrow.storage(
-            dataclasses.replace(table, tz=None) if isinstance(table, Time) else table
-        )
+        bare = dataclasses.replace(table, tz=None) if isinstance(table, Time) else table
+        return bool(arrow.storage(given) == arrow.storage(bare))
     # What its description does not say, a kind of bytes may be.
     parts = [one.name for one in dataclasses.fields(table)]
     if isinstance(table, Bytes) or type(table) is not type(given):
