@@ -29,6 +29,13 @@ class Cell:
     def __init__(self, source: RemoteSource, number: int) -> None:
         self.source, self.number = source, number
         self.uses: deque[Use] = deque()
+        # From where to where it was asked for, in one piece.
+        self.asked = 0, 0
+
+    def has_all(self) -> bool:
+        """Whether all that is needed of it was asked for."""
+        low, high = self.asked
+        return all(low <= one.low and one.high <= high for one in self.uses)
 
     @property
     def bounds(self) -> tuple[int, int]:

@@ -132,6 +132,8 @@ class Prefetch:
         if not uses or (
             uses[0].batch > number + SHORTLY and sum(one.bytes for one in uses) < KEPT * (end - start)
         ):
+            if cell is not None:
+                cell.asked = 0, 0
             return NEVER
         return float(uses[0].batch)
 
@@ -262,19 +264,27 @@ class Prefetch:
             return None
 
     def _uses(self, number: int, spans: Spans) -> list[tuple[Cell, Use]]:
+        """What a batch needs of each cell. Beside threads that make batches, Python is dear."""
         found = []
-        some = spans.size > 0
-        start, size, file = spans.start[some], spans.size[some], spans.file[some]
-        keys = np.stack([file.astype(np.int64), start // PART])
-        cells, which = np.unique(keys, axis=1, return_inverse=True)
-        by_cell = np.argsort(which.reshape(-1), kind="stable")
-        edges = np.cumsum(np.bincount(which.reshape(-1), minlength=cells.shape[1]))
-        for rows, (one, place) in zip(np.split(by_cell, edges[:-1]), cells.T.tolist(), strict=True):
-            source = self._source(spans.files[one])
+        order = np.lexsort((spans.start, spans.file))
+        order = order[spans.size[order] > 0]
+        if not len(order):
+            return []
+        start, size, file = spans.start[order], spans.size[order], spans.file[order]
+        places = start // PART
+        edges = np.flatnonzero((np.diff(places) != 0) | (np.diff(file) != 0)) + 1
+        first = np.append(0, edges)
+        high, total = np.maximum.reduceat(start + size, first), np.add.reduceat(size, first)
+        sources = {one: self._source(spans.files[one]) for one in set(file[first].tolist())}
+        each = zip(
+            *(one.tolist() for one in (file[first], places[first], start[first], high, total)),
+            np.split(start, edges), np.split(size, edges), strict=True,
+        )  # fmt: skip
+        for one, place, low, end, needed, starts, sizes in each:
+            source = sources[one]
             if source is None:
                 continue
-            starts, sizes = start[rows], size[rows]
-            use = Use(number, int(starts.min()), int((starts + sizes).max()), int(sizes.sum()), starts, sizes)
+            use = Use(number, low, end, needed, starts, sizes)
             key = (source, place)
             if key not in self._cells:
                 self._cells[key] = Cell(source, place)
@@ -323,20 +333,22 @@ class Prefetch:
 
     def _ask_for(self, cell: Cell, number: int) -> bool:
         with self._changed:
-            if self._stopped or not cell.uses or cell.source.closed:
+            if self._stopped or not cell.uses or cell.source.closed or cell.has_all():
                 return True
             whole = self._keeps_all(cell.source)
             ranges, keep = cell.ranges(whole=whole)
-            tails = [(ranges[-1][1], one.high) for one in cell.uses if keep and one.high > ranges[-1][1]]
+            (start, end), high = ranges[-1], max(one.high for one in cell.uses)
         pool, object = cell.source.blocks
         # Where not all fits, the end of a sample in the next cell is not worth all of that cell.
-        for some in (ranges, [max(tails)] if tails else []):
+        for some in (ranges, [(end, high)] if keep and high > end else []):
             asked = pool.ask(object, some, float(number), keep=keep and whole)
             if asked is None:
                 return False
             with self._changed:
                 if number not in self._made:
                     self._unused[number] = self._unused.get(number, 0) + asked
+        if len(ranges) == 1:
+            cell.asked = start, max(end, high) if keep else end
         return True
 
     def _keeps_all(self, source: RemoteSource) -> bool:
