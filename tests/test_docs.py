@@ -39,6 +39,7 @@ REMOTE = ("data-in-a-bucket",)
 # How many blocks of a page cannot run here; the page says why.
 SKIPPED = {
     "docs/guides/command-line.md": 2,
+    "docs/guides/delta-iceberg.md": 1,
     "docs/guides/lmdb.md": 1,
     "docs/guides/models.md": 2,
     "docs/guides/pickle.md": 1,

@@ -90,8 +90,9 @@ class DeltaUpkeep(Upkeep):
 def _state(one: Mapping[str, Any], current: int) -> State:
     said = one.get("operationMetrics") or {}
     rows = next((count(said[name]) for name in ROWS if name in said), None)
-    mode = (one.get("operationParameters") or {}).get("mode", "")
-    operation = f"{one.get('operation', 'unknown')} {mode}".strip()
+    operation = str(one.get("operation", "unknown"))
+    if operation == "WRITE":
+        operation = f"WRITE {(one.get('operationParameters') or {}).get('mode', '')}".strip()
     return State(one["version"], utc(one["timestamp"]), operation, rows, one["version"] == current)
 
 
