@@ -67,8 +67,8 @@ class BlockIndex:
     def __init__(self, blocks: Any, window: int | None = None, rows: I64 | None = None) -> None:
         """``blocks``: for every sample the number of its block, as ``Reader.blocks()`` gives them.
 
-        ``window``: what :func:`quasi_random` takes where it is given none, as ``Reader.window`` says. ``rows``:
-        only these samples.
+        ``window``: what :func:`quasi_random` takes where it is given none, as ``Reader.window`` says.
+        ``rows``: only these samples.
         """
         self.window = window or WINDOW
         values = _array(blocks)
@@ -132,7 +132,14 @@ class QuasiRandom(Order):
 
 
 def quasi_random(
-    n: int, *, seed: int, epoch: int, blocks: Any, window: int | None = None, lanes: int = 1, lane_size: int = 1
+    n: int,
+    *,
+    seed: int,
+    epoch: int,
+    blocks: Any,
+    window: int | None = None,
+    lanes: int = 1,
+    lane_size: int = 1,
 ) -> Order:
     """Whole blocks in random order, samples shuffled within every ``window`` blocks of that order.
 
