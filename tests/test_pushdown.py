@@ -1,6 +1,8 @@
 """What filters skip: by statistics, page indexes and bloom filters of Parquet, by partitions, by ranges."""
 
 import math
+import os
+import pickle
 
 import numpy as np
 import pytest
@@ -456,33 +458,76 @@ def test_delta(tmp_path):
     path = str(tmp_path / "t")
     for first in range(0, 4000, 1000):
         n = np.arange(first, first + 1000)
-        table = pa.table(
-            {"n": n, "part": pa.array([f"p{first // 2000}"] * 1000), "t": [f"{one:05}" for one in n]}
-        )
+        part = pa.array([f"p{first // 2000}" if first < 3000 else None] * 1000, pa.string())
+        # The log has milliseconds.
+        when = pa.array(n * 1_000_123, pa.timestamp("us", "UTC"))
+        table = pa.table({"n": n, "part": part, "t": [f"{one:05}" for one in n], "when": when})
         deltalake.write_deltalake(path, table, mode="append", partition_by=["part"])
-    found = bp.open(path, where="n >= 1990 and part == 'p0'")
-    assert sorted(numbers(found)) == list(range(1990, 2000))
-    assert found.facts()["row groups skipped"] == "3 of 4"
-    assert len(bp.open(path, where="part is null")) == 0
-    assert len(bp.open(path, where="part != 'p0' and t < '02500'")) == 500
+    whole = bp.open(path)
+    late = np.datetime_as_string(np.datetime64(1999 * 1_000_123, "us")) + "Z"
+    for text, wanted, files in (
+        ("n >= 1990 and part == 'p0'", range(1990, 2000), "3 of 4"),
+        ("part is null and n < 3005", range(3000, 3005), "3 of 4"),
+        ("part != 'p0' and t < '02500'", range(2000, 2500), "3 of 4"),
+        ("not part == 'p0' and t < '02500'", range(2000, 2500), "3 of 4"),
+        ("n < 3", range(3), "3 of 4"),
+        (f"when >= '{late}' and n < 2000", [1999], "3 of 4"),
+        ("n > 1000000000", [], "3 of 4"),
+        ("n == 5 or t == '03005'", [5, 3005], "2 of 4"),
+        ("n >= 0", range(4000), "0 of 4"),
+    ):
+        found = bp.open(path, where=text)
+        assert sorted(numbers(found)) == list(wanted)
+        assert found.facts()["files skipped"] == files
+        assert sorted(numbers(pickle.loads(pickle.dumps(found)))) == list(wanted)
+        # The same of a table that is open, row group by row group.
+        assert sorted(numbers(whole.filter(text))) == list(wanted)
+        assert found.schema == whole.schema
+    assert whole.filter("n < 3").facts()["row groups skipped"] == "3 of 4"
+    with pytest.raises(bp.FieldNameError, match="did you mean part"):
+        bp.open(path, where="prat == 'p0'")
     deltalake.DeltaTable(path).delete("n >= 1995 and n < 2500")
     found = bp.open(path, where="n >= 1990 and n < 2505")
     assert sorted(numbers(found)) == [*range(1990, 1995), *range(2500, 2505)]
-    assert len(bp.open(path, where="n > 1000000000")) == 0
+
+
+def test_files_that_are_skipped_are_not_opened(tmp_path):
+    pytest.importorskip("deltalake", reason="pip install 'batchplant[delta]'")
+    path = tmp_path / "t.delta"
+    for first in range(0, 300, 100):
+        options = {"mode": "append"} if first else {}
+        with bp.create(path, {"n": bp.Int()}, **options) as out:
+            for n in range(first, first + 100):
+                out.append({"n": n})
+    files = {one["n"]: bp.open(path).where(number) for number, one in enumerate(bp.open(path))}
+    os.unlink(files[150])
+    assert numbers(bp.open(path, where="n >= 290")) == list(range(290, 300))
+    with pytest.raises(bp.DamagedError, match="not there"):
+        numbers(bp.open(path, where="n >= 150"))
 
 
 def test_iceberg(tmp_path):
     pytest.importorskip("pyiceberg", reason="pip install 'batchplant[iceberg]'")
     path = tmp_path / "t.iceberg"
+    schema = {"n": bp.Int(), "t": bp.Text(optional=True), "x": bp.Float(), "day": bp.Time("D")}
     for first in range(0, 300, 100):
         options = {"mode": "append"} if first else {}
-        with bp.create(path, {"n": bp.Int(), "t": bp.Text(optional=True)}, **options) as out:
+        with bp.create(path, schema, **options) as out:
             for n in range(first, first + 100):
-                out.append({"n": n, "t": None if n % 10 else str(n)})
-    found = bp.open(path, where="n >= 150 and n < 160")
-    assert sorted(numbers(found)) == list(range(150, 160))
-    assert found.facts()["row groups skipped"] == "2 of 3"
-    assert len(bp.open(path, where="t is not null and n < 100")) == 10
+                text = None if n % 10 else "a long text that is cut off " + str(n)
+                out.append({"n": n, "t": text, "x": n / 2, "day": n})
+    whole = bp.open(path)
+    for text, wanted, files in (
+        ("n >= 150 and n < 160", range(150, 160), "2 of 3"),
+        ("x > 100 and t is not null", range(210, 300, 10), "2 of 3"),
+        ("t == 'a long text that is cut off 150'", [150], "0 of 3"),
+        ("day < '1970-01-11'", range(10), "2 of 3"),
+        ("n < 0", [], "2 of 3"),
+    ):
+        found = bp.open(path, where=text)
+        assert sorted(numbers(found)) == sorted(numbers(whole.filter(text))) == list(wanted)
+        assert found.facts()["files skipped"] == files
+        assert found.facts()["bytes skipped"] > 0 or files == "0 of 3"
 
 
 # --- over the network -----------------------------------------------------------------------------------

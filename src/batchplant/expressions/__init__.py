@@ -7,7 +7,7 @@ value are known. No file is read here; ``filters`` and the readers call it.
 
 from __future__ import annotations
 
-from .binding import Bound, bind, fields_of, how_of
+from .binding import Bound, bind, fields_of, how_of, loosely
 from .bounds import Bounds, Lookup, can_match
 from .evaluate import matching
 from .parser import parse
@@ -15,5 +15,5 @@ from .tree import Condition, FieldRef, as_condition, col
 
 __all__ = [
     "Bound", "Bounds", "Condition", "FieldRef", "Lookup", "as_condition", "bind", "can_match", "col",
-    "fields_of", "how_of", "matching", "parse",
+    "fields_of", "how_of", "loosely", "matching", "parse",
 ]  # fmt: skip

@@ -78,6 +78,11 @@ class Pair(Bound):
 
 
 @dataclasses.dataclass(frozen=True)
+class Unknown(Bound):
+    """A condition of which nothing can be said here."""
+
+
+@dataclasses.dataclass(frozen=True)
 class All(Bound):
     parts: tuple[Bound, ...]
 
@@ -106,6 +111,19 @@ def bind(condition: tree.Condition, schema: Schema) -> Bound:
         return _leaf(condition, schema[condition.field])
     except BatchplantError as error:
         raise _placed(error, condition) from None
+
+
+def loosely(condition: tree.Condition, schema: Schema) -> Bound:
+    """The condition as far as these fields tell; the rest is unknown."""
+    if isinstance(condition, tree.And | tree.Or):
+        parts = tuple(loosely(part, schema) for part in condition.parts)
+        return All(parts) if isinstance(condition, tree.And) else Some(parts)
+    if isinstance(condition, tree.Not):
+        return Not(loosely(condition.part, schema))
+    try:
+        return bind(condition, schema)
+    except BatchplantError:
+        return Unknown()
 
 
 def _placed(error: BatchplantError, condition: Any) -> BatchplantError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .binding import All, Always, Bound, Member, Not, Null, Pair, Some, Test
+from .binding import All, Always, Bound, Member, Not, Null, Pair, Some, Test, Unknown
 
 
 class Bounds(NamedTuple):
@@ -39,6 +39,8 @@ def can_match(bound: Bound, of: Lookup, negated: bool = False) -> bool:
         every = isinstance(bound, All) != negated
         found = (can_match(part, of, negated) for part in bound.parts)
         return all(found) if every else any(found)
+    if isinstance(bound, Unknown):
+        return True
     if isinstance(bound, Pair):
         return not (of(bound.left).is_empty or of(bound.right).is_empty)
     assert isinstance(bound, Test | Member | Always | Null)

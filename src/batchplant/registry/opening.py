@@ -11,7 +11,7 @@ from ..errors import OptionError
 from ..expressions import Condition
 from ..filters import as_where
 from ..joined import Concat
-from ..options import accept
+from ..options import accept, own_options
 from ..reader import Reader
 from ..storage import is_remote, reached, split_options, tree
 from ..storage.index.progress import in_parallel
@@ -55,7 +55,8 @@ def open(
     storage, options = split_options(options)
     with tree.keeping():
         found = files_of([reached(one, storage) for one in given], format)
-        work = functools.partial(_open_one, options=options)
+        # A list of samples to skip counts those of the whole table.
+        work = functools.partial(_open_one, options=options, where=condition if skip is None else None)
         readers = in_parallel(work, found, threads=AT_ONCE[is_remote(found[0].path)])
     opened = readers[0] if len(readers) == 1 else Concat(readers)
     opened = opened if skip is None else quarantine.without(opened, os.fspath(skip))
@@ -72,6 +73,8 @@ def _open_data(data: Any, format: str | None, options: dict[str, Any]) -> Reader
     return made(data, **accept("memory", made, options))
 
 
-def _open_one(one: Found, options: dict[str, Any]) -> Reader:
+def _open_one(one: Found, options: dict[str, Any], where: Condition | None = None) -> Reader:
     found = one.format()
-    return found.reader(one.path, **accept(found.name, found.reader, options))
+    # Whoever can leave out whole files does so before they are opened.
+    skips = {"where": where} if where is not None and "where" in own_options(found.reader) else {}
+    return found.reader(one.path, **accept(found.name, found.reader, options), **skips)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .reader import LakeReader, Part, as_time, first_line, wrapped
+from .part import Part
+from .reader import LakeReader, as_time, first_line, wrapped
 from .types import stored_schema
 from .upkeep import Compacted, State, Upkeep, Vacuumed
 from .writer import LakeWriter, check_same_fields, conflict

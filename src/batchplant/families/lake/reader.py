@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import datetime
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,10 +18,13 @@ from ...codecs.arrow.infer import is_whole_list
 from ...codecs.arrow.types import is_binary, is_file_struct
 from ...columns import I64, Column, Columns, Spans, spans_of, starts_of
 from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError
-from ...expressions import Bounds
+from ...expressions import Bound, Bounds, Condition
+from ...filters import Pruned
 from ...schema import Field, Schema
 from ..tables import File, ParquetPart, ParquetRows, cell_bounds
 from ..tables.parquet import CHECKED
+from .part import Part
+from .skipping import matching_parts
 
 # What is looked at to see what bytes are.
 SAMPLE_FILES, SAMPLE_ROWS = 4, 8
@@ -29,33 +32,28 @@ SAMPLE_FILES, SAMPLE_ROWS = 4, 8
 MOST_LOST = 1_000_000
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """One file of a table.
-
-    rows, size: what the table says about it, None where it says nothing. constants: Arrow scalars of fields
-    that lie in no file. names: field → column, where they differ. deleted: rows that do not count any more.
-    scan: the library's own reading of one field, for files that do not tell by themselves what counts.
-    """
-
-    path: str
-    rows: int | None = None
-    size: int | None = None
-    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    deleted: I64 | None = None
-    scan: Callable[[str], Any] | None = None
-
-
 class LakeReader(ParquetRows):
     """The subclass finds the parts and the Arrow schema in its ``__init__``, and calls ``_set_parts``."""
 
-    def _set_parts(self, parts: Sequence[Part], described: Any, given: Mapping[str, Field] | None) -> None:
+    _left_out: _LeftOut | None = None
+
+    def _set_parts(
+        self,
+        parts: Sequence[Part],
+        described: Any,
+        given: Mapping[str, Field] | None,
+        where: Condition | None = None,
+    ) -> None:
+        """``where``: files in which it cannot be true are left out."""
         self._parts = tuple(parts)
+        if where is not None:
+            plain = Schema({**arrow.schema_of(described), **(given or {})})
+            self._parts = tuple(matching_parts(parts, where, plain))
+            self._left_out = _LeftOut(parts, self._parts)
         # An error stands for a file that cannot be read: only its own samples are lost.
         with ThreadPoolExecutor(8, thread_name_prefix="batchplant-open") as pool:
             self._files = list(pool.map(self._open_file, self._parts))
-        rows = [self._rows_of(number) for number in range(len(parts))]
+        rows = [self._rows_of(number) for number in range(len(self._parts))]
         self._firsts = np.cumsum([0, *map(len, rows)])
         found = dict(arrow.schema_of(described, self._sample(described), gaps=self._gaps(described)))
         self.schema = Schema({**found, **(given or {})}).select([*found])
@@ -234,14 +232,33 @@ class LakeReader(ParquetRows):
     def own_checks(self) -> tuple[str, ...]:
         return (CHECKED,)
 
+    def _prune(self, bound: Bound) -> Pruned | None:
+        found = super()._prune(bound)
+        if found is None or self._left_out is None:
+            return found
+        whole, skipped = (size + self._left_out.bytes for size in (found.bytes, found.skipped_bytes))
+        return dataclasses.replace(found, bytes=whole, skipped_bytes=skipped)
+
     def facts(self) -> dict[str, Any]:
-        return {"files": len(self._parts), **super().facts()}
+        left_out = self._left_out
+        skipped = (
+            {} if left_out is None else {"files skipped": f"{left_out.files:,} of {left_out.all_files:,}"}
+        )
+        return {"files": len(self._parts), **skipped, **super().facts()}
 
     def close(self) -> None:
         super().close()
         for file in self._files:
             if isinstance(file, ParquetPart):
                 file.close()
+
+
+class _LeftOut:
+    """The files that a filter left out when the table was opened."""
+
+    def __init__(self, parts: Sequence[Part], kept: Sequence[Part]) -> None:
+        self.all_files, self.files = len(parts), len(parts) - len(kept)
+        self.bytes = sum(part.size or 0 for part in parts) - sum(part.size or 0 for part in kept)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...codecs import arrow
 from ...errors import DamagedError, OptionError, UnknownFormatError, UnsafeError
+from ...expressions import Condition
 from ...families.lake import LakeReader, Part, as_time, wrapped
 from ...schema import Field
 from ...storage import absolute, is_remote, join, like
@@ -29,7 +30,8 @@ class DeltaReader(LakeReader):
     """Reads Delta tables: the latest state, or with ``version`` or ``at`` (a time in ISO 8601) an older one.
 
     ``schema``: kinds for some fields, in place of those that were found. ``storage``: what deltalake needs to
-    reach a remote store. ``outside``: also read files that do not lie in the table's folder.
+    reach a remote store. ``outside``: also read files that do not lie in the table's folder. ``where``: leave
+    out files in which this cannot be true, as ``open`` does.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class DeltaReader(LakeReader):
         schema: Mapping[str, Field] | None = None,
         storage: Mapping[str, str] | None = None,
         outside: bool = False,
+        where: Condition | None = None,
     ) -> None:
         if version is not None and at is not None:
             raise OptionError("choose a version or a time, not both", path=path)
@@ -54,13 +57,15 @@ class DeltaReader(LakeReader):
             self._facts = _facts(table)
             parts = sorted(_parts(table, path, described, outside), key=lambda one: (one[0], one[1].path))
         self._again = functools.partial(
-            DeltaReader, path, version=version, at=at, schema=schema, storage=storage, outside=outside
-        )
+            DeltaReader, path, version=version, at=at, schema=schema, storage=storage, outside=outside,
+            where=where,
+        )  # fmt: skip
         # Workers that unpickle this reader must see the same rows, whatever was committed meanwhile.
         self._made_with = (path,), {
             "version": table.version(), "schema": schema, "storage": storage, "outside": outside,
+            "where": where,
         }  # fmt: skip
-        self._set_parts([part for _, part in parts], described, schema)
+        self._set_parts([part for _, part in parts], described, schema, where)
 
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), **self._facts}
@@ -107,7 +112,9 @@ def _parts(table: Any, path: str, described: Any, outside: bool) -> Iterator[tup
             raise DamagedError(f"a file of {rows} rows", path=file)
         constants = _constants(actions, number, described)
         gone = deleted.pop(absolute(file), None)
-        yield one["modification_time"] or 0, Part(file, rows, one["size_bytes"], constants, names, gone)
+        said = None if names else functools.partial(_said, actions, number)
+        part = Part(file, rows, one["size_bytes"], constants, names, gone, said=said)
+        yield one["modification_time"] or 0, part
     if deleted:
         raise DamagedError(f"rows are deleted from {next(iter(deleted))}, which is no file of the table")
 
@@ -137,6 +144,12 @@ def _constants(actions: Any, number: int, described: Any) -> dict[str, Any]:
                 else {}
             )
     return {}
+
+
+def _said(actions: Any, number: int, name: str) -> tuple[Any, Any, int | None]:
+    """What the log says about the values of a field in a file."""
+    low, high, missing = (actions.column(one)[number][name] for one in ("min", "max", "null_count"))
+    return low, high, missing.as_py()
 
 
 def _deleted(table: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 import uuid
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from ...families.lake import LakeWriter, check_same_fields, conflict, stored_sch
 from ...schema import Schema
 from ...storage import is_remote, join, tree
 from ...storage.remote.libraries import options_for
+from .stats import stats_of
 from .table import LOG, library, open_table
 
 # A time without a zone would need a feature that not every reader has.
@@ -116,7 +116,7 @@ class DeltaWriter(LakeWriter):
             except BaseException:
                 file.unlink(missing_ok=True)
                 raise
-            yield AddAction(file.name, file.stat().st_size, {}, now, True, json.dumps({"numRecords": rows}))
+            yield AddAction(file.name, file.stat().st_size, {}, now, True, stats_of(str(file), rows))
 
     def _write_by_library(self, table: Any, how: Any) -> None:
         pa = arrow.pyarrow()

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...codecs import arrow
 from ...errors import DamagedError, NotFoundError, OptionError, UnknownFormatError
+from ...expressions import Condition
 from ...families.lake import LakeReader, Part, as_time, first_line, wrapped
 from ...schema import Field
 from ...storage import like, parse
@@ -31,7 +32,8 @@ class IcebergReader(LakeReader):
     keeps several); the path is then the table's name in it.
     ``schema``: kinds for some fields, in place of those that were found. ``schema_id``: the number of the
     table's own schema that is used; by default the one that the snapshot had, and for the latest state the
-    current one. ``outside``: also read files that do not lie in the table's folder.
+    current one. ``outside``: also read files that do not lie in the table's folder. ``where``: leave out
+    files in which this cannot be true, as ``open`` does.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class IcebergReader(LakeReader):
         schema: Mapping[str, Field] | None = None,
         schema_id: int | None = None,
         outside: bool = False,
+        where: Condition | None = None,
     ) -> None:
         if sum(one is not None for one in (snapshot, at, ref)) > 1:
             raise OptionError("choose a snapshot, a ref or a time", path=path)
@@ -61,16 +64,16 @@ class IcebergReader(LakeReader):
             described = self._describe()
         self._again = functools.partial(
             IcebergReader, path, snapshot=snapshot, at=at, ref=ref, catalog=catalog, schema=schema,
-            schema_id=schema_id, outside=outside,
+            schema_id=schema_id, outside=outside, where=where,
         )  # fmt: skip
         # Workers that unpickle this reader must see the same rows, whatever was committed meanwhile.
         if chosen is not None:
             snapshot, at, ref = chosen.snapshot_id, None, None
         self._made_with = (path,), {
             "snapshot": snapshot, "at": at, "ref": ref, "catalog": catalog, "schema": schema,
-            "schema_id": self._fields.schema_id, "outside": outside,
+            "schema_id": self._fields.schema_id, "outside": outside, "where": where,
         }  # fmt: skip
-        self._set_parts(parts, described, schema)
+        self._set_parts(parts, described, schema, where)
 
     def _choose(self, snapshot: int | None, at: Any, ref: str | None) -> Any:
         table = self._table
@@ -134,7 +137,24 @@ class IcebergReader(LakeReader):
             else:
                 if file.record_count < 0:
                     raise DamagedError(f"a file of {file.record_count} rows", path=place)
-                yield Part(place, file.record_count, file.file_size_in_bytes)
+                said = functools.partial(self._said, file)
+                yield Part(place, file.record_count, file.file_size_in_bytes, said=said)
+
+    def _said(self, file: Any, name: str) -> tuple[Any, Any, int | None]:
+        """What a manifest says about the values of a field in a file."""
+        from pyiceberg.conversions import from_bytes
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        field = self._fields.find_field(name)
+        kind = schema_to_pyarrow(field.field_type)
+
+        def bound(bounds: Mapping[int, bytes] | None) -> Any:
+            data = (bounds or {}).get(field.field_id)
+            value = None if data is None else from_bytes(field.field_type, data)
+            return arrow.pyarrow().scalar(value, kind)
+
+        missing = (file.null_value_counts or {}).get(field.field_id)
+        return bound(file.lower_bounds), bound(file.upper_bounds), missing
 
     def _place(self, location: str) -> str:
         found: str = getattr(self._table.io, "place", str)(location)
