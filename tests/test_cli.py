@@ -109,6 +109,39 @@ def test_info(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["fields"]["label"]["values"]["max"] == 2
 
 
+def test_where(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--where", "label == 'emu' and text != 'sample № 2'")
+    code, shown = run_json(capsys, "head", dataset, "--fields", "label", *where)
+    assert (code, shown) == (0, [{"sample": number, "label": 2} for number in range(3)])
+    code, found = run_json(capsys, "info", dataset, *where)
+    assert isinstance(found, dict)
+    assert (code, found["samples"], found["facts"]["filter"]) == (0, 3, where[1])
+    code, found = run_json(capsys, "verify", dataset, *where, "--decode")
+    assert isinstance(found, dict)
+    assert (code, found["samples"]) == (0, 3)
+    assert main(["convert", str(dataset), str(tmp_path / "b.npz"), "--fields", "label", *where]) == 0
+    with batchplant.open(tmp_path / "b.npz") as converted:
+        assert [sample["label"] for sample in converted] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("label = 'cat'", "column 7 of the filter \"label = 'cat'\": write == for ="),
+        ("lable == 1", "(did you mean label?)"),
+        ("label == 'emo'", "the classes are: cat, dog, emu"),
+    ],
+)
+@pytest.mark.parametrize("command", ["head", "info", "verify"])
+def test_a_wrong_filter_is_one_line(
+    command: str, where: str, said: str, dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(dataset), "--where", where]) == 2
+    text = capsys.readouterr().err
+    assert said in text
+    assert text.count("\n") == 1
+
+
 def test_head(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["head", str(dataset), "-n", "2", "--start", "3"]) == 0
     text = capsys.readouterr().out
