@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native, limits
+from ...arrays import each
 from ...codecs import npy
 from ...columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
 from ...errors import BatchplantError, DamagedError
@@ -260,16 +261,20 @@ class Grid:
     def _assemble(
         self, cache: ChunkCache, numbers: I64, inside: I64, out: npt.NDArray[Any], samples: I64
     ) -> None:
-        """Rows that several chunks share."""
+        """Rows that several chunks share, which are unpacked side by side."""
+
+        def put(number: int, members: I64, rest: Index) -> None:
+            chunk = self._named(cache, (number, *rest), samples[members[0]])
+            where: Any = [
+                slice(at * size, min((at + 1) * size, most))
+                for at, size, most in zip(rest, self.chunks[1:], self.row, strict=True)
+            ]
+            crop = tuple(slice(0, one.stop - one.start) for one in where)
+            out[(members, *where)] = chunk[(inside[members], *crop)]
+
+        across = list(self._across())
         for number, members in self._soon(cache, _groups(numbers)):
-            for rest in self._across():
-                chunk = self._named(cache, (number, *rest), samples[members[0]])
-                where: Any = [
-                    slice(at * size, min((at + 1) * size, most))
-                    for at, size, most in zip(rest, self.chunks[1:], self.row, strict=True)
-                ]
-                crop = tuple(slice(0, one.stop - one.start) for one in where)
-                out[(members, *where)] = chunk[(inside[members], *crop)]
+            each(functools.partial(put, number, members), across, self.chunk_bytes * len(across))
 
     def _across(self) -> Iterator[Index]:
         """The numbers of the chunks beside each other that hold a row."""

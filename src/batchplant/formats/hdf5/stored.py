@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native, limits
+from ...arrays import each
 from ...columns import I64, U8
 from ...errors import DamagedError
 from ...storage import MappedSource, Source
@@ -232,12 +233,15 @@ class Chunks(Stored):
         out = np.empty((rows if inside is None else len(inside), *self.dims[1:]), dtype=kind)
         out[...] = np.frombuffer(self.fill, dtype=kind)[0]
         picked = slice(rows) if inside is None else inside
-        for number in range(int(first), int(last)):
+
+        def put(number: int) -> None:
             at = np.unravel_index(int(self.numbers[number]) % self._across, self.grid)
             parts = zip(at, self.shape[1:], strict=True)
             target = out[(slice(None), *(slice(int(n) * size, (int(n) + 1) * size) for n, size in parts))]
             chunk = self.unpack(number).view(kind).reshape(self.shape)
             target[...] = chunk[(picked, *(slice(size) for size in target.shape[1:]))]
+
+        each(put, range(int(first), int(last)), out.nbytes)
         return out.reshape(-1).view(np.uint8)
 
     def unpack(self, number: int) -> U8:
@@ -331,10 +335,14 @@ def _undo(step: tuple[int, tuple[int, ...]], data: U8, most: int) -> U8:
         except zlib.error as error:
             raise DamagedError(f"a chunk cannot be inflated: {error}") from None
     if kind == SHUFFLE:
-        item = values[0] if values else 1
-        whole = data.size // item * item if item > 1 else 0
-        shuffled = data[:whole].reshape(item, -1).T if whole else data[:0]
-        return np.concatenate([np.ascontiguousarray(shuffled).reshape(-1), data[whole:]])
+        item = max(1, values[0]) if values else 1
+        count = data.size // item
+        out = np.empty_like(data)
+        # Byte by byte of the elements: several times as fast as transposing them at once.
+        for byte in range(item):
+            out[byte : count * item : item] = data[byte * count : (byte + 1) * count]
+        out[count * item :] = data[count * item :]
+        return out
     if data.size < 4:
         raise DamagedError("a chunk is too short for its checksum")
     said = int.from_bytes(data[-4:].tobytes(), "little")
