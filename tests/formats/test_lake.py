@@ -133,6 +133,47 @@ def test_an_append_beside_an_append(path):
     assert read(path) == [1, 3, 2]
 
 
+@pytest.mark.parametrize("happened", [False, True])
+def test_an_append_that_another_came_before_is_tried_again(happened, path, monkeypatch):
+    from batchplant.families.lake import writer
+
+    write(path, [1])
+    monkeypatch.setattr(writer, "WAIT_SECONDS", 0)
+    out = bp.create(path, SCHEMA, mode="append")
+    commit, tried = out._commit, []
+
+    def busy():
+        tried.append(True)
+        if happened or len(tried) == 3:
+            commit()
+        if len(tried) < 3:
+            raise writer.conflict(path)
+
+    monkeypatch.setattr(out, "_commit", busy)
+    out.append({"n": 2, "t": None})
+    out.close()
+    # Where the answer was lost, the table tells that the rows are there.
+    assert len(tried) == (1 if happened else 3)
+    assert read(path) == [1, 2]
+
+
+def test_an_append_is_not_tried_for_ever(path, monkeypatch):
+    from batchplant.families.lake import writer
+
+    write(path, [1])
+    monkeypatch.setattr(writer, "WAIT_SECONDS", 0)
+    out = bp.create(path, SCHEMA, mode="append")
+    out.append({"n": 2, "t": None})
+
+    def busy():
+        raise writer.conflict(path)
+
+    monkeypatch.setattr(out, "_commit", busy)
+    with pytest.raises(bp.BusyError, match="another process changed the table"):
+        out.close()
+    assert read(path) == [1]
+
+
 APPEND = """
 import sys, batchplant as bp
 path, first = sys.argv[1], int(sys.argv[2])
