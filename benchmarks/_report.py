@@ -224,11 +224,53 @@ def gpu(found: dict[str, Any]) -> Iterator[str]:
     yield machine(found)
 
 
+def access(found: dict[str, Any]) -> Iterator[str]:
+    for title, one in found.get("filter", {}).items():
+        rows = [
+            [
+                f"{one['kept']:,} of {one['rows']:,} rows, {title}",
+                "s, median",
+                "best",
+                "batchplant : it",
+                "(best)",
+                "MB sent",
+            ]
+        ]
+        for side, seconds in one["seconds"].items():
+            ratio = one["ratio to"].get(side, {})
+            shown = [f"{ratio[key]:.1f}" if key in ratio else "–" for key in ("median", "best")]
+            sent = one["bytes"].get(side)
+            rows.append(
+                [
+                    side,
+                    f"{seconds['median']:.3f}",
+                    f"{seconds['best']:.3f}",
+                    *shown,
+                    number(sent and sent / 1e6),
+                ]
+            )
+        yield table(rows)
+    parts = [("patches/s", "patches of 64³, per second", found.get("patches", {}))]
+    parts += [
+        ("images/s", f"decoded cache, {title}, images/s", one)
+        for title, one in found.get("decoded", {}).items()
+    ]
+    for key, title, one in parts:
+        if key in one:
+            rows = [[title, "median", "best"]]
+            rows += [
+                [side, number(speed["median"]), number(speed["best"])] for side, speed in one[key].items()
+            ]
+            yield table(rows)
+    yield machine(found)
+
+
 SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "loader": loader,
     "loader-threads": loader_threads,
     "records": records,
     "tables": tables,
+    "access": access,
     "arrays": arrays,
     "codecs": codecs,
     "remote": remote,

@@ -34,6 +34,7 @@ class Claim(NamedTuple):
 def claim_of(data: U8, chunk: Chunk, leaf: Leaf) -> Claim:
     """What a column says that it unpacks to; DamagedError where a page says too much, or nonsense."""
     at = values = total = coded = dictionary = 0
+    entries: tuple[U8, int] | None = None
     most = limits.allowed(chunk.size)
     while at < len(data) and values < chunk.values:
         try:
@@ -53,7 +54,7 @@ def claim_of(data: U8, chunk: Chunk, leaf: Leaf) -> Claim:
         values += count
         total += count * leaf.width
         if kind == DICTIONARY:
-            dictionary = max(dictionary, unpacked)
+            dictionary, entries = max(dictionary, unpacked), (data[body : body + packed], unpacked)
         elif leaf.kind == BYTE_ARRAY and encoding in BY_DICTIONARY:
             coded += count
         elif leaf.kind == BYTE_ARRAY and encoding == BY_PREFIX:
@@ -67,8 +68,27 @@ def claim_of(data: U8, chunk: Chunk, leaf: Leaf) -> Claim:
             total += unpacked
         at = body + packed
     total += dictionary
+    if coded and entries is not None and total + coded * dictionary > most:
+        dictionary = _longest(*entries, chunk.codec)
     by_dictionary = total + coded * dictionary > most
     return Claim(total + (0 if by_dictionary else coded * dictionary), by_dictionary)
+
+
+def _longest(page: U8, unpacked: int, codec: int) -> int:
+    """The bytes of the longest value of a dictionary; those of all where it is not what it should be."""
+    try:
+        body = page.tobytes()
+        if codec:
+            body = pyarrow().Codec(UNPACK[codec]).decompress(body, unpacked, asbytes=True)
+        at = longest = 0
+        while at < len(body):
+            size = int.from_bytes(body[at : at + 4], "little")
+            at += 4 + size
+            longest = max(longest, size)
+        return longest if at == len(body) else unpacked
+    # Whoever reads the page says what is wrong with it.
+    except (ValueError, KeyError, OSError):
+        return unpacked
 
 
 def page_header(data: U8, at: int) -> tuple[Struct, int]:
