@@ -1,5 +1,6 @@
 """What filters skip: by statistics, page indexes and bloom filters of Parquet, by partitions, by ranges."""
 
+import contextlib
 import math
 import os
 import pickle
@@ -541,3 +542,13 @@ def test_only_what_is_needed_is_fetched(web, tmp_path):
     assert web.proxy.bytes_sent < 0.1 * path.stat().st_size
     with bp.open(url, where="n >= 500500 and n < 500600") as again:
         assert again[7]["name"] == "photo 500507"
+
+
+def test_a_loader_fetches_only_the_pages_of_its_samples(web, tmp_path):
+    path = written(tmp_path / "a.parquet", 1_000_000, write_page_index=True, compression="none")
+    url = web.put("a.parquet", path.read_bytes())
+    loader = bp.Loader(bp.open(url, where="n >= 300500 and n < 301500"), 100, order="random", seed=1)
+    with contextlib.closing(loader):
+        found = [n for batch in loader for n in np.asarray(batch["n"]).tolist()]
+    assert sorted(found) == list(range(300500, 301500))
+    assert web.proxy.bytes_sent < 0.1 * path.stat().st_size
