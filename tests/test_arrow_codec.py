@@ -16,6 +16,7 @@ from batchplant import _native
 from batchplant.codecs.arrow import arrow_schema, column_of, from_arrow, schema_of, to_arrow, unfit
 from batchplant.codecs.cells import decode_cell, encode_samples
 from batchplant.columns import Columns, Ragged
+from batchplant.errors import DecodeError
 from batchplant.schema import Schema
 from batchplant.testing.cases import all_cases, equal, jpeg, png
 
@@ -417,3 +418,64 @@ def test_rows_at_a_stride(size, start, stride, width, rows):
         return
     want = b"".join(data[place : place + width].tobytes() for place in places)
     assert _native.gather_strided(data, start, stride, width, ints(*rows)).tobytes() == want
+
+
+def test_what_hugging_face_says_of_values_in_lists_and_structs():
+    label = {"names": ["cat", "dog"], "_type": "ClassLabel"}
+    features = {
+        "boxes": [{"label": label, "at": {"dtype": "timestamp[us]", "_type": "Value"}}],
+        "photos": {"feature": {"_type": "Image"}, "_type": "List"},
+        "nonsense": {"feature": 7, "_type": "List"},
+    }
+    boxes = pa.struct([("label", pa.int64()), ("at", pa.timestamp("us"))])
+    types = [("boxes", pa.list_(boxes)), ("photos", pa.list_(FILE)), ("nonsense", pa.list_(pa.string()))]
+    note = json.dumps({"info": {"features": features}}).encode()
+    found = schema_of(pa.schema(types, metadata={b"huggingface": note}), nulls=[])
+    names = bp.Int(names=("cat", "dog"), optional=True)
+    inside = bp.Struct({"label": names, "at": bp.Time("us", optional=True)}, optional=True)
+    assert dict(found) == {
+        "boxes": bp.List(inside),
+        "photos": bp.List(bp.Image(mode=None, optional=True)),
+        "nonsense": bp.List(bp.Text(optional=True)),
+    }
+    photos = pa.array([[{"bytes": png(4, 5), "path": None}, None]], pa.list_(FILE))
+    [value] = decoded(found["photos"], column_of(found["photos"], photos), 1)
+    assert value[0].shape == (4, 5)
+    assert value[1] is None
+
+
+@pytest.mark.parametrize(
+    ("field", "cell"),
+    [
+        (bp.Decimal(3, 1), b"12.34"),
+        (bp.Uuid(), b"x" * 36),
+        (bp.List(bp.Int()), b"[1, null]"),
+        (bp.Struct({"a": bp.Text()}), b'{"a": 7}'),
+        (bp.List(bp.Text()), b"["),
+    ],
+    ids=str,
+)
+def test_cells_that_are_none_of_their_kind_are_named(field, cell):
+    good = encode_samples(Schema(x=field), [{"x": SOUND[field.kind]}])["x"][0]
+    column = Ragged.from_cells([good, cell, good])
+    assert list(unfit(Schema(x=field), Columns(x=column))) == [1]
+
+
+SOUND = {"decimal": 1, "uuid": uuid.UUID(int=1), "list": [], "struct": {"a": ""}}
+
+
+def test_times_out_of_range_are_named():
+    schema = Schema(day=bp.Time("D"), clock=bp.Time("s", clock=True))
+    columns = Columns(day=np.array([0, 2**40, 0]), clock=np.array([0, 0, -1]))
+    assert sorted(unfit(schema, columns)) == [1, 2]
+
+
+def test_values_missing_where_none_may_be():
+    with pytest.raises(DecodeError, match="is missing"):
+        column_of(bp.List(bp.Text()), pa.array([["a"], ["b", None]]))
+    with pytest.raises(DecodeError, match="is missing"):
+        column_of(bp.Struct({"a": bp.Int()}, optional=True), pa.array([None, {"a": None}]))
+    with pytest.raises(DecodeError, match="is needed"):
+        column_of(bp.Struct({"a": bp.Int()}), pa.array([{"b": 1}]))
+    with pytest.raises(DecodeError):
+        column_of(bp.Time("D"), pa.array([1], pa.date64()))

@@ -1,5 +1,7 @@
 """Random schemas with random values go through every format that writes, and come back the same."""
 
+import dataclasses
+import datetime
 import tempfile
 from pathlib import Path
 
@@ -22,6 +24,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 SIDE = st.integers(1, 5)
+PLAIN = ("int", "float", "bool", "bytes", "text", "json")
 FOLDERS = {"imagefolder": bp.Image, "audiofolder": bp.Audio, "videofolder": bp.Video}
 # (field, strategy of its values)
 KINDS = st.one_of(
@@ -37,6 +40,32 @@ KINDS = st.one_of(
     st.just((bp.Image(), st.builds(jpeg, st.integers(1, 9), st.integers(1, 9)))),
     st.just((bp.Image(mode=None), hn.arrays(np.uint8, st.tuples(SIDE, SIDE, st.just(4))))),
 )  # fmt: skip
+
+
+@st.composite
+def nested(draw, depth=2):
+    """Times, decimals and UUIDs, alone or in lists and structs, where any of them may be missing."""
+    # Its values are NumPy's beyond Python's calendar, and the tables of a lake end there, too.
+    kinds = [
+        (bp.Time("us"), st.datetimes()),
+        (bp.Time("us", "UTC"), st.datetimes(timezones=st.just(datetime.UTC))),
+        (bp.Time("ns"), st.integers(-(2**63) + 1, 2**63 - 1).map(lambda n: np.datetime64(n, "ns"))),
+        (bp.Time("D"), st.dates()),
+        (bp.Time("us", clock=True), st.times()),
+        (bp.Duration("us"), st.timedeltas(datetime.timedelta(-(10**6)), datetime.timedelta(10**6))),
+        (bp.Duration("ns"), st.integers(-(2**63) + 1, 2**63 - 1).map(lambda n: np.timedelta64(n, "ns"))),
+        (bp.Decimal(20, 5), st.decimals(-(10**14), 10**14, places=5).map(abs)),
+        (bp.Uuid(), st.uuids()),
+    ]
+    if draw(st.booleans()):
+        return draw(st.sampled_from(kinds))
+    inside, each = draw(nested(depth - 1) if depth else KINDS.filter(lambda kind: kind[0].kind in PLAIN))
+    if draw(st.booleans()):
+        inside, each = dataclasses.replace(inside, optional=True), each | st.none()
+    if draw(st.booleans()):
+        return bp.List(inside), st.lists(each, max_size=3)
+    names = draw(st.lists(TEXT.filter(lambda name: name and "\0" not in name), max_size=2, unique=True))
+    return bp.Struct(dict.fromkeys(names, inside)), st.fixed_dictionaries(dict.fromkeys(names, each))
 
 
 @st.composite
@@ -61,9 +90,9 @@ def datasets(draw):
     )
     schema, values = {}, {}
     for name in names:
-        field, each = draw(KINDS | tensors())
+        field, each = draw(KINDS | tensors() | nested())
         if draw(st.booleans()):
-            field, each = type(field)(**{**vars(field), "optional": True}), each | st.none()
+            field, each = dataclasses.replace(field, optional=True), each | st.none()
         schema[name], values[name] = field, each
     samples = draw(st.lists(st.fixed_dictionaries(values), max_size=5))
     return schema, samples

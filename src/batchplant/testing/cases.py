@@ -216,7 +216,7 @@ def equal(mine: Any, theirs: Any) -> bool:
     if isinstance(mine, list) and isinstance(theirs, list):
         return len(mine) == len(theirs) and all(map(equal, mine, theirs))
     if isinstance(mine, dict) and isinstance(theirs, dict):
-        return list(mine) == list(theirs) and all(equal(one, theirs[name]) for name, one in mine.items())
+        return mine.keys() == theirs.keys() and all(equal(one, theirs[name]) for name, one in mine.items())
     # Sounds and videos are bytes that know more.
     if isinstance(mine, bytes) and isinstance(theirs, bytes):
         return mine == theirs
