@@ -102,6 +102,7 @@ the decoder, in this order, are done by the engine while it decodes, and cost no
         "The first step of a video field. [Video](../guides/video.md#train-on-random-clips) shows it.\n",
     ),
     "values": ("Labels, numbers, and anything else", ""),
+    "function": ("Functions of your own", "[Loading](../guides/loading.md) shows it.\n"),
     "categories": (
         "Categories",
         "The first step of a text field, or of one of whole numbers. "
@@ -138,6 +139,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     parts = [INTRO, table(found, ""), AFTER_TABLE, *(section(one) for one in found)]
     yield PAGE, "\n".join(parts)
     yield TABLE, TABLE_TEXT.format(rows="\n".join(f'    "{one.name}": {outline(one)},' for one in found))
+    check_ops()
     yield OPS, "\n".join([OPS_INTRO, *(ops_section(name) for name in OPS_SECTIONS)])
 
 
@@ -234,6 +236,14 @@ def layout(one: Format) -> str:
     """The docstring of the format's module: what stands where in the file."""
     name = ".".join(one.reader.__module__.split(".")[:3])
     return markdown(inspect.getdoc(importlib.import_module(name)) or "")
+
+
+def check_ops() -> None:
+    """Every public op stands in some section."""
+    found = {one.__module__ for one in map(vars(ops).get, ops.__all__) if isinstance(one, type)}
+    left = found - {f"batchplant.ops.{name}" for name in OPS_SECTIONS} - {"batchplant.ops.base"}
+    if left:
+        raise SystemExit(f"{', '.join(sorted(left))}: no section of the page of ops shows them")
 
 
 def ops_section(name: str) -> str:

@@ -394,7 +394,7 @@ OPTIONS = [
     ("level=true", "the option level of hdf5 is a whole number, not 'true'"),
     ("attributes=7", "the option attributes of hdf5 is a mapping or none, not '7'"),
     ('attributes={"x": 7}', "is a mapping or none"),
-    ("chnk=4", "hdf5 has no option 'chnk' (did you mean chunk?); its options are: "),
+    ("chnk=4", "hdf5 has no option 'chnk' (did you mean chunk or chunks?); its options are: "),
     ("format=npz", "format is no option of a format"),
     ("schema=1", "schema is no option of a format"),
 ]

@@ -174,7 +174,7 @@ def test_a_large_model_is_not_in_memory_at_once(tmp_path, monkeypatch, capsys):
     for module in ("convert", "verify"):
         names = {"convert": "BATCH_BYTES", "verify": "STEP_BYTES"}
         monkeypatch.setattr(importlib.import_module(f"batchplant.{module}"), names[module], 2 << 20)
-    monkeypatch.setattr("batchplant.reader.VERIFY_BYTES", 2 << 20)
+    monkeypatch.setattr("batchplant.checks.VERIFY_BYTES", 2 << 20)
     bp.convert(tmp_path / "a.safetensors", tmp_path / "b.pt")
     assert bp.verify(tmp_path / "b.pt").ok
     with bp.open(tmp_path / "b.pt") as reader:
