@@ -110,7 +110,9 @@ def ids_of(loader: Loader | Iterable[Any], name: str = "ids") -> list[int]:
 
 
 def producers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("batchplant-")]
+    """Threads that somebody has to end; those that unpack chunks of arrays serve the whole process."""
+    ours = (thread for thread in threading.enumerate() if thread.name.startswith("batchplant-"))
+    return [thread for thread in ours if not thread.name.startswith("batchplant-chunks")]
 
 
 def assert_no_producers(but: Collection[threading.Thread] = ()) -> None:
