@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ def sample(number: int) -> dict[str, object]:
         "ragged": np.arange(number, dtype=np.int32),
         "table": np.ones((number, number), dtype=np.int16),
         "maybe": None if number % 2 else number,
+        "when": number * 10**9,
+        "day": None if number % 2 else "2024-02-29",
+        "price": number,
+        "id": uuid.UUID(int=number),
+        "tags": [{"name": "ä", "at": number}, None][: number % 3],
         "sound": (GOLDEN / "audio" / "ulaw.wav").read_bytes(),
         "clip": (GOLDEN / "video" / "vp9.webm").read_bytes(),
     }
@@ -43,6 +49,9 @@ KINDS = {
     "image": bp.Image(), "number": bp.Int(), "score": bp.Float(), "flag": bp.Bool(), "text": bp.Text(),
     "meta": bp.Json(), "blob": bp.Bytes(), "array": bp.Tensor("float64", (2, 3)),
     "ragged": bp.Tensor("int32", (None,)), "table": bp.Tensor("int16", (None, None)),
+    "when": bp.Time("us", "UTC"), "day": bp.Time("D", optional=True), "price": bp.Decimal(9, 2),
+    "id": bp.Uuid(),
+    "tags": bp.List(bp.Struct({"name": bp.Text(), "at": bp.Duration("ms")}, optional=True)),
     "maybe": bp.Int(optional=True), "sound": bp.Audio(), "clip": bp.Video(),
 }  # fmt: skip
 
