@@ -93,9 +93,14 @@ class Ragged:
     @classmethod
     def from_cells(cls, cells: Sequence[Any], shapes: Sequence[tuple[int, ...] | None] = ()) -> Ragged:
         """From bytes-like objects; None is a missing cell. ``shapes``: of the cells that are raw pixels."""
-        views = [as_bytes(b"" if cell is None else cell) for cell in cells]
-        offsets = starts_of(np.fromiter((len(view) for view in views), dtype=np.int64, count=len(views)))
-        data = np.concatenate(views) if views else np.empty(0, dtype=np.uint8)
+        views: Sequence[Any] = [b"" if cell is None else cell for cell in cells]
+        if all(type(view) is bytes for view in views):
+            # Much faster for many small ones.
+            data = np.frombuffer(bytearray().join(views), dtype=np.uint8)
+        else:
+            views = [as_bytes(view) for view in views]
+            data = np.concatenate(views)
+        offsets = starts_of(np.fromiter(map(len, views), dtype=np.int64, count=len(views)))
         valid = None
         if any(cell is None for cell in cells):
             valid = np.fromiter((cell is not None for cell in cells), dtype=np.bool_, count=len(cells))

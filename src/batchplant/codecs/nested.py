@@ -8,13 +8,15 @@ lists; null where a value is missing. The field says which is which.
 from __future__ import annotations
 
 import base64
+import dataclasses
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..columns import Column, Ragged, as_bytes
+from ..columns import Column, Masked, Ragged, as_bytes, dense_of
 from ..errors import BatchplantError, DecodeError, SchemaError
 from ..schema import (
     Bool,
@@ -38,10 +40,14 @@ from .media import image
 Shape = tuple[int, ...] | None
 
 
+# As json.dumps, which makes one anew for every value.
+_dumps = json.JSONEncoder(ensure_ascii=False).encode
+
+
 def json_text(value: Any) -> bytes:
     """A value as JSON, in UTF-8. Half of a surrogate pair, which is no character, stays an escape."""
     try:
-        return json.dumps(value, ensure_ascii=False).encode()
+        return _dumps(value).encode()
     except UnicodeEncodeError:
         return json.dumps(value).encode()
 
@@ -102,14 +108,34 @@ def _object(field: Struct, plain: Any) -> dict[str, Any]:
 def plains(field: Field, column: Column) -> list[Any]:
     """The JSON of all cells of a column; None where one is missing."""
     if isinstance(column, Ragged):
-        shapes: Any = [None] * len(column) if column.shape is None else column.shape.tolist()
-        return [
-            None if cell is None else _plain(field, cell, tuple(shape) if shape and any(shape) else None)
-            for cell, shape in zip(column, shapes, strict=True)
-        ]
+        return _ragged_plains(field, column)
     if isinstance(field, Time | Duration):
         return [text.decode() for text in times.texts_of(field, column).tolist()]
     return [arrays.lists_of(one) for one in column] if isinstance(field, Tensor) else column.tolist()
+
+
+def _ragged_plains(field: Field, column: Ragged) -> list[Any]:
+    there = np.ones(len(column), dtype=np.bool_) if column.valid is None else column.valid
+    dense = dense_of(field)
+    if dense is not None and not isinstance(field, Tensor):
+        numbers = plains(dataclasses.replace(field, optional=False), Masked(column, *dense).values)
+        return [one if valid else None for one, valid in zip(numbers, there.tolist(), strict=True)]
+    if isinstance(field, Text | Json):
+        # All letters are taken at once, and cells out of them.
+        letters, ends = column.data.tobytes(), itertools.pairwise(column.offsets.tolist())
+        value = json.loads if isinstance(field, Json) else bytes.decode
+        try:
+            return [
+                value(letters[start:end]) if valid else None
+                for (start, end), valid in zip(ends, there.tolist(), strict=True)
+            ]
+        except (ValueError, RecursionError) as error:
+            raise DecodeError(f"not {field}: {error}") from None
+    shapes: Any = [None] * len(column) if column.shape is None else column.shape.tolist()
+    return [
+        None if cell is None else _plain(field, cell, tuple(shape) if shape and any(shape) else None)
+        for cell, shape in zip(column, shapes, strict=True)
+    ]
 
 
 def column_of(field: Field, found: Sequence[Any]) -> Column:
