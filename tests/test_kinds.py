@@ -430,3 +430,21 @@ def test_csv_and_json_hold_iso_text(tmp_path):
             bp.DecodeError, match=r"line 3.*'never' is not Time.*write it as 2024-05-31T12:30:00"
         ):
             reader[1]
+
+
+def test_shards_whose_structs_differ_are_json(tmp_path):
+    pytest.importorskip("pyarrow")
+    kinds = [
+        Struct({"a": Int(), "at": Time("D")}),
+        Struct({"a": Text()}),
+        Struct({"a": Text()}, optional=True),
+    ]
+    values = [{"a": 1, "at": datetime.date(2024, 1, 1)}, {"a": "x"}, None]
+    for number, (field, value) in enumerate(zip(kinds, values, strict=True)):
+        with bp.create(tmp_path / f"a-{number}.parquet", {"s": field}) as out:
+            out.append({"s": value})
+    with bp.open(tmp_path / "a-*.parquet") as reader:
+        assert reader.schema["s"] == Json(optional=True)
+        assert [sample["s"] for sample in reader] == [{"a": 1, "at": "2024-01-01"}, {"a": "x"}, None]
+    with bp.open([tmp_path / "a-1.parquet", tmp_path / "a-2.parquet"]) as reader:
+        assert reader.schema["s"] == kinds[2]

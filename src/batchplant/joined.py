@@ -15,7 +15,7 @@ from .errors import DataError, OptionError, Problem, SchemaError
 from .expressions import Bound
 from .keys import Table
 from .reader import Reader
-from .schema import Bytes, Field, Float, Image, Int, Schema, Tensor
+from .schema import Bytes, Field, Float, Image, Int, Json, Schema, Tensor
 from .storage.index.progress import in_parallel
 
 
@@ -183,13 +183,16 @@ def _joined(one: Field, other: Field) -> Field | None:
 
 def _as_row(field: Field, beside: Field) -> Field:
     """A number as a row of one, where other shards have rows."""
-    if isinstance(field, Int | Float) and isinstance(beside, Tensor):
+    if isinstance(field, Int | Float) and type(field) in (Int, Float) and isinstance(beside, Tensor):
         return Tensor(field.dtype, (1,), optional=field.optional)
     return field
 
 
 def _common_schema(readers: Sequence[Reader]) -> Schema:
-    """The first schema; where only encoding or mode of pictures differ, both become unknown."""
+    """The first schema; where only encoding or mode of pictures differ, both become unknown.
+
+    Lists and structs of other kinds are all JSON.
+    """
     fields = dict(readers[0].schema)
     for reader in readers[1:]:
         if list(reader.schema) != list(fields):
@@ -204,6 +207,10 @@ def _common_schema(readers: Sequence[Reader]) -> Schema:
                 encoding = known.encoding if known.encoding == field.encoding else None
                 mode = known.mode if known.mode == field.mode else None
                 fields[name] = Image(encoding, mode, optional=known.optional or field.optional)
+            elif isinstance(known, Json) and isinstance(field, Json):
+                optional = known.optional or field.optional
+                same = dataclasses.replace(known, optional=field.optional) == field
+                fields[name] = dataclasses.replace(known if same else Json(), optional=optional)
             elif known != field:
                 raise SchemaError(
                     f"it is {field}, and in {readers[0].path} {known}", path=reader.path, field=name
