@@ -317,6 +317,7 @@ def test_values_in_memory_tell_their_kind():
 @pytest.fixture
 def lists(tmp_path):
     """A dataset of lists."""
+    pytest.importorskip("pyarrow")
     schema = {
         "at": Time("s"), "maybe": Duration("ms", optional=True), "numbers": List(Float("float32")),
         "moments": List(Time("us", "UTC")), "flags": List(Bool()), "words": List(Text()),
