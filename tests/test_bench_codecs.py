@@ -369,4 +369,4 @@ def test_the_guide_is_true() -> None:
     parser = argparse.ArgumentParser()
     codecs.add_args(parser)
     have = {one for action in parser._actions for one in action.option_strings if one.startswith("--")}
-    assert told - {"--json"} == have - {"--help", "--format", "--option", "--quiet", "--skip"}
+    assert told - {"--json"} == have - {"--help", "--format", "--option", "--quiet", "--skip", "--where"}

@@ -358,4 +358,4 @@ def test_the_guide_is_true() -> None:
     parser = argparse.ArgumentParser()
     shuffle.add_args(parser)
     have = {one for action in parser._actions for one in action.option_strings if one.startswith("--")}
-    assert told - {"--json"} == have - {"--help", "--format", "--option", "--quiet", "--skip"}
+    assert told - {"--json"} == have - {"--help", "--format", "--option", "--quiet", "--skip", "--where"}

@@ -380,7 +380,8 @@ def test_the_exception_is_let_go(load):
         for _ in range(3):
             with pytest.raises(ZeroDivisionError):
                 list(loader)
-        assert not [one for one in gc.get_objects() if isinstance(one, ZeroDivisionError)]
+        # isinstance would ask objects of torch that warn.
+        assert not [one for one in gc.get_objects() if type(one) is ZeroDivisionError]
     finally:
         gc.enable()
 
