@@ -5,7 +5,9 @@ import datetime
 import json
 import os
 import pickle
+import signal
 import sqlite3
+import sys
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant.testing import FormatSuite, damage
 from batchplant.testing.cases import jpeg
 
@@ -434,3 +437,29 @@ def test_catalogs_of_another_name(tmp_path):
         assert [one["n"] for one in pickle.loads(pickle.dumps(reader))] == [1, 2, 3]
     with pytest.raises(bp.NotFoundError, match=r'no such table; .*give "name"'):
         bp.open("logs.events", format="iceberg", catalog=given)
+
+
+KILLED = """
+import os, signal, sqlite3, sys
+opened = sqlite3.connect(sys.argv[1], isolation_level=None)
+# So that pages of the change get into the file before it ends.
+opened.execute("PRAGMA cache_size=1")
+opened.execute("BEGIN IMMEDIATE")
+opened.execute("CREATE TABLE other (x TEXT)")
+opened.executemany("INSERT INTO other VALUES (?)", [("y" * 1000,)] * 200)
+opened.execute("UPDATE iceberg_tables SET metadata_location = 'nowhere'")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_writer_killed_amid_a_change_of_the_catalog(tmp_path):
+    path = tmp_path / "t.iceberg"
+    with bp.create(path, {"n": bp.Int()}) as out:
+        out.append({"n": 7})
+    killed = processes.run([sys.executable, "-c", KILLED, str(path / "catalog.db")], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    assert (path / "catalog.db-journal").exists()
+    assert [one["n"] for one in bp.open(path)] == [7]
+    with bp.create(path, mode="append") as out:
+        out.append({"n": 8})
+    assert [one["n"] for one in bp.open(path)] == [7, 8]

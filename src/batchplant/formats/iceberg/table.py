@@ -72,18 +72,29 @@ def _age(path: str) -> tuple[int, int]:
     return int(number[1]) if number else -1, 0 if is_remote(path) else os.stat(path).st_mtime_ns
 
 
-def _connect(file: str) -> sqlite3.Connection:
+def _connect(file: str, mode: str) -> sqlite3.Connection:
     if not is_remote(file):
-        return sqlite3.connect(f"file:{_quoted(file)}?mode=ro", uri=True)
+        return sqlite3.connect(f"file:{_quoted(file)}?mode={mode}", uri=True)
     opened = sqlite3.connect(":memory:")
     opened.deserialize(read_whole(file))
     return opened
 
 
+def _locations(file: str, mode: str = "ro") -> list[tuple[Any, ...]]:
+    """Where the catalog says that the metadata of its tables lies."""
+    try:
+        with contextlib.closing(_connect(file, mode)) as opened:
+            return opened.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
+    except sqlite3.OperationalError as error:
+        # A writer was killed amid a change. As with other formats, whoever opens it next brings it in order.
+        if mode == "ro" and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
+            return _locations(file, "rw")
+        raise
+
+
 def _from_catalog(file: str) -> str:
     try:
-        with contextlib.closing(_connect(file)) as opened:
-            rows = opened.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
+        rows = _locations(file)
     except (sqlite3.Error, UnicodeError) as error:
         raise DamagedError(f"the catalog cannot be read: {error}", path=file) from None
     if len(rows) != 1 or not isinstance(rows[0][0], str):
