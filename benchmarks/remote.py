@@ -328,7 +328,7 @@ def warm(servers: Servers) -> None:
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
+    parser = arguments(__doc__ or "", rounds=3)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--delays", nargs="+", type=int, default=DELAYS, metavar="MS", help="default 0 30")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="default: all")
