@@ -11,6 +11,7 @@ import dataclasses
 import decimal
 import math
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from . import tree
 
 # How cells are compared: as numbers, as whole numbers of which one is no time, as bytes, as decimal numbers.
 NUMBER, TIME, BYTES, DECIMAL = "number", "time", "bytes", "decimal"
-ORDERED = ("<", "<=", ">", ">=")
 
 
 class Bound:
@@ -99,31 +99,39 @@ class Not(Bound):
 
 def bind(condition: tree.Condition, schema: Schema) -> Bound:
     """The condition on these fields; an error names the field, or the value that does not fit it."""
-    if isinstance(condition, tree.And | tree.Or):
-        parts = tuple(bind(part, schema) for part in condition.parts)
-        return All(parts) if isinstance(condition, tree.And) else Some(parts)
-    if isinstance(condition, tree.Not):
-        return Not(bind(condition.part, schema))
-    try:
-        if isinstance(condition, tree.CompareFields):
-            return _pair(condition, schema)
-        assert isinstance(condition, tree.Compare | tree.In | tree.IsNull)
-        return _leaf(condition, schema[condition.field])
-    except BatchplantError as error:
-        raise _placed(error, condition) from None
+
+    def leaf(one: tree.Condition) -> Bound:
+        try:
+            if isinstance(one, tree.CompareFields):
+                return _pair(one, schema)
+            assert isinstance(one, tree.Compare | tree.In | tree.IsNull)
+            return _leaf(one, schema[one.field])
+        except BatchplantError as error:
+            raise _placed(error, one) from None
+
+    return _bound(condition, leaf)
 
 
 def loosely(condition: tree.Condition, schema: Schema) -> Bound:
     """The condition as far as these fields tell; the rest is unknown."""
+
+    def leaf(one: tree.Condition) -> Bound:
+        try:
+            return bind(one, schema)
+        except BatchplantError:
+            return Unknown()
+
+    return _bound(condition, leaf)
+
+
+def _bound(condition: tree.Condition, leaf: Callable[[tree.Condition], Bound]) -> Bound:
+    """The same combination of what ``leaf`` makes of its parts."""
     if isinstance(condition, tree.And | tree.Or):
-        parts = tuple(loosely(part, schema) for part in condition.parts)
+        parts = tuple(_bound(part, leaf) for part in condition.parts)
         return All(parts) if isinstance(condition, tree.And) else Some(parts)
     if isinstance(condition, tree.Not):
-        return Not(loosely(condition.part, schema))
-    try:
-        return bind(condition, schema)
-    except BatchplantError:
-        return Unknown()
+        return Not(_bound(condition.part, leaf))
+    return leaf(condition)
 
 
 def _placed(error: BatchplantError, condition: Any) -> BatchplantError:
