@@ -29,7 +29,7 @@ LAYERS = [
         "filters",
         "origin",
     ],
-    ["format"],
+    ["format", "capabilities"],
     ["families", "memory"],
     ["options"],
     ["joined", "shards", "interleave", "quarantine", "formats"],

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
+from .capabilities import Capabilities
 from .errors import NotFoundError, SchemaError
 from .reader import Reader
 from .schema import EVERY_KIND, Field, Schema
@@ -134,8 +135,12 @@ class Format:
     scheme: str | None = None
     # What keeps a table with versions in order: a families.lake.Upkeep, made with a path and options.
     upkeep: Callable[..., Any] | None = None
+    # What it can do besides what its classes say.
+    can: Capabilities = dataclasses.field(default_factory=Capabilities)
 
     def __post_init__(self) -> None:
+        known = self.can.derived(self.reader, self.writer, self.kinds, versions=self.upkeep is not None)
+        object.__setattr__(self, "can", known)
         self.reader.format = self.name
         if self.writer is not None:
             self.writer.format = self.name
@@ -215,4 +220,5 @@ class Format:
             "extra": self.extra,
             "spec": self.spec,
             "notes": self.notes,
+            "can": self.can.describe(),
         }
