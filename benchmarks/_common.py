@@ -114,9 +114,9 @@ def arguments(about: str, rounds: int = 5) -> argparse.ArgumentParser:
     return parser
 
 
-def part_arguments(about: str, parts: Iterable[str]) -> argparse.Namespace:
+def part_arguments(about: str, parts: Iterable[str], rounds: int = 5) -> argparse.Namespace:
     """The command line of a benchmark that has parts, of which some can be chosen."""
-    parser = arguments(about)
+    parser = arguments(about, rounds)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts), help="default: all")
     parser.add_argument("--quick", action="store_true", help="little data, two rounds: does it run at all?")
