@@ -38,6 +38,7 @@ LAYERS = [
     ["ops"],
     ["loading"],
     ["interop"],
+    ["measure", "doctor", "advise"],
     ["__init__", "ffcv", "ffrecord", "tfrecord", "cli", "testing", "__main__"],
 ]
 # The only ones that import modules of ours by their names, and why. They are not held to the layers by it.

@@ -3,14 +3,18 @@
 examples:
   batchplant bench codecs photos/
   batchplant bench codecs train.beton --limit 200 --qualities 60,75,90
+  batchplant bench codecs photos/ --max-resolution 256,384,512 --qualities 50,75,90,95
   batchplant bench codecs shards/*.tar --field png --to-rgb
   batchplant bench codecs photos/ --figure codecs.svg
   batchplant bench codecs photos/ --json
 
 Some of the pictures, taken evenly from the whole dataset, are encoded and decoded in every way. Speed is that
 of one core: processor time, as the Loader decodes (in the native engine where that can), without resizing.
-PSNR compares with the decoded picture as it is stored, in dB: 40 and more is hard to see, none means that
-nothing is lost. Pictures that are JPEG now have lost something before; that is not counted.
+PSNR and SSIM compare with the picture as it was before, at the same size: 40 dB and more is hard to see, an
+SSIM of 1 and a dash mean that nothing is lost. Pictures that are JPEG now have lost something before; that is
+not counted. With --max-resolution they are shrunk first, as convert --max-resolution does.
+The last columns say what 1.28 million pictures like these, as many as ImageNet has, and all of yours take.
+AVIF and JPEG XL are measured where Pillow has them, by Pillow; the Loader does not decode them.
 """
 
 from __future__ import annotations
@@ -26,18 +30,21 @@ import numpy as np
 from ... import _native
 from ...codecs.media import image
 from ...errors import DataError, DecodeError, OptionError, Problem
+from ...loading.plan import LONGEST_SIDE
+from ...measure import figures
 from ...reader import Reader
 from ...schema import Image
-from ..terminal import add_source, console, human_size, open_source, print_json, progress_bar
-from . import _show
-from ._coding import RAW, Candidate, Tally, load, one_way, watch
+from ..terminal import add_source, human_size, open_source, print_json, progress_bar
+from ._codec_tables import STORED, draw, print_found
+from ._coding import BY_PILLOW, RAW, Candidate, Tally, decoder, load, one_way, pillow_has, watch
 
-STORED = "as stored"
+# Pictures of ImageNet's training set.
+IMAGENET = 1_281_167
+FULL = "full"
 # dB; below, the loss can be seen by who looks for it.
 GOOD = 40.0
 # A loss that saves less is for nothing.
 WORTH = 0.95
-SHOWN = 10
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +52,13 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--field", metavar="NAME", help="the image field (default: the first)")
     parser.add_argument("--limit", type=int, default=64, metavar="N", help="at most N pictures (default 64)")
     parser.add_argument(
-        "--qualities", default="70,80,90,95", metavar="A,B", help="of JPEG and WebP (default 70,80,90,95)"
-    )
+        "--qualities", default="70,80,90,95", metavar="A,B",
+        help="of JPEG, WebP, AVIF and JPEG XL (default 70,80,90,95)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-resolution", default=FULL, metavar="A,B",
+        help="shrink to at most so many pixels on the longer side first, e.g. 256,512,full (default full)",
+    )  # fmt: skip
     parser.add_argument("--to-rgb", action="store_true", help="drop alpha, convert CMYK and 16 bits first")
     parser.add_argument(
         "--rounds", type=int, default=3, metavar="N", help="of encoding and decoding (default 3)"
@@ -65,13 +77,13 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.limit < 1 or args.rounds < 1 or not args.seconds > 0:
         raise OptionError("--limit and --rounds are at least 1, and --seconds more than 0")
-    qualities = parse_qualities(args.qualities)
-    _show.check(args.figure)
+    ways = parse_qualities(args.qualities), parse_resolutions(args.max_resolution)
+    figures.check(args.figure)
     with open_source(args) as reader:
         field = find_field(reader, args.field)
         found: dict[str, Any] = {
             "path": reader.path, "field": field, "samples": len(reader), "rounds": args.rounds,
-            **measure(reader, field, qualities, args),
+            **measure(reader, field, *ways, args),
         }  # fmt: skip
     if not found["pictures"]:
         if not found["skipped"]:
@@ -81,11 +93,11 @@ def run(args: argparse.Namespace) -> int:
         )
     found["advice"] = advise(found)
     if args.figure:
-        _show.save(draw(found), args.figure)
+        figures.save(draw(found), args.figure)
     if args.json:
         print_json(found)
     else:
-        _print(found)
+        print_found(found)
         if args.figure:
             print(f"\nwrote {args.figure}")
     return 1 if found["skipped"] else 0
@@ -101,6 +113,19 @@ def parse_qualities(text: str) -> list[int]:
     return found
 
 
+def parse_resolutions(text: str) -> list[int | None]:
+    """The smallest first; None for the pictures as they are."""
+    try:
+        found = {None if part.strip() == FULL else int(part) for part in text.split(",")}
+    except ValueError:
+        found = {0}
+    if any(one is not None and not 1 <= one <= LONGEST_SIDE for one in found):
+        raise OptionError(
+            f"--max-resolution takes numbers of pixels, or {FULL}, with commas between, not {text!r}"
+        )
+    return sorted(found, key=lambda one: one or math.inf)
+
+
 def find_field(reader: Reader, asked: str | None) -> str:
     pictures = [name for name, field in reader.schema.items() if isinstance(field, Image)]
     if asked is None and not pictures:
@@ -113,25 +138,34 @@ def find_field(reader: Reader, asked: str | None) -> str:
 
 def candidates(qualities: list[int], *, mask: bool) -> list[Candidate]:
     """Every way to store a picture; a mask is never stored with loss."""
+    families = [("JPEG", "jpeg"), ("WebP", "webp")]
+    families += [(title, encoding) for encoding, title in BY_PILLOW.items() if pillow_has(encoding)]
     lossy = [
         Candidate(f"{title} {quality}", encoding, quality)
-        for title, encoding in (("JPEG", "jpeg"), ("WebP", "webp"))
+        for title, encoding in families
         for quality in qualities
     ]
     exact = [Candidate(RAW, RAW), Candidate("PNG", "png"), Candidate("WebP lossless", "webp")]
     return exact if mask else [*exact, *lossy]
 
 
-def measure(reader: Reader, field: str, qualities: list[int], args: argparse.Namespace) -> dict[str, Any]:
+def name_of(way: Candidate, resolution: int | None) -> str:
+    return way.name if resolution is None else f"{way.name}, {resolution} px"
+
+
+def measure(
+    reader: Reader, field: str, qualities: list[int], resolutions: list[int | None], args: argparse.Namespace
+) -> dict[str, Any]:
     """Encode and decode picture after picture, one at a time, in every way."""
     mask = bool(getattr(reader.schema[field], "mask", False))
     ways = candidates(qualities, mask=mask)
     chosen = np.unique(np.linspace(0, len(reader) - 1, min(args.limit, len(reader))).astype(np.int64))
-    tallies = {STORED: Tally(args.rounds), **{way.name: Tally(args.rounds) for way in ways}}
+    stored = Tally(args.rounds)
+    tallies = {(way, size): Tally(args.rounds) for size in resolutions for way in ways}
     engine = _native.Engine(1)
     encodings: dict[str, int] = {}
     skipped: list[Problem] = []
-    done = pixels_seen = 0
+    done = 0
     began = time.monotonic()
     try:
         with progress_bar("pictures", quiet=args.quiet or args.json) as progress:
@@ -139,36 +173,40 @@ def measure(reader: Reader, field: str, qualities: list[int], args: argparse.Nam
                 try:
                     cell, shape, pixels = load(reader, field, row, to_rgb=args.to_rgb, mask=mask)
                     # Whether it decodes is seen here, before anything is counted.
-                    stored = watch(engine, cell, shape, args.rounds)
+                    seconds = watch(decoder(engine, cell, shape), args.rounds)[1]
                 except DataError as error:
                     skipped.append(Problem.of(error.at(path=reader.where(row), sample=row, field=field)))
                     continue
                 encoding = RAW if shape else image.header(cell).encoding
                 encodings[encoding] = encodings.get(encoding, 0) + 1
-                tallies[STORED].bytes += len(cell)
-                tallies[STORED].decode += stored[1]
-                for way in ways:
-                    one_way(engine, way, pixels, tallies[way.name], args.rounds)
+                stored.bytes += len(cell)
+                stored.decode += seconds
+                stored.pixels += pixels.shape[0] * pixels.shape[1]
+                for size in resolutions:
+                    smaller = image.fit(pixels, size, nearest=mask)
+                    for way in ways:
+                        one_way(engine, way, smaller, tallies[way, size], args.rounds)
                 done += 1
-                pixels_seen += pixels.shape[0] * pixels.shape[1]
                 progress(number, len(chosen))
                 if time.monotonic() - began > args.seconds:
                     break
     finally:
         engine.close()
-    kinds = {STORED: Candidate(STORED, ""), **{way.name: way for way in ways}}
+    every = {(Candidate(STORED, ""), None): stored, **tallies}
     return {
-        "pictures": done, "megapixels": pixels_seen / 1e6, "stored as": encodings,
+        "pictures": done, "megapixels": stored.pixels / 1e6, "stored as": encodings,
         "formats": {
-            name: summary(kinds[name], tally, tallies[STORED], done, pixels_seen)
-            for name, tally in tallies.items() if done and not tally.refused
+            name_of(way, size): {"max resolution": size, **summary(way, tally, stored, done, len(reader))}
+            for (way, size), tally in every.items() if done and not tally.refused
         },
-        "left out": {name: tally.refused[0] for name, tally in tallies.items() if tally.refused},
+        "left out": {
+            name_of(way, size): tally.refused[0] for (way, size), tally in every.items() if tally.refused
+        },
         "skipped": [vars(one) for one in skipped],
     }  # fmt: skip
 
 
-def summary(way: Candidate, tally: Tally, stored: Tally, pictures: int, pixels: int) -> dict[str, Any]:
+def summary(way: Candidate, tally: Tally, stored: Tally, pictures: int, samples: int) -> dict[str, Any]:
     """Every number that is printed of one candidate. JSON has no infinity: None where nothing is lost."""
 
     def speed(seconds: Any) -> dict[str, float]:
@@ -176,26 +214,38 @@ def summary(way: Candidate, tally: Tally, stored: Tally, pictures: int, pixels: 
         # A clock that did not move is no reason to divide by nothing.
         return {
             f"{what}/s, {key}": count / max(value, 1e-9)
-            for what, count in (("pictures", pictures), ("megapixels", pixels / 1e6))
+            for what, count in (("pictures", pictures), ("megapixels", tally.pixels / 1e6))
             for key, value in spent.items()
         }
 
     lossy = [one for one in tally.psnr if math.isfinite(one)]
+    each = tally.bytes / pictures
     return {
         "encoding": way.encoding or None, "quality": way.quality,
-        "bytes per picture": tally.bytes / pictures, "of stored": tally.bytes / max(stored.bytes, 1),
-        "bits per pixel": 8 * tally.bytes / pixels,
+        "bytes per picture": each, "of stored": tally.bytes / max(stored.bytes, 1),
+        "bits per pixel": 8 * tally.bytes / tally.pixels,
+        "bytes of ImageNet": round(each * IMAGENET), "bytes of dataset": round(each * samples),
         "lossless": way.lossless and not lossy,
         "PSNR": {"median": statistics.median(lossy), "worst": min(lossy)} if lossy else None,
+        "SSIM": {"median": statistics.median(tally.ssim), "worst": min(tally.ssim)} if lossy else None,
         "largest error": tally.worst,
         "encode": None if tally is stored else speed(tally.encode), "decode": speed(tally.decode),
     }  # fmt: skip
 
 
-def advise(found: dict[str, Any]) -> str:
-    """One sentence of what the numbers say."""
-    formats = found["formats"]
+def advise(found: dict[str, Any]) -> list[str]:
+    """One sentence of what the numbers say, for each resolution."""
+    sizes = dict.fromkeys(one.get("max resolution") for one in found["formats"].values())
+    said = []
+    for size in sizes:
+        some = {name: one for name, one in found["formats"].items() if one.get("max resolution") == size}
+        # Pictures that are measured smaller only have nothing to be compared with as they are.
+        if set(some) != {STORED}:
+            said.append((f"at {size} px: " if size else "") + _advice(some, found["stored as"]))
+    return said
 
+
+def _advice(formats: dict[str, Any], stored: dict[str, int]) -> str:
     def size(name: str) -> float:
         return float(formats[name]["bytes per picture"])
 
@@ -206,7 +256,7 @@ def advise(found: dict[str, Any]) -> str:
         return float(formats[name]["PSNR"]["median"]) if formats[name]["PSNR"] else math.inf
 
     exact = min((name for name in formats if formats[name]["lossless"]), key=size)
-    what = f"{exact} ({' and '.join(found['stored as'])})" if exact == STORED else exact
+    what = f"{exact} ({' and '.join(stored)})" if exact == STORED else exact
     said = f"smallest that loses nothing: {what}, {human_size(size(exact))} a picture"
     good = [name for name in formats if psnr(name) >= GOOD]
     small = min(good, key=size, default=exact)
@@ -218,82 +268,3 @@ def advise(found: dict[str, Any]) -> str:
         times, larger = speed(fast) / speed(exact), size(fast) / size(exact)
         said += f"; fastest to decode: {fast}, {times:.1f} times as fast and {larger:.1f} times as large"
     return said
-
-
-def _print(found: dict[str, Any]) -> None:
-    kinds = ", ".join(f"{count} {name}" for name, count in found["stored as"].items())
-    mean = found["megapixels"] / found["pictures"]
-    print(
-        f"{found['path']}, field {found['field']}: {found['pictures']} of {found['samples']:,} pictures "
-        f"({kinds}), {mean:.3g} megapixels on average; best and median of {found['rounds']}\n"
-    )
-    sizes = _show.table(
-        "size and loss", "a picture", "of stored", "bits/pixel", "PSNR", "worst", "largest error"
-    )
-    speeds = _show.table("one core", "encode/s", "(best)", "MP/s", "decode/s", "(best)", "MP/s")
-    for name, one in found["formats"].items():
-        psnr = one["PSNR"]
-        sizes.add_row(
-            name, human_size(one["bytes per picture"]), f"{one['of stored']:.2f}",
-            f"{one['bits per pixel']:.2f}",
-            *(("–", "–") if psnr is None else (f"{psnr['median']:.1f}", f"{psnr['worst']:.1f}")),
-            str(one["largest error"]) if psnr else "–",
-        )  # fmt: skip
-        shown: list[str] = []
-        for part in (one["encode"], one["decode"]):
-            keys = ("pictures/s, median", "pictures/s, best", "megapixels/s, median")
-            shown += ["–"] * 3 if part is None else [_number(part[key]) for key in keys]
-        speeds.add_row(name, *shown)
-    console().print(sizes)
-    print()
-    console().print(speeds)
-    print()
-    for name, why in found["left out"].items():
-        print(f"left out: {name}: {why}")
-    for problem in found["skipped"][:SHOWN]:
-        print(f"skipped: {Problem(**problem)}")
-    if len(found["skipped"]) > SHOWN:
-        print(f"… and {len(found['skipped']) - SHOWN} more (--json lists all)")
-    print(f"advice: {found['advice']}")
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def draw(found: dict[str, Any]) -> Any:
-    """Size against decoding speed."""
-    figure = _show.blank(7.6, 5)
-    axes = figure.subplots()
-    families: dict[str, list[tuple[float, float, str]]] = {}
-    for name, one in found["formats"].items():
-        family = name if one["quality"] is None else name.rpartition(" ")[0]
-        label = name if one["quality"] is None else str(one["quality"])
-        label += f" ({one['PSNR']['median']:.0f} dB)" if one["PSNR"] else ""
-        point = one["bytes per picture"] / 1000, one["decode"]["megapixels/s, median"], label
-        families.setdefault(family, []).append(point)
-    for (family, points), colour in zip(families.items(), _show.COLOURS, strict=False):
-        x, y, labels = zip(*points, strict=True)
-        own = family == STORED
-        # What is stored is often what one of the others makes, so it lies around it and not upon it.
-        look = (
-            {"marker": "o", "fillstyle": "none", "markersize": 13}
-            if own
-            else {"marker": "o", "markersize": 6}
-        )
-        axes.plot(x, y, color=colour, linewidth=1, label=family, zorder=3 if own else 2, **look)
-        # The legend names it; a label would lie upon those of its neighbours.
-        for number, text in enumerate(() if own else labels):
-            above = 9 if number % 2 else -15
-            axes.annotate(
-                text, (x[number], y[number]), xytext=(0, above), textcoords="offset points", ha="center",
-                fontsize=8, color=colour,
-            )  # fmt: skip
-    _show.logarithmic(axes)
-    axes.margins(0.12)
-    axes.set_xlabel("kB a picture (smaller is better)", fontsize=9)
-    axes.set_ylabel("megapixels decoded a second, one core", fontsize=9)
-    axes.set_title(f"{found['pictures']} pictures of {found['path']}", fontsize=10)
-    axes.legend(fontsize=8, frameon=False)
-    _show.tidy(axes)
-    return figure

@@ -27,23 +27,19 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...columns import I64, Columns, Spans, column_runs
+from ...columns import column_runs
 from ...errors import OptionError, Problem
 from ...loading.loader import Loader
-from ...ops import CenterCrop, Op, RandomHorizontalFlip, RandomResizedCrop
-from ...reader import Reader
-from ...schema import Bytes, Image, Schema
+from ...measure.pipelines import PIPELINES, Undecoded, image_fields, pipelines
+from ...measure.watching import own_memory, rows
 from ...summary import LOOK_AT
 from ..terminal import add_source, human_size, open_source, print_json, progress_bar
 
 ORDERS = ("sequential", "random", "quasi_random", "shards", "windowed")
-PIPELINES = ("train", "val", "none", "raw")
 # What stats() counts in the threads that make batches.
 PARTS = ("storage", "decode", "transforms", "device")
 SHOWN = 20
@@ -89,48 +85,13 @@ def run(args: argparse.Namespace) -> int:
         found: dict[str, Any] = {
             "path": reader.path, "samples": loader.samples, "batch size": args.batch_size,
             "workers": workers, "order": args.order, "pipeline": args.pipeline, "device": args.device,
-            "unit": "images" if _pictures(reader.schema) else "samples", **measure(loader, args, began),
+            "unit": "images" if image_fields(reader.schema) else "samples", **measure(loader, args, began),
         }  # fmt: skip
     if args.json:
         print_json(found)
     else:
         _print(found, args.size)
     return 1 if found["skipped"] else 0
-
-
-class Undecoded(Reader):
-    """A dataset whose pictures are plain bytes, so that nobody decodes them."""
-
-    def __init__(self, base: Reader) -> None:
-        self.base, self.path, self.format, self.length = base, base.path, base.format, len(base)
-        self.schema = Schema(
-            (name, Bytes(optional=field.optional) if isinstance(field, Image) else field)
-            for name, field in base.schema.items()
-        )
-
-    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        return self.base._read(indices, fields)
-
-    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        return self.base._ranges(fields, indices)
-
-    def blocks(self) -> I64 | None:
-        return self.base.blocks()
-
-
-def _pictures(schema: Schema) -> list[str]:
-    return [name for name, field in schema.items() if isinstance(field, Image)]
-
-
-def pipelines(schema: Schema, name: str, size: int) -> dict[str, list[Op]]:
-    """The standard pipeline of that name for every image field; they draw the same boxes and flips."""
-    steps: dict[str, Callable[[], list[Op]]] = {
-        "train": lambda: [RandomResizedCrop(size, share="box"), RandomHorizontalFlip(share="flip")],
-        "val": lambda: [CenterCrop(size)],
-        "none": list,
-        "raw": list,
-    }
-    return {field: steps[name]() for field in _pictures(schema)}
 
 
 def measure(loader: Loader, args: argparse.Namespace, began: float) -> dict[str, Any]:
@@ -164,13 +125,6 @@ def measure(loader: Loader, args: argparse.Namespace, began: float) -> dict[str,
     }  # fmt: skip
 
 
-def rows(batch: dict[str, Any]) -> int:
-    """How many samples a batch has."""
-    value = next(iter(batch.values()))
-    # Ragged values are (values, offsets), with an offset more than there are samples.
-    return len(value[1]) - 1 if isinstance(value, tuple) else len(value)
-
-
 def encoded_size(loader: Loader) -> float:
     """Bytes of one sample as it is stored, the mean of up to LOOK_AT samples, in the fields that are used."""
     looked_at = loader.ids_at(np.arange(0, loader.samples, max(1, loader.samples // LOOK_AT)))
@@ -192,14 +146,6 @@ def _finish_copies(device: str | None) -> None:
 
 def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def own_memory() -> int:
-    """What the process holds now, without the pages of mapped files, which the system can take back."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def _print(found: dict[str, Any], size: int) -> None:

@@ -37,12 +37,12 @@ import numpy as np
 from ... import order as orders
 from ...columns import I64, Ragged, column_runs
 from ...errors import OptionError
+from ...measure import figures
 from ...order import quality
 from ...reader import Reader
 from ...schema import Bool, Int, Text
 from ...summary import LOOK_AT
 from ..terminal import add_source, console, human_size, open_source, print_json, progress_bar
-from . import _show
 
 ORDERS = ("sequential", "windowed", "shards", "quasi_random", "random")
 LABELS = ("label", "labels", "class", "cls", "target")
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             raise OptionError(f"--{name.replace('_', '-')} is at least 1")
     if (args.block is not None and args.block < 1) or not 0 < args.seconds <= 1e6:
         raise OptionError("--block is at least 1, and --seconds more than 0")
-    _show.check(args.figure)
+    figures.check(args.figure)
     with open_source(args) as reader:
         count = min(args.limit, len(reader))
         if not count:
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
             }
         found["advice"] = advise(found)
     if args.figure:
-        _show.save(draw(found, made), args.figure)
+        figures.save(draw(found, made), args.figure)
     if args.json:
         print_json(found)
     else:
@@ -281,8 +281,8 @@ def _print(found: dict[str, Any]) -> None:
         print("no field of labels (--label names one)\n")
     else:
         print(f"{found['label']}: {found['classes']:,} classes, {found['label entropy']:.2f} bits\n")
-    random = _show.table("how random", "moved", "apart", "neighbours", "label entropy", "again")
-    cost = _show.table("what it costs", "blocks/batch", "read", "times", "samples/s", "(best)", "MB/s")
+    random = figures.table("how random", "moved", "apart", "neighbours", "label entropy", "again")
+    cost = figures.table("what it costs", "blocks/batch", "read", "times", "samples/s", "(best)", "MB/s")
     for name, one in found["orders"].items():
         again, share, speed = one["autocorrelation"]["labels"], one["of the dataset's"], one["samples/s"]
         random.add_row(
@@ -310,28 +310,28 @@ def _count(number: int, what: str) -> str:
 
 def draw(found: dict[str, Any], made: dict[str, orders.Order]) -> Any:
     """For every order which sample stands where, and its autocorrelation."""
-    figure = _show.blank(2.5 * len(made) + 0.4, 5.2)
+    figure = figures.blank(2.5 * len(made) + 0.4, 5.2)
     axes = figure.subplots(2, len(made), squeeze=False, sharey="row")
     what = "labels" if found["label"] is not None else "samples"
     for place, (name, order) in enumerate(made.items()):
         one, top, below = found["orders"][name], axes[0][place], axes[1][place]
         at = np.unique(np.linspace(0, len(order) - 1, min(DOTS, len(order))).astype(np.int64))
-        top.plot(at, order.take(at), ".", markersize=1.2, color=_show.COLOURS[0], rasterized=True)
+        top.plot(at, order.take(at), ".", markersize=1.2, color=figures.COLOURS[0], rasterized=True)
         entropy = one["of the dataset's"]
         mixed = f"apart {one['apart']:.2f}" if entropy is None else f"label entropy {entropy:.0%}"
         speed = f"read {one['read']:.1f}×, {one['samples/s']['median']:,.0f} samples/s"
         top.set_title(f"{name}\n{mixed}\n{speed}", fontsize=9)
         top.set_xlabel("position in the epoch", fontsize=8)
         values = one["autocorrelation"][what]
-        below.bar(np.arange(1, len(values) + 1), values, color=_show.COLOURS[1], width=0.7)
-        below.axhline(0, color=_show.GREY, linewidth=0.8)
+        below.bar(np.arange(1, len(values) + 1), values, color=figures.COLOURS[1], width=0.7)
+        below.axhline(0, color=figures.GREY, linewidth=0.8)
         below.set_xlabel("lag", fontsize=8)
         below.set_ylim(
             min(-0.1, *(min(each["autocorrelation"][what]) for each in found["orders"].values())), 1.05
         )
         top.locator_params(axis="x", nbins=3)
-        _show.tidy(top)
-        _show.tidy(below)
+        figures.tidy(top)
+        figures.tidy(below)
     axes[0][0].set_ylabel("sample", fontsize=9)
     axes[1][0].set_ylabel(f"autocorrelation of {what}", fontsize=9)
     figure.suptitle(

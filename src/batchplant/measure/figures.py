@@ -1,4 +1,4 @@
-"""How the benches show what they found: tables, and figures (by matplotlib, where it is installed)."""
+"""Figures, by matplotlib where it is installed, and the tables beside them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
-from ...errors import MissingLibraryError, NotFoundError, OptionError
-from ...storage import put_file
+from ..errors import MissingLibraryError, NotFoundError, OptionError
+from ..storage import put_file
 
 SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = ("#2a6f97", "#e07a1f", "#4b8b3b", "#8e5ea2", "#b0413e", "#6b7280")
@@ -56,12 +56,17 @@ def tidy(axes: Any) -> None:
 
 def logarithmic(axes: Any) -> None:
     """Both axes, with numbers that people read."""
-    ticker = _matplotlib().ticker
     for scale, axis in ((axes.set_xscale, axes.xaxis), (axes.set_yscale, axes.yaxis)):
         scale("log")
-        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
-        axis.set_minor_formatter(ticker.NullFormatter())
+        plain_numbers(axis)
+
+
+def plain_numbers(axis: Any) -> None:
+    """1, 2, 5, 10, … along a logarithmic axis."""
+    ticker = _matplotlib().ticker
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def save(figure: Any, path: str) -> None:

@@ -1,0 +1,142 @@
+"""Which formats are worth measuring for a schema, and why the others are not."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.metadata
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import OptionError, SchemaError
+from ..format import Format
+from ..options import Typed, own_options
+from ..registry import all_formats, get_format
+from ..schema import Field, Schema
+
+ALL = "all"
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A format and the options that it is written with: those of :func:`batchplant.create`."""
+
+    format: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return ":".join([self.format, *(f"{name}={value}" for name, value in self.options.items())])
+
+    @classmethod
+    def parse(cls, text: str) -> Candidate:
+        """``parquet:compression=zstd``: the format, then its options, with colons between."""
+        name, *given = text.split(":")
+        found = get_format(name)
+        own = own_options(found.writer) if found.writer else {}
+        options: dict[str, Any] = {}
+        for one in given:
+            option, equals, value = one.partition("=")
+            if not equals or not option:
+                raise OptionError(f"{one!r} of {text!r} is not NAME=VALUE")
+            # The format knows the types of its own; those of create() are numbers and flags and words.
+            options[option] = Typed(value) if option in own else _value(value)
+        return cls(name, options)
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def candidates(schema: Mapping[str, Field]) -> list[str]:
+    """The formats that hold these fields, are installed and make sense for training, by name."""
+    return [one.name for one in _sorted() if refusal(one, schema) is None and _for_training(one)]
+
+
+def refusals(schema: Mapping[str, Field]) -> dict[str, str]:
+    """Why each of the others is left out, in words."""
+    found = {one.name: refusal(one, schema) or _not_for_training(one) for one in _sorted()}
+    return {name: reason for name, reason in found.items() if reason is not None}
+
+
+def chosen(names: Iterable[str | Candidate] | None, schema: Schema, source: str = "") -> list[Candidate]:
+    """The candidates to measure: those that are named, or the sensible ones and that of the source itself."""
+    if names is None:
+        known = candidates(schema)
+        if source not in known and source in all_formats() and refusal(get_format(source), schema) is None:
+            known.append(source)
+        return [Candidate(name) for name in known]
+    found: list[Candidate] = []
+    for one in names:
+        if one == ALL:
+            found += [Candidate(each.name) for each in _sorted() if refusal(each, schema) is None]
+        else:
+            found.append(one if isinstance(one, Candidate) else Candidate.parse(one))
+    unique = list({one.label: one for one in found}.values())
+    if not unique:
+        raise OptionError("there is no format to measure")
+    return unique
+
+
+def refusal(found: Format, schema: Mapping[str, Field]) -> str | None:
+    """Why a format cannot be measured with these fields; None where it can."""
+    if found.writer is None:
+        return f"{found.name} is read only"
+    try:
+        found.check(Schema(schema))
+    except SchemaError as error:
+        # Its second half is advice for a conversion.
+        return error.message.partition(";")[0]
+    missing = _missing(found.extra)
+    if not missing:
+        return None
+    return f'{", ".join(missing)} is not installed: pip install "batchplant[{found.extra}]"'
+
+
+def _missing(extra: str | None) -> list[str]:
+    """The packages of an extra that are not installed."""
+    if extra is None:
+        return []
+    try:
+        needed = importlib.metadata.requires("batchplant") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    wanted = re.compile(rf"""extra\s*==\s*["']{re.escape(extra)}["']""")
+    names = [re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in needed if wanted.search(one)]
+    return [name for name in names if not _installed(name)]
+
+
+def _installed(package: str) -> bool:
+    try:
+        importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _for_training(found: Format) -> bool:
+    return _not_for_training(found) is None
+
+
+def _not_for_training(found: Format) -> str | None:
+    """Why it is not measured unless it is named."""
+    can = found.can
+    if can.human_readable:
+        return "text, which is parsed at every reading"
+    if can.time_travel:
+        return "a table with versions, made for analysis"
+    if not can.random_access:
+        return "no access to single samples"
+    if not can.streaming_write:
+        return "held in memory while it is written"
+    return None
+
+
+def _sorted() -> list[Format]:
+    return sorted(all_formats().values(), key=lambda one: one.name)

@@ -1,0 +1,64 @@
+"""What was measured of one way to store a dataset, and which ways are worth a look."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """One row of a comparison. Speeds and times are the median of the rounds; ``best`` has the best of each.
+
+    ``bytes``: on disk (or in the bucket), all files, of ``samples`` samples; ``data``: of their cells, the
+    same for every format. ``memory``: what the reading process held at most, without Python, NumPy and the
+    pages of mapped files. Rates are samples/s but for ``sequential_mb_s``, which counts bytes of cells.
+    ``random_rate``: ``reader[i]``, decoded. ``epoch_cold``, ``epoch_warm``: a shuffled epoch through the
+    Loader, when the system holds nothing of the files in memory, and when it holds them all. ``fetched`` and
+    ``requests``: of opening and one such epoch over the network; None for local files. None elsewhere: not
+    measured, and ``error`` says why, or ``remarks`` where only a part could not be.
+    """
+
+    format: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    label: str = ""
+    samples: int = 0
+    data: int = 0
+    bytes: int | None = None
+    files: int | None = None
+    write_seconds: float | None = None
+    write_rate: float | None = None
+    open_seconds: float | None = None
+    memory: int | None = None
+    sequential_mb_s: float | None = None
+    sequential_rate: float | None = None
+    random_rate: float | None = None
+    epoch_cold: float | None = None
+    epoch_warm: float | None = None
+    fetched: int | None = None
+    requests: int | None = None
+    rounds: int = 0
+    best: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    remarks: Sequence[str] = ()
+    error: str | None = None
+
+    @property
+    def bytes_per_sample(self) -> float | None:
+        return None if self.bytes is None or not self.samples else self.bytes / self.samples
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "bytes_per_sample": self.bytes_per_sample}
+
+
+def pareto(rows: Iterable[Measured], speed: str = "epoch_warm") -> list[Measured]:
+    """Those that no other beats: none is as small and as fast, and better in one of both. Smallest first."""
+    known = [one for one in rows if one.bytes_per_sample is not None and getattr(one, speed) is not None]
+    front: list[Measured] = []
+    for one in sorted(known, key=lambda one: (one.bytes_per_sample or 0, -getattr(one, speed))):
+        equal = front and (one.bytes_per_sample, getattr(one, speed)) == (
+            front[-1].bytes_per_sample, getattr(front[-1], speed)
+        )  # fmt: skip
+        if not front or equal or getattr(one, speed) > getattr(front[-1], speed):
+            front.append(one)
+    return front

@@ -1,0 +1,50 @@
+"""The pipelines that benches run, by name, for every image field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..columns import I64, Columns, Spans
+from ..ops import CenterCrop, Op, RandomHorizontalFlip, RandomResizedCrop
+from ..reader import Reader
+from ..schema import Bytes, Image, Schema
+
+PIPELINES = ("train", "val", "none", "raw")
+
+
+class Undecoded(Reader):
+    """A dataset whose pictures are plain bytes, so that nobody decodes them."""
+
+    def __init__(self, base: Reader) -> None:
+        self.base, self.path, self.format, self.length = base, base.path, base.format, len(base)
+        self.schema = Schema(
+            (name, Bytes(optional=field.optional) if isinstance(field, Image) else field)
+            for name, field in base.schema.items()
+        )
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        return self.base._read(indices, fields)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        return self.base._ranges(fields, indices)
+
+    def blocks(self) -> I64 | None:
+        return self.base.blocks()
+
+    def close(self) -> None:
+        self.base.close()
+
+
+def image_fields(schema: Schema) -> list[str]:
+    return [name for name, field in schema.items() if isinstance(field, Image)]
+
+
+def pipelines(schema: Schema, name: str, size: int) -> dict[str, list[Op]]:
+    """The standard pipeline of that name for every image field; they draw the same boxes and flips."""
+    steps: dict[str, Callable[[], list[Op]]] = {
+        "train": lambda: [RandomResizedCrop(size, share="box"), RandomHorizontalFlip(share="flip")],
+        "val": lambda: [CenterCrop(size)],
+        "none": list,
+        "raw": list,
+    }
+    return {field: steps[name]() for field in image_fields(schema)}
