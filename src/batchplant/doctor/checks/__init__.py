@@ -1,0 +1,34 @@
+"""The checks, each a small class. A new one is listed below and has a section of its name in the guide."""
+
+from .damage import CorruptSamples, Empty, Names, Pickles
+from .duplicates import Duplicates, SimilarPictures
+from .labels import ClassImbalance, SortedLabels, TextLabels
+from .pictures import ExifRotation, LargePictures, MixedModes, PngPhotographs
+from .storage import CompressedFiles, FewShards, LargeBlocks, TinyFiles, UnequalShards
+from .values import Float64, MissingValues, NaiveTimes, NotFinite, Padding
+
+CHECKS = (
+    Empty,
+    CorruptSamples,
+    Pickles,
+    Names,
+    MissingValues,
+    NotFinite,
+    SortedLabels,
+    ClassImbalance,
+    TextLabels,
+    Duplicates,
+    SimilarPictures,
+    MixedModes,
+    ExifRotation,
+    LargePictures,
+    PngPhotographs,
+    NaiveTimes,
+    Float64,
+    Padding,
+    TinyFiles,
+    FewShards,
+    UnequalShards,
+    LargeBlocks,
+    CompressedFiles,
+)

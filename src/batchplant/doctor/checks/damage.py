@@ -1,0 +1,183 @@
+"""What cannot be read, or should not be: damaged samples, pickles, names that are no text, nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...columns import U8
+from ...errors import BatchplantError, DataError, UnsafeError
+from ...schema import Bytes, Int
+from ..check import Batch, Check, Subject, Tally
+from ..report import EXAMPLES, LISTED, Example, Finding
+
+# How a pickle of protocol 2 to 5 begins; its last byte is a full stop.
+PICKLE_HEADS = tuple(bytes([0x80, version]) for version in (2, 3, 4, 5))
+PICKLE_FORMATS = ("pickle", "joblib")
+
+
+class Empty(Check):
+    name = "empty"
+    severity = "error"
+    sentence = "There are no samples: a run over them ends at once, often without a word."
+
+    def findings(self) -> Iterator[Finding]:
+        if not self.subject.samples:
+            yield self.finding(
+                "there are no samples",
+                1,
+                1,
+                "check the path or glob, --where and --skip: what is left is empty",
+            )
+
+
+class CorruptSamples(Check):
+    name = "corrupt-samples"
+    severity = "error"
+    sentence = "Samples that cannot be read or decoded stop an epoch, often hours after it began."
+    decodes = True
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._bad: list[int] = []
+        self._count = self._of = 0
+        self._examples: list[Example] = []
+
+    def look(self, batch: Batch) -> None:
+        self._of += batch.asked
+        self._count += len({one.sample for one in batch.problems})
+        if len(self._bad) < LISTED:
+            self._bad += sorted({one.sample for one in batch.problems if one.sample is not None})
+        for one in batch.problems:
+            if len(self._examples) == EXAMPLES:
+                break
+            if one.sample is None or one.sample not in {known.sample for known in self._examples}:
+                place = Example() if one.sample is None else self.subject.place(one.sample)
+                self._examples.append(
+                    Example(one.sample, one.field, place.key, place.path or one.path, one.message)
+                )
+
+    def findings(self) -> Iterator[Finding]:
+        if self._count:
+            mend = (
+                f"batchplant verify {self.subject.named} --decode --quarantine bad.jsonl\n"
+                'lists all of them, and bp.open(…, skip="bad.jsonl") leaves them out'
+            )
+            yield self.finding(
+                "samples cannot be read or decoded", self._count, self._of, mend, examples=self._examples,
+                samples=tuple(self._bad),
+            )  # fmt: skip
+
+    @classmethod
+    def of_error(cls, error: BatchplantError, source: str) -> Finding | None:
+        if not isinstance(error, DataError):
+            return None
+        place = Example(error.sample, error.field, None, error.path, error.message)
+        mend = f"batchplant verify {source}  says more; copy the file again from where it is whole"
+        return Finding(cls.name, cls.severity, "the dataset cannot be opened", 1, 1, mend, (place,))
+
+
+class Pickles(Check):
+    name = "pickles"
+    severity = "error"
+    sentence = "Pickles and object arrays run code when they are loaded, and only Python reads them."
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._cells = self.tallies(Bytes)
+
+    def look(self, batch: Batch) -> None:
+        for name, tally in self._cells.items():
+            cells = batch.ragged(name)
+            flags = np.array([_is_pickle(cell) for cell in cells], dtype=np.bool_)
+            tally.add(batch, flags, lambda row: "begins and ends as a pickle", of=len(flags))
+
+    def findings(self) -> Iterator[Finding]:
+        # Whoever allowed it has a reader already; the file is a program all the same.
+        programs = [one for one in self.subject.parts if one.format in PICKLE_FORMATS]
+        if programs:
+            examples = [Example(path=one.path) for one in programs[:EXAMPLES]]
+            mend = self.subject.command("--to beton") + "  once, where you trust it"
+            yield self.finding(
+                "files are pickles", len(programs), len(self.subject.parts), mend, examples=examples
+            )
+        for name, tally in self._cells.items():
+            if tally.count:
+                yield self.finding(
+                    f"{name}: cells are pickles", tally.count, tally.of,
+                    "write the values themselves: numbers as Int or Float, arrays as Tensor, the rest Json",
+                    examples=tally.examples(), severity="warning", field=name,
+                )  # fmt: skip
+
+    @classmethod
+    def of_error(cls, error: BatchplantError, source: str) -> Finding | None:
+        if not isinstance(error, UnsafeError):
+            return None
+        place = Example(error.sample, error.field, None, error.path, error.message.partition(";")[0])
+        mend = (
+            "if you trust who made it, convert it once, and use the result:\n"
+            f"batchplant convert {source} data.beton --option allow_pickle=true"
+        )
+        return Finding(cls.name, cls.severity, "loading it can run any code", 1, 1, mend, (place,))
+
+
+def _is_pickle(cell: U8 | None) -> bool:
+    return cell is not None and len(cell) > 3 and cell[-1] == ord(".") and cell[:2].tobytes() in PICKLE_HEADS
+
+
+class Names(Check):
+    name = "non-utf8-names"
+    severity = "warning"
+    sentence = (
+        "Names that are no UTF-8 cannot be written to most formats, and other systems show them garbled."
+    )
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._files = Tally(subject)
+        self._seen: set[str] = set()
+
+    def look(self, batch: Batch) -> None:
+        paths = [self.subject.reader.where(int(one)) for one in batch.numbers]
+        keys = self._keys(batch)
+        odd = [is_odd(path) or is_odd(key) for path, key in zip(paths, keys, strict=True)]
+        flags = np.array(odd, dtype=np.bool_)
+        # Of a sample that lies in a file with others, the file counts once.
+        for row in np.flatnonzero(flags).tolist():
+            if not is_odd(keys[row]):
+                flags[row] = paths[row] not in self._seen
+                if len(self._seen) < 10_000:
+                    self._seen.add(paths[row])
+        self._files.add(batch, flags, of=len(flags))
+
+    def _keys(self, batch: Batch) -> list[str]:
+        try:
+            return [str(key) for key in self.subject.reader.subset(batch.numbers).keys()]  # noqa: SIM118
+        except BatchplantError:
+            return [""] * len(batch)
+
+    def findings(self) -> Iterator[Finding]:
+        tally = self._files
+        if tally.count:
+            yield self.finding(
+                "names of files or samples are not UTF-8", tally.count, tally.of,
+                "convmv -f latin1 -t utf8 -r --notest FOLDER  renames files; write archives anew after that",
+                examples=tally.examples(),
+            )  # fmt: skip
+        names = [(name, name) for name in self.subject.schema]
+        for field, kind in self.subject.fields(Int).items():
+            names += [(field, one) for one in getattr(kind, "names", None) or ()]
+        odd = [(field, name) for field, name in names if is_odd(name)]
+        if odd:
+            examples = [Example(field=field, said=repr(name)) for field, name in odd]
+            yield self.finding(
+                "names of fields or classes are not UTF-8", len(odd), len(names),
+                "batchplant convert … --rename OLD=NEW names a field anew; rename the folders of classes",
+                examples=examples,
+            )  # fmt: skip
+
+
+def is_odd(name: str) -> bool:
+    """Whether a name was no UTF-8: half letters stand for its bytes, or a mark for what was lost."""
+    return not name.isascii() and any("\ud800" <= one <= "\udfff" or one == "\ufffd" for one in name)
