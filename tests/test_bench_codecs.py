@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import io
 import json
 import math
@@ -27,6 +28,8 @@ PIL = pytest.importorskip("PIL.Image")
 EXACT = ["raw", "PNG", "WebP lossless"]
 QUICK = ["--rounds", "1", "--qualities", "60,90", "--quiet"]
 LOSSY = ["JPEG 60", "JPEG 90", "WebP 60", "WebP 90"]
+if _coding.pillow_has("avif"):
+    LOSSY += ["AVIF 60", "AVIF 90"]
 COUNT = 10
 
 
@@ -113,7 +116,7 @@ def test_text_and_advice(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     for name in ("as stored", *EXACT, *LOSSY):
         assert len(re.findall(rf"^{re.escape(name)} ", text, re.MULTILINE)) == 2
     assert "advice: smallest that loses nothing: " in text
-    assert max(map(len, text.splitlines()[2:-1])) <= 80
+    assert max(len(line) for line in text.splitlines()[2:] if not line.startswith("advice")) <= 80
 
 
 def one(size: float, speed: float, psnr: float | None = None, lossless: bool = True) -> dict[str, Any]:
@@ -129,16 +132,81 @@ def test_advice_follows_the_numbers() -> None:
         "JPEG 95": one(350, 20, 42.0, False), "JPEG 70": one(100, 25, 31.0, False),
     }  # fmt: skip
     said = codecs.advise({"formats": formats, "stored as": {"png": 3}})
-    assert said == (
+    assert said == [
         "smallest that loses nothing: WebP lossless, 700 B a picture; with a loss that is hard to see "
         "(42 dB): JPEG 95, 0.50 of that; fastest to decode: raw, 25.0 times as fast and 4.3 times as large"
-    )
+    ]
     del formats["WebP lossless"], formats["raw"]
     formats["JPEG 95"] = one(990, 20, 42.0, False)
     formats["as stored"] = one(1000, 30)
-    assert codecs.advise({"formats": formats, "stored as": {"jpeg": 2, "png": 1}}) == (
+    assert codecs.advise({"formats": formats, "stored as": {"jpeg": 2, "png": 1}}) == [
         "smallest that loses nothing: as stored (jpeg and png), 1.0 kB a picture"
+    ]
+    # Neither the Loader nor convert knows it.
+    formats["AVIF 75"] = {**one(10, 90, 50.0, False), "encoding": "avif"}
+    assert "AVIF" not in codecs.advise({"formats": formats, "stored as": {"jpeg": 2}})[0]
+    formats["PNG, 64 px"] = {**one(300, 1), "max resolution": 64}
+    assert codecs.advise({"formats": formats, "stored as": {"jpeg": 2}})[0] == (
+        "at 64 px: smallest that loses nothing: PNG, 300 B a picture"
     )
+
+
+def test_resolutions_are_an_axis(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--limit", 3, "--max-resolution", "32,16,full"]
+    if importlib.util.find_spec("matplotlib"):
+        options += ["--figure", tmp_path / "c.svg"]
+    each = run_json(capsys, folder, *options)["formats"]
+    sizes = {None: (48, 64), 32: (24, 32), 16: (12, 16)}
+    for size, (height, width) in sizes.items():
+        more = f", {size} px" if size else ""
+        assert {name + more for name in (*EXACT, *LOSSY)} <= set(each)
+        raw = each[f"raw{more}"]
+        assert (raw["max resolution"], raw["bytes per picture"]) == (size, height * width * 3)
+        assert raw["bytes of ImageNet"] == 1_281_167 * height * width * 3
+        assert raw["bytes of dataset"] == COUNT * height * width * 3
+        assert raw["bits per pixel"] == pytest.approx(24)
+        for name in LOSSY:
+            assert 0 < each[name + more]["SSIM"]["worst"] <= each[name + more]["SSIM"]["median"] < 1
+        assert each[f"PNG{more}"]["SSIM"] is None
+    # Only those that were asked for.
+    assert set(run_json(capsys, folder, "--limit", 1, "--max-resolution", "16")["formats"]) == {
+        "as stored", *(f"{name}, 16 px" for name in (*EXACT, *LOSSY))
+    }  # fmt: skip
+    argv = ["bench", "codecs", str(folder), *QUICK, "--limit", "2", "--max-resolution", "16,full"]
+    assert main(argv) == 0
+    text = capsys.readouterr().out
+    assert text.count("at most 16 px") == text.count("full size") == 2
+    assert "ImageNet: 1.28 million pictures like these; yours: 10" in text
+    assert max(len(line) for line in text.splitlines()[2:] if not line.startswith("advice")) <= 80
+
+
+def test_ssim_is_what_its_definition_says() -> None:
+    one, two = scene(0), scene(1)
+    assert _coding.ssim(one, one) == pytest.approx(1)
+    assert _coding.ssim(one, two) == pytest.approx(_coding.ssim(two, one))
+    assert _coding.ssim(one, two) < 0.5
+    # Window by window, as the formula stands in the paper.
+    gray = [each @ np.array([0.299, 0.587, 0.114]) for each in (one, two)]
+    found = []
+    for top in range(0, 48 - 7, 4):
+        for left in range(0, 64 - 7, 4):
+            x, y = (each[top : top + 8, left : left + 8].ravel() for each in gray)
+            c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+            both = np.cov(x, y, bias=True)
+            high = (2 * x.mean() * y.mean() + c1) * (2 * both[0, 1] + c2)
+            found.append(high / ((x.mean() ** 2 + y.mean() ** 2 + c1) * (both[0, 0] + both[1, 1] + c2)))
+    assert _coding.ssim(one, two) == pytest.approx(np.mean(found))
+    # Smaller than a window, gray, and of 16 bits.
+    assert _coding.ssim(one[:3, :5], one[:3, :5]) == pytest.approx(1)
+    deep = scene(2, channels=1).astype(np.uint16) << 8
+    assert _coding.ssim(deep, deep ^ 0x0F00) < 1
+
+
+def test_what_pillow_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codecs, "pillow_has", lambda encoding: encoding == "jxl")
+    names = [one.name for one in codecs.candidates([50], mask=False)]
+    assert names == [*EXACT, "JPEG 50", "WebP 50", "JPEG XL 50"]
+    assert not _coding.pillow_has("nosuch")
 
 
 def test_pictures_are_taken_from_the_whole_dataset(
@@ -261,7 +329,8 @@ def test_a_lying_header_allocates_nothing(tmp_path: Path, capsys: pytest.Capture
     content = bytearray(out.getvalue())
     content[16:24] = (2**30).to_bytes(4, "big") * 2
     with pytest.raises(bp.DataError):
-        _coding.watch(_native.Engine(1), np.frombuffer(bytes(content), np.uint8), None, 1)
+        cell = np.frombuffer(bytes(content), np.uint8)
+        _coding.watch(_coding.decoder(_native.Engine(1), cell, None), 1)
 
 
 @pytest.mark.parametrize(
@@ -322,6 +391,8 @@ def test_flat_pictures_lose_nothing_and_can_be_drawn(
         ("--qualities 0,50", "--qualities"),
         ("--qualities 101", "--qualities"),
         ("--qualities good", "--qualities"),
+        ("--max-resolution 0,64", "--max-resolution"),
+        ("--max-resolution small", "--max-resolution"),
         ("--field label", "no image field"),
         ("--field nosuch", "nosuch"),
         ("--figure x.jpg", ".png, .svg"),

@@ -810,6 +810,15 @@ def test_time_is_accounted_for():
     assert all(seconds > 0 for seconds in engine.seconds)
 
 
+@pytest.mark.parametrize("size", [(64, 64), (20, 30)])
+def test_raw_pixels_take_no_time_to_decode(size):
+    engine = _native.Engine(1)
+    decode(engine, [raw(np.zeros((20, 30, 3), np.uint8))] * 4, size)
+    decoding, resampling = engine.seconds
+    assert decoding == 0
+    assert resampling > 0
+
+
 def test_threads_and_closing():
     engine = _native.Engine(3)
     assert engine.threads == 3

@@ -1808,6 +1808,27 @@ def test_statistics(jpeg):
     json.dumps(loader.stats())
 
 
+def test_statistics_tell_decoding_from_resizing(jpeg):
+    loader = Loader(jpeg, 4, workers=3, pipelines={"image": [ops.Resize(8)]})
+    assert loader.stats()["workers"] == {"threads": 3, "decode": 0, "resize": 0}
+    list(loader)
+    loader.close()
+    found = loader.stats()
+    assert found["workers"]["decode"] > 0
+    assert found["workers"]["resize"] > 0
+    # What the threads did lies within what was waited for them.
+    assert found["workers"]["decode"] + found["workers"]["resize"] <= 3 * found["decode"]
+
+
+def test_pictures_that_the_engine_cannot_decode_are_counted_as_decoding(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(tmp_path / "a.bmp")
+    loader = Loader(tmp_path, 1, pipelines={"image": [ops.Resize(8)]})
+    list(loader)
+    assert loader.stats()["workers"]["decode"] > 0
+    loader.close()
+
+
 @pytest.mark.parametrize(
     ("parts", "waited", "stepped", "want"),
     [

@@ -357,8 +357,8 @@ class Loader:
             **(self._decoded.stats(self.samples) if self._decoded else {}),
             **({"functions": dict(own)} if (own := self._executor.functions.seconds) else {}),
             "waited": tally.waited, "step": tally.stepped, "batches": tally.batches,
-            "jpeg warnings": self._executor.on_cpu.warnings, "skipped": len(self.skipped),
-            "bottleneck": bottleneck, "advice": advice,
+            "workers": self._executor.on_cpu.stats(), "jpeg warnings": self._executor.on_cpu.warnings,
+            "skipped": len(self.skipped), "bottleneck": bottleneck, "advice": advice,
         }  # fmt: skip
 
     def close(self) -> None:

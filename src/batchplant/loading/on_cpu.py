@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +34,14 @@ class OnCpu:
         # For pictures that the engine cannot decode.
         self._threads = Threads(engine.threads)
         self.warnings = 0
+        # Seconds that these took to decode.
+        self._others = 0.0
+        self._lock = threading.Lock()
+
+    def stats(self) -> dict[str, float]:
+        """Seconds that the decoding threads spent on pixels, added up, and how many threads there are."""
+        decode, resize = self.engine.seconds
+        return {"threads": self.engine.threads, "decode": decode + self._others, "resize": resize}
 
     def close(self) -> None:
         self.engine.close()
@@ -76,7 +86,10 @@ class OnCpu:
 
     def _decode_other(self, request: Request, row: int, out: Any) -> None:
         """A picture that the engine cannot decode: to pixels first, then as raw."""
+        began = time.perf_counter()
         pixels, one = request.pixels(row), slice(row, row + 1)
+        with self._lock:
+            self._others += time.perf_counter() - began
         size, box = pixels.shape[:2], request.boxes[one]
         if size != tuple(request.sizes[row]):
             # The header did not tell.

@@ -12,7 +12,7 @@ from ..errors import MissingLibraryError, NotFoundError, OptionError
 from ..storage import put_file
 
 SUFFIXES = (".png", ".svg", ".pdf")
-COLOURS = ("#2a6f97", "#e07a1f", "#4b8b3b", "#8e5ea2", "#b0413e", "#6b7280")
+COLOURS = ("#2a6f97", "#e07a1f", "#4b8b3b", "#8e5ea2", "#b0413e", "#6b7280", "#c9a227", "#d6779b")
 GREY = "#6b7280"
 
 

@@ -235,10 +235,15 @@ def summary(way: Candidate, tally: Tally, stored: Tally, pictures: int, samples:
 
 def advise(found: dict[str, Any]) -> list[str]:
     """One sentence of what the numbers say, for each resolution."""
-    sizes = dict.fromkeys(one.get("max resolution") for one in found["formats"].values())
+    given = {one.get("max resolution") for one in found["formats"].values()}
     said = []
-    for size in sizes:
-        some = {name: one for name, one in found["formats"].items() if one.get("max resolution") == size}
+    for size in sorted(given, key=lambda size: size or math.inf):
+        some = {
+            name.partition(",")[0]: one
+            for name, one in found["formats"].items()
+            # Not what could not be used after all.
+            if one.get("max resolution") == size and one.get("encoding") not in BY_PILLOW
+        }
         # Pictures that are measured smaller only have nothing to be compared with as they are.
         if set(some) != {STORED}:
             said.append((f"at {size} px: " if size else "") + _advice(some, found["stored as"]))
