@@ -1,0 +1,36 @@
+"""Which format and settings suit a dataset, this machine and a goal, with the reasons and what it would give.
+
+``advise.advise("photos", goal="train")`` looks at the data (:func:`look`) and at the machine
+(:func:`machine`), asks the rules (:data:`RULES`), tries the formats that remain on a few samples, and gives
+an :class:`Advice`, which `batchplant advise` prints. A user of open, convert and the Loader, it knows formats
+by their capabilities.
+"""
+
+from __future__ import annotations
+
+from .advice import Advice, advise
+from .answers import GOALS, QUESTIONS, STORAGES, Answers
+from .facts import Facts, look
+from .fields import FieldFacts
+from .machine import Machine, machine
+from .predict import Prediction
+from .rules import RULES, Case, Rule, Seen
+
+__all__ = [
+    "GOALS",
+    "QUESTIONS",
+    "RULES",
+    "STORAGES",
+    "Advice",
+    "Answers",
+    "Case",
+    "Facts",
+    "FieldFacts",
+    "Machine",
+    "Prediction",
+    "Rule",
+    "Seen",
+    "advise",
+    "look",
+    "machine",
+]
