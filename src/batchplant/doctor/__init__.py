@@ -7,12 +7,13 @@ tells pictures that look the same. It is a user of readers like any other, and i
 
 from .check import Batch, Check, Subject
 from .checks import CHECKS
-from .examination import choose, examine
+from .examination import SAMPLE, choose, examine
 from .report import EXAMPLES, SEVERITIES, Example, Finding, Report
 
 __all__ = [
     "CHECKS",
     "EXAMPLES",
+    "SAMPLE",
     "SEVERITIES",
     "Batch",
     "Check",

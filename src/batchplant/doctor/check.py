@@ -142,10 +142,11 @@ class Batch:
 class Check:
     """One gotcha. A check looks at every batch, holds bounded memory, and tells at the end what it found.
 
-    ``sentence`` says what it looks for and why it matters; the section of the guide has its ``name``.
+    ``title`` says what it looks for, ``sentence`` why it matters; the section of the guide has its ``name``.
     """
 
     name: ClassVar[str]
+    title: ClassVar[str]
     severity: ClassVar[str]
     sentence: ClassVar[str]
     # Whether it wants to know what comes of decoding.

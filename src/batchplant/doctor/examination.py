@@ -40,7 +40,7 @@ def examine(
     window: int = 1000,
     label: str | None = None,
     only: Iterable[str] | None = None,
-    skip: Iterable[str] = (),
+    without: Iterable[str] = (),
     workers: int | None = None,
     progress: Progress | None = None,
     **options: Any,
@@ -50,12 +50,12 @@ def examine(
     ``sample``: at most so many samples, from all over the dataset, and fewer where they are large; None: all.
     ``world``: training processes that share the files; ``crop``: pixels that training sees of a picture;
     ``batch_size`` and ``window`` of a shuffle buffer tell how well labels are mixed; ``label`` names their
-    field. ``only`` and ``skip`` are names of checks. ``progress`` is called with samples done and to do.
+    field. ``only`` and ``without`` are names of checks. ``progress`` is called with samples done and to do.
     """
     for name, given in {"sample": sample, "world": world, "crop": crop, "window": window}.items():
         if given is not None and given < 1:
             raise OptionError(f"{name} is at least 1, not {given}")
-    kinds = choose(only, skip)
+    kinds = choose(only, without)
     names = tuple(kind.name for kind in kinds)
     try:
         reader = source if isinstance(source, Reader) else open_reader(source, **options)
@@ -86,14 +86,14 @@ def examine(
     return Report(reader.path, reader.format, len(reader), count, tuple(found), names, tuple(remarks))
 
 
-def choose(only: Iterable[str] | None = None, skip: Iterable[str] = ()) -> list[type[Check]]:
+def choose(only: Iterable[str] | None = None, without: Iterable[str] = ()) -> list[type[Check]]:
     """The checks of these names, in the order in which they are listed."""
     known = {kind.name: kind for kind in CHECKS}
-    only, skip = None if only is None else list(only), list(skip)
-    for name in [*(only or ()), *skip]:
+    only, without = None if only is None else list(only), list(without)
+    for name in [*(only or ()), *without]:
         if name not in known:
             raise OptionError(no_such("check", name, known))
-    return [kind for name, kind in known.items() if (only is None or name in only) and name not in skip]
+    return [kind for name, kind in known.items() if (only is None or name in only) and name not in without]
 
 
 def _named(source: Any) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..codecs.media.image import fit
+
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
@@ -37,16 +39,8 @@ def thumbnail(pixels: npt.NDArray[Any]) -> F32 | None:
     """A grey copy of 32×32, levels 0 to 255, each the mean of what it covers; None: nothing to see."""
     if pixels.size == 0 or pixels.dtype.kind not in "biuf":
         return None
-    factor = min(pixels.shape[:2]) // (8 * SIDE)
-    if factor > 1:
-        # Whole pixels first, without a copy of a large picture in floats.
-        for axis in (0, 1):
-            starts = np.arange(0, pixels.shape[axis] // factor) * factor
-            sums = np.add.reduceat(pixels, starts, axis=axis, dtype=np.float32)
-            widths = np.diff(np.append(starts, pixels.shape[axis])).astype(np.float32)
-            pixels = sums / (widths[:, None] if axis == 0 else widths).reshape(
-                [-1 if one == axis else 1 for one in range(pixels.ndim)]
-            )
+    # A large picture natively first. Of the small rest, products are too small for threads of a library.
+    pixels = fit(pixels, 4 * SIDE)
     grey = _grey(pixels)
     small = _cover(grey.shape[0]) @ grey @ _cover(grey.shape[1]).T
     top = float(small.max())

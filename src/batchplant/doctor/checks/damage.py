@@ -19,6 +19,7 @@ PICKLE_FORMATS = ("pickle", "joblib")
 
 class Empty(Check):
     name = "empty"
+    title = "no samples at all"
     severity = "error"
     sentence = "There are no samples: a run over them ends at once, often without a word."
 
@@ -34,6 +35,7 @@ class Empty(Check):
 
 class CorruptSamples(Check):
     name = "corrupt-samples"
+    title = "samples that cannot be read or decoded"
     severity = "error"
     sentence = "Samples that cannot be read or decoded stop an epoch, often hours after it began."
     decodes = True
@@ -80,6 +82,7 @@ class CorruptSamples(Check):
 
 class Pickles(Check):
     name = "pickles"
+    title = "pickles and object arrays, which run code when loaded"
     severity = "error"
     sentence = "Pickles and object arrays run code when they are loaded, and only Python reads them."
 
@@ -128,6 +131,7 @@ def _is_pickle(cell: U8 | None) -> bool:
 
 class Names(Check):
     name = "non-utf8-names"
+    title = "names of files, fields or classes that are no UTF-8"
     severity = "warning"
     sentence = (
         "Names that are no UTF-8 cannot be written to most formats, and other systems show them garbled."

@@ -65,6 +65,7 @@ class Hashes:
 
 class Duplicates(Check):
     name = "duplicates"
+    title = "cells that are there twice, byte for byte"
     severity = "warning"
     sentence = (
         "Cells that are there twice count twice, and leak from training into test data when it is split."
@@ -135,6 +136,7 @@ def drop(subject: Subject, check: str) -> str:
 
 class SimilarPictures(Check):
     name = "similar-pictures"
+    title = "pictures that look the same"
     severity = "note"
     sentence = (
         "Pictures that look the same (another size, quality or encoding) leak into test data just as well."

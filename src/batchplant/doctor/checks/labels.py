@@ -33,6 +33,7 @@ MOST_BLOCKS = 20_000_000
 
 class SortedLabels(Check):
     name = "sorted-labels"
+    title = "labels in an order that a shuffle buffer does not mix"
     severity = "warning"
     sentence = (
         "Where labels stand in order, a shuffle buffer gives batches of few classes, and training suffers."
@@ -102,6 +103,7 @@ class SortedLabels(Check):
 
 class ClassImbalance(Check):
     name = "class-imbalance"
+    title = "classes that are much rarer than others"
     severity = "warning"
     sentence = "Rare classes are hardly learnt, and accuracy hides it."
 
@@ -162,6 +164,7 @@ class ClassImbalance(Check):
 
 class TextLabels(Check):
     name = "text-labels"
+    title = "labels stored as text"
     severity = "note"
     sentence = "Labels as text are turned into numbers in every step, and a typing error becomes a class."
 

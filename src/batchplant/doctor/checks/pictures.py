@@ -17,12 +17,15 @@ from ..report import Finding
 LARGER = 2
 # Bytes a pixel of a PNG; drawings and screenshots need less, photographs rarely do.
 PHOTOGRAPH = 1.0
+# A few of them cost little.
+SOME = 0.25
 SMALLEST_PHOTOGRAPH = 64
 PNG = image.ENCODINGS.index("png")
 
 
 class MixedModes(Check):
     name = "mixed-modes"
+    title = "grey, palette or transparent pictures among RGB"
     severity = "warning"
     sentence = (
         "Grey, palette, CMYK or transparent pictures among RGB give other channels, or colours nobody meant."
@@ -61,6 +64,7 @@ class MixedModes(Check):
 
 class ExifRotation(Check):
     name = "exif-rotation"
+    title = "pictures that EXIF says are to be turned"
     severity = "warning"
     sentence = "Cameras note in EXIF how to turn a picture; a reader that ignores it sees it lying on a side."
 
@@ -91,6 +95,7 @@ class ExifRotation(Check):
 
 class LargePictures(Check):
     name = "large-pictures"
+    title = "pictures far larger than the training crop"
     severity = "note"
     sentence = (
         "Pictures far larger than the training crop cost disk and decoding time for pixels nobody sees."
@@ -117,14 +122,14 @@ class LargePictures(Check):
 
     def findings(self) -> Iterator[Finding]:
         for name, tally in self._tallies.items():
-            # A few large ones cost little.
-            if not tally.count or tally.count < 0.1 * tally.of:
+            if not tally.count or tally.count < SOME * tally.of:
                 continue
             middle = int(np.median(self._sides[name]))
             crop = self.subject.crop
             size = -(-crop * 8 // 7 // 32) * 32
             yield self.finding(
-                f"{name}: pictures have a short side of {middle:,} pixels (the median), training sees {crop}",
+                f"{name}: the short side has more than {LARGER * crop:,} pixels (the median is {middle:,}), and "
+                f"training sees {crop}",
                 tally.count, tally.of,
                 self.subject.command(f"--max-resolution {2 * size}")
                 + f"\n(the longer side; --crop N tells doctor another size than {crop})",
@@ -134,6 +139,7 @@ class LargePictures(Check):
 
 class PngPhotographs(Check):
     name = "png-photographs"
+    title = "photographs stored as PNG"
     severity = "note"
     sentence = (
         "A photograph as PNG is several times as large as a JPEG that looks the same, and slower to decode."
@@ -162,7 +168,7 @@ class PngPhotographs(Check):
 
     def findings(self) -> Iterator[Finding]:
         for name, tally in self._tallies.items():
-            if tally.count and tally.count >= 0.1 * tally.of:
+            if tally.count and tally.count >= SOME * tally.of:
                 yield self.finding(
                     f"{name}: photographs are stored as PNG", tally.count, tally.of,
                     self.subject.command("--image-format jpeg --quality 90")

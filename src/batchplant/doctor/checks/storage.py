@@ -28,6 +28,7 @@ SMALL_FILE = 16 << 20
 
 class UnequalShards(Check):
     name = "unequal-shards"
+    title = "files that give ranks unequal shares (--world)"
     severity = "warning"
     sentence = (
         "Loaders that give whole files to ranks let all wait for the one with most, or hang at the end."
@@ -57,6 +58,7 @@ class UnequalShards(Check):
 
 class FewShards(Check):
     name = "few-shards"
+    title = "fewer files than ranks (--world)"
     severity = "warning"
     sentence = "With fewer files than ranks, loaders that give whole files to ranks leave some without any."
 
@@ -76,6 +78,7 @@ class FewShards(Check):
 
 class TinyFiles(Check):
     name = "tiny-files"
+    title = "many tiny files"
     severity = "warning"
     sentence = (
         "Many tiny files take longer to open than to read, and most of all on a network drive or in a bucket."
@@ -98,6 +101,7 @@ class TinyFiles(Check):
 
 class LargeBlocks(Check):
     name = "large-blocks"
+    title = "row groups or chunks that are large to read"
     severity = "warning"
     sentence = "To read one sample, its whole row group or chunk is read; in random order, again and again."
 
@@ -130,6 +134,7 @@ class LargeBlocks(Check):
 
 class CompressedFiles(Check):
     name = "compressed-files"
+    title = "files compressed as a whole"
     severity = "warning"
     sentence = (
         "A file that is compressed as a whole can only be read from its start: no random order, no ranges."

@@ -26,6 +26,7 @@ NAIVE = re.compile(rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.,]\d+)?)?")
 
 class MissingValues(Check):
     name = "missing-values"
+    title = "values that are not there"
     severity = "note"
     sentence = "A missing value becomes NaN or 0 in a batch, and a model takes that for data."
 
@@ -51,6 +52,7 @@ class MissingValues(Check):
 
 class NotFinite(Check):
     name = "not-finite"
+    title = "NaN and infinity"
     severity = "warning"
     sentence = "One NaN or infinity in a batch makes the loss NaN, and with it every weight."
 
@@ -79,6 +81,7 @@ class NotFinite(Check):
 
 class Float64(Check):
     name = "float64"
+    title = "float64 where float32 would do"
     severity = "note"
     sentence = "Models compute in float32 or less; float64 doubles the bytes that are read, copied and sent."
 
@@ -156,6 +159,7 @@ class _Spread:
 
 class NaiveTimes(Check):
     name = "naive-times"
+    title = "times without a time zone"
     severity = "note"
     sentence = (
         "A time without a zone means another moment on every machine, and two sources cannot be joined."
@@ -203,6 +207,7 @@ class NaiveTimes(Check):
 
 class Padding(Check):
     name = "padding"
+    title = "arrays and text that are mostly padding"
     severity = "note"
     sentence = "Stored padding is read and copied in every epoch; a batch can be padded as it is made."
 

@@ -1,0 +1,215 @@
+"""Find what spoils a training run: damage, duplicates, sorted labels, odd pictures, awkward files.
+
+examples:
+  batchplant doctor photos/
+  batchplant doctor 'train-*.tar' --world 8       (are the files good for 8 ranks?)
+  batchplant doctor s3://bucket/train.parquet --sample 500
+  batchplant doctor photos/ --all                 (every sample, not some of them)
+  batchplant doctor photos/ --all --only duplicates --quarantine twice.jsonl
+  batchplant doctor train.beton --json
+  batchplant doctor --explain                     (what each check looks for, and why)
+
+Some samples from all over the dataset are read and decoded; the output says how many. Nothing is changed.
+exit codes: 0 no errors (there may be warnings and notes), 1 errors were found, 2 wrong use
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import textwrap
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from .. import doctor, quarantine
+from ..errors import OptionError, Problem
+from ..registry import open as open_reader
+from .terminal import (
+    UNLIMITED,
+    add_reading,
+    console,
+    counted,
+    names_of,
+    parse_options,
+    print_json,
+    printable,
+    progress_bar,
+)
+
+STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
+OPEN_OPTIONS = {"format", "skip", "where"}
+
+
+def add_args(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source", metavar="PATH", nargs="*", help="file, folder, URL, glob or braces of shards"
+    )
+    add_reading(parser)
+    parser.add_argument(
+        "--sample", type=int, metavar="N", default=doctor.SAMPLE,
+        help=f"look at N samples at most, fewer if they are large (default: {doctor.SAMPLE:,})",
+    )  # fmt: skip
+    parser.add_argument("--all", action="store_true", help="look at every sample")
+    parser.add_argument("--only", metavar="CHECK,…", help="run only these checks")
+    parser.add_argument("--without", metavar="CHECK,…", help="leave these checks out")
+    parser.add_argument("--explain", action="store_true", help="say what a check looks for, and why")
+    used = parser.add_argument_group("how the data will be used")
+    used.add_argument("--world", type=int, metavar="N", help="ranks that share the files")
+    used.add_argument("--crop", type=int, metavar="PX", default=224, help="what training sees (default: 224)")
+    used.add_argument("--batch-size", type=int, metavar="N", default=256, help="default: 256")
+    used.add_argument(
+        "--window", type=int, metavar="N", default=1000, help="of a shuffle buffer (default: 1000)"
+    )
+    used.add_argument("--label", metavar="FIELD", help="the field of the classes (default: found by name)")
+    parser.add_argument(
+        "--quarantine", metavar="FILE",
+        help="list the samples that are damaged or there before, for --skip of all commands",
+    )  # fmt: skip
+    parser.add_argument("--workers", type=int, metavar="N", help="decoding threads (default: all cores)")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    listed = "\n".join(f"  {kind.name:<17} {kind.title}" for kind in doctor.CHECKS)
+    parser.epilog = f"{parser.epilog}\nchecks:\n{listed}\n"
+
+
+def run(args: argparse.Namespace) -> int:
+    checks = doctor.choose(
+        names_of(args.only) if args.only else None, names_of(args.without) if args.without else ()
+    )
+    if not args.source:
+        if not args.explain:
+            raise OptionError("which dataset? `batchplant doctor PATH`; `--explain` tells about the checks")
+        _explain(checks, as_json=args.json)
+        return 0
+    options = parse_options(args.option, doctor.examine)
+    with progress_bar("examining", quiet=args.quiet or args.json) as progress:
+        report = doctor.examine(
+            args.source[0] if len(args.source) == 1 else args.source,
+            sample=None if args.all else args.sample, world=args.world, crop=args.crop,
+            batch_size=args.batch_size, window=args.window, label=args.label,
+            only=[kind.name for kind in checks], workers=args.workers, progress=progress,
+            format=args.format, where=args.where, skip=args.skip, **options,
+        )  # fmt: skip
+    if args.quarantine:
+        _quarantine(args, report)
+    if args.json:
+        print_json(_as_json(report))
+    else:
+        _print(report, args.explain)
+        if args.quarantine:
+            print(f"wrote {args.quarantine}: {counted(len(_listed(report)))} to leave out")
+    return 0 if report.ok else 1
+
+
+def _listed(report: doctor.Report) -> list[tuple[int, doctor.Finding]]:
+    """The samples that are better left out, each once."""
+    found: dict[int, doctor.Finding] = {}
+    for finding in report.findings:
+        for sample in finding.samples:
+            found.setdefault(sample, finding)
+    return sorted(found.items(), key=lambda one: one[0])
+
+
+def _quarantine(args: argparse.Namespace, report: doctor.Report) -> None:
+    problems = [Problem(one.message, None, sample, one.field) for sample, one in _listed(report)]
+    reader = None
+    if problems:
+        reader = open_reader(
+            args.source, format=args.format, skip=args.skip, where=args.where, **parse_options(args.option)
+        )
+    quarantine.write(args.quarantine, reader, problems)
+
+
+def _as_json(report: doctor.Report) -> dict[str, object]:
+    known = {kind.name: kind for kind in doctor.CHECKS}
+    found = []
+    for one in report.findings:
+        entry = {**vars(one), "docs": known[one.check].docs(), "explanation": known[one.check].sentence}
+        entry["examples"] = [dataclasses.asdict(example) for example in one.examples]
+        del entry["samples"]
+        found.append(entry)
+    return {**vars(report), "ok": report.ok, "findings": found}
+
+
+def _explain(checks: list[type[doctor.Check]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            [
+                {"check": one.name, "severity": one.severity, "title": one.title, "sentence": one.sentence,
+                 "docs": one.docs()}
+                for one in checks
+            ]
+        )  # fmt: skip
+        return
+    screen = console()
+    for one in checks:
+        screen.print(Text.assemble((f"{one.severity:<8}", STYLES[one.severity]), (one.name, "bold")))
+        _say(screen, one.sentence, 2)
+        _say(screen, one.docs(), 2)
+
+
+def _print(report: doctor.Report, explain: bool) -> None:
+    screen = console()
+    looked = "all of them" if report.looked_at == report.samples else f"{report.looked_at:,} of them"
+    what = f"{counted(report.samples)}{f' of {report.format}' if report.format else ''}, looked at {looked}"
+    _say(screen, f"{report.path}: {what}" if report.samples else report.path, 0)
+    known = {kind.name: kind for kind in doctor.CHECKS}
+    for one in report.findings:
+        screen.print()
+        about = "about " if one.about else ""
+        screen.print(
+            Text.assemble(
+                (f"{one.severity:<8}", STYLES[one.severity]),
+                (one.check, "bold"),
+                (f"  {about}{one.count:,} of {one.of:,}", "default"),
+            )
+        )
+        _say(screen, one.message, 2)
+        if explain:
+            _say(screen, f"{known[one.check].sentence} ({known[one.check].docs()})", 2, style="dim")
+        for example in one.examples:
+            _say(screen, _place(report, example), 4, style="dim")
+        more = one.count - len(one.examples)
+        if one.examples and len(one.examples) == doctor.EXAMPLES and more > 0:
+            _say(screen, f"… and {more:,} more", 4, style="dim")
+        for number, line in enumerate(one.mend.splitlines()):
+            _say(screen, f"{'→' if number == 0 else ' '} {line}", 2, command="batchplant " in line)
+    screen.print()
+    _say(screen, _verdict(report), 0, style="bold")
+    for remark in report.remarks:
+        _say(screen, f"note: {remark}", 0)
+
+
+def _verdict(report: doctor.Report) -> str:
+    told = [counted(len(found), severity) for severity in doctor.SEVERITIES if (found := report.of(severity))]
+    count = counted(len(report.checks), "check")
+    return f"{count}: {', '.join(told) or 'nothing found'}"
+
+
+def _place(report: doctor.Report, example: doctor.Example) -> str:
+    parts = [] if example.sample is None else [f"sample {example.sample:,}"]
+    if example.key is not None:
+        parts.append(example.key)
+    elif example.path is not None and example.path != report.path:
+        parts.append(example.path)
+    elif example.sample is None and example.field is not None:
+        parts.append(example.field)
+    return ": ".join(one for one in (", ".join(parts), example.said) if one)
+
+
+def _say(screen: Console, text: str, indent: int, *, style: str = "", command: bool = False) -> None:
+    """Lines that fit the terminal; a command stays in one line, to be copied."""
+    for line in _wrapped(printable(text), screen.width, indent, whole=command):
+        screen.print(Text(line, style=style), soft_wrap=True)
+
+
+def _wrapped(text: str, width: int, indent: int, *, whole: bool) -> Iterator[str]:
+    space = " " * indent
+    if whole or width >= UNLIMITED:
+        yield space + text
+        return
+    hanging = space + ("  " if text[:1] in "→ " else "")
+    yield from textwrap.wrap(
+        text, max(width, 20), initial_indent=space, subsequent_indent=hanging, break_on_hyphens=False
+    )
