@@ -183,11 +183,14 @@ def queue_depth(folder: Path, rounds: int, size: int) -> Found:
 
 
 def epoch_of(path: Path, name: str, options: Found) -> Found:
-    with bp.open(path) as reader:
-        loader = bp.Loader(reader, 64, order=name, order_options=options)
-        found = watched(lambda: sum(batch["x"].nbytes for batch in loader))
-        loader.close()
-    return found
+    def epoch() -> int:
+        with bp.open(path) as reader:
+            loader = bp.Loader(reader, 64, order=name, order_options=options)
+            total = sum(batch["x"].nbytes for batch in loader)
+            loader.close()
+        return total
+
+    return watched(epoch)
 
 
 def epochs(folder: Path, rounds: int, size: int) -> Found:

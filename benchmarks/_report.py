@@ -280,6 +280,15 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
 }
 
 
+def filled(text: str, name: str, made: str, page: Path) -> str:
+    """The page's text with what was made between the two lines of that name."""
+    start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+    place = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
+    if not place.search(text):
+        raise SystemExit(f"{page} needs the lines {start} and {end}")
+    return place.sub(lambda _: f"{start}\n{made}{end}", text)
+
+
 def main(folder: Path) -> None:
     text = PAGE.read_text("utf-8")
     for name, section in SECTIONS.items():
@@ -287,11 +296,7 @@ def main(folder: Path) -> None:
             print(f"{folder / name}.json is not there: its table stays")
             continue
         made = "\n".join(section(json.loads((folder / f"{name}.json").read_text())))
-        start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
-        place = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
-        if not place.search(text):
-            raise SystemExit(f"{PAGE} needs the lines {start} and {end}")
-        text = place.sub(lambda _, made=made, start=start, end=end: f"{start}\n{made}{end}", text)
+        text = filled(text, name, made, PAGE)
         if f"figures/{name}.svg" in text and (folder / f"{name}.svg").exists():
             FIGURES.mkdir(exist_ok=True)
             shutil.copyfile(folder / f"{name}.svg", FIGURES / f"{name}.svg")

@@ -184,34 +184,38 @@ def pinned(folder: Path, rounds: int, size: int) -> Found | None:
 
 def orders(folder: Path, rounds: int, size: int) -> Found:
     """100,000 samples of 100 classes, sorted by class and mixed, in blocks of 100; batches of 256."""
-    n, classes, block, batch, cache = 100_000, 100, 100, 256, 32
+    n, classes, block, batch = 100_000, 100, 100, 256
     blocks = np.arange(n) // block
-    labels = {
-        "sorted": np.arange(n) * classes // n,
-        "mixed": np.random.default_rng(3).integers(0, classes, n),
+    rng = np.random.default_rng(3)
+    labels = {"sorted": np.arange(n) * classes // n, "mixed": rng.integers(0, classes, n)}
+    # Order, its options, and how many blocks are kept: as many as it comes back to, where it says how far.
+    ways: dict[str, tuple[str, Found, int]] = {
+        "sequential": ("sequential", {}, 4),
+        "shards": ("shards", {"blocks": blocks}, 4),
+        **{f"windowed, {w:,}": ("windowed", {"window": w}, 2 * w // block) for w in (1000, 3000, 10_000)},
+        **{
+            f"quasi_random, {w}": ("quasi_random", {"blocks": blocks, "window": w}, w)
+            for w in (2, 8, 32, 128)
+        },
+        "random, everything kept": ("random", {}, n // block),
+        "random": ("random", {}, 32),
     }
-    ways: dict[str, tuple[str, Found]] = {
-        "sequential": ("sequential", {}),
-        "windowed, 1,000": ("windowed", {"window": 1000}),
-        "windowed, 10,000": ("windowed", {"window": 10_000}),
-        "shards": ("shards", {"blocks": blocks}),
-        **{f"quasi_random, {w}": ("quasi_random", {"blocks": blocks, "window": w}) for w in (2, 8, 32, 128)},
-        "random": ("random", {}),
-    }  # fmt: skip
     found: Found = {}
-    for title, (name, options) in ways.items():
+    for title, (name, options, kept) in ways.items():
         taken = order.make(name, n, seed=0, epoch=0, **options)[:]
-        held = options.get("window", cache) if name == "quasi_random" else cache
         found[title] = {
             "mixed": {
                 stored: quality.batch_entropy(each[taken], batch) / quality.entropy(each)
                 for stored, each in labels.items()
             },
             "neighbours": quality.kept_neighbours(taken),
-            "cache": held,
-            "read": float(quality.block_loads(blocks[taken], batch, held).mean()),
+            "kept": kept,
+            "read": float(quality.block_loads(blocks[taken], batch, kept).mean()),
         }
-    return {"samples": n, "classes": classes, "block": block, "batch": batch, "orders": found}
+    return {
+        "samples": n, "classes": classes, "block": block, "blocks": n // block, "batch": batch,
+        "orders": found,
+    }  # fmt: skip
 
 
 PARTS: dict[str, Callable[[Path, int, int], Found | None]] = {

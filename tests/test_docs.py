@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -33,7 +34,7 @@ EXAMPLES = [
     if page not in ELSEWHERE and {kind for kind, *_ in pages.blocks(page)} & {"python", "console"}
 ]
 # Pages that encode every picture in many ways; theirs are smaller.
-ENCODING = ("choosing-a-codec", "images")
+ENCODING = ("choosing-a-codec", "images", "exercise-image-formats", "exercise-imagenet-beton")
 # Pages that speak to a bucket, s3://my-bucket.
 REMOTE = ("data-in-a-bucket",)
 # How many blocks of a page cannot run here; the page says why.
@@ -129,6 +130,17 @@ def test_generated_pages_are_up_to_date() -> None:
         [sys.executable, ROOT / "docs" / "generate.py", "--check"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_measured_tables_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new run of the script is followed by _how_report.py, and nobody edits its tables by hand."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    report = load(ROOT / "benchmarks" / "_how_report.py")
+    found = json.loads((ROOT / "benchmarks" / "results" / "how-loading-works.json").read_text())
+    text = report.PAGE.read_text("utf-8")
+    assert report.page(found, text) == text
+    for name in report.DRAWN:
+        assert f"figures/{name}.svg" in text
 
 
 @pytest.mark.parametrize(
