@@ -6,10 +6,9 @@ that only the fields that the condition names. What had to be read is remembered
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import numpy as np
 from .columns import I64, Columns, end_within
 from .errors import BatchplantError, OptionError, SchemaError
 from .expressions import Bound, Condition, as_condition, bind, fields_of, matching, parse
-from .origin import made_how, only_file
+from .origin import remembered
 from .storage import index
 from .storage.index.progress import check_stop
 
@@ -185,9 +184,9 @@ def matches(reader: Reader, bound: Bound, text: str) -> Matches:
         return np.empty(0, dtype=np.int64), pruned
     whole = pruned is None or pruned.ranges.tolist() == [[0, len(reader)]]
     looked = None if whole or pruned is None else pruned.rows
-    reads = reader if looked is None else reader._picked(looked) or reader.subset(looked)
 
-    def look() -> I64:
+    def look(base: Reader) -> I64:
+        reads = base if looked is None else base._picked(looked) or base.subset(looked)
         try:
             found = scan(reads, bound, fields)
         except BatchplantError as error:
@@ -196,12 +195,10 @@ def matches(reader: Reader, bound: Bound, text: str) -> Matches:
             raise
         return found if looked is None else looked[found]
 
-    worth = pruned is None or pruned.looked_at > SMALL
-    source = only_file(reader, fields) if worth else None
-    if source is None:
-        return look(), pruned
-    with contextlib.closing(source):
-        return remembered(reader, source, fields, text, look), pruned
+    # What few bytes told is told as quickly again.
+    if pruned is not None and pruned.looked_at <= SMALL:
+        return look(reader), pruned
+    return _remembered(reader, fields, text, look), pruned
 
 
 def scan(reader: Reader, bound: Bound, fields: Sequence[str]) -> I64:
@@ -243,19 +240,18 @@ def _all(pool: ThreadPoolExecutor, look: Any, runs: list[tuple[int, int]], ahead
     return found
 
 
-def remembered(reader: Reader, source: Any, fields: Sequence[str], text: str, look: Any) -> I64:
+def _remembered(reader: Reader, fields: Sequence[str], text: str, look: Callable[[Reader], I64]) -> I64:
     """What ``look`` finds, or found the last time: as ranges, or a bit for each sample where that is less."""
-    about = f"{text}\0{made_how(reader, fields)}"
 
-    def build(_: Any, report: index.Report) -> tuple[index.Arrays, index.Facts]:
-        rows = look()
-        report(source.size)
-        return _packed(rows, len(reader)), {"samples": len(reader)}
+    def make(looks: Reader) -> tuple[index.Arrays, index.Facts]:
+        return _packed(look(looks), len(reader)), {"samples": len(reader)}
 
     def check(found: index.Index) -> bool:
         return found.facts["samples"] == len(reader) and _unpacked(found.arrays, len(reader)) is not None
 
-    made = index.remember(source, "filter", about, build, version=VERSION, check=check)
+    made = remembered(reader, fields, "filter", text, make, version=VERSION, check=check)
+    if made is None:
+        return look(reader)
     found = _unpacked(made.arrays, len(reader))
     assert found is not None
     return found

@@ -27,6 +27,7 @@ from .errors import (
 from .expressions import Bound
 from .filters import Filterable, Filtered, Matches, Pruned, matches, within
 from .keys import Keyed, Table
+from .origin import Made
 from .schema import Field, Image, Schema
 from .tensors import Tensors
 
@@ -34,7 +35,7 @@ from .tensors import Tensors
 PROBED_SAMPLES = 16
 
 
-class Reader(Keyed, Filterable):
+class Reader(Made, Keyed, Filterable):
     """Samples by number, safe from many threads, picklable by the arguments it was made with.
 
     A format's reader sets ``schema`` and ``length`` in its ``__init__`` and implements ``_read``.
@@ -46,17 +47,6 @@ class Reader(Keyed, Filterable):
     length: int
     # How many blocks to shuffle at a time, where the reader knows better than the order.
     window: int | None = None
-
-    # Remembered here, so that no format has to write its own pickling.
-    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        self = super().__new__(cls)
-        self._made_with = (args, options)
-        return self
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _remake, (type(self), *self._made_with)
 
     # -- what a format implements ----------------------------------------------------------------------
 
@@ -266,10 +256,6 @@ def _refreshed(value: Any) -> Any:
     if isinstance(value, list | tuple) and any(isinstance(one, Reader) for one in value):
         return [_refreshed(one) for one in value]
     return value.refresh() if isinstance(value, Reader) else value
-
-
-def _remake(kind: type[Reader], args: tuple[Any, ...], options: dict[str, Any]) -> Reader:
-    return kind(*args, **options)
 
 
 class View(Reader):

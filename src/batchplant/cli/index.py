@@ -10,7 +10,8 @@ examples:
 
 Opening such a file builds its index too; this does it beforehand. The index of a file lies beside it as
 NAME.bpindex, that of several files of a folder in _index.bpindex; where that place is read-only, in the
-user's cache.
+user's cache. There lies, of every format, what was remembered of keys and filters: --where tells how much,
+--remove removes it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from ..storage import absolute, index, is_remote, join, noting, parent, reached,
 from ..storage.index.progress import in_parallel
 from .terminal import add_source, human_size, parse_options, print_json, printable
 
-HEADER = ("file", "samples", "index", "state", "seconds", "place")
+HEADER = ("file", "samples", "index", "remembered", "state", "seconds", "place")
+NUMBERS = ("samples", "index", "remembered", "seconds")
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +80,10 @@ def _one(
 ) -> Done:
     path, known = one.path, one.format()
     if "index" not in own_options(known.reader):
-        return Done({"file": path, "state": f"{known.name} needs no index"}, [])
+        state = f"{known.name} needs no index"
+        if what == "remove" and index.remove(path):
+            state = "what was remembered is removed"
+        return Done({"file": path, "state": state, **_about(path, what)}, [])
     given = accept(known.name, known.reader, options)
     # A dataset that is a folder has a file in it that is indexed.
     folder = known.folder is not False and tree.is_folder(path)
@@ -86,14 +91,14 @@ def _one(
     combined = shared[_group(one)] > 1 and not folder
     old = next((there for there in map(index.existing, owners) if there is not None), None)
     if what == "remove":
-        removed = [place for owner in owners for place in index.remove(owner)]
+        removed = [place for owner in dict.fromkeys([*owners, path]) for place in index.remove(owner)]
         # One in the index of a set goes when all files are known that do.
         removed = removed or ([] if old is None else [old[0]])
         state = "removed" if removed else "there was none"
         return Done({"file": path, "state": state, **({"place": removed[-1]} if removed else {})}, owners)
     if what == "where":
         row = {"file": path, "state": "not built"} if old is None else _there(path, *old, "there")
-        return Done(row, owners)
+        return Done({**_about(path, what), **row}, owners)
     start = time.monotonic()
     mode = {**given, "index": what}
     with index.watching(combined=combined) as seen, noting() as notes, known.reader(path, **mode) as reader:
@@ -105,6 +110,12 @@ def _one(
     if combined:
         return Done(row, owners, (last, known.name, notes), old is not None)
     return Done(_told(row, last.index, old is not None), owners)
+
+
+def _about(path: str, what: str) -> dict[str, Any]:
+    """What --where tells of keys and filters that were looked for."""
+    found = index.kept_about(path) if what == "where" else None
+    return {} if found is None else {"remembered": found[1], "place": found[0]}
 
 
 def _combine(done: list[Done]) -> None:
@@ -142,7 +153,9 @@ def _print(found: list[dict[str, Any]]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(names))]
     for row in rows:
         cells = [
-            f"{cell:>{width}}" if name in ("samples", "index", "seconds") else f"{cell:<{width}}"
+            f"{cell:>{width}}"
+            if name in ("samples", "index", "remembered", "seconds")
+            else f"{cell:<{width}}"
             for name, cell, width in zip(names, row, widths, strict=True)
         ]
         print("  ".join(cells).rstrip())
@@ -154,7 +167,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
     value = row.get(name)
     if value is None:
         return ""
-    if name == "index":
+    if name in ("index", "remembered"):
         return human_size(value)
     if name == "place" and parent(value) == parent(absolute(row["file"])):
         return index.SET if value.endswith(index.SET) else "beside it"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .. import _native
 from ..columns import I64, Column, Flags, Ragged, as_bytes, column_runs, starts_of
 from ..order.keyed import mix
-from ..origin import made_how, only_file
+from ..origin import remembered
 from ..storage import index
 
 if TYPE_CHECKING:
@@ -111,13 +111,9 @@ def key_table(reader: Reader, field: str | None, short: bool) -> Table:
     """The table of a reader that is no view of others: remembered, where it would have to be read again."""
     if field is None:
         return _scanned(reader, field, short)
-    source = only_file(reader, (field,))
-    if source is None:
-        return _scanned(reader, field, short)
 
-    def build(_: Any, report: index.Report) -> tuple[index.Arrays, index.Facts]:
-        made = _scanned(reader, field, short)
-        report(source.size)
+    def make(looks: Reader) -> tuple[index.Arrays, index.Facts]:
+        made = _scanned(looks, field, short)
         return {"hashes": made.hashes, "rows": made.rows}, {"samples": len(reader)}
 
     def check(found: index.Index) -> bool:
@@ -126,12 +122,10 @@ def key_table(reader: Reader, field: str | None, short: bool) -> Table:
         inside = not len(rows) or 0 <= int(rows.min()) <= int(rows.max()) < len(reader)
         return fits and hashes.shape == rows.shape and inside and found.facts["samples"] == len(reader)
 
-    try:
-        how = made_how(reader, (field,))
-        found = index.remember(source, "keys", how, build, version=VERSION, check=check).arrays
-        return Table(found["hashes"], found["rows"])
-    finally:
-        source.close()
+    found = remembered(reader, (field,), "keys", "", make, version=VERSION, check=check)
+    if found is None:
+        return _scanned(reader, field, short)
+    return Table(found.arrays["hashes"], found.arrays["rows"])
 
 
 def _scanned(reader: Reader, field: str | None, short: bool) -> Table:

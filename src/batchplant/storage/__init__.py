@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from . import tree
 from .commit import put_file, recover, sync
-from .files import check_regular, files_below, is_below, is_plain, open_local, open_regular
+from .files import check_regular, files_below, is_below, is_plain, open_local, open_regular, tag_of
 from .notes import NOTE_ERRORS, parse, parse_object
 from .opening import noting, open_source, read_beside, read_whole
 from .partial import Partial, Spool, side_car
@@ -63,5 +63,6 @@ __all__ = [
     "side_car",
     "split_options",
     "sync",
+    "tag_of",
     "tree",
 ]

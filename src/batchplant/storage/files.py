@@ -56,6 +56,11 @@ def open_local(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO
     return open(open_regular(path), "rb", buffering=buffering)
 
 
+def tag_of(facts: os.stat_result) -> str:
+    """What changes when a local file does, or another takes its place."""
+    return f"{facts.st_mtime_ns} {facts.st_ctime_ns} {facts.st_ino}"
+
+
 def check_regular(path: str | os.PathLike[str]) -> None:
     """DamagedError where what lies at a path is neither file nor folder: before a library opens it."""
     try:

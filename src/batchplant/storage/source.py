@@ -17,7 +17,7 @@ import numpy.typing as npt
 from .. import _native
 from ..columns import I64, U8, Ragged, starts_of
 from ..errors import AccessError, DamagedError, OptionError
-from .files import open_regular
+from .files import open_regular, tag_of
 
 # Fewer runs than this are not worth asking where they are.
 FETCH_LEAST = 4
@@ -29,6 +29,9 @@ T = TypeVar("T")
 
 class Source:
     """One file to read from, safe from many threads."""
+
+    # What changes when the file does; empty where nothing tells.
+    tag = ""
 
     def __init__(self, path: str, size: int) -> None:
         self.path = path
@@ -177,6 +180,7 @@ class MappedSource(Source):
         finally:
             os.close(fd)
         self._identity = facts.st_dev, facts.st_ino
+        self.tag = tag_of(facts)
         # Whether the last runs were in memory, and how many times it was asked: a guess is good enough, so
         # threads need no lock.
         self._was_warm, self._turn = False, 0

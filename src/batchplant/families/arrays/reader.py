@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,12 +24,14 @@ from ...errors import (
     no_such,
 )
 from ...schema import Bytes, Field, Schema, Text
+from ...storage import Source
 from ...storage.cache import ChunkCache
+from ...storage.index import Whole
 from .array import GridArray
 from .grid import Grid
 from .layout import NOTE, OFFSETS, SHAPE, VALID, VALUES, Note, fixed, parts_of
 from .packed import PackedReader
-from .store import Store, open_store
+from .store import Store, ZipStore, open_store
 
 # The field of an array that stands alone.
 PLAIN = "data"
@@ -94,6 +97,8 @@ class GridReader(PackedReader):
         for grid in self.parts.values():
             grid.may_miss = not damage
         self._unpack(decode)
+        # What it knows of the arrays is of that.
+        self._metadata = self.store.metadata
 
     # -- what a format implements ----------------------------------------------------------------------
 
@@ -317,6 +322,29 @@ class GridReader(PackedReader):
                 return None
             found += runs
         return spans_of(found)
+
+    def _comes_from(self, fields: Sequence[str]) -> Source | None:
+        """The metadata as it was read, and the chunks of these fields as they lie there now."""
+        if isinstance(self.store, ZipStore):
+            return super()._comes_from(fields)
+        files = self.store.files({grid.name for (name, _), grid in self.parts.items() if name in fields})
+        if files is None:
+            return None
+        options = self._made_with[1]
+        return Whole(
+            self.path, files, state={"metadata": self._metadata}, options=options, fresh=self._reopened
+        )
+
+    def _reopened(self) -> GridReader:
+        """One that has no chunk in its cache; this one, where what lies there now is another dataset."""
+        args, options = self._made_with
+        with contextlib.suppress(BatchplantError):
+            # That its numbers stay as they are was said when this one was opened.
+            other = type(self)(*args, **{**options, "decode": bool(options.get("decode"))})
+            if other._metadata == self._metadata:
+                return other
+            other.close()
+        return self
 
     def blocks(self) -> I64 | None:
         """By the chunks of the field that has the most bytes."""

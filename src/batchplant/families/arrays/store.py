@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import threading
 from collections import OrderedDict
@@ -27,6 +28,7 @@ from ...storage import (
     open_local,
     open_source,
     parse_object,
+    tag_of,
     tree,
 )
 from ...storage.remote import NEVER
@@ -68,6 +70,13 @@ class Store:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        # Of every document that was read, by name.
+        self._hashes: dict[str, str] = {}
+
+    @property
+    def metadata(self) -> str:
+        """A hash of all documents that were read until now."""
+        return hashlib.blake2b(repr(sorted(self._hashes.items())).encode(), digest_size=16).hexdigest()
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> U8 | None:
         """The bytes behind a name, or a part of them (a negative start counts from the end); None: not there.
@@ -81,6 +90,7 @@ class Store:
         data = self.read(name)
         if data is None:
             return None
+        self._hashes[name] = hashlib.blake2b(data.tobytes(), digest_size=16).hexdigest()
         try:
             return parse_object(data.tobytes(), finite=False)
         except ValueError as error:
@@ -104,6 +114,10 @@ class Store:
 
     def size(self, name: str) -> int | None:
         """The bytes that are stored below a name; None where it would take too long to say."""
+        return None
+
+    def files(self, names: Iterable[str]) -> list[Entry] | None:
+        """Everything below these names; None where nothing tells when a file changes."""
         return None
 
     def full(self, name: str) -> str:
@@ -152,6 +166,24 @@ class FolderStore(Store):
                 return sorted(one.name for one in entries if one.is_dir() and not one.name.startswith("."))
         except OSError:
             return []
+
+    def files(self, names: Iterable[str]) -> list[Entry] | None:
+        found: list[Entry] = []
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            with os.scandir(os.path.join(self.path, name)) as entries:
+                for one in entries:
+                    inside = f"{name}/{one.name}" if name else one.name
+                    if not one.is_dir():
+                        facts = one.stat()
+                        found.append(Entry(inside, facts.st_size, tag_of(facts)))
+                    # It may lead round in a circle.
+                    elif one.is_symlink():
+                        return None
+                    else:
+                        waiting.append(inside)
+        return found
 
     def size(self, name: str) -> int:
         places = (os.path.join(top, one) for top, _, names in os.walk(self.full(name)) for one in names)
@@ -318,6 +350,14 @@ class UrlStore(Store):
                 self._objects.open(url, entry)
                 found.append((url, one.start, entry.size if one.size is None else one.size))
         return found
+
+    def files(self, names: Iterable[str]) -> list[Entry] | None:
+        found = [
+            one._replace(name=f"{name}/{inside}" if name else inside)
+            for name in names
+            for inside, one in tree.entries_below(self.full(name) if name else self.path)
+        ]
+        return found if found and all(one.tag for one in found) else None
 
     def close(self) -> None:
         with self._lock:

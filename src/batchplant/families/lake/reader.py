@@ -21,6 +21,8 @@ from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError
 from ...expressions import Bound, Bounds, Condition
 from ...filters import Pruned
 from ...schema import Field, Schema
+from ...storage import Entry
+from ...storage.index import Whole
 from ..tables import File, ParquetPart, ParquetRows, cell_bounds
 from ..tables.parquet import CHECKED
 from .part import Part
@@ -36,6 +38,10 @@ class LakeReader(ParquetRows):
     """The subclass finds the parts and the Arrow schema in its ``__init__``, and calls ``_set_parts``."""
 
     _left_out: _LeftOut | None = None
+    # What it was opened with, where _made_with names the version that was the latest then; and what names a
+    # version of this table among all of all tables.
+    _asked: Mapping[str, Any]
+    _state: Mapping[str, Any]
 
     def _set_parts(
         self,
@@ -195,6 +201,16 @@ class LakeReader(ParquetRows):
             self._row_runs(unit, None, fields) for unit in np.unique(self._units_of(indices)[0]).tolist()
         ]
         return spans_of([run for runs in found for run in runs or ()]) if None not in found else None
+
+    def _comes_from(self, fields: Sequence[str]) -> Whole:
+        """The version; and the files, lest somebody replaced one against the rules."""
+        tags = (file.tag if isinstance(file, ParquetPart) else "" for file in self._files)
+        files = [Entry(part.path, part.size or 0, tag) for part, tag in zip(self._parts, tags, strict=True)]
+        return Whole(self._place_of_table(), files, state=self._state, options=self._asked)
+
+    def _place_of_table(self) -> str:
+        """The folder of the table."""
+        return self.path
 
     def _row_runs(
         self, unit: int, rows: I64 | None, fields: Sequence[str]

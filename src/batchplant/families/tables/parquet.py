@@ -19,6 +19,8 @@ from ...codecs.cells import encode_samples
 from ...columns import I64, Column, Columns, Spans, spans_of
 from ...errors import BatchplantError, DamagedError, SchemaError
 from ...schema import Field, Schema
+from ...storage import Entry, Source
+from ...storage.index import Whole
 from .part import ParquetPart, first_line
 from .picked import File, ParquetRows, cell_bounds
 
@@ -125,6 +127,15 @@ class PartsReader(ParquetRows):
             part, group = self._part_of(unit)
             runs += [(part.path, *run) for run in part.runs(group, self._inside(part, fields))]
         return spans_of(runs)
+
+    def _comes_from(self, fields: Sequence[str]) -> Source | None:
+        """All files of a folder; one that lies elsewhere is what the reader was not made with."""
+        files = [Entry(part.path, part.size, part.tag) for part in self._parts]
+        if [one.name for one in files] == [self.path]:
+            return super()._comes_from(fields)
+        if not all(one.tag for one in files):
+            return None
+        return Whole(self.path, files, state={}, options=self._made_with[1])
 
     def _row_runs(self, unit: int, rows: I64, fields: Sequence[str]) -> list[tuple[str, int, int]]:
         part, group = self._part_of(unit)

@@ -221,6 +221,11 @@ class ParquetPart:
     def size(self) -> int:
         return self._source.size
 
+    @property
+    def tag(self) -> str:
+        """What changes when the file does; empty where nothing tells."""
+        return self._source.tag
+
     def close(self) -> None:
         self._idle.clear()
         self._source.close()

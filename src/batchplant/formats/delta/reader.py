@@ -55,16 +55,13 @@ class DeltaReader(LakeReader):
             described = arrow.pyarrow().schema(table.schema())
             _check_features(table, path)
             self._facts = _facts(table)
+            self._state = {"table": str(table.metadata().id), "version": table.version()}
             parts = sorted(_parts(table, path, described, outside), key=lambda one: (one[0], one[1].path))
-        self._again = functools.partial(
-            DeltaReader, path, version=version, at=at, schema=schema, storage=storage, outside=outside,
-            where=where,
-        )  # fmt: skip
+        asked = {"version": version, "at": at, "schema": schema, "storage": storage, "outside": outside}
+        self._asked = {**asked, "where": where}
+        self._again = functools.partial(DeltaReader, path, **self._asked)
         # Workers that unpickle this reader must see the same rows, whatever was committed meanwhile.
-        self._made_with = (path,), {
-            "version": table.version(), "schema": schema, "storage": storage, "outside": outside,
-            "where": where,
-        }  # fmt: skip
+        self._made_with = (path,), {**self._asked, "version": table.version(), "at": None}
         self._set_parts([part for _, part in parts], described, schema, where)
 
     def facts(self) -> dict[str, Any]:

@@ -62,17 +62,16 @@ class IcebergReader(LakeReader):
             self._facts = self._history(chosen)
             parts = list(self._parts_of(chosen))
             described = self._describe()
-        self._again = functools.partial(
-            IcebergReader, path, snapshot=snapshot, at=at, ref=ref, catalog=catalog, schema=schema,
-            schema_id=schema_id, outside=outside, where=where,
-        )  # fmt: skip
-        # Workers that unpickle this reader must see the same rows, whatever was committed meanwhile.
-        if chosen is not None:
-            snapshot, at, ref = chosen.snapshot_id, None, None
-        self._made_with = (path,), {
+        self._asked = {
             "snapshot": snapshot, "at": at, "ref": ref, "catalog": catalog, "schema": schema,
-            "schema_id": self._fields.schema_id, "outside": outside, "where": where,
+            "schema_id": schema_id, "outside": outside, "where": where,
         }  # fmt: skip
+        self._again = functools.partial(IcebergReader, path, **self._asked)
+        # Workers that unpickle this reader must see the same rows, whatever was committed meanwhile.
+        pinned = {"snapshot": None if chosen is None else chosen.snapshot_id, "at": None, "ref": None}
+        fields = {"schema_id": self._fields.schema_id}
+        self._made_with = (path,), {**self._asked, **({} if chosen is None else pinned), **fields}
+        self._state = {"table": str(self._table.metadata.table_uuid), **pinned, **fields}
         self._set_parts(parts, described, schema, where)
 
     def _choose(self, snapshot: int | None, at: Any, ref: str | None) -> Any:
@@ -133,7 +132,7 @@ class IcebergReader(LakeReader):
             if whole or task.delete_files or file.file_format != FileFormat.PARQUET:
                 scan = _Scan(table, self._fields, task)
                 rows = len(scan(self._fields.fields[0].name)) if task.delete_files else file.record_count
-                yield Part(place, rows, scan=scan)
+                yield Part(place, rows, file.file_size_in_bytes, scan=scan)
             else:
                 if file.record_count < 0:
                     raise DamagedError(f"a file of {file.record_count} rows", path=place)
@@ -161,6 +160,10 @@ class IcebergReader(LakeReader):
         if found.startswith("file:"):
             return local(found)
         return reached_by(self._table, found, self._reach)
+
+    def _place_of_table(self) -> str:
+        # What a table is called, only its catalog can tell.
+        return self.path if self._asked["catalog"] is None else self._place(self._table.location())
 
     def _plan(self, snapshot: Any) -> Any:
         try:

@@ -12,7 +12,8 @@ from ...errors import BatchplantError, BusyError, DamagedError, Problem
 from ...families.records import GivenSchema, Note, RecordReader, given_schema
 from ...keys import same_cells
 from ...schema import Bytes, Schema, Text
-from ...storage import MappedSource
+from ...storage import Entry, MappedSource
+from ...storage.index import Whole
 from . import pages
 from .codec import Codec
 from .values import PROBED_SAMPLES, codec_of
@@ -66,6 +67,14 @@ class LmdbReader(RecordReader):
         self.raw = False
         # A field of that name in the values themselves wins.
         self.schema = Schema({KEY: self._key_kind(), **self._codec.fields})
+
+    def _comes_from(self, fields: Sequence[str]) -> Whole | None:
+        """The transaction: the cells of one stay what they are."""
+        if not self.source.tag:
+            return None
+        file = Entry(self.source.path, self.source.size, self.source.tag)
+        state = {"transaction": self._facts["transaction"]}
+        return Whole(self.path, [file], state=state, options=self._made_with[1])
 
     def _note(self) -> Note | None:
         """What our own writer left behind the samples."""

@@ -7,7 +7,8 @@ progress.py the bar.
 Of a file on a server, :func:`load` looks in the user's cache, in the set of its folder and beside it, and
 puts what it scanned into the cache. Only the modes "write" and "rebuild" write to the server.
 
-What else was found out about a file (where its keys are, say) goes to the cache by :func:`remember`.
+What else was found out about a file (where its keys are, say) goes to the cache by :func:`remember`; of a
+dataset that is several files, whole.py says what tells whether it has changed.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from .container import DTYPES, Arrays, Facts, Index
 from .progress import Report, reporting
 from .sets import Seen, prepare
 from .sidecar import Draft, SideCar, TooLongError, draft_path
+from .whole import Whole
 
 __all__ = [
     "MODES", "SET", "SIDE_CAR", "SMALL", "SUFFIX", "Arrays", "Build", "Facts", "Index", "Report", "Seen",
-    "combine", "existing", "forget", "load", "places", "prepare", "remember", "remove", "watching",
+    "Whole", "combine", "existing", "forget", "kept_about", "load", "places", "prepare", "remember", "remove", "watching",
 ]  # fmt: skip
 
 SUFFIX = ".bpindex"
@@ -223,6 +225,15 @@ def remember(
 def _remembered(path: str) -> list[Path]:
     """The folder in which everything lies that is remembered about a file, where there is a cache."""
     return [place.with_suffix(".d") for place in places(path, beside_it=False)]
+
+
+def kept_about(path: str) -> tuple[str, int] | None:
+    """Where something is remembered about a dataset, fresh or not, and its size; None where nothing is."""
+    for folder in _remembered(path):
+        sizes = [one.stat().st_size for one in folder.glob("*" + SUFFIX)]
+        if sizes:
+            return str(folder), sum(sizes)
+    return None
 
 
 def _keep(car: SideCar, index: Index) -> None:

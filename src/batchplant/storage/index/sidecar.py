@@ -38,6 +38,7 @@ from ..remote.cells import PART
 from . import container
 from .container import Content, Facts, Index, Parts
 from .progress import check_stop
+from .whole import Whole
 
 # How many seconds to wait for another process that is building the same index.
 WAIT = 120.0
@@ -185,6 +186,8 @@ def delete(url: str) -> None:
 
 def _stamp(source: Source) -> Facts | None:
     """What tells whether a file is still the same; None where nothing does."""
+    if isinstance(source, Whole):
+        return source.state
     if isinstance(source, RemoteSource):
         # Where the server tells nothing, the bytes themselves have to.
         return {"size": source.size, "tag": source.tag, "sample": "" if source.tag else _sample(source, 2)}
