@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..capabilities import Capabilities
 from ..codecs.media import audio
 from ..errors import BatchplantError
 from ..families.folders import BESIDE, SOUNDS, FolderReader, FolderWriter, media_in, mixed, shared
@@ -66,4 +67,13 @@ FORMAT = Format(
     doubt=mixed,
     extra="audio",
     notes="class per subfolder, flat, or metadata.csv / metadata.jsonl",
+    can=Capabilities(
+        random_access=True,
+        column_pruning=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        ecosystem=("torchaudio", "Hugging Face", "players"),
+    ),
 )

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
+from ..capabilities import Capabilities
 from ..codecs import text
 from ..codecs.media import encodings
 from ..columns import I64, U8, Columns
@@ -327,4 +328,14 @@ FORMAT = Format(
     optional=True,
     describes=True,
     notes="types found in all rows; bytes as base64, tensors as JSON text; random access, also into gzip",
+    can=Capabilities(
+        random_access=True,
+        compression=("gzip", "zstd"),
+        compressed="file",
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        human_readable=True,
+        ecosystem=("pandas", "Polars", "DuckDB", "R", "spreadsheets"),
+    ),
 )

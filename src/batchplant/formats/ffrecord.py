@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import _native
+from ..capabilities import Capabilities
 from ..columns import I64, U8, Ragged, as_bytes
 from ..errors import BatchplantError, DamagedError, Problem
 from ..families.records import GivenSchema, RecordReader, RecordWriter
@@ -239,4 +240,14 @@ FORMAT = Format(
     kinds=EVERY_KIND,
     optional=True,
     notes="a CRC of every sample; fields as MessagePack, their schema beside the file",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        checksums="record",
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        ecosystem=("ffrecord",),
+    ),
 )

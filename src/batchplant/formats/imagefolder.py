@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..capabilities import Capabilities
 from ..codecs.media import image
 from ..families.folders import BESIDE, PICTURES, FolderReader, FolderWriter, media_in, mixed, shared
 from ..families.folders.pairs import Asked
@@ -77,4 +78,13 @@ FORMAT = Format(
     doubt=mixed,
     extra="images",
     notes="class per subfolder, flat, images and masks side by side, or metadata.csv / metadata.jsonl",
+    can=Capabilities(
+        random_access=True,
+        column_pruning=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        ecosystem=("torchvision", "Keras", "Hugging Face", "viewers"),
+    ),
 )

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .. import limits
+from ..capabilities import Capabilities
 from ..columns import I64, Spans
 from ..errors import DamagedError, MissingLibraryError, OptionError
 from ..families.objects import ObjectReader, ObjectWriter, read_note
@@ -184,4 +185,10 @@ FORMAT = Format(
     optional=True,
     extra="joblib",
     notes="loading can run code: opened only with allow_pickle; arrays that are not compressed are mapped",
+    can=Capabilities(
+        compression=("zlib", "gzip", "bz2", "lzma", "xz", "lz4"),
+        compressed="file",
+        keeps_schema=True,
+        ecosystem=("joblib", "scikit-learn"),
+    ),
 )

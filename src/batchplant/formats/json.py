@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
+from ..capabilities import Capabilities
 from ..codecs import text
 from ..codecs.cells import encode_samples
 from ..codecs.nested import json_text
@@ -378,6 +379,10 @@ def _mend(fd: int, name: str) -> None:
     warnings.warn(f"{name}: the last line was not finished; its {len(last)} bytes are cut off", stacklevel=3)
 
 
+CAN = Capabilities(
+    random_access=True, remote_ranges=True, keeps_schema=True, streaming_write=True, human_readable=True,
+    compression=("gzip", "zstd"), compressed="file", ecosystem=("pandas", "Polars", "DuckDB", "Hugging Face"),
+)  # fmt: skip
 FORMAT = Format(
     name="json",
     title="JSON and JSON Lines",
@@ -391,4 +396,5 @@ FORMAT = Format(
     optional=True,
     describes=True,
     notes="lines, arrays, streams; types found in all records; bytes as base64; random access, gzip too",
+    can=CAN,
 )

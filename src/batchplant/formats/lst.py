@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ..capabilities import Capabilities
 from ..codecs.infer import infer_image
 from ..columns import I64, Column, Columns, Ragged, Spans
 from ..errors import BatchplantError, DamagedError
@@ -136,4 +137,12 @@ FORMAT = Format(
     writer=None,
     kinds=(Image, Float, Tensor, Int),
     notes="read only; convert it to .rec, as im2rec does",
+    can=Capabilities(
+        random_access=True,
+        column_pruning=True,
+        remote_ranges=True,
+        splittable=True,
+        human_readable=True,
+        ecosystem=("MXNet",),
+    ),
 )

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native, limits
+from ..capabilities import Capabilities
 from ..codecs.msgpack import BOOLEAN, extension_of
 from ..codecs.msgpack_schema import field_of, infer, is_sample
 from ..codecs.sample import key_of, pack
@@ -323,4 +324,14 @@ FORMAT = Format(
     kinds=EVERY_KIND,
     optional=True,
     notes="streams of maps, or one array of them; arrays also by msgpack-numpy; random access into gzip",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        compression=("gzip",),
+        compressed="file",
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        ecosystem=("msgpack", "libraries of most languages"),
+    ),
 )

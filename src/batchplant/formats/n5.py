@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..capabilities import Capabilities
 from ..columns import U8, Column, as_bytes
 from ..errors import BatchplantError, DamagedError, NotFoundError, SchemaError
 from ..families.arrays import (
@@ -316,4 +317,16 @@ FORMAT = Format(
     folder=None,
     extra="n5",
     notes="raw, gzip, bzip2, xz, blosc and zstd; folders, ZIP files and URLs",
+    can=Capabilities(
+        random_access=True,
+        compression=("gzip", "bzip2", "xz", "blosc", "zstd"),
+        compressed="chunk",
+        column_pruning=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        metadata=True,
+        ecosystem=("Fiji", "zarr", "z5py", "TensorStore"),
+    ),
 )

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Array, MemoryArray, RunArray
+from ..capabilities import Capabilities
 from ..codecs import npy
 from ..codecs.cells import encode_samples
 from ..codecs.infer import infer_field
@@ -203,4 +204,12 @@ FORMAT = Format(
     sniff=sniff,
     kinds=(Int, Float, Bool, Tensor),
     notes="memory-mapped; structured arrays have several fields; object arrays only with allow_pickle",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        remote_ranges=True,
+        streaming_write=True,
+        splittable=True,
+        ecosystem=("NumPy", "JAX", "PyTorch"),
+    ),
 )

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays import Array, MemoryArray
+from ..capabilities import Capabilities
 from ..codecs import npy
 from ..codecs.cells import encode_samples
 from ..codecs.infer import infer_field
@@ -57,13 +58,9 @@ class NpzReader(TensorReader):
     """
 
     def __init__(
-        self,
-        path: str,
-        *,
-        fields: Iterable[str] | None = None,
-        allow_pickle: bool = False,
+        self, path: str, *, fields: Iterable[str] | None = None, allow_pickle: bool = False,
         as_tensors: bool | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.path = path
         self._source = open_source(path)
         self._allow_pickle = allow_pickle
@@ -328,8 +325,7 @@ class NpzWriter(TensorWriter):
 
     def _write(self, columns: Columns) -> None:
         if self._is_model:
-            super()._write(columns)
-            return
+            return super()._write(columns)
         for name, column in columns.items():
             if not isinstance(column, Ragged):
                 self._spools[name].write(column)
@@ -384,6 +380,11 @@ def sniff(probe: Probe) -> bool:
     return name.endswith(b".npy") or name == SCHEMA.encode()
 
 
+CAN = Capabilities(
+    random_access=True, memory_map=True, column_pruning=True, remote_ranges=True, keeps_schema=True,
+    streaming_write=True, splittable=True, checksums="column", compression=("deflate",), compressed="column",
+    ecosystem=("NumPy",),
+)  # fmt: skip
 FORMAT = Format(
     name="npz",
     title="NumPy archive",
@@ -395,4 +396,5 @@ FORMAT = Format(
     kinds=EVERY_KIND,
     optional=True,
     notes="stored members are used in place; object arrays only with allow_pickle",
+    can=CAN,
 )

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from ..capabilities import Capabilities
 from ..errors import DamagedError
 from ..families.objects import Inline, ObjectReader, ObjectWriter, read_note
 from ..families.records import Note
@@ -91,4 +92,8 @@ FORMAT = Format(
     kinds=EVERY_KIND,
     optional=True,
     notes="loading can run code: opened only with allow_pickle; in memory as a whole",
+    can=Capabilities(
+        keeps_schema=True,
+        ecosystem=("Python", "pandas"),
+    ),
 )

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.parsers import expat
 
+from ..capabilities import Capabilities
 from ..columns import I64, Columns, Ragged
 from ..errors import BatchplantError, DamagedError, OptionError, Problem, UnsafeError
 from ..format import Format, Probe
@@ -237,4 +238,9 @@ FORMAT = Format(
     sniff=sniff,
     kinds=(Text, Json),
     notes="read only: the fields that a model knows; what it is and how large is in the facts",
+    can=Capabilities(
+        max_size="2 GiB",
+        human_readable=True,
+        ecosystem=("JPMML", "KNIME", "R", "SAS"),
+    ),
 )

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ..capabilities import Capabilities
 from ..errors import BatchplantError, DamagedError, OptionError, SchemaError
 from ..families.tensors import BITS, Entry, TensorReader, TensorWriter, indexed, read_index
 from ..format import Format, Probe
@@ -214,4 +215,16 @@ FORMAT = Format(
     only=TENSORS,
     parts=indexed(INDEX),
     notes="named tensors, used in place; models in several files open by their index",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        column_pruning=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        max_size="100 MB of names and shapes",
+        metadata=True,
+        ecosystem=("safetensors", "Transformers", "Diffusers", "PyTorch", "JAX"),
+    ),
 )

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from .. import _native, limits
 from ..arrays import Array, ChunkedArray, Index
+from ..capabilities import Capabilities
 from ..codecs import npy
 from ..codecs.media import tiff
 from ..columns import I64, U8, Columns, Spans
@@ -264,4 +265,12 @@ FORMAT = Format(
     kinds=(Int, Float, Bool, Tensor),
     extra="tiff",
     notes="one file as one array, pages or rows first; tiles are read when they are touched; BigTIFF too",
+    can=Capabilities(
+        random_access=True,
+        compression=("deflate", "lzw", "zstd"),
+        compressed="chunk",
+        remote_ranges=True,
+        splittable=True,
+        ecosystem=("tifffile", "GDAL", "ImageJ", "QuPath"),
+    ),
 )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..capabilities import Capabilities
 from ..codecs.media import video
 from ..codecs.media.video.header import Header, header
 from ..errors import BatchplantError
@@ -70,4 +71,13 @@ FORMAT = Format(
     doubt=mixed,
     extra="video",
     notes="class per subfolder, flat, or metadata.csv / metadata.jsonl",
+    can=Capabilities(
+        random_access=True,
+        column_pruning=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        ecosystem=("Hugging Face", "players"),
+    ),
 )

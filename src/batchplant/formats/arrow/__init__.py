@@ -11,6 +11,7 @@ What a field is stands in the metadata of its column, as in Parquet.
 
 from __future__ import annotations
 
+from ...capabilities import Capabilities
 from ...format import Format
 from ...schema import EVERY_KIND
 from .reader import ArrowReader, sniff
@@ -29,4 +30,16 @@ FORMAT = Format(
     folder=None,
     extra="arrow",
     notes="uncompressed files are used in place; streams; folders of Hugging Face's save_to_disk",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        compression=("lz4", "zstd"),
+        compressed="column",
+        column_pruning=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        ecosystem=("pyarrow", "pandas", "Polars", "DuckDB", "Hugging Face"),
+    ),
 )

@@ -19,6 +19,7 @@ still takes a byte, since FFCV finds cells by their ptr alone; that byte is 0xFF
 
 from __future__ import annotations
 
+from ...capabilities import Capabilities
 from ...format import Format
 from ...schema import EVERY_KIND
 from .layout import sniff
@@ -36,4 +37,15 @@ FORMAT = Format(
     kinds=EVERY_KIND,
     optional=True,
     notes="all seven field types; JPEG and raw pictures; pages grow with the data",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        column_pruning=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        max_size="2 GiB in a cell",
+        ecosystem=("FFCV",),
+    ),
 )

@@ -6,6 +6,7 @@ by row group. What our fields are stands in the metadata of the table's columns.
 
 from __future__ import annotations
 
+from ...capabilities import Capabilities
 from ...format import Format, Probe
 from ...schema import EVERY_KIND
 from .reader import DeltaReader
@@ -32,4 +33,16 @@ FORMAT = Format(
     extra="delta",
     upkeep=DeltaUpkeep,
     notes="any version or time; append and overwrite as one transaction; read row group by row group",
+    can=Capabilities(
+        random_access=True,
+        compression=("snappy", "gzip", "brotli", "lz4", "zstd"),
+        compressed="page",
+        column_pruning=True,
+        concurrent_writers=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        ecosystem=("Spark", "deltalake", "Polars", "DuckDB", "Trino"),
+    ),
 )

@@ -15,6 +15,7 @@ What we write, all of which h5py reads:
 
 from __future__ import annotations
 
+from ...capabilities import Capabilities
 from ...format import Format, Probe
 from ...schema import EVERY_KIND
 from .reader import Hdf5Reader
@@ -42,4 +43,17 @@ FORMAT = Format(
     optional=True,
     extra="hdf5",
     notes="contiguous datasets and variable-length cells are used in place; chunks are unpacked once",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        compression=("gzip", "lzf", "zstd", "blosc", "blosc2", "lz4", "bitshuffle"),
+        compressed="chunk",
+        column_pruning=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        metadata=True,
+        ecosystem=("h5py", "PyTables", "MATLAB", "netCDF4", "Julia"),
+    ),
 )

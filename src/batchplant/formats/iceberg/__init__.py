@@ -6,6 +6,7 @@ row group. A table that we write has its catalog, an SQLite file, in its own fol
 
 from __future__ import annotations
 
+from ...capabilities import Capabilities
 from ...format import Format, Probe
 from ...schema import EVERY_KIND
 from ...storage import join, tree
@@ -36,4 +37,16 @@ FORMAT = Format(
     scheme=SCHEME,
     upkeep=IcebergUpkeep,
     notes="any snapshot or time; append and overwrite as one transaction; any pyiceberg catalog",
+    can=Capabilities(
+        random_access=True,
+        compression=("snappy", "gzip", "brotli", "lz4", "zstd"),
+        compressed="page",
+        column_pruning=True,
+        concurrent_writers=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        ecosystem=("Spark", "Trino", "Flink", "pyiceberg", "DuckDB"),
+    ),
 )

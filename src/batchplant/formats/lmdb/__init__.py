@@ -11,6 +11,7 @@ which is the last. Writing needs the package lmdb.
 
 from __future__ import annotations
 
+from ...capabilities import Capabilities
 from ...format import Format, Probe
 from ...schema import EVERY_KIND
 from .pages import DATA, is_meta
@@ -36,4 +37,13 @@ FORMAT = Format(
     folder=None,
     extra="lmdb",
     notes="read in place and without the library, which only writing needs; pickles only with allow_pickle",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        ecosystem=("lmdb", "Caffe"),
+    ),
 )

@@ -11,6 +11,7 @@ What is written is a model that has initialisers and no operators. Only `verify`
 
 from __future__ import annotations
 
+from ...capabilities import Capabilities
 from ...codecs.protobuf import BYTES, VARINT, parts
 from ...errors import BatchplantError
 from ...format import Format, Probe
@@ -52,4 +53,13 @@ FORMAT = Format(
     extra="onnx",
     only=TENSORS,
     notes="initialisers, used in place, also in external data; writes a model without operators",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        keeps_schema=True,
+        streaming_write=True,
+        max_size="2 GB; larger tensors lie beside it",
+        metadata=True,
+        ecosystem=("ONNX Runtime", "PyTorch", "TensorRT", "OpenVINO"),
+    ),
 )

@@ -10,6 +10,7 @@ the types of other programs become. Pictures are bytes, or Hugging Face's struct
 
 from __future__ import annotations
 
+from ...capabilities import Capabilities
 from ...format import Format
 from ...schema import EVERY_KIND
 from .reader import ParquetReader, sniff
@@ -28,4 +29,15 @@ FORMAT = Format(
     folder=None,
     extra="arrow",
     notes="only the columns asked for are read; folders with partitions; zstd by default",
+    can=Capabilities(
+        random_access=True,
+        compression=("snappy", "gzip", "brotli", "lz4", "zstd"),
+        compressed="page",
+        column_pruning=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        ecosystem=("pyarrow", "pandas", "Polars", "DuckDB", "Spark", "Hugging Face"),
+    ),
 )

@@ -14,6 +14,7 @@ beside them; open that one.
 
 from __future__ import annotations
 
+from ...capabilities import Capabilities
 from ...errors import BatchplantError
 from ...families.tensors import indexed
 from ...format import Format, Probe
@@ -55,4 +56,15 @@ FORMAT = Format(
     only=TENSORS,
     parts=indexed(INDEX),
     notes="state dicts and TorchScript, read without PyTorch and without running anything; storages in place",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        checksums="tensor",
+        column_pruning=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        ecosystem=("PyTorch",),
+    ),
 )

@@ -14,6 +14,7 @@ of bytes as it is; every other sample as a MessagePack map. ``NAME.rec.schema.js
 
 from __future__ import annotations
 
+from ...capabilities import Capabilities
 from ...format import Format, Probe
 from ...schema import EVERY_KIND
 from .layout import FRAME, MAGIC
@@ -38,4 +39,13 @@ FORMAT = Format(
     kinds=EVERY_KIND,
     optional=True,
     notes="read in place; image records for MXNet and DALI, other samples as MessagePack; .idx beside",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        max_size="512 MiB in a record",
+        ecosystem=("MXNet", "DALI"),
+    ),
 )

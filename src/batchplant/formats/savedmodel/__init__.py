@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ... import _native
+from ...capabilities import Capabilities
 from ...codecs.protobuf import read_varint
 from ...columns import U8, as_bytes
 from ...errors import BatchplantError, DamagedError, NotFoundError, Problem
@@ -257,4 +258,13 @@ FORMAT = Format(
     folder=None,
     only=TENSORS,
     notes="read only: variables, used in place, without TensorFlow; also checkpoints by their .index",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        checksums="tensor",
+        column_pruning=True,
+        remote_ranges=True,
+        splittable=True,
+        ecosystem=("TensorFlow", "Keras", "TensorFlow Serving"),
+    ),
 )

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import zlib
 
+from ...capabilities import Capabilities
 from ...codecs.example_schema import FixedLen, FixedLenSequence, VarLen
 from ...format import Format, Probe
 from ...schema import EVERY_KIND
@@ -54,4 +55,15 @@ FORMAT = Format(
     kinds=EVERY_KIND,
     optional=True,
     notes="Examples without TensorFlow; plain, GZIP or ZLIB; checksums are checked",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        checksums="record",
+        compression=("gzip", "zlib"),
+        compressed="file",
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        ecosystem=("TensorFlow", "DALI", "Spark"),
+    ),
 )

@@ -13,6 +13,7 @@ that a sample does not have is missing. Names are data: nothing is ever unpacked
 
 from __future__ import annotations
 
+from ...capabilities import Capabilities
 from ...format import Format
 from ...schema import EVERY_KIND
 from .reader import WebDatasetReader, sniff
@@ -29,4 +30,15 @@ FORMAT = Format(
     kinds=EVERY_KIND,
     optional=True,
     notes="plain archives are used in place, with random access; .tar.gz too, more slowly",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        compression=("gzip",),
+        compressed="file",
+        column_pruning=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        ecosystem=("WebDataset", "tar", "DALI", "Hugging Face"),
+    ),
 )

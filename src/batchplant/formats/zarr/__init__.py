@@ -20,6 +20,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...capabilities import Capabilities
 from ...columns import Column
 from ...errors import BatchplantError, OptionError, Problem
 from ...families.arrays import Attributes, Chunks, GridReader, Grids, GridWriter, Store, regions, zip_top
@@ -156,4 +157,17 @@ FORMAT = Format(
     folder=None,
     extra="zarr",
     notes="versions 2 and 3, shards; folders, ZIP files and URLs; plain chunks are used in place",
+    can=Capabilities(
+        random_access=True,
+        checksums="chunk",
+        compression=("zstd", "gzip", "blosc"),
+        compressed="chunk",
+        column_pruning=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        metadata=True,
+        ecosystem=("zarr", "xarray", "Dask", "TensorStore"),
+    ),
 )
