@@ -24,12 +24,24 @@ IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 # Pages that are asked for, to see whether files are in memory.
 ASKED = 1 << 16
 PIECE = 1 << 20
+LARGER = "--scratch with a larger disk"
 
 
 @contextlib.contextmanager
-def scratch_folder(where: str | None, beside: str, needed: int) -> Iterator[Path]:
-    """A new folder with room for so many bytes; it is gone at the end of the block, whatever ends it."""
-    parent = _with_room([where] if where is not None else _places(beside), needed, named=where is not None)
+def scratch_folder(
+    where: str | None,
+    beside: str,
+    needed: int,
+    *,
+    what: str = "the candidates take",
+    less: str = "fewer samples (--sample), fewer --formats",
+) -> Iterator[Path]:
+    """A new folder with room for so many bytes; it is gone at the end of the block, whatever ends it.
+
+    ``what`` takes that room, and what makes it ``less``, is for the error where there is none.
+    """
+    places = [where] if where is not None else _places(beside)
+    parent = _with_room(places, needed, what, f"{less}, or {'another --scratch' if where else LARGER}")
     made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     try:
         yield made
@@ -53,7 +65,7 @@ def _places(beside: str) -> list[str]:
     return sorted(dict.fromkeys(known), key=lambda one: filesystem(one) in IN_MEMORY)
 
 
-def _with_room(places: list[str], needed: int, *, named: bool) -> str:
+def _with_room(places: list[str], needed: int, what: str, less: str) -> str:
     said = []
     for place in places:
         if not os.path.isdir(place):
@@ -62,10 +74,8 @@ def _with_room(places: list[str], needed: int, *, named: bool) -> str:
         if free >= needed + SPARE:
             return place
         said.append(f"{place} has {free / 1e9:,.1f} GB free")
-    elsewhere = "another --scratch" if named else "--scratch with a larger disk"
     raise OptionError(
-        f"the candidates take up to {needed / 1e9:,.1f} GB of scratch space, and {', '.join(said)}: "
-        f"use fewer samples (--sample), fewer --formats, or {elsewhere}"
+        f"{what} up to {needed / 1e9:,.1f} GB of scratch space, and {', '.join(said)}: use {less}"
     )
 
 

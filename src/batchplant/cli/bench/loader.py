@@ -7,6 +7,8 @@ examples:
   batchplant bench loader train.beton --pipeline raw   (read the bytes, decode nothing)
   batchplant bench loader train.beton --device cuda:0 --json
   batchplant bench loader s3://bucket/train.tar --order quasi_random --option cache=/data/cache
+  batchplant bench loader train.beton --figure loader.svg
+  batchplant bench loader photos/ --matrix --max-resolution 256,384 --figure matrix.svg
 
 pipelines, for every image field:
   train  RandomResizedCrop(SIZE), RandomHorizontalFlip()
@@ -15,7 +17,8 @@ pipelines, for every image field:
   raw    the encoded bytes: what storage alone can give
 
 The first epoch reads from the disk what the system does not hold in memory yet; the others show what the
-processor can do.
+processor can do. With --matrix some of the pictures are stored as JPEG and as raw pixels, of each size that
+is named, in .beton files in a scratch folder, and loaded in sequential, quasi_random and random order.
 """
 
 from __future__ import annotations
@@ -34,14 +37,14 @@ import numpy as np
 from ...columns import column_runs
 from ...errors import OptionError, Problem
 from ...loading.loader import Loader
+from ...measure import figures
 from ...measure.pipelines import PIPELINES, Undecoded, image_fields, pipelines
 from ...measure.watching import own_memory, rows
 from ...summary import LOOK_AT
 from ..terminal import add_source, human_size, open_source, print_json, progress_bar
+from . import _matrix, _way
 
 ORDERS = ("sequential", "random", "quasi_random", "shards", "windowed")
-# What stats() counts in the threads that make batches.
-PARTS = ("storage", "decode", "transforms", "device")
 SHOWN = 20
 
 
@@ -61,12 +64,25 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on-error", choices=("raise", "skip"), default="raise", help="leave bad samples out and list them"
     )
+    parser.add_argument("--figure", metavar="FILE", help="draw what was measured into a .png, .svg or .pdf")
+    parser.add_argument("--matrix", action="store_true", help="JPEG and raw, each in three orders")
+    parser.add_argument(
+        "--max-resolution", metavar="A,B",
+        help="with --matrix: longer sides of the pictures, e.g. 256,384,full (default 256)",
+    )  # fmt: skip
+    parser.add_argument("--scratch", metavar="DIR", help="with --matrix: a folder for files that are removed")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.epochs < 1 or (args.limit is not None and args.limit < 1):
         raise OptionError("--epochs and --limit are at least 1")
+    figures.check(args.figure)
+    if args.matrix:
+        return _matrix.run(args)
+    for name in ("max_resolution", "scratch"):
+        if getattr(args, name) is not None:
+            raise OptionError(f"--{name.replace('_', '-')} is for --matrix")
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
         reader = stack.enter_context(open_source(args))
@@ -87,15 +103,20 @@ def run(args: argparse.Namespace) -> int:
             "workers": workers, "order": args.order, "pipeline": args.pipeline, "device": args.device,
             "unit": "images" if image_fields(reader.schema) else "samples", **measure(loader, args, began),
         }  # fmt: skip
+    if args.figure:
+        figures.save(_way.draw(found), args.figure)
     if args.json:
         print_json(found)
     else:
         _print(found, args.size)
+        if args.figure:
+            print(f"\nwrote {args.figure}")
     return 1 if found["skipped"] else 0
 
 
 def measure(loader: Loader, args: argparse.Namespace, began: float) -> dict[str, Any]:
     """Run the epochs; every number that is printed."""
+    opened = time.perf_counter() - began
     epochs: list[dict[str, float]] = []
     first = own = 0.0
     for number in range(1, args.epochs + 1):
@@ -121,6 +142,7 @@ def measure(loader: Loader, args: argparse.Namespace, began: float) -> dict[str,
         "epochs": epochs, "rate": summary,
         "MB/s": {name: rate * size / 1e6 for name, rate in summary.items()},
         "first batch": first, "memory": {"peak": _peak_memory(), "own": own}, "stats": stats,
+        "batch": _way.split(stats, opened),
         "skipped": [vars(one) for one in dict.fromkeys(loader.skipped)],
     }  # fmt: skip
 
@@ -169,14 +191,13 @@ def _print(found: dict[str, Any], size: int) -> None:
     if "requests" in stats:
         came = human_size(stats["bytes fetched"])
         print(f"{'network':<12} {_count(stats['requests'], 'request')}, {came}, since the loader was made")
-    print("\nmaking batches, in the background")
-    total = sum(stats[name] for name in PARTS) or 1.0
-    for name in PARTS:
-        print(f"  {name:<10} {stats[name]:>9.3f} s {stats[name] / total:>5.0%}")
-    print("the loop")
+    print()
+    for line in _way.lines(found["batch"]):
+        print(line)
+    print("the loop, all epochs")
     total = stats["waited"] + stats["step"] or 1.0
     for name, key in (("waiting", "waited"), ("its step", "step")):
-        print(f"  {name:<10} {stats[key]:>9.3f} s {stats[key] / total:>5.0%}")
+        print(f"    {name:<9} {stats[key]:>9.3f} s {stats[key] / total:>4.0%}")
     print(f"\n{'bottleneck':<12} {stats['bottleneck']}: {stats['advice']}")
     if stats["jpeg warnings"]:
         print(f"{'note':<12} {_count(stats['jpeg warnings'], 'warning')} of the JPEG decoder")

@@ -1,0 +1,222 @@
+"""`bench loader --matrix`: the user's pictures as JPEG and as raw pixels, of some sizes, in three orders."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...codecs.media import image
+from ...codecs.media.image_rules import ImageOptions
+from ...columns import Ragged
+from ...convert import convert
+from ...errors import DecodeError, OptionError
+from ...loading.loader import Loader
+from ...measure import figures
+from ...measure.pipelines import image_fields, pipelines
+from ...measure.scratch import cool, scratch_folder
+from ...measure.watching import rows
+from ...reader import Reader
+from ...registry import open as open_reader
+from ..terminal import console, counted, human_size, open_source, print_json, progress_bar
+from . import _way
+from .codecs import parse_resolutions
+
+ORDERS = ("sequential", "quasi_random", "random")
+MODES = {"JPEG": "jpg", "raw": "raw"}
+# Pictures that are taken, and their longer side, where nobody says.
+TAKEN, SIDE = 1000, "256"
+PROBED = 64
+
+
+def run(args: argparse.Namespace) -> int:
+    resolutions = parse_resolutions(args.max_resolution or SIDE)
+    if args.pipeline == "raw" or args.device is not None:
+        raise OptionError("--matrix decodes pictures into memory: it takes no --device and no --pipeline raw")
+    with open_source(args) as source:
+        names = args.fields.split(",") if args.fields else image_fields(source.schema)
+        chosen = source.select(names)
+        if not image_fields(chosen.schema):
+            raise OptionError(f"there is no image field among {', '.join(source.schema)}", path=source.path)
+        count = min(args.limit or TAKEN, len(chosen))
+        if not count:
+            raise OptionError("there are no samples", path=source.path)
+        taken = chosen.subset(np.linspace(0, len(chosen) - 1, count).astype(np.int64))
+        found: dict[str, Any] = {
+            "path": source.path, "samples": count, "of samples": len(source), "batch size": args.batch_size,
+            "workers": args.workers or len(os.sched_getaffinity(0)), "pipeline": args.pipeline,
+            "size": args.size, "epochs": args.epochs,
+        }  # fmt: skip
+        found["rows"] = list(_rows(taken, resolutions, args))
+    if args.figure:
+        figures.save(draw(found), args.figure)
+    if args.json:
+        print_json(found)
+    else:
+        _print(found)
+        if args.figure:
+            print(f"\nwrote {args.figure}")
+    return 1 if any(row["skipped"] for row in found["rows"]) else 0
+
+
+def _rows(taken: Reader, resolutions: list[int | None], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A row for each size, mode and order; a file is gone as soon as it is measured."""
+    steps = len(resolutions) * len(MODES) * (1 + len(ORDERS) * args.epochs)
+    with contextlib.ExitStack() as stack:
+        progress = stack.enter_context(progress_bar("matrix", quiet=args.quiet or args.json))
+        needed = _room(taken, resolutions)
+        folder = stack.enter_context(
+            scratch_folder(
+                args.scratch, taken.path, needed, what="raw pictures take", less="a smaller --limit"
+            )
+        )
+        done = 0
+        for resolution in resolutions:
+            for name, mode in MODES.items():
+                path = folder / f"{mode}-{resolution or 'full'}.beton"
+                options = ImageOptions(write_mode=mode, max_resolution=resolution, to_rgb=_colour(taken))
+                made = convert(taken, path, images=options, on_error="skip")
+                done += 1
+                progress(done, steps)
+                for order in ORDERS:
+                    measured = _epochs(path, order, args)
+                    done += args.epochs
+                    progress(done, steps)
+                    yield {
+                        "stored": name, "max resolution": resolution, "order": order,
+                        "samples": made.samples, "skipped": len(made.skipped), **measured,
+                    }  # fmt: skip
+                path.unlink()
+
+
+def _colour(taken: Reader) -> bool:
+    """JPEG has no transparency and no CMYK; gray pictures and masks stay as they are."""
+    return all(getattr(taken.schema[name], "mode", None) != "L" for name in image_fields(taken.schema))
+
+
+def _room(taken: Reader, resolutions: list[int | None]) -> int:
+    """Bytes of the largest file: all pictures raw."""
+    at = np.unique(np.linspace(0, len(taken) - 1, min(PROBED, len(taken))).astype(np.int64))
+    total = 0.0
+    largest = None if None in resolutions else max(one for one in resolutions if one is not None)
+    for name in image_fields(taken.schema):
+        column = taken.read(at, [name])[name]
+        assert isinstance(column, Ragged)
+        sides = image.probe(column)[:, 1:3].astype(np.float64)
+        if largest is not None:
+            sides *= np.minimum(1, largest / np.maximum(sides.max(axis=1, keepdims=True), 1))
+        total += float(sides.prod(axis=1).mean()) * 3
+    return int(total * len(taken))
+
+
+def _epochs(path: Path, order: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Images/s of the first epoch, from the disk, and of the others, from memory."""
+    cold = cool(path.parent)
+    began = time.perf_counter()
+    with open_reader(path) as reader:
+        if not len(reader):
+            raise DecodeError("not one of the pictures could be decoded", path=str(path))
+        loader = Loader(
+            reader, args.batch_size, order=order, workers=args.workers, on_error="skip",
+            pipelines=pipelines(reader.schema, args.pipeline, args.size),
+        )  # fmt: skip
+        opened = time.perf_counter() - began
+        rates, size = [], _stored(reader)
+        try:
+            for _ in range(args.epochs):
+                start = time.perf_counter()
+                count = sum(rows(batch) for batch in loader)
+                rates.append(count / (time.perf_counter() - start))
+            stats = loader.stats()
+        finally:
+            loader.close()
+    # One epoch alone is all there is to go by.
+    warm = rates[1:] or rates
+    return {
+        "rate": {
+            "first": rates[0], "from disk": cold, "median": statistics.median(warm), "best": max(warm),
+            "epochs": len(rates),
+        },
+        "bytes per picture": size, "batch": _way.split(stats, opened), "bottleneck": stats["bottleneck"],
+    }  # fmt: skip
+
+
+def _stored(reader: Reader) -> float:
+    """Bytes of the pictures of a sample; a .beton file is in whole pages, which says little of a few."""
+    spans = [reader.spans(name) for name in image_fields(reader.schema)]
+    return sum(float(one.size.mean()) for one in spans if one is not None)
+
+
+def _name(row: dict[str, Any]) -> str:
+    return (
+        f"{row['stored']}, {'full' if row['max resolution'] is None else str(row['max resolution']) + ' px'}"
+    )
+
+
+def _print(found: dict[str, Any]) -> None:
+    pipeline = found["pipeline"] + (f" {found['size']}" if found["pipeline"] in ("train", "val") else "")
+    print(
+        f"{found['path']}: {counted(found['samples'], 'picture')} of {found['of samples']:,}, batches of "
+        f"{found['batch size']}, {counted(found['workers'], 'worker')}, pipeline {pipeline}\n"
+    )
+    table = figures.table("stored as", "each", "order", "first", "warm", "(best)", "read", "decode", "resize")
+    before = ""
+    for row in found["rows"]:
+        name, rate, seconds = _name(row), row["rate"], row["batch"]["seconds"]
+        total = sum(seconds.values()) or 1.0
+        same = name == before
+        table.add_row(
+            "" if same else name, "" if same else human_size(row["bytes per picture"]), row["order"],
+            f"{rate['first']:,.0f}" + ("" if rate["from disk"] else "*"), f"{rate['median']:,.0f}",
+            f"{rate['best']:,.0f}",
+            *(f"{seconds[part] / total:.0%}" for part in ("read", "decode", "resize")),
+        )  # fmt: skip
+        before = name
+    console().print(table)
+    print("\nimages/s: the first epoch reads from the disk, the others (warm) from memory")
+    if not all(row["rate"]["from disk"] for row in found["rows"]):
+        print("* the system would not forget the file, so this epoch was warm too")
+    print("read, decode, resize: shares of a batch's time; in the rest it waits for others")
+    lost = max(row["skipped"] for row in found["rows"])
+    if lost:
+        print(f"left out: {counted(lost, 'picture')} that cannot be decoded (batchplant verify --decode)")
+
+
+def draw(found: dict[str, Any]) -> Any:
+    """Images/s by order, and what the time of a batch goes into."""
+    names = list(dict.fromkeys(map(_name, found["rows"])))
+    figure = figures.blank(11, 1.8 + 0.85 * len(names) + 0.6)
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
+    height = 0.8 / len(ORDERS)
+    for number, order in enumerate(ORDERS):
+        some = [row for row in found["rows"] if row["order"] == order]
+        at = np.arange(len(names)) + (number - (len(ORDERS) - 1) / 2) * height
+        rates = [row["rate"]["median"] for row in some]
+        left.barh(at, rates, height=0.92 * height, color=figures.COLOURS[number], label=order)
+        left.plot(
+            [row["rate"]["first"] for row in some], at, "|", color="black", markersize=9,
+            label=None if number else "first epoch",
+        )  # fmt: skip
+        for place, rate in zip(at, rates, strict=True):
+            left.text(rate, place, f" {rate:,.0f}", va="center", fontsize=7)
+    left.set_yticks(np.arange(len(names)), names)
+    left.invert_yaxis()
+    left.margins(x=0.14)
+    left.xaxis.set_major_formatter("{x:,.0f}")
+    left.set_xlabel(f"images/s, {found['workers']} workers (more is better)", fontsize=9)
+    figures.tidy(left)
+    _way.draw_bars(right, {f"{_name(row)}, {row['order']}": row["batch"] for row in found["rows"]})
+    for axes, columns in ((left, 2), (right, 4)):
+        axes.legend(fontsize=8, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns)
+    figure.suptitle(
+        f"{found['path']}: {found['samples']:,} pictures, pipeline {found['pipeline']} {found['size']}",
+        fontsize=10,
+    )
+    return figure
