@@ -17,6 +17,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import diagram
+
 from batchplant import formats, ops
 from batchplant.format import Format, Outline
 from batchplant.options import own_options
@@ -25,6 +27,7 @@ from batchplant.writer import Writer
 
 ROOT = Path(__file__).resolve().parent.parent
 README, PAGE, OPS = ROOT / "README.md", ROOT / "docs" / "formats.md", ROOT / "docs" / "reference" / "ops.md"
+DIAGRAM = ROOT / "docs" / "figures" / "choosing.svg"
 TABLE = ROOT / "src" / "batchplant" / "formats" / "_table.py"
 START, END = "<!-- formats:start -->", "<!-- formats:end -->"
 
@@ -141,6 +144,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield TABLE, TABLE_TEXT.format(rows="\n".join(f'    "{one.name}": {outline(one)},' for one in found))
     check_ops()
     yield OPS, "\n".join([OPS_INTRO, *(ops_section(name) for name in OPS_SECTIONS)])
+    yield DIAGRAM, diagram.svg()
 
 
 def own_formats() -> list[Format]:
