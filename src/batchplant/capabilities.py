@@ -17,44 +17,48 @@ from .schema import Field, List, Struct
 if TYPE_CHECKING:
     from .writer import Writer
 
+READING, WRITING, FILE = "Reading", "Writing", "The file"
+
+
+def _claim(group: str, title: str, says: str, default: Any = False) -> Any:
+    return dataclasses.field(default=default, metadata={"group": group, "title": title, "says": says})
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a format can do; by default nothing. Those marked * are derived by :class:`Format` itself.
+    """What a format can do; by default nothing. Those marked * are derived by :class:`Format` itself."""
 
-    random_access: one sample is read without most of the others. spans*: cells of bytes lie in the file as
-    they are. memory_map: arrays and cells are views of the mapped file, without a copy. checksums: what the
-    format's own cover. compression: the kinds that a writer takes, or readers find; compressed: what is
-    packed in one piece. column_pruning: a field that is not asked for is not read. row_filters*: whether
-    ``filter`` leaves out bytes that cannot match (push-down), or looks at every sample (scan).
-    append*: samples are added without writing the old ones again. concurrent_writers: several may append at
-    once, and all of it lands. remote_ranges: read from a server by parts. keeps_schema: a schema comes back
-    equal. streaming_write: memory does not grow with the dataset. splittable: one file can be read by several
-    machines, each its own part. nested*: holds List and Struct. max_size: the limit of one file, in words.
-    metadata: what a file says about itself and its fields is read. human_readable: it is text.
-    time_travel*: an older version can be opened. ecosystem: who else reads it.
-    """
-
-    random_access: bool = False
-    spans: bool = False
-    memory_map: bool = False
-    checksums: str = ""
-    compression: tuple[str, ...] = ()
-    compressed: str = ""
-    column_pruning: bool = False
-    row_filters: str = ""
-    append: bool = False
-    concurrent_writers: bool = False
-    remote_ranges: bool = False
-    keeps_schema: bool = False
-    streaming_write: bool = False
-    splittable: bool = False
-    nested: bool = False
-    max_size: str = ""
-    metadata: bool = False
-    human_readable: bool = False
-    time_travel: bool = False
-    ecosystem: tuple[str, ...] = ()
+    random_access: bool = _claim(READING, "random access", "one sample is read without most of the others")
+    # *
+    spans: bool = _claim(READING, "in place", "cells lie in the file as they are, and are used there")
+    memory_map: bool = _claim(READING, "memory map", "the file is mapped, and cells are used there")
+    column_pruning: bool = _claim(READING, "single columns", "fields that are not asked for are not read")
+    # *
+    row_filters: str = _claim(
+        READING, "row filters", "push-down: what cannot match is skipped; scan: every sample is looked at", ""
+    )
+    remote_ranges: bool = _claim(
+        READING, "remote ranges", "read from a server in parts, once it has an index where it needs one"
+    )
+    splittable: bool = _claim(
+        READING, "splittable", "machines can share one file, and nobody has to scan all of it first"
+    )
+    # *
+    append: bool = _claim(WRITING, "append", "samples are added, and the old ones are not written again")
+    concurrent_writers: bool = _claim(WRITING, "several writers", "several append at once, and all is kept")
+    streaming_write: bool = _claim(WRITING, "streaming", "memory does not grow with what is written")
+    keeps_schema: bool = _claim(WRITING, "keeps schema", "the fields come back equal, class names too")
+    # *
+    nested: bool = _claim(WRITING, "nested", "lists and structs are fields like others")
+    metadata: bool = _claim(WRITING, "metadata", "notes about the file or its fields are kept")
+    # *
+    time_travel: bool = _claim(WRITING, "time travel", "older versions can be opened")
+    checksums: str = _claim(FILE, "checksums", "what each checksum of the format's own covers", "")
+    compression: tuple[str, ...] = _claim(FILE, "compression", "the kinds that there are", ())
+    compressed: str = _claim(FILE, "packed by", "what is compressed in one piece", "")
+    max_size: str = _claim(FILE, "limit", "the largest that it holds, where there is a limit", "")
+    human_readable: bool = _claim(FILE, "text", "it can be read in an editor")
+    ecosystem: tuple[str, ...] = _claim(FILE, "read by", "who reads it besides batchplant", ())
 
     def derived(
         self,
@@ -80,3 +84,21 @@ class Capabilities:
             name: list(value) if isinstance(value, tuple) else value
             for name, value in dataclasses.asdict(self).items()
         }
+
+    def shown(self, name: str) -> str:
+        """One claim, as it stands in a table; nothing where the format cannot."""
+        value = getattr(self, name)
+        if isinstance(value, bool):
+            return "yes" if value else ""
+        return value if isinstance(value, str) else ", ".join(value)
+
+
+CLAIMS = {one.name: one.metadata for one in dataclasses.fields(Capabilities)}
+
+
+def groups() -> dict[str, list[str]]:
+    """The names of the claims, by the part of a table that they stand in."""
+    found: dict[str, list[str]] = {}
+    for name, about in CLAIMS.items():
+        found.setdefault(about["group"], []).append(name)
+    return found

@@ -1,8 +1,10 @@
-"""List the formats, or all about one.
+"""List the formats, compare what they can do, or tell all about one.
 
 examples:
   batchplant formats
   batchplant formats beton
+  batchplant formats --compare
+  batchplant formats --compare beton webdataset parquet
   batchplant formats --json
 """
 
@@ -12,9 +14,12 @@ import argparse
 import inspect
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..capabilities import CLAIMS, groups
+from ..errors import OptionError
 from ..format import Format
 from ..options import expected, own_options
 from ..registry import all_formats, get_format
@@ -22,15 +27,28 @@ from .terminal import console, print_json
 
 # A terminal of less has no room for the table.
 NARROW = 72
+# What a column needs where formats stand side by side, and what the names of the claims do.
+COLUMN, LABELS = 14, 16
+# What stands in a table where a format cannot do something.
+CANNOT = "–"
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="one format: what it holds and its options")
+    parser.add_argument("name", nargs="*", help="one format: what it holds and its options")
+    parser.add_argument(
+        "--compare", action="store_true", help="what formats can do, side by side: those named, or all"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.name is not None:
-        return _one(get_format(args.name), args.json)
+    # Names with commas are how other commands take them.
+    named = [name for given in args.name for name in given.split(",") if name]
+    if args.compare:
+        return _compared([get_format(name) for name in dict.fromkeys(named)], args.json)
+    if len(named) > 1:
+        raise OptionError(f"one format, or --compare {' '.join(named)} to see what they can do")
+    if named:
+        return _one(get_format(named[0]), args.json)
     found = sorted(all_formats().values(), key=lambda one: one.name)
     if args.json:
         print_json([one.describe() for one in found])
@@ -49,10 +67,67 @@ def run(args: argparse.Namespace) -> int:
         table.add_row(
             one.name, suffixes, "yes", "yes" if one.writer else "no", one.holds, escape(_install(one))
         )
+    _print(out, table)
+    return 0
+
+
+def _print(out: Console, table: Table) -> None:
     with out.capture() as shown:
         out.print(table)
     print("\n".join(line.rstrip() for line in shown.get().splitlines()))
+
+
+def _compared(found: list[Format], as_json: bool) -> int:
+    """What formats can do: few of them side by side, more of them, or all, one below the other."""
+    side_by_side = bool(found)
+    found = found or sorted(all_formats().values(), key=lambda one: one.name)
+    if as_json:
+        print_json([{"name": one.name, **one.can.describe()} for one in found])
+        return 0
+    out = console()
+    if side_by_side and out.width >= LABELS + COLUMN * len(found):
+        rows = [[CLAIMS[name]["title"], *(_cell(one, name) for one in found)] for name in CLAIMS]
+        _print(out, _table(["", *(one.name for one in found)], rows))
+        print()
+    elif out.width < NARROW:
+        _print_list(found)
+    else:
+        for group, names in groups().items():
+            print(f"{group}\n")
+            # Who reads it is a long list, and has a table of its own.
+            for part in (names[:-1], names[-1:]) if names[-1] == "ecosystem" else (names,):
+                rows = [[one.name, *(_cell(one, name) for name in part)] for one in found]
+                _print(out, _table(["", *(CLAIMS[name]["title"] for name in part)], rows))
+                print()
+    print("What each means: docs/choosing.md. All about one: batchplant formats NAME")
     return 0
+
+
+def _table(columns: list[str], rows: list[list[str]]) -> Table:
+    """As narrow as it has to be, but no word is broken."""
+    table = Table(box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        longest = max(len(word) for row in [columns, *rows] for word in row[number].split())
+        single = not any(" " in row[number] for row in rows)
+        # Left to itself, the table breaks words of one column before it gives room from another.
+        table.add_column(column, width=longest if single else None, min_width=longest, no_wrap=number == 0)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _cell(one: Format, name: str) -> str:
+    return one.can.shown(name) or CANNOT
+
+
+def _print_list(found: list[Format]) -> None:
+    """For terminals that have no room for tables."""
+    for one in found:
+        print(one.name)
+        for name, about in CLAIMS.items():
+            said = one.can.shown(name)
+            if said:
+                print(f"  {about['title']}{'' if said == 'yes' else f': {said}'}")
 
 
 def _install(one: Format) -> str:
