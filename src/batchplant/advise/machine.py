@@ -22,6 +22,7 @@ PIECE = 1 << 20
 LINK_PIECE = 8 << 20
 MOST_PIECES = 256
 PAGE = 4096
+LEAST = 128 << 10
 FILES_TRIED = 64
 # Orders of magnitude for a place that is not here, by storage: MB/s of one machine, ms of a request.
 ASSUMED = {"nvme": (2000.0, 0.1), "nfs": (300.0, 2.0), "s3": (400.0, 30.0)}
@@ -95,7 +96,10 @@ def measured_speed(reader: Reader, seconds: float = MEASURE_SECONDS) -> tuple[fl
         files = list(dict.fromkeys(reader.where(int(row)) for row in rows))
         if files and is_remote(files[0]):
             return _link_speed(files[0], seconds)
-        return _disk_speed([one for one in files if os.path.isfile(one)], seconds)
+        # Of a smaller file the time is that of opening it.
+        return _disk_speed(
+            [one for one in files if os.path.isfile(one) and os.path.getsize(one) >= LEAST], seconds
+        )
     return None
 
 

@@ -82,6 +82,7 @@ def compare(tried: Tried, row: Measured, goal: str) -> Proof:
     pairs = [
         ("samples/s of an epoch", trial.epoch_rate, row.epoch_warm),
         ("samples/s from start to end", trial.sequential_rate, row.sequential_rate),
+        ("samples/s of one column", trial.column_rate, row.column_rate),
         ("bytes", trial.disk(row.samples), row.bytes),
         ("samples/s written", written, row.write_rate),
     ]  # fmt: skip
@@ -89,6 +90,6 @@ def compare(tried: Tried, row: Measured, goal: str) -> Proof:
         Figure(what, mine, theirs) for what, mine, theirs in pairs if mine is not None and theirs is not None
     ]
     wanted = FIGURES[goal][0]
-    first = {"epoch_rate": 0, "sequential_rate": 1, "bytes": 2}.get(wanted, 0)
+    first = {"epoch_rate": 0, "sequential_rate": 1, "column_rate": 2, "bytes": 3}.get(wanted, 0)
     lead = [one for one in found if one.what == pairs[first][0]]
     return Proof(tried.way.label, (*lead, *(one for one in found if one not in lead)), row.samples)

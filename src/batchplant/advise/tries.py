@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,10 +12,9 @@ from typing import Any
 from ..errors import BatchplantError, OptionError
 from ..format import Format
 from ..measure.candidates import ALL, candidates, chosen
+from ..measure.pipelines import column_of
 from ..reader import Reader
 from ..registry import get_format
-from ..schema import Bool, Float, Int, Text
-from .facts import Facts
 from .predict import FIGURES, Prediction, predict
 from .rules import Case, Must
 from .trial import Bench, Held, Trial, hold
@@ -25,7 +25,8 @@ TIE = 0.05
 # What a conversion must bring, for it costs time, space and a second copy.
 GAIN = 0.10
 # How many are tried once more, and how much worse they may have been.
-AGAIN, NEAR = 4, 0.30
+AGAIN, NEAR, ROUNDS = 4, 0.30, 3
+ROUND_SECONDS = 0.15
 SHOWN = 4
 # Raw pixels of larger pictures, in crops, would mostly be read for nothing.
 RAW_SIDE = 2.5
@@ -79,12 +80,15 @@ def _fails(name: str, musts: Iterable[Must]) -> str | None:
     return next((one.words for one in musts if not one.holds(found)), None)
 
 
-def virtues(name: str) -> int:
+def virtues(name: str, goal: str) -> int:
     """How much a format can do besides: what decides between ways that are equally good."""
-    can = get_format(name).can
+    found = get_format(name)
+    can = found.can
     said = (can.spans, can.remote_ranges, can.keeps_schema, bool(can.checksums), can.splittable, can.append,
             can.column_pruning, can.streaming_write)  # fmt: skip
-    return sum(said) + min(len(can.ecosystem), 4)
+    # Who is given data reads it with what they have, and gets one file rather than thousands.
+    readers = 2 * len(can.ecosystem) if goal == "share" else min(len(can.ecosystem), 4)
+    return sum(said) + readers + 2 * (found.folder is not True)
 
 
 def tries(
@@ -102,7 +106,7 @@ def tries(
     facts, answers = case.facts, case.answers
     held, read_each = hold(reader, facts)
     ways = [way_of(one, settings, facts.schema) for one in formats]
-    ways.sort(key=lambda one: (one.format != facts.format, -virtues(one.format)))
+    ways.sort(key=lambda one: (one.format != facts.format, -virtues(one.format, case.goal)))
     bench = Bench(held, facts, folder, batch_size=answers.batch_size, size=answers.size)
     with contextlib.closing(bench):
         encoded, encode_each, ways = _encoded(bench, ways)
@@ -116,7 +120,7 @@ def tries(
                 progress(len(done), total)
 
         stays = Way(facts.format, stays=True)
-        done[stays.label] = _measure(bench, bench.stay(stays, reader), case, 0.15)
+        done[stays.label] = _measure(bench, bench.stay(stays, reader), case, ROUND_SECONDS)
         for way in ways:
             told()
             left = deadline - time.monotonic()
@@ -124,11 +128,14 @@ def tries(
                 done[way.label] = Trial(way=way, error="not tried: the time was over")
                 continue
             trial = bench.write(way)
-            done[way.label] = trial if trial.error else _measure(bench, trial, case, 0.12)
-        for trial in _near(done.values(), case):
-            done[trial.way.label] = _measure(
-                bench, trial, case, max(0.1, min(0.4, (deadline - time.monotonic()) / AGAIN))
-            )
+            done[way.label] = trial if trial.error else _measure(bench, trial, case, ROUND_SECONDS)
+        near = _near(done.values(), case)
+        # In turns: what else the machine does meanwhile then hits all of them alike.
+        for trial in itertools.chain.from_iterable(itertools.repeat(near, ROUNDS)):
+            if time.monotonic() > deadline:
+                break
+            found = _measure(bench, trial, case, ROUND_SECONDS)
+            done[trial.way.label] = better(done[trial.way.label], found, case)
         aside = _raw(bench, done.values(), case) if time.monotonic() < deadline else None
         told()
     tried = [_tried(one, case, read_each, encode_each) for one in done.values()]
@@ -169,19 +176,13 @@ def _encoded(bench: Bench, ways: list[Way]) -> tuple[Held | None, float, list[Wa
     return None, 0.0, [dataclasses.replace(one, images={}) for one in ways]
 
 
-def column_of(facts: Facts) -> str:
-    """The field that a query would look at: the smallest number or text."""
-    plain = [one for one in facts.fields.values() if isinstance(one.field, Int | Float | Bool | Text)]
-    return min(plain or facts.fields.values(), key=lambda one: one.bytes).name
-
-
 def _measure(bench: Bench, trial: Trial, case: Case, seconds: float) -> Trial:
     """What the goal is about."""
     figure = FIGURES[case.goal][0]
     if figure == "epoch_rate":
         return bench.epoch(trial, seconds)
     if figure == "column_rate":
-        return bench.scan(trial, seconds, column_of(case.facts))
+        return bench.scan(trial, seconds, column_of(case.facts.schema))
     return bench.scan(trial, seconds)
 
 
@@ -199,6 +200,12 @@ def value_of(trial: Trial, prediction: Prediction, goal: str) -> float | None:
     if figure == "bytes":
         return prediction.bytes
     return trial.column_rate if figure == "column_rate" else prediction.rate
+
+
+def better(one: Trial, other: Trial, case: Case) -> Trial:
+    """The faster of two trials of one way: whatever disturbs a trial makes it slower."""
+    figure = FIGURES[case.goal][0]
+    return max(one, other, key=lambda trial: 0.0 if trial.error else getattr(trial, figure, 0.0) or 0.0)
 
 
 def _near(trials: Iterable[Trial], case: Case) -> list[Trial]:
@@ -223,7 +230,7 @@ def choose(
         reason = next((one.trial.error for one in tried if one.trial.error), "nothing could be tried")
         raise OptionError(f"no format could be tried: {reason}", path=case.facts.path)
     known.sort(key=lambda one: (one.value or 0.0) * (-1 if more else 1))
-    best = tied(known, more)
+    best = tied(known, case.goal)
     if now is not None and now.value is not None and stays(case, now, known, settings):
         best, known = now, [one for one in known if one.way.format != now.way.format]
     others = [*[one for one in known if one.way != best.way][:SHOWN], *aside]
@@ -236,10 +243,10 @@ def ratio(one: Tried, other: Tried, more: bool) -> float:
     return mine / max(theirs, 1e-12) if more else theirs / max(mine, 1e-12)
 
 
-def tied(known: Sequence[Tried], more: bool) -> Tried:
+def tied(known: Sequence[Tried], goal: str) -> Tried:
     """The best, or one as good that can do more besides."""
-    near = [one for one in known if ratio(known[0], one, more) <= 1 + TIE]
-    return max(near, key=lambda one: (virtues(one.way.format), -one.prediction.bytes))
+    near = [one for one in known if ratio(known[0], one, FIGURES[goal][1]) <= 1 + TIE]
+    return max(near, key=lambda one: (virtues(one.way.format, goal), -one.prediction.bytes))
 
 
 def stays(case: Case, now: Tried, known: Sequence[Tried], settings: Mapping[str, Any]) -> bool:

@@ -32,12 +32,17 @@ class Way:
 
     @property
     def label(self) -> str:
-        said = ", ".join(f"{name} {value}" for name, value in {**self.options, **self.images}.items())
+        told = {**self.options, **self.images}
+        said = ", ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in told.items())
         return f"{self.format}{' as it is' if self.stays else ''}{f' ({said})' if said else ''}"
 
     @property
     def image_options(self) -> ImageOptions:
         return ImageOptions(**self.images)
+
+
+def _shown(value: Any) -> str:
+    return f"{value >> 20} MiB" if isinstance(value, int) and value >= 1 << 20 else str(value)
 
 
 def way_of(found: Format, settings: Mapping[str, Any], schema: Schema) -> Way:

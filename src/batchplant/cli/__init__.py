@@ -19,11 +19,39 @@ from typing import Any
 
 from .. import __version__
 from ..errors import BatchplantError, DataError
-from . import bench, cache, completion, convert, doctor, formats, head, index, info, lake, split, verify
+from . import (
+    advise,
+    bench,
+    cache,
+    completion,
+    convert,
+    doctor,
+    formats,
+    head,
+    index,
+    info,
+    lake,
+    split,
+    verify,
+)
 from .parser import Parser
 from .terminal import add_commands, print_json, printable
 
-COMMANDS = (formats, info, head, convert, split, verify, doctor, index, lake, cache, bench, completion)
+COMMANDS = (
+    formats,
+    info,
+    head,
+    convert,
+    split,
+    verify,
+    doctor,
+    advise,
+    index,
+    lake,
+    cache,
+    bench,
+    completion,
+)
 # Set, an error that is not ours is shown as Python shows it.
 DEBUG = "BATCHPLANT_DEBUG"
 

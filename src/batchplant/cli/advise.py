@@ -152,8 +152,9 @@ def _print(found: Advice, proofs: list[Proof]) -> None:
     for number, proof in enumerate(proofs):
         if not number:
             print()
+        _row("" if number else "proved", f"{proof.label}, {counted(proof.samples)}")
         for line in proof.lines():
-            _row("" if number else "proved", f"{proof.label}: {line}")
+            _row("", f"  {line}")
     print()
     for line in found.commands:
         # As it is: a line that is broken cannot be pasted.

@@ -14,6 +14,7 @@ class Measured:
     ``bytes``: on disk (or in the bucket), all files, of ``samples`` samples; ``data``: of their cells, the
     same for every format. ``memory``: what the reading process held at most, without Python, NumPy and the
     pages of mapped files. Rates are samples/s but for ``sequential_mb_s``, which counts bytes of cells.
+    ``column_rate``: one field from start to end (``pipelines.column_of``), as a query reads it.
     ``random_rate``: ``reader[i]``, decoded. ``epoch_cold``, ``epoch_warm``: a shuffled epoch through the
     Loader, when the system holds nothing of the files in memory, and when it holds them all. ``fetched`` and
     ``requests``: of opening and one such epoch over the network; None for local files. None elsewhere: not
@@ -33,6 +34,7 @@ class Measured:
     memory: int | None = None
     sequential_mb_s: float | None = None
     sequential_rate: float | None = None
+    column_rate: float | None = None
     random_rate: float | None = None
     epoch_cold: float | None = None
     epoch_warm: float | None = None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..columns import I64, Columns, Spans
+from ..errors import OptionError
 from ..ops import CenterCrop, Op, RandomHorizontalFlip, RandomResizedCrop
 from ..reader import Reader
-from ..schema import Bytes, Image, Schema
+from ..schema import Bool, Bytes, Field, Float, Image, Int, Schema, Text
 
 PIPELINES = ("train", "val", "none", "raw")
 
@@ -37,6 +38,15 @@ class Undecoded(Reader):
 
 def image_fields(schema: Schema) -> list[str]:
     return [name for name, field in schema.items() if isinstance(field, Image)]
+
+
+def column_of(schema: Schema) -> str:
+    """The field that a query would look at: the first number or flag, else the first text, else the first."""
+    for kinds in ((Int, Float, Bool), (Text,), (Field,)):
+        for name, field in schema.items():
+            if isinstance(field, kinds):
+                return name
+    raise OptionError("there are no fields")
 
 
 def pipelines(schema: Schema, name: str, size: int) -> dict[str, list[Op]]:

@@ -30,8 +30,8 @@ Progress = Callable[[int, int, str], None]
 # Seconds of quick mode, and the shares of it for taking the samples and for writing them.
 QUICK = 45.0
 STAGING, WRITING = 0.12, 0.35
-# Measures of a round that take their time: two epochs, one scan, single samples.
-TIMED = 4
+# Measures of a round that take their time: two epochs, two scans, single samples.
+TIMED = 5
 # What a step may take beyond its time; only what hangs takes longer.
 PATIENCE = 60.0
 # A candidate may take more room than the cells themselves: numbers as text, headers, padding.

@@ -32,13 +32,15 @@ from ..storage import reached, split_options, tree
 from ..storage.remote import totals
 from ..storage.settings import NAMES as STORAGE
 from .candidates import Candidate
-from .pipelines import Undecoded, pipelines
+from .pipelines import Undecoded, column_of, pipelines
 from .scratch import cool, warm
 from .staging import Staged, size_of
 from .watching import own_memory, rows
 
 COLD, WARM = "epoch_cold", "epoch_warm"
 SCAN_BYTES = 4 << 20
+# Rows of one column that are read at a time.
+COLUMN_ROWS = 4096
 PAGE = 4096
 # An epoch has at least so many, or the last one would be most of it.
 BATCHES = 4
@@ -193,6 +195,7 @@ class Task:
         if local is not None:
             warm(local)
         self._sequential(found, seconds)
+        self._column(found, seconds)
         self._random(found, seconds)
         self._epoch(found, WARM, seconds)
         self._note()
@@ -275,6 +278,18 @@ class Task:
         found.values["sequential_rate"] = done / spent
         found.values["sequential_mb_s"] = size / spent / 1e6
 
+    def _column(self, found: Round, seconds: float | None) -> None:
+        assert self.reader is not None
+        began = time.perf_counter()
+        scan = _Scan(self.reader, COLUMN_ROWS, [column_of(self.reader.schema)])
+        done = 0
+        for columns in self._again(scan, began, seconds):
+            done += columns.rows
+            touch(columns)
+            if seconds is not None and time.perf_counter() - began > seconds:
+                break
+        found.values["column_rate"] = done / (time.perf_counter() - began)
+
     def _random(self, found: Round, seconds: float | None) -> None:
         """One decoded sample after the other."""
         seen, draw = self._seen(), random.Random(self._seed)
@@ -293,11 +308,11 @@ class Task:
 class _Scan:
     """``reader.scan``, as often as somebody iterates."""
 
-    def __init__(self, reader: Reader, at_once: int) -> None:
-        self._reader, self._at_once = reader, at_once
+    def __init__(self, reader: Reader, at_once: int, fields: list[str] | None = None) -> None:
+        self._reader, self._at_once, self._fields = reader, at_once, fields
 
     def __iter__(self) -> Iterator[Columns]:
-        return self._reader.scan(self._at_once)
+        return self._reader.scan(self._at_once, self._fields)
 
 
 def touch(columns: Columns) -> int:

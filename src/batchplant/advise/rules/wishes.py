@@ -7,10 +7,11 @@ from ...options import own_options
 from .base import Case, Must, Seen, no, rule
 
 # Programs that read a format, for data that strangers are to open.
-READERS = 2
+READERS = 3
 
 RANDOM = Must("read single samples in any order", lambda one: one.can.random_access)
 COLUMNS = Must("read single columns", lambda one: one.can.column_pruning)
+FILTERS = Must("skip rows that a query does not want", lambda one: one.can.row_filters == "push-down")
 APPEND = Must("take more samples later", lambda one: one.can.append)
 WRITERS = Must("take samples of several writers at once", lambda one: one.can.concurrent_writers)
 VERSIONS = Must("give older versions back", lambda one: one.can.time_travel)
@@ -53,11 +54,11 @@ def share(case: Case) -> Seen:
     return Seen("the goal is to share", must=(KNOWN,), settings={"compress": True})
 
 
-@rule("Queries touch few columns, so the others must not be read.", "analyse")
+@rule("Queries touch few columns, so the others must not be read, by any program that asks.", "analyse")
 def analyse(case: Case) -> Seen:
     if case.goal != "analyse":
         return no(f"the goal is {case.goal}")
-    return Seen("the goal is to analyse", must=(COLUMNS,))
+    return Seen("the goal is to analyse", must=(COLUMNS, KNOWN))
 
 
 @rule("A stream is read from start to end, shard by shard, as it comes.", "stream")
@@ -73,9 +74,9 @@ def _asked(case: Case, question: str, *must: Must) -> Seen:
     return Seen(f"asked for by --{question}", must=must)
 
 
-@rule("Queries of columns need a format that stores them apart.", "analytics")
+@rule("Queries need columns that are stored apart, and bounds by which rows are skipped.", "analytics")
 def analytics(case: Case) -> Seen:
-    return _asked(case, "analytics", COLUMNS)
+    return _asked(case, "analytics", COLUMNS, FILTERS)
 
 
 @rule("Data that grows needs a format that takes samples without writing the old ones again.", "mutable-data")
@@ -123,8 +124,7 @@ def schema(case: Case) -> Seen:
 
 @rule("Damage that nobody notices is found by checksums only.", "safety")
 def safety(case: Case) -> Seen:
-    seen = _asked(case, "safety", CHECKED)
-    return Seen(seen.said, must=seen.must, settings={"checksums": True}) if seen.applies else seen
+    return _asked(case, "safety", CHECKED)
 
 
 @rule("People read text, and nothing else, without a program.", "interop")
