@@ -162,7 +162,10 @@ def _print(report: doctor.Report, explain: bool) -> None:
             Text.assemble(
                 (f"{one.severity:<8}", STYLES[one.severity]),
                 (one.check, "bold"),
-                (f"  {about}{one.count:,} of {one.of:,}", "default"),
+                (
+                    f"  {about}{one.count:,} of {one.of:,} {one.unit if one.of != 1 else one.unit[:-1]}",
+                    "default",
+                ),
             )
         )
         _say(screen, one.message, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -149,6 +150,8 @@ class Check:
     title: ClassVar[str]
     severity: ClassVar[str]
     sentence: ClassVar[str]
+    # What it counts.
+    unit: ClassVar[str] = "samples"
     # Whether it wants to know what comes of decoding.
     decodes: ClassVar[bool] = False
 
@@ -171,7 +174,7 @@ class Check:
         return iter(())
 
     @classmethod
-    def of_error(cls, error: BatchplantError, source: str) -> Finding | None:
+    def of_error(cls, error: BatchplantError, source: Any) -> Finding | None:
         """The finding that a dataset is which cannot be opened."""
         return None
 
@@ -184,10 +187,14 @@ class Check:
         *,
         examples: Iterable[Example] = (),
         severity: str | None = None,
+        unit: str | None = None,
         **more: Any,
     ) -> Finding:
-        said = severity or self.severity
-        return Finding(self.name, said, message, count, of, mend, tuple(examples)[:EXAMPLES], **more)
+        """What it found, with what is the same in all of its findings."""
+        return Finding(
+            self.name, severity or self.severity, message, count, of, mend, tuple(examples)[:EXAMPLES],
+            unit=unit or self.unit, **more,
+        )  # fmt: skip
 
     def tallies(self, *kinds: type[Field]) -> dict[str, Tally]:
         """One for each field of these kinds."""
@@ -223,6 +230,15 @@ def find_label(schema: Schema, asked: str | None = None) -> str | None:
     usable = {name: field for name, field in schema.items() if type(field) in (Int, Bool, Text)}
     named = (name for name, field in usable.items() if isinstance(field, Int) and field.names)
     return next(named, next((name for name in LABELS if name in usable), None))
+
+
+def named(source: Any) -> str:
+    """A source as a command line names it."""
+    if isinstance(source, Reader):
+        source = source.path
+    if isinstance(source, list | tuple) and len(source) == 1:
+        [source] = source
+    return shlex.quote(os.fspath(source)) if isinstance(source, str | os.PathLike) else "SRC"
 
 
 def pictures(subject: Subject) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import reprlib
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +15,12 @@ import numpy.typing as npt
 from ..checks import read_sound
 from ..codecs.cells import decode_cell
 from ..columns import Column, Columns, Ragged, column_runs
-from ..errors import DataError, MissingLibraryError, OptionError, Problem, UnsafeError, no_such
+from ..errors import BatchplantError, DataError, MissingLibraryError, OptionError, Problem, no_such
 from ..reader import Reader
 from ..registry import open as open_reader
 from ..schema import Audio, Bool, Field, Float, Image, Int, Video
 from . import sampling
-from .check import Batch, Check, Subject
+from .check import Batch, Check, Subject, named
 from .checks import CHECKS
 from .likeness import thumbnail
 from .report import SEVERITIES, Report
@@ -59,13 +58,13 @@ def examine(
     names = tuple(kind.name for kind in kinds)
     try:
         reader = source if isinstance(source, Reader) else open_reader(source, **options)
-    except (UnsafeError, DataError) as error:
+    except BatchplantError as error:
         return _unopened(error, source, kinds)
     each = sampling.mean_bytes(reader)
     rows = sampling.chosen(len(reader), sampling.affordable(sample, each))
     subject = Subject(
         reader, world=world, crop=crop, batch_size=batch_size, window=window, label=label, every=rows is None,
-        named=_named(source),
+        named=named(source),
     )  # fmt: skip
     checks = [kind(subject) for kind in kinds]
     decodes = any(check.decodes for check in checks)
@@ -96,19 +95,10 @@ def choose(only: Iterable[str] | None = None, without: Iterable[str] = ()) -> li
     return [kind for name, kind in known.items() if (only is None or name in only) and name not in without]
 
 
-def _named(source: Any) -> str:
-    """The source as a command line names it."""
-    if isinstance(source, Reader):
-        source = source.path
-    if isinstance(source, list | tuple) and all(isinstance(one, str | os.PathLike) for one in source):
-        return " ".join(shlex.quote(os.fspath(one)) for one in source) if len(source) == 1 else "SRC"
-    return shlex.quote(os.fspath(source)) if isinstance(source, str | os.PathLike) else "SRC"
-
-
-def _unopened(error: UnsafeError | DataError, source: Any, kinds: Sequence[type[Check]]) -> Report:
+def _unopened(error: BatchplantError, source: Any, kinds: Sequence[type[Check]]) -> Report:
     """A dataset that cannot even be opened is a finding, if somebody looks for that; else an error."""
     path = error.path or reprlib.repr(source)
-    found = [finding for kind in kinds if (finding := kind.of_error(error, _named(source))) is not None]
+    found = [finding for kind in kinds if (finding := kind.of_error(error, source)) is not None]
     if not found:
         raise error
     return Report(path, "", 0, 0, tuple(found), tuple(kind.name for kind in kinds))

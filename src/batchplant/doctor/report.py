@@ -29,9 +29,10 @@ class Example:
 class Finding:
     """One gotcha of a dataset.
 
-    ``check`` is the name of the check, ``count`` how many of the ``of`` things looked at have it, ``mend``
-    the command, the code or the sentence that helps. ``facts`` are the numbers behind the message; ``about``:
-    they are an estimate. ``samples`` are those that can be left out, where that mends it.
+    ``check`` is the name of the check, ``count`` how many have it of the ``of`` that were looked at (samples,
+    or what ``unit`` says), ``mend`` the command, the code or the sentence that helps. ``facts`` are the
+    numbers behind the message; ``about``: they are an estimate. ``samples`` are those that can be left out,
+    where that mends it.
     """
 
     check: str
@@ -44,6 +45,7 @@ class Finding:
     field: str | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     about: bool = False
+    unit: str = "samples"
     samples: tuple[int, ...] = dataclasses.field(default=(), repr=False)
 
 

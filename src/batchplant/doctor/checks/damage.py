@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from ...columns import U8
 from ...errors import BatchplantError, DataError, UnsafeError
 from ...schema import Bytes, Int
-from ..check import Batch, Check, Subject, Tally
+from ..check import Batch, Check, Subject, Tally, named
 from ..report import EXAMPLES, LISTED, Example, Finding
 
 # How a pickle of protocol 2 to 5 begins; its last byte is a full stop.
 PICKLE_HEADS = tuple(bytes([0x80, version]) for version in (2, 3, 4, 5))
+# Of a folder that cannot be opened.
+MOST_NAMES = 1_000_000
+RENAME = "convmv -f latin1 -t utf8 -r --notest FOLDER  renames files and folders; archives are written anew"
 PICKLE_FORMATS = ("pickle", "joblib")
 
 
 class Empty(Check):
     name = "empty"
+    unit = "datasets"
     title = "no samples at all"
     severity = "error"
     sentence = "There are no samples: a run over them ends at once, often without a word."
@@ -72,12 +79,12 @@ class CorruptSamples(Check):
             )  # fmt: skip
 
     @classmethod
-    def of_error(cls, error: BatchplantError, source: str) -> Finding | None:
+    def of_error(cls, error: BatchplantError, source: Any) -> Finding | None:
         if not isinstance(error, DataError):
             return None
         place = Example(error.sample, error.field, None, error.path, error.message)
-        mend = f"batchplant verify {source}  says more; copy the file again from where it is whole"
-        return Finding(cls.name, cls.severity, "the dataset cannot be opened", 1, 1, mend, (place,))
+        mend = f"batchplant verify {named(source)}  says more; copy the file again from where it is whole"
+        return Finding(cls.name, cls.severity, "it cannot be opened", 1, 1, mend, (place,), unit="files")
 
 
 class Pickles(Check):
@@ -103,8 +110,9 @@ class Pickles(Check):
             examples = [Example(path=one.path) for one in programs[:EXAMPLES]]
             mend = self.subject.command("--to beton") + "  once, where you trust it"
             yield self.finding(
-                "files are pickles", len(programs), len(self.subject.parts), mend, examples=examples
-            )
+                "files are pickles", len(programs), len(self.subject.parts), mend, examples=examples,
+                unit="files",
+            )  # fmt: skip
         for name, tally in self._cells.items():
             if tally.count:
                 yield self.finding(
@@ -114,15 +122,17 @@ class Pickles(Check):
                 )  # fmt: skip
 
     @classmethod
-    def of_error(cls, error: BatchplantError, source: str) -> Finding | None:
+    def of_error(cls, error: BatchplantError, source: Any) -> Finding | None:
         if not isinstance(error, UnsafeError):
             return None
         place = Example(error.sample, error.field, None, error.path, error.message.partition(";")[0])
         mend = (
             "if you trust who made it, convert it once, and use the result:\n"
-            f"batchplant convert {source} data.beton --option allow_pickle=true"
+            f"batchplant convert {named(source)} data.beton --option allow_pickle=true"
         )
-        return Finding(cls.name, cls.severity, "loading it can run any code", 1, 1, mend, (place,))
+        return Finding(
+            cls.name, cls.severity, "loading it can run any code", 1, 1, mend, (place,), unit="files"
+        )
 
 
 def _is_pickle(cell: U8 | None) -> bool:
@@ -131,6 +141,7 @@ def _is_pickle(cell: U8 | None) -> bool:
 
 class Names(Check):
     name = "non-utf8-names"
+    unit = "names"
     title = "names of files, fields or classes that are no UTF-8"
     severity = "warning"
     sentence = (
@@ -166,7 +177,7 @@ class Names(Check):
         if tally.count:
             yield self.finding(
                 "names of files or samples are not UTF-8", tally.count, tally.of,
-                "convmv -f latin1 -t utf8 -r --notest FOLDER  renames files; write archives anew after that",
+                RENAME,
                 examples=tally.examples(),
             )  # fmt: skip
         names = [(name, name) for name in self.subject.schema]
@@ -177,9 +188,29 @@ class Names(Check):
             examples = [Example(field=field, said=repr(name)) for field, name in odd]
             yield self.finding(
                 "names of fields or classes are not UTF-8", len(odd), len(names),
-                "batchplant convert … --rename OLD=NEW names a field anew; rename the folders of classes",
+                RENAME + "\nbatchplant convert … --rename OLD=NEW  names a field anew",
                 examples=examples,
             )  # fmt: skip
+
+    @classmethod
+    def of_error(cls, error: BatchplantError, source: Any) -> Finding | None:
+        """A class whose name is no text, or a field."""
+        if isinstance(source, list | tuple) and len(source) == 1:
+            [source] = source
+        local = isinstance(source, str | os.PathLike) and os.path.isdir(source)
+        count, odd = _odd_below(os.fspath(source)) if local else (0, [])
+        if not count:
+            return None
+        examples = tuple(Example(path=path, said=repr(os.path.basename(path))) for path in odd)
+        message = f"it cannot be opened: {error.message}"
+        return Finding(cls.name, "error", message, count, count, RENAME, examples, unit=cls.unit)
+
+
+def _odd_below(folder: str) -> tuple[int, list[str]]:
+    """How many names below a folder are no UTF-8, and the first of them."""
+    names = ((where, name) for where, folders, files in os.walk(folder) for name in (*folders, *files))
+    odd = [os.path.join(*one) for one in itertools.islice(names, MOST_NAMES) if is_odd(one[1])]
+    return len(odd), odd[:EXAMPLES]
 
 
 def is_odd(name: str) -> bool:

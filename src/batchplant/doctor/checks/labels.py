@@ -15,7 +15,7 @@ from ...errors import DataError
 from ...order import quality
 from ...schema import Field, Int, Text
 from ..check import Batch, Check, Subject, Tally
-from ..report import EXAMPLES, Finding
+from ..report import EXAMPLES, Example, Finding
 
 # Batches of an epoch that are looked at, in every order.
 BATCHES = 8
@@ -33,6 +33,7 @@ MOST_BLOCKS = 20_000_000
 
 class SortedLabels(Check):
     name = "sorted-labels"
+    unit = "orders"
     title = "labels in an order that a shuffle buffer does not mix"
     severity = "warning"
     sentence = (
@@ -56,16 +57,17 @@ class SortedLabels(Check):
         if shares["windowed"] >= ENOUGH:
             return
         poor = [name for name in shares if shares[name] < ENOUGH]
-        told = ", ".join(f"{name} {min(share, 1):.0%}" for name, share in shares.items())
+        told = {**shares, "random": 1.0}
         good = "quasi_random" if shares.get("quasi_random", 0) >= ENOUGH else "random"
         yield self.finding(
-            f"{label} stands in order: with a shuffle buffer of {subject.window:,} samples a batch of "
-            f"{subject.batch_size} has {shares['windowed']:.0%} of the label entropy that random gives",
+            f"{label} stands in order, and a shuffle buffer of {subject.window:,} samples does not mix it: "
+            f"entropy of the labels in a batch of {subject.batch_size}, of what random gives",
             len(poor), len(shares) + 1,
             f'Loader(…, order="{good}") mixes them; for readers that only stream, shuffle once:\n'
             + subject.command("--shuffle"),
             field=label,
-            facts={"of random's label entropy": {**shares, "random": 1.0}, "said": f"of random: {told}"},
+            examples=[Example(said=f"{name:<12} {min(share, 1):4.0%}") for name, share in told.items()],
+            facts={"of random's label entropy": told},
         )  # fmt: skip
 
     def _read_all(self, label: str) -> dict[str, float | None]:
@@ -103,6 +105,7 @@ class SortedLabels(Check):
 
 class ClassImbalance(Check):
     name = "class-imbalance"
+    unit = "classes"
     title = "classes that are much rarer than others"
     severity = "warning"
     sentence = "Rare classes are hardly learnt, and accuracy hides it."

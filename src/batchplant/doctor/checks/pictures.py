@@ -128,7 +128,7 @@ class LargePictures(Check):
             crop = self.subject.crop
             size = -(-crop * 8 // 7 // 32) * 32
             yield self.finding(
-                f"{name}: the short side has more than {LARGER * crop:,} pixels (the median is {middle:,}), and "
+                f"{name}: the short side is beyond {LARGER * crop:,} pixels (the median is {middle:,}), and "
                 f"training sees {crop}",
                 tally.count, tally.of,
                 self.subject.command(f"--max-resolution {2 * size}")

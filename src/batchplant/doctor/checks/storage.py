@@ -28,6 +28,7 @@ SMALL_FILE = 16 << 20
 
 class UnequalShards(Check):
     name = "unequal-shards"
+    unit = "ranks"
     title = "files that give ranks unequal shares (--world)"
     severity = "warning"
     sentence = (
@@ -58,6 +59,7 @@ class UnequalShards(Check):
 
 class FewShards(Check):
     name = "few-shards"
+    unit = "ranks"
     title = "fewer files than ranks (--world)"
     severity = "warning"
     sentence = "With fewer files than ranks, loaders that give whole files to ranks leave some without any."
@@ -69,7 +71,8 @@ class FewShards(Check):
             return
         where = self.subject.can.splittable
         yield self.finding(
-            f"{count} file{'s' if count > 1 else ''} for {world} ranks", count, world,
+            f"{count} file{'s' if count > 1 else ''} for {world} ranks: the others get none",
+            world - count, world,
             "batchplant's Loader(…, rank=…, world=…) deals samples, not files; for others:\n"
             + self.subject.command(f"--shard-samples {_even(self.subject.samples, world, world)}"),
             severity="note" if where else None,
@@ -78,6 +81,7 @@ class FewShards(Check):
 
 class TinyFiles(Check):
     name = "tiny-files"
+    unit = "files"
     title = "many tiny files"
     severity = "warning"
     sentence = (
@@ -101,6 +105,7 @@ class TinyFiles(Check):
 
 class LargeBlocks(Check):
     name = "large-blocks"
+    unit = "blocks"
     title = "row groups or chunks that are large to read"
     severity = "warning"
     sentence = "To read one sample, its whole row group or chunk is read; in random order, again and again."
@@ -134,6 +139,7 @@ class LargeBlocks(Check):
 
 class CompressedFiles(Check):
     name = "compressed-files"
+    unit = "files"
     title = "files compressed as a whole"
     severity = "warning"
     sentence = (

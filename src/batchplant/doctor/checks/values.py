@@ -81,6 +81,7 @@ class NotFinite(Check):
 
 class Float64(Check):
     name = "float64"
+    unit = "values"
     title = "float64 where float32 would do"
     severity = "note"
     sentence = "Models compute in float32 or less; float64 doubles the bytes that are read, copied and sent."
@@ -153,7 +154,9 @@ class _Spread:
     @property
     def fits(self) -> bool:
         spread = float(np.sqrt(self._square / max(self.count, 1)))
-        scale = spread if spread > 0 else max(abs(self.least), abs(self.most))
+        largest = max(abs(self.least), abs(self.most))
+        # The spread of one value is what rounding leaves of it.
+        scale = spread if spread > 1e-12 * largest else largest
         return not self._out and np.isfinite(scale) and self.error <= PRECISION * scale
 
 
