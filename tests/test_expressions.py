@@ -59,6 +59,12 @@ from batchplant.schema import Decimal, Time, Uuid
         ("a.b.c == 1", "a.b.c == 1"),
         ("größe > 1", "größe > 1"),
         ("a < b", "a < b"),
+        ("x between 1 and 5", "x >= 1 and x <= 5"),
+        ("x BETWEEN a AND 5 and y", "x >= a and x <= 5 and y"),
+        ("x not between 1 and 5 or y", "not (x >= 1 and x <= 5) or y"),
+        ("name like 'a%_'", "name like 'a%_'"),
+        ("name Not Like '%x'", "not name like '%x'"),
+        ("like like 'a' and between between 1 and 2", "like like 'a' and between >= 1 and between <= 2"),
     ],
 )
 def test_text_and_back(text, same):
@@ -86,7 +92,6 @@ def test_text_and_back(text, same):
         ("x is 3", 6, "null"),
         ("x == null", 6, "is null"),
         ("x == None", 6, "is null"),
-        ("x not 3", 7, "in is needed"),
         ("1 < 2", 1, "two values"),
         ("3", 1, "compare a field"),
         ("x == 'abc", 6, "never closed"),
@@ -97,6 +102,12 @@ def test_text_and_back(text, same):
         ("`` == 1", 1, "empty"),
         ("not", 4, "a field or a value"),
         ("x + 1 == 2", 3, "means nothing"),
+        ("x not 3", 7, "in, like or between is needed behind not"),
+        ("x between 1, 5", 12, "and is needed, as in x between 1 and 5"),
+        ("x between 1 and", 16, "a field or a value is needed"),
+        ("3 like 'a'", 1, "the name of a field"),
+        ("x like y", 8, "a pattern in quotes"),
+        ("x like 3", 8, "a pattern in quotes"),
         ("(" * 500 + "x" + ")" * 500, 101, "too deep"),
         ("not " * 500 + "x", 401, "too deep"),
     ],
@@ -137,6 +148,8 @@ def test_nothing_is_run():
         (~col("flag") & col("flag"), "not flag and flag"),
         (col("x").is_in(np.array([1, 2])), "x in (1, 2)"),
         (~col("x").is_null(), "not x is null"),
+        (col("x").between(1, datetime.date(2024, 1, 31)), "x >= 1 and x <= '2024-01-31'"),
+        (~col("x").like("a%"), "not x like 'a%'"),
         (col("a") < col("b"), "a < b"),
         (col("t") >= datetime.date(2024, 1, 31), "t >= '2024-01-31'"),
         (col("t") < np.datetime64("2024-01-31T12:00:00.5"), "t < '2024-01-31T12:00:00.500'"),
@@ -211,6 +224,9 @@ SCHEMA = Schema(
         ("id == 'x'", OptionError, "UUID"),
         ("name == key", OptionError, "only numbers"),
         ("byte < name", OptionError, "only numbers"),
+        ("byte like '1%'", OptionError, "only text, bytes and classes"),
+        ("photo like '1%'", OptionError, "is null"),
+        ("name like '\\ud800%'", OptionError, "half a letter"),
         ("day < when", OptionError, "only numbers"),
         ("byte == 1 and lable == 2", FieldNameError, "column 15"),
     ],
@@ -244,6 +260,9 @@ def test_classes_by_name_and_number():
     assert rows_of("label == 'dog'", schema, samples) == [1, 3]
     assert rows_of("label in ('dog', 'cow', 0)", schema, samples) == [0, 1, 2, 3]
     assert rows_of("label != 'dog' and label < 2", schema, samples) == [0]
+    assert rows_of("label like 'c%'", schema, samples) == [0, 2]
+    assert rows_of("label not like '%o_'", schema, samples) == [0]
+    assert rows_of("label like 'horse%'", schema, samples) == []
 
 
 @pytest.mark.parametrize(
@@ -339,7 +358,7 @@ FIELDS = Schema(
 VALUES = {
     "n": st.integers(-5, 5),
     "f": st.sampled_from([-1.5, 0.0, -0.0, 2.0, math.inf, -math.inf, math.nan]),
-    "t": st.sampled_from(["", "a", "ab", "a\0", "b", "é", "abc", "zz"]),
+    "t": st.sampled_from(["", "a", "ab", "a\0", "b", "é", "abc", "zz", "éaé", "a\nb", "a%b"]),
     "b": st.sampled_from([b"", b"\0", b"a", b"\xff", b"a\xff", b"abcdefghij", b"abcdefghijk"]),
     "flag": st.booleans(),
 }
@@ -359,7 +378,10 @@ def _leaf(name):
     value = VALUES[name]
     compare = st.builds(lambda op, one: ("compare", name, op, one), st.sampled_from(list(PLAIN)), value)
     member = st.builds(lambda many: ("in", name, many), st.lists(value, max_size=4))
-    return st.one_of(compare, member, st.just(("null", name)))
+    found = [compare, member, st.just(("null", name))]
+    if name in "tb":
+        found.append(st.builds(lambda text: ("like", name, text), st.text("a%_bé\\\n", max_size=5)))
+    return st.one_of(found)
 
 
 TREES = st.recursive(
@@ -382,10 +404,30 @@ def made_of(tree):
         return col(tree[1]).is_in(tree[2])
     if kind == "null":
         return col(tree[1]).is_null()
+    if kind == "like":
+        return col(tree[1]).like(tree[2])
     if kind == "not":
         return ~made_of(tree[1])
     left, right = made_of(tree[1]), made_of(tree[2])
     return left & right if kind == "and" else left | right
+
+
+def split_bytes(cell, pattern):
+    """Both byte by byte, as letters of Latin-1."""
+    return [*cell.decode("latin-1")], [*pattern.encode().decode("latin-1")]
+
+
+def is_like(cell, pattern):
+    """The plainest way: try everything."""
+    if not pattern:
+        return not cell
+    if pattern[0] == "%":
+        return is_like(cell, pattern[1:]) or bool(cell and is_like(cell[1:], pattern))
+    one, rest = pattern[0], pattern[1:]
+    if one == "\\" and rest:
+        one, rest = rest[0], rest[1:]
+        return bool(cell and cell[0] == one) and is_like(cell[1:], rest)
+    return bool(cell and one in ("_", cell[0])) and is_like(cell[1:], rest)
 
 
 def truth(tree, sample):
@@ -393,10 +435,12 @@ def truth(tree, sample):
     kind = tree[0]
     if kind == "null":
         return sample[tree[1]] is None
-    if kind in ("compare", "in"):
+    if kind in ("compare", "in", "like"):
         cell = sample[tree[1]]
         if cell is None:
             return None
+        if kind == "like":
+            return is_like(*([*cell], [*tree[2]]) if isinstance(cell, str) else split_bytes(cell, tree[2]))
         if kind == "in":
             return any(cell == one for one in tree[2])
         if isinstance(cell, str):
@@ -465,14 +509,15 @@ def test_bounds_never_hide_a_row(tree, samples, known):
         ("m is null", True), ("m is not null", False), ("not m == 1", False), ("k == 5", True),
         ("k != 5", False), ("k not in (5, 6)", False), ("k not in (6)", True), ("n > 9 or k == 5", True),
         ("n > 9 or k == 6", False), ("n > 5 and k == 6", False), ("n == 300", False), ("f > 2", False),
+        ("t like 'a%'", False), ("t like 'b%x_'", True), ("t like '%a'", True), ("t not like 'b%'", False),
         ("not f > 0", True), ("f != 1", True), ("h == 4", False), ("h in (4, 5)", True),
     ],
 )  # fmt: skip
 def test_bounds_skip(text, can):
-    schema = Schema(n=Int("uint8"), m=Int(optional=True), k=Int(), f=Float(), h=Int())
+    schema = Schema(n=Int("uint8"), m=Int(optional=True), k=Int(), f=Float(), h=Int(), t=Text())
     known = {
         "n": Bounds(10, 0, 3, 9), "m": Bounds(10, 10), "k": Bounds(10, 0, 5, 5), "f": Bounds(10, 0, 1.0, 1.0),
-        "h": Bounds(10, 0, 0, 9, lambda value: value == 5),
+        "h": Bounds(10, 0, 0, 9, lambda value: value == 5), "t": Bounds(10, 0, b"ba", b"bz"),
     }  # fmt: skip
     assert can_match(bind(parse(text), schema), known.__getitem__) is can
 

@@ -19,6 +19,7 @@ import numpy as np
 from ..errors import BatchplantError, FieldNameError, OptionError, SchemaError, listed, near
 from ..schema import Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
 from . import tree
+from .like import Pattern, after, pattern_of
 
 # How cells are compared: as numbers, as whole numbers of which one is no time, as bytes, as decimal numbers.
 NUMBER, TIME, BYTES, DECIMAL = "number", "time", "bytes", "decimal"
@@ -50,6 +51,15 @@ class Member(Bound):
     how: str
     values: tuple[Any, ...]
     may_be_nan: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Match(Bound):
+    """A field of text or bytes like a pattern."""
+
+    field: str
+    how: str
+    pattern: Pattern
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +114,7 @@ def bind(condition: tree.Condition, schema: Schema) -> Bound:
         try:
             if isinstance(one, tree.CompareFields):
                 return _pair(one, schema)
-            assert isinstance(one, tree.Compare | tree.In | tree.IsNull)
+            assert isinstance(one, tree.Compare | tree.In | tree.IsNull | tree.Like)
             return _leaf(one, schema[one.field])
         except BatchplantError as error:
             raise _placed(error, one) from None
@@ -150,7 +160,7 @@ def fields_of(bound: Bound) -> tuple[str, ...]:
         return fields_of(bound.part)
     if isinstance(bound, Pair):
         return tuple(dict.fromkeys((bound.left, bound.right)))
-    assert isinstance(bound, Test | Member | Always | Null)
+    assert isinstance(bound, Test | Member | Match | Always | Null)
     return (bound.field,)
 
 
@@ -176,11 +186,13 @@ def _how(field: Field, name: str) -> str:
     return found
 
 
-def _leaf(condition: tree.Compare | tree.In | tree.IsNull, field: Field) -> Bound:
+def _leaf(condition: tree.Compare | tree.In | tree.IsNull | tree.Like, field: Field) -> Bound:
     name = condition.field
     if isinstance(condition, tree.IsNull):
         return Null(name, how_of(field) or BYTES)
     how = _how(field, name)
+    if isinstance(condition, tree.Like):
+        return _like(name, how, field, condition.pattern)
     nan = isinstance(field, Float) or (isinstance(field, Tensor) and np.dtype(field.dtype).kind == "f")
     if isinstance(condition, tree.In):
         tests = [_test(name, how, field, "==", value, nan) for value in condition.values]
@@ -189,6 +201,24 @@ def _leaf(condition: tree.Compare | tree.In | tree.IsNull, field: Field) -> Boun
     if condition.op == "!=":
         return Not(_test(name, how, field, "==", condition.value, nan))
     return _test(name, how, field, condition.op, condition.value, nan)
+
+
+def _like(name: str, how: str, field: Field, text: str) -> Bound:
+    _encoded(text)
+    pattern = pattern_of(text, letters=not isinstance(field, Bytes))
+    if isinstance(field, Int) and field.names is not None:
+        numbers = [number for number, one in enumerate(field.names) if pattern.matches(one.encode())]
+        return Member(name, how, tuple(numbers)) if numbers else Always(name, how, False)
+    if how != BYTES:
+        raise OptionError(f"{name!r} is {field}: only text, bytes and classes are compared with like")
+    if pattern.whole:
+        return Test(name, how, "==", pattern.prefix)
+    # What a prefix says, statistics know to skip by.
+    end = after(pattern.prefix)
+    parts: list[Bound] = [Test(name, how, ">=", pattern.prefix)] if pattern.prefix else []
+    parts += [Test(name, how, "<", end)] if end is not None else []
+    parts += [] if pattern.only else [Match(name, how, pattern)]
+    return All(tuple(parts)) if parts else Always(name, how, True)
 
 
 def _values(one: Bound) -> tuple[Any, ...]:
@@ -307,10 +337,14 @@ def _bytes(name: str, field: Field, value: tree.Literal) -> bytes:
             value = str(uuid.UUID(value))
         except ValueError:
             raise OptionError(f"{name!r} holds UUIDs, and {value!r} is none") from None
+    return _encoded(value)
+
+
+def _encoded(text: str) -> bytes:
     try:
-        return value.encode()
+        return text.encode()
     except UnicodeEncodeError:
-        raise OptionError(f"{value!r} holds half a letter, which is no text") from None
+        raise OptionError(f"{text!r} holds half a letter, which is no text") from None
 
 
 def _pair(condition: tree.CompareFields, schema: Schema) -> Bound:

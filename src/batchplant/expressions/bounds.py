@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .binding import All, Always, Bound, Member, Not, Null, Pair, Some, Test, Unknown
+from .binding import All, Always, Bound, Match, Member, Not, Null, Pair, Some, Test, Unknown
 
 
 class Bounds(NamedTuple):
@@ -43,13 +43,15 @@ def can_match(bound: Bound, of: Lookup, negated: bool = False) -> bool:
         return True
     if isinstance(bound, Pair):
         return not (of(bound.left).is_empty or of(bound.right).is_empty)
-    assert isinstance(bound, Test | Member | Always | Null)
+    assert isinstance(bound, Test | Member | Match | Always | Null)
     known = of(bound.field)
     if isinstance(bound, Null):
         # Cells that are there, where the condition is to be false.
         return not known.is_empty if negated else known.missing != 0
     if known.is_empty:
         return False
+    if isinstance(bound, Match):
+        return True
     if isinstance(bound, Always):
         return bound.yes != negated
     if isinstance(bound, Member):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..columns import Column, Columns, Flags, Masked, Ragged, dense_of
 from ..errors import BatchplantError
 from ..schema import Schema
-from .binding import BYTES, DECIMAL, TIME, All, Always, Bound, Member, Not, Null, Pair, Some, Test
+from .binding import BYTES, DECIMAL, TIME, All, Always, Bound, Match, Member, Not, Null, Pair, Some, Test
 
 Compare = Callable[[Any, Any], Any]
 OPS: dict[str, Compare] = {
@@ -51,7 +51,7 @@ class _Rows:
             left, right = self._numbers(node.left, node.how), self._numbers(node.right, node.how)
             found = _exact(OPS[node.op], left, right)
             return self._there(found, negated, (node.left, node.right), node.how)
-        assert isinstance(node, Test | Member | Always | Null)
+        assert isinstance(node, Test | Member | Match | Always | Null)
         if isinstance(node, Null):
             valid = self._valid(node.field, node.how)
             empty = np.zeros(self._rows, np.bool_) if valid is None else ~valid
@@ -61,9 +61,14 @@ class _Rows:
         except BatchplantError as error:
             raise error.at(field=node.field) from None
 
-    def _compared(self, node: Test | Member | Always) -> Flags:
+    def _compared(self, node: Test | Member | Match | Always) -> Flags:
         if isinstance(node, Always):
             return np.full(self._rows, node.yes)
+        if isinstance(node, Match):
+            cells = self._columns[node.field]
+            return np.array(
+                [cell is not None and node.pattern.matches(cell.tobytes()) for cell in cells], dtype=np.bool_
+            )
         if node.how == BYTES:
             column = self._columns[node.field]
             assert isinstance(column, Ragged)

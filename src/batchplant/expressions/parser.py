@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple, NoReturn
 
 from ..errors import OptionError
-from .tree import TURNED, And, Compare, CompareFields, Condition, In, IsNull, Literal, Not, Or
+from .tree import TURNED, And, Compare, CompareFields, Condition, In, IsNull, Like, Literal, Not, Or
 
 # Text that is nested deeper, or longer, was written by no one.
 DEEPEST, LONGEST = 100, 1 << 20
@@ -161,9 +161,35 @@ class _Parser:
         negated = self.take("not") is not None
         if self.take("in"):
             found = In(self.field(one), self.values(), one.at)
-            return Not(found) if negated else found
-        if negated:
-            self.fail("in is needed behind not")
+        elif self.word("between"):
+            found = self.between(one)
+        elif self.word("like"):
+            found = Like(self.field(one), self.pattern(), one.at)
+        elif negated:
+            self.fail("in, like or between is needed behind not")
+        else:
+            return self.alone(one)
+        return Not(found) if negated else found
+
+    def word(self, text: str) -> bool:
+        """Takes a word that is no keyword, for fields may be called so."""
+        found = self.token.kind == "name" and self.token.text.lower() == text
+        self.next += found
+        return found
+
+    def between(self, one: Token) -> Condition:
+        low = self.operand()
+        if not self.take("and"):
+            self.fail("and is needed, as in x between 1 and 5")
+        return And((self.pair(one, ">=", low), self.pair(one, "<=", self.operand())))
+
+    def pattern(self) -> str:
+        token = self.take("text")
+        if token is None:
+            self.fail("a pattern in quotes is needed behind like, as 'cat%'")
+        return self.unquoted(token.text[1:-1], token.at)
+
+    def alone(self, one: Token) -> Condition:
         if one.kind == "value":
             self.fail("a value alone is no condition; compare a field with it", one.at)
         return Compare(one.text, "==", True, one.at)

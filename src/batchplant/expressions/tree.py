@@ -98,6 +98,18 @@ class In(Condition):
 
 
 @dataclasses.dataclass(frozen=True)
+class Like(Condition):
+    """A field whose text is like a pattern: ``%`` any letters, ``_`` one."""
+
+    field: str
+    pattern: str
+    at: int | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{name_text(self.field)} like {literal_text(self.pattern)}"
+
+
+@dataclasses.dataclass(frozen=True)
 class IsNull(Condition):
     """A field whose cell is missing."""
 
@@ -190,6 +202,16 @@ class FieldRef(Condition):
         if isinstance(values, str | bytes):
             raise OptionError(f"is_in needs a list of values, not {values!r}")
         return In(self.name, tuple(map(literal, values)))
+
+    def between(self, low: Any, high: Any) -> Condition:
+        """The cell is neither less than the one nor greater than the other."""
+        return self._against(">=", low) & self._against("<=", high)
+
+    def like(self, pattern: str) -> Condition:
+        """The text is like a pattern: ``%`` stands for any letters, ``_`` for one."""
+        if not isinstance(pattern, str):
+            raise OptionError(f"like needs a pattern as 'cat%', not {_short(pattern)}")
+        return Like(self.name, pattern)
 
     def is_null(self) -> Condition:
         """The cell is missing."""
