@@ -1,4 +1,4 @@
-"""Write what is made from the code: the pages of the formats and the ops, the tables of README and registry.
+"""Write what is made from the code: pages of the formats and the ops, tables of other pages and the registry.
 
 usage: generate.py [--check]
 
@@ -20,6 +20,7 @@ from pathlib import Path
 import diagram
 
 from batchplant import formats, ops
+from batchplant.capabilities import CLAIMS, groups
 from batchplant.format import Format, Outline
 from batchplant.options import own_options
 from batchplant.reader import Reader
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README, PAGE, OPS = ROOT / "README.md", ROOT / "docs" / "formats.md", ROOT / "docs" / "reference" / "ops.md"
 DIAGRAM = ROOT / "docs" / "figures" / "choosing.svg"
 TABLE = ROOT / "src" / "batchplant" / "formats" / "_table.py"
-START, END = "<!-- formats:start -->", "<!-- formats:end -->"
+CHOOSING = ROOT / "docs" / "choosing.md"
 
 TABLE_TEXT = '''\
 """What the registry knows of each format before it imports its module, by the module's name.
@@ -138,7 +139,8 @@ def main(argv: list[str]) -> int:
 def pages() -> Iterator[tuple[Path, str]]:
     """Every generated page and what has to stand in it."""
     found = own_formats()
-    yield README, with_table(README.read_text("utf-8"), table(found, "docs/formats.md"))
+    yield README, between(README, "formats", table(found, "docs/formats.md"))
+    yield CHOOSING, between(CHOOSING, "capabilities", capabilities(found))
     parts = [INTRO, table(found, ""), AFTER_TABLE, *(section(one) for one in found)]
     yield PAGE, "\n".join(parts)
     yield TABLE, TABLE_TEXT.format(rows="\n".join(f'    "{one.name}": {outline(one)},' for one in found))
@@ -169,12 +171,14 @@ def outline(one: Format) -> str:
     return f"Outline({', '.join([repr(suffixes[1]), *given])})".replace("'", '"')
 
 
-def with_table(text: str, made: str) -> str:
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
-    if not start or not end:
-        raise SystemExit(f"README.md needs the lines {START} and {END}")
-    return f"{before}{START}\n{made}{END}{after}"
+def between(path: Path, name: str, made: str) -> str:
+    """The page with this between the two comments of that name."""
+    start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+    before, found, rest = path.read_text("utf-8").partition(start)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise SystemExit(f"{path.name} needs the lines {start} and {end}")
+    return f"{before}{start}\n{made}{end}{after}"
 
 
 def table(formats: Iterable[Format], page: str) -> str:
@@ -194,7 +198,31 @@ def table(formats: Iterable[Format], page: str) -> str:
                 f"`batchplant[{one.extra}]`" if one.extra else "",
             ]
         )
+    return lines(rows)
+
+
+def lines(rows: Iterable[Iterable[str]]) -> str:
+    """The rows of a table; the first is its head, the second the line below."""
     return "".join("| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |\n" for row in rows)
+
+
+def capabilities(found: list[Format]) -> str:
+    """A table for each group of claims, and what each claim means."""
+    parts = ["<!-- Written by docs/generate.py (make docs) from the formats themselves. -->\n"]
+    parts.append("An empty place: it cannot. `batchplant formats --compare NAMES` puts some side by side.\n")
+    for group, names in groups().items():
+        titles = [CLAIMS[name]["title"] for name in names]
+        rows = [["Format", *(title.capitalize() for title in titles)], ["---"] * (len(names) + 1)]
+        rows += [
+            [f"[{one.name}](formats.md#{one.name})", *(one.can.shown(name) for name in names)]
+            for one in found
+        ]
+        says = [
+            f"- *{title.capitalize()}*: {CLAIMS[name]['says']}.\n"
+            for name, title in zip(names, titles, strict=True)
+        ]
+        parts += [f"### {group}\n", lines(rows), "".join(says)]
+    return "\n".join(parts)
 
 
 def yes(fact: bool) -> str:
