@@ -50,7 +50,7 @@ ROWS = (
         "every format is read in place"),
     Row("Weights of a model?", "named tensors, checkpoints", "safetensors",
         "no code in the file; opened by mapping it"),
-    Row("Arrays larger than a sample?", "volumes, scans, fields over time", "Zarr · HDF5",
+    Row("Arrays that are cut into samples?", "volumes, scans, fields over time", "Zarr · HDF5",
         "Zarr: many readers, a bucket. HDF5: one file, any tool"),
     Row("Many writers, or old versions?", "rows change while others read", "Delta Lake · Iceberg",
         "transactions, history, changes of the schema"),

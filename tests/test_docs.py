@@ -202,6 +202,15 @@ def test_the_example_format_passes_the_suite(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:]
 
 
+def test_the_reader_of_the_exercise_has_60_lines() -> None:
+    [code] = [
+        text
+        for text in blocks(ROOT / "docs" / "guides" / "exercise-mmap-reader.md", "python")
+        if "class " in text
+    ]
+    assert len(code.splitlines()) <= 60
+
+
 def test_quoted_code_is_ours() -> None:
     found = list(quotes(ADD))
     assert found
