@@ -188,12 +188,16 @@ def print_json(value: Any) -> None:
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="progress.data.speed")
+        # Of steps that take seconds there is none to tell.
+        return Text(f"{task.speed:,.0f}/s" if (task.speed or 0) >= 0.5 else "", style="progress.data.speed")
 
 
 @contextlib.contextmanager
-def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error with rate and time left; nothing where that is no terminal."""
+def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """A bar on standard error with rate and time left; nothing where that is no terminal.
+
+    It is told (done, total), and where what is done changes also that.
+    """
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeElapsedColumn(),
         TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
@@ -212,4 +216,4 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, i
             bar.update(lines[0], completed=completed, total=total)
 
         with uploads.watching(sending):
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+            yield lambda done, total, now=what: bar.update(task, completed=done, total=total, description=now)

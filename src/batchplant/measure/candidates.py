@@ -56,12 +56,12 @@ def _value(text: str) -> Any:
 
 def candidates(schema: Mapping[str, Field]) -> list[str]:
     """The formats that hold these fields, are installed and make sense for training, by name."""
-    return [one.name for one in _sorted() if refusal(one, schema) is None and _for_training(one)]
+    return [one.name for one in _sorted() if _out(one, schema) is None]
 
 
 def refusals(schema: Mapping[str, Field]) -> dict[str, str]:
     """Why each of the others is left out, in words."""
-    found = {one.name: refusal(one, schema) or _not_for_training(one) for one in _sorted()}
+    found = {one.name: _out(one, schema) for one in _sorted()}
     return {name: reason for name, reason in found.items() if reason is not None}
 
 
@@ -120,13 +120,15 @@ def _installed(package: str) -> bool:
     return True
 
 
-def _for_training(found: Format) -> bool:
-    return _not_for_training(found) is None
+def _out(found: Format, schema: Mapping[str, Field]) -> str | None:
+    return refusal(found, schema) or _not_for_training(found, schema)
 
 
-def _not_for_training(found: Format) -> str | None:
+def _not_for_training(found: Format, schema: Mapping[str, Field]) -> str | None:
     """Why it is not measured unless it is named."""
     can = found.can
+    if found.media is not None and not any(isinstance(one, found.media) for one in schema.values()):
+        return f"a folder of {found.media.kind} files, and no field holds such"
     if can.human_readable:
         return "text, which is parsed at every reading"
     if can.time_travel:

@@ -69,6 +69,19 @@ def plain_numbers(axis: Any) -> None:
     axis.set_minor_formatter(ticker.NullFormatter())
 
 
+def in_thousands(axis: Any) -> None:
+    """1,000 and 10,000 along a linear axis."""
+    axis.set_major_formatter(_matplotlib().ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+
+
+def renderer(figure: Any) -> Any:
+    """Who tells how large a text will be."""
+    _matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    return FigureCanvasAgg(figure).get_renderer()
+
+
 def save(figure: Any, path: str) -> None:
     """It appears when it is whole."""
     drawn = io.BytesIO()

@@ -28,7 +28,7 @@ from .worker import Job, Round, Written
 # (steps done, steps in all, what is under way)
 Progress = Callable[[int, int, str], None]
 # Seconds of quick mode, and the shares of it for taking the samples and for writing them.
-QUICK = 45.0
+QUICK = 40.0
 STAGING, WRITING = 0.12, 0.35
 # Measures of a round that take their time: two epochs, two scans, single samples.
 TIMED = 5

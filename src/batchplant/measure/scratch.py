@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import NotFoundError, OptionError
 
-PREFIX = "batchplant-bench-"
+PREFIX = "batchplant-formats-"
 # Left free for everybody else.
 SPARE = 256 << 20
 # File systems in memory, whose files are never cold.

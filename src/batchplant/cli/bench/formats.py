@@ -1,0 +1,232 @@
+"""Which format should I train from? Your own data in each of them: size, speed, memory.
+
+examples:
+  batchplant bench formats photos/
+  batchplant bench formats train.beton --formats beton,webdataset,parquet,lmdb --pipeline val
+  batchplant bench formats table.csv --formats parquet,parquet:compression=zstd,arrow --fields id,text
+  batchplant bench formats photos/ --figure formats.svg --html formats.html
+  batchplant bench formats train.tar --remote s3://bucket/scratch --order quasi_random
+  batchplant bench formats photos/ --full --scratch /data/scratch --json
+
+Some samples, taken evenly from the dataset, are written in every format and read back: in sequence, one by
+one, and as shuffled epochs through the Loader, with a cold and a warm page cache. Each format has a process
+of its own, and they take turns. All that is written is removed again, also after Ctrl-C. A format may have
+options, as parquet:compression=zstd:shard_samples=5000 (`batchplant formats NAME` lists them), and `all`
+stands for every format that holds the fields.
+
+pipelines, for every image field:
+  train  RandomResizedCrop(SIZE), RandomHorizontalFlip()
+  val    CenterCrop(SIZE)
+  none   whole pictures, which have to be of one size
+  raw    the encoded bytes: what storage alone can give
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from ... import measure
+from ...errors import NotFoundError, OptionError, shown
+from ...measure import Measured, figures, report
+from ...measure.machine import describe
+from ...measure.pipelines import PIPELINES, image_fields
+from ...measure.running import QUICK
+from ...storage import put_file
+from ..terminal import (
+    add_source,
+    console,
+    human_size,
+    names_of,
+    open_source,
+    parse_options,
+    print_json,
+    printable,
+    progress_bar,
+    say,
+)
+from .loader import ORDERS
+
+SHOWN = 6
+
+
+def add_args(parser: argparse.ArgumentParser) -> None:
+    add_source(parser)
+    parser.add_argument(
+        "--formats", metavar="A,B", help="only these (default: those that suit training and hold the fields)"
+    )
+    parser.add_argument("--fields", metavar="A,B", help="only these fields")
+    parser.add_argument("--sample", type=int, metavar="N", help="N samples (default: what the time allows)")
+    parser.add_argument(
+        "--seconds", type=float, default=QUICK, metavar="S", help=f"about how long (default {QUICK:g})"
+    )
+    parser.add_argument("--full", action="store_true", help="all samples, however long it takes")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of reading (default 3)")
+    parser.add_argument("--pipeline", choices=PIPELINES, default="train", help="see below; default train")
+    parser.add_argument(
+        "--size", type=int, default=224, metavar="PX", help="of pictures in a batch (default 224)"
+    )
+    parser.add_argument("--order", choices=ORDERS, default="random", help="of the epochs; default random")
+    parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="at most; default 256")
+    parser.add_argument("--workers", type=int, metavar="N", help="threads (default: all cores)")
+    parser.add_argument(
+        "--remote", metavar="URL", help="write and read in a new folder below this URL, removed afterwards"
+    )
+    parser.add_argument(
+        "--remote-option", metavar="NAME=VALUE", action="append", default=[],
+        help="of --remote: endpoint, region, anonymous, profile, cache, fetch_bytes",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scratch", metavar="DIR", help="where files are written (default: where there is room)"
+    )
+    parser.add_argument(
+        "--by",
+        choices=tuple(report.SPEEDS),
+        help="the speed that ranks (default: warm, or cold with --remote)",
+    )
+    parser.add_argument("--figure", metavar="FILE", help="draw size against speed into a .png, .svg or .pdf")
+    parser.add_argument("--html", metavar="FILE", help="write a report that stands alone")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run(args: argparse.Namespace) -> int:
+    figures.check(args.figure)
+    _check_html(args.html)
+    if args.batch_size < 1 or args.size < 1 or (args.workers is not None and args.workers < 1):
+        raise OptionError("--batch-size, --size and --workers are at least 1")
+    remote_options = {name: str(value) for name, value in parse_options(args.remote_option).items()}
+    by = args.by or ("warm" if args.remote is None else "cold")
+    began = time.monotonic()
+    with contextlib.closing(open_source(args)) as opened:
+        reader = opened.select(names_of(args.fields)) if args.fields else opened
+        names = names_of(args.formats) if args.formats else None
+        with progress_bar("formats", quiet=args.quiet or args.json) as progress:
+            rows = measure.formats(
+                reader, names, sample=args.sample, pipeline=args.pipeline, size=args.size,
+                batch_size=args.batch_size, workers=args.workers, order=args.order, remote=args.remote,
+                remote_options=remote_options, scratch=args.scratch,
+                seconds=None if args.full else args.seconds, rounds=args.rounds,
+                progress=progress,
+            )  # fmt: skip
+        about = report.About(
+            path=printable(shown(reader.path)), format=reader.format, total=len(reader),
+            samples=max(one.samples for one in rows),
+            unit="images" if image_fields(reader.schema) else "samples",
+            how=_how(args), machine=describe(), seconds=time.monotonic() - began, command=_command(),
+            remote=None if args.remote is None else shown(args.remote), by=by,
+            refused={} if names else measure.refusals(reader.schema),
+        )  # fmt: skip
+    rows = report.ranked(rows, by)
+    if args.figure:
+        figures.save(report.draw(rows, about), args.figure)
+    if args.html:
+        put_file(args.html, report.html(rows, about, human_size).encode())
+    if args.json:
+        print_json(_as_json(rows, about))
+    else:
+        _print(rows, about)
+        for one in filter(None, (args.figure, args.html)):
+            say(f"wrote {one}")
+    return 0 if any(one.error is None for one in rows) else 1
+
+
+def _check_html(path: str | None) -> None:
+    if path is None:
+        return
+    if Path(path).suffix.lower() not in (".html", ".htm"):
+        raise OptionError("a report ends in .html", path=path)
+    if not Path(path).absolute().parent.is_dir():
+        raise NotFoundError("the folder of the report is not there", path=path)
+    figures.check("figure.svg")
+
+
+def _how(args: argparse.Namespace) -> str:
+    workers = args.workers or len(os.sched_getaffinity(0))
+    pipeline = args.pipeline + (f" {args.size}" if args.pipeline in ("train", "val") else "")
+    where = "" if args.remote is None else f", over {printable(shown(args.remote))}"
+    return f"pipeline {pipeline}, order {args.order}, {workers} worker{'s' * (workers != 1)}{where}"
+
+
+def _command() -> str:
+    """As it was typed, with nothing that a URL may hold in secret."""
+    return printable(shlex.join(["batchplant", *(shown(one) for one in sys.argv[1:])]))
+
+
+def _as_json(rows: list[Measured], about: report.About) -> dict[str, Any]:
+    front = {one.label for one in measure.pareto(rows, report.SPEEDS[about.by][0])}
+    return {
+        "path": about.path, "format": about.format, "samples": about.total, "sample": about.samples,
+        "how": about.how, "machine": about.machine, "seconds": about.seconds, "remote": about.remote,
+        "by": about.by, "left out": about.refused,
+        "formats": [
+            {**one.to_json(), "whole": report.whole(one, about.total), "front": one.label in front}
+            for one in rows
+        ],
+    }  # fmt: skip
+
+
+def _print(rows: list[Measured], about: report.About) -> None:
+    say(f"{about.title}, {about.how}")
+    say(about.machine)
+    print()
+    good = [one for one in rows if one.error is None]
+    front = measure.pareto(rows, report.SPEEDS[about.by][0])
+    estimated = "size" if about.samples == about.total else "size (est.)"
+    stored = figures.table("stored as", estimated, "per sample", "files", "write/s", "open", "memory")
+    read = figures.table("read back", "MB/s", "single/s", "cold/s", "(best)", "warm/s", "(best)")
+    net = figures.table("from the server", "fetched", "per sample", "requests")
+    for one in good:
+        name = Text(one.label + (" *" if one in front else ""), style="bold" if one in front else "")
+        stored.add_row(
+            name, human_size(report.whole(one, about.total)), human_size(one.bytes_per_sample),
+            _rate(one.files), _rate(one.write_rate), _milliseconds(one.open_seconds), human_size(one.memory),
+        )  # fmt: skip
+        read.add_row(
+            name, _rate(one.sequential_mb_s), _rate(one.random_rate), _rate(one.epoch_cold),
+            _rate(one.best.get("epoch_cold")), _rate(one.epoch_warm), _rate(one.best.get("epoch_warm")),
+        )  # fmt: skip
+        if one.fetched is not None:
+            net.add_row(
+                name, human_size(one.fetched), human_size(one.fetched / one.samples), f"{one.requests:,}"
+            )
+    out = console()
+    for table in (stored, read, *((net,) if net.row_count else ())):
+        with out.capture() as drawn:
+            out.print(table)
+        print("\n".join(line.rstrip() for line in drawn.get().splitlines()), end="\n\n")
+    if front:
+        words = report.SPEEDS[about.by][1]
+        say(f"* no other is smaller and faster ({words}); the fastest first")
+    _notes(rows, about)
+
+
+def _notes(rows: list[Measured], about: report.About) -> None:
+    said: dict[str, list[str]] = {}
+    for one in rows:
+        for text in one.remarks:
+            said.setdefault(text, []).append(one.label)
+    for text, who in said.items():
+        say(f"note: {text} ({'all' if len(who) > 1 and len(who) == len(rows) else ', '.join(who)})")
+    for one in rows:
+        if one.error is not None:
+            say(f"left out: {one.label}: {one.error}")
+    if about.refused:
+        names = list(about.refused)
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        say(f"not tried: {', '.join(names[:SHOWN])}{more} (--formats names any; --json says why)")
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e3:,.1f} ms"
+
+
+def _rate(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"

@@ -1,0 +1,41 @@
+"""The machine that something was measured on, in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from .._version import __version__
+
+
+def describe() -> str:
+    """Processor, cores, memory, system and versions; what a reader of figures has to know."""
+    cores = len(os.sched_getaffinity(0))
+    parts = [
+        _processor(),
+        f"{cores} core{'' if cores == 1 else 's'}",
+        f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB of memory",
+        f"{platform.system()} {platform.release()}",
+        f"Python {platform.python_version()}",
+        f"batchplant {__version__}",
+    ]
+    return ", ".join(parts)
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        # ARM's /proc/cpuinfo has numbers only; lscpu knows their names.
+        told = Path("/proc/cpuinfo").read_text()
+        if shutil.which("lscpu"):
+            told = subprocess.run(
+                ["lscpu"], capture_output=True, text=True, timeout=10, env={**os.environ, "LC_ALL": "C"}
+            ).stdout
+        found = re.search(r"^model name\s*:\s*(.+)$", told, re.MULTILINE | re.IGNORECASE)
+        if found:
+            return f"{' '.join(found[1].split())} ({platform.machine()})"
+    return platform.machine()
