@@ -203,6 +203,19 @@ def grouped(path, count=1000, groups=10, width=100):
     return path
 
 
+def test_row_groups_are_as_large_as_asked_for_however_large_the_batches(tmp_path):
+    cells = Ragged(np.zeros(100_000, np.uint8), np.arange(1001) * 100)
+    with bp.create(tmp_path / "a.parquet", {"n": bp.Int(), "b": bp.Bytes()}, row_group_size=100 * 116) as out:
+        # Whole batches at once, and what is left of one goes together with the next.
+        for start in (0, 1000):
+            out.append(Columns(n=np.arange(start, start + 1000), b=cells))
+        out.append(Columns(n=np.arange(50), b=Ragged(cells.data[:5000], cells.offsets[:51])))
+    about = pq.ParquetFile(tmp_path / "a.parquet").metadata
+    assert [about.row_group(one).num_rows for one in range(about.num_row_groups)] == [*[100] * 20, 50]
+    with bp.open(tmp_path / "a.parquet") as reader:
+        assert reader.read(np.arange(2050))["n"].tolist() == [*range(2000), *range(50)]
+
+
 def loads(reader, monkeypatch):
     """What was decoded, in order."""
     seen = []

@@ -14,9 +14,8 @@ from ...codecs import times
 from ...codecs.arrow import KEY, arrow_schema, pyarrow, refuses, storage, to_arrow, unfit
 from ...codecs.arrow.types import is_any_list
 from ...codecs.cells import decode_cell
-from ...columns import Column, Columns
+from ...columns import I64, Column, Columns, Ragged
 from ...errors import BatchplantError, EncodeError, OptionError
-from ...families.tables.reader import size_of
 from ...schema import Audio, Bool, Duration, Field, Float, Image, Int, Schema, Tensor, Text, Time, Video
 from ...storage import Partial, Spool
 from ...writer import WriteOptions, Writer
@@ -78,7 +77,7 @@ class ParquetWriter(Writer):
     def _begin(self, state: dict[str, Any] | None) -> None:
         self._files: dict[tuple[str, ...], _File] = {}
         for folders, segments in (state or {}).get("files", []):
-            self._file(tuple(folders)).segments = [(first, last) for first, last in segments]
+            self._file(tuple(folders)).segments = list(segments)
 
     def _file(self, folders: tuple[str, ...]) -> _File:
         if folders not in self._files:
@@ -117,9 +116,17 @@ class ParquetWriter(Writer):
             self._add(self._file(folders), rest.take(np.array(wanted)))
 
     def _add(self, file: _File, columns: Columns) -> None:
-        file.add(to_arrow(self._inside, columns, self._arrow), size_of(columns))
-        if file.waiting_bytes >= self._group_size:
-            file.flush()
+        batch = to_arrow(self._inside, columns, self._arrow)
+        # Batches are as large as whoever writes likes; row groups are not.
+        until = np.cumsum(_row_sizes(columns))
+        start = done = 0
+        while start < columns.rows:
+            wanted = done + self._group_size - file.waiting_bytes
+            end = min(int(np.searchsorted(until, wanted)) + 1, columns.rows)
+            file.add(batch.slice(start, end - start), int(until[end - 1]) - done)
+            start, done = end, int(until[end - 1])
+            if file.waiting_bytes >= self._group_size:
+                file.flush()
         waiting = sum(one.waiting_bytes for one in self._files.values()) if self._keys else 0
         if waiting > 16 * self._group_size:
             max(self._files.values(), key=lambda one: one.waiting_bytes).flush()
@@ -151,6 +158,17 @@ class ParquetWriter(Writer):
         return [f"the samples are ordered by {', '.join(self._keys)}, for each value is a folder of its own"]
 
 
+def _row_sizes(columns: Columns) -> I64:
+    """The bytes that the cells of each sample take in memory."""
+    sizes = np.zeros(columns.rows, dtype=np.int64)
+    for column in columns.values():
+        if isinstance(column, Ragged):
+            sizes += column.sizes.clip(0) + column.offsets.itemsize
+        else:
+            sizes += column.nbytes // max(1, len(column))
+    return sizes
+
+
 def _check_keys(schema: Schema, keys: Sequence[str]) -> None:
     for key in keys:
         field = schema.select([key])[key]
@@ -179,6 +197,8 @@ def _how(schema: Schema, compression: str, level: int | None) -> dict[str, Any]:
         else {leaf: level for leaf in columns if columns[leaf] not in media},
         "use_dictionary": few,
         "write_statistics": ranged,
+        # So that filters skip pages, not only row groups.
+        "write_page_index": True,
     }
 
 
@@ -216,12 +236,12 @@ class _File:
     def __init__(self, partial: Partial, name: str, schema: Any, how: dict[str, Any]) -> None:
         self.name = name
         self.waiting_bytes = 0
-        self.segments: list[tuple[int, int]] = []
+        # Where the parts end.
+        self.segments: list[int] = []
         self._spool = partial.spool(name)
         self._schema, self._how = schema, how
         self._waiting: list[Any] = []
         self._writer: Any = None
-        self._began = 0
 
     def add(self, batch: Any, size: int) -> None:
         self._waiting.append(batch)
@@ -245,7 +265,6 @@ class _File:
     def _open(self) -> None:
         import pyarrow.parquet as pq
 
-        self._began = self._spool.size
         self._writer = pq.ParquetWriter(_Sink(self._spool), self._schema, **self._how)
 
     def end(self) -> None:
@@ -254,7 +273,7 @@ class _File:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-            self.segments.append((self._began, self._spool.size))
+            self.segments.append(self._spool.size)
 
     def finish(self) -> None:
         self.end()
@@ -262,7 +281,7 @@ class _File:
             self._open()
             self.end()
         if len(self.segments) > 1:
-            self._spool.write(merge([(first, self._footer(last)) for first, last in self.segments]))
+            self._spool.write(merge([self._footer(last) for last in self.segments]))
 
     def _footer(self, last: int) -> bytes:
         size = int.from_bytes(self._spool.read_at(4, last - 8), "little")
@@ -270,11 +289,10 @@ class _File:
 
 
 class _Sink(io.RawIOBase):
-    """What the library writes a part to: it counts from the part's beginning."""
+    """What the library writes a part to: places count from the beginning of the file."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        self._start = spool.size
 
     def writable(self) -> bool:
         return True
@@ -284,4 +302,4 @@ class _Sink(io.RawIOBase):
         return len(data)
 
     def tell(self) -> int:
-        return self._spool.size - self._start
+        return self._spool.size
