@@ -71,7 +71,10 @@ def workers(case: Case) -> Seen:
     return Seen(said, settings={"workers": each})
 
 
-@rule("Batches made ahead bridge what is uneven: requests more than a disk.", "docs/guides/loading.md#memory")
+@rule(
+    "Batches made ahead bridge what is uneven: requests more than a disk.",
+    "docs/guides/how-loading-works.md#prefetching",
+)
 def ahead(case: Case) -> Seen:
     if not case.loads:
         return no(f"the goal is {case.goal}")
