@@ -154,6 +154,8 @@ class Check:
     unit: ClassVar[str] = "samples"
     # Whether it wants to know what comes of decoding.
     decodes: ClassVar[bool] = False
+    # Whether it has something to say about a model, whose samples are tensors with a name.
+    models: ClassVar[bool] = False
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject

@@ -19,6 +19,7 @@ from ..errors import BatchplantError, DataError, MissingLibraryError, OptionErro
 from ..reader import Reader
 from ..registry import open as open_reader
 from ..schema import Audio, Bool, Field, Float, Image, Int, Video
+from ..tensors import is_tensors
 from . import sampling
 from .check import Batch, Check, Subject, named
 from .checks import CHECKS
@@ -55,11 +56,14 @@ def examine(
         if given is not None and given < 1:
             raise OptionError(f"{name} is at least 1, not {given}")
     kinds = choose(only, without)
-    names = tuple(kind.name for kind in kinds)
     try:
         reader = source if isinstance(source, Reader) else open_reader(source, **options)
     except BatchplantError as error:
         return _unopened(error, source, kinds)
+    remarks: dict[str, None] = {}
+    if is_tensors(reader.schema):
+        kinds = [kind for kind in kinds if kind.models]
+        remarks["it is a model, and most checks are for datasets"] = None
     each = sampling.mean_bytes(reader)
     rows = sampling.chosen(len(reader), sampling.affordable(sample, each))
     subject = Subject(
@@ -69,7 +73,6 @@ def examine(
     checks = [kind(subject) for kind in kinds]
     decodes = any(check.decodes for check in checks)
     count = len(reader) if rows is None else len(rows)
-    remarks: dict[str, None] = {}
     done = 0
     with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
         for numbers in sampling.batches(reader, rows, each):
@@ -81,6 +84,7 @@ def examine(
                 progress(done, count)
     found = [finding for check in checks for finding in check.findings()]
     remarks.update(dict.fromkeys(remark for check in checks for remark in check.remarks()))
+    names = tuple(kind.name for kind in kinds)
     found.sort(key=lambda one: SEVERITIES.index(one.severity))
     return Report(reader.path, reader.format, len(reader), count, tuple(found), names, tuple(remarks))
 

@@ -27,6 +27,7 @@ class Empty(Check):
     name = "empty"
     unit = "datasets"
     title = "no samples at all"
+    models = True
     severity = "error"
     sentence = "There are no samples: a run over them ends at once, often without a word."
 
@@ -43,6 +44,7 @@ class Empty(Check):
 class CorruptSamples(Check):
     name = "corrupt-samples"
     title = "samples that cannot be read or decoded"
+    models = True
     severity = "error"
     sentence = "Samples that cannot be read or decoded stop an epoch, often hours after it began."
     decodes = True
@@ -58,7 +60,7 @@ class CorruptSamples(Check):
         self._count += len({one.sample for one in batch.problems})
         if len(self._bad) < LISTED:
             self._bad += sorted({one.sample for one in batch.problems if one.sample is not None})
-        for one in batch.problems:
+        for one in sorted(batch.problems, key=lambda one: -1 if one.sample is None else one.sample):
             if len(self._examples) == EXAMPLES:
                 break
             if one.sample is None or one.sample not in {known.sample for known in self._examples}:
@@ -90,6 +92,7 @@ class CorruptSamples(Check):
 class Pickles(Check):
     name = "pickles"
     title = "pickles and object arrays, which run code when loaded"
+    models = True
     severity = "error"
     sentence = "Pickles and object arrays run code when they are loaded, and only Python reads them."
 
@@ -143,6 +146,7 @@ class Names(Check):
     name = "non-utf8-names"
     unit = "names"
     title = "names of files, fields or classes that are no UTF-8"
+    models = True
     severity = "warning"
     sentence = (
         "Names that are no UTF-8 cannot be written to most formats, and other systems show them garbled."

@@ -15,6 +15,8 @@ from ..report import EXAMPLES, LISTED, Finding
 
 # Shorter cells are equal by chance: labels, single words.
 SHORTEST = 16
+# Bytes; the share of cells that come again in any text, and that of cells that are labels.
+LONG, FEW_AGAIN, MOST_AGAIN = 256, 0.01, 0.5
 # Hashes that are held for each field. Beyond it every second one is let go, by its own bits, so that equal
 # cells stay or go together.
 HELD = 1 << 22
@@ -99,8 +101,7 @@ class Duplicates(Check):
     def findings(self) -> Iterator[Finding]:
         for name, held in self._hashes.items():
             count, pairs = held.repeats(LISTED)
-            # A few texts come again in every dataset that people wrote.
-            if count and (count >= 0.01 * self._of[name] or isinstance(self.subject.schema[name], Image)):
+            if count and self._tells(name, count):
                 yield self._told(
                     f"{name}: cells are there byte for byte before", name, count, self._of[name], pairs
                 )
@@ -110,6 +111,15 @@ class Duplicates(Check):
                 yield self._told(
                     "samples are there before, all fields alike", None, count, self._looked, pairs
                 )
+
+    def _tells(self, name: str, count: int) -> bool:
+        """Whether cells that come again are more than what every dataset has."""
+        if isinstance(self.subject.schema[name], Image | Audio | Video):
+            return True
+        of = self._of[name]
+        # A few texts come again wherever people write; short cells of which most do are labels.
+        label = count > MOST_AGAIN * of and self.subject.bytes[name] < LONG * self.subject.looked_at
+        return count >= FEW_AGAIN * of and not label
 
     def _told(
         self, message: str, field: str | None, count: int, of: int, pairs: list[tuple[int, int]]
