@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import BatchplantError, OptionError
 from ..format import Format
-from ..measure.candidates import ALL, candidates, chosen
+from ..measure.choice import ALL, candidates, chosen
 from ..measure.pipelines import column_of
 from ..reader import Reader
 from ..registry import get_format

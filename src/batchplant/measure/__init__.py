@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from .candidates import Candidate, candidates, refusals
+from .choice import Candidate, candidates, refusals
 from .measured import Measured, pareto
 from .running import formats
 

@@ -27,6 +27,11 @@ class Box(NamedTuple):
         across = self.left < other.right and other.left < self.right
         return across and self.bottom < other.top and other.bottom < self.top
 
+    def apart(self, dot: Point) -> float:
+        """How far a dot is from the nearest edge."""
+        across = max(self.left - dot[0], 0, dot[0] - self.right)
+        return math.hypot(across, max(self.bottom - dot[1], 0, dot[1] - self.top))
+
     def inside(self, other: Box) -> bool:
         across = other.left <= self.left and self.right <= other.right
         return across and other.bottom <= self.bottom and self.top <= other.top
@@ -68,8 +73,8 @@ def write(
     for text, (x, y), box in zip(texts, dots, boxes, strict=True):
         # In points, which stay right whatever resolution it is saved in.
         text.set_position(((box.left + 2 - x) * points, (box.bottom + 1 - y) * points))
-        near = min(max(x, box.left), box.right), min(max(y, box.bottom), box.top)
-        if math.hypot(near[0] - x, near[1] - y) > LED:
+        if box.apart((x, y)) > LED:
+            near = min(max(x, box.left), box.right), min(max(y, box.bottom), box.top)
             ends = zip(*(axes.transData.inverted().transform(one) for one in ((x, y), near)), strict=True)
             axes.plot(*ends, linewidth=0.6, color=text.get_color(), alpha=0.6, zorder=1)
 
@@ -93,7 +98,9 @@ def places(
         tried = tried or list(around(x, y, width, height))
         free = [box for box in tried if not any(box.meets(one) for one in obstacles)]
         clear = [box for box in free if not any(box.meets(one) for one in lines)]
-        found.append((clear or free or tried[-1:])[0])
+        # Nobody is to take it for the name of another.
+        own = [box for box in clear if all(box.apart((x, y)) <= box.apart(one) for one in dots)]
+        found.append((own or clear or free or tried[-1:])[0])
         obstacles.append(found[-1])
     return found
 

@@ -174,8 +174,10 @@ def svg(figure: Any) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text, count=2).replace("xlink:href", "href")
-    text = text.replace(INK, "currentColor").replace("fill: #ffffff", "fill: var(--page)")
-    return text.replace("#000000", "currentColor")
+    text = text.replace("fill: #ffffff", "fill: var(--page)").replace("#000000", "currentColor")
+    for colour, name in ((INK, "currentColor"), (FAINT, "var(--faint)"), (FRONT, "var(--front)")):
+        text = text.replace(colour, name)
+    return text
 
 
 # -- the page ---------------------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); margin: 2rem auto;
   max-width: 62rem; padding: 0 1.2rem }
 h1 { font-size: 1.4rem; overflow-wrap: anywhere } h2 { font-size: 1.05rem; margin-top: 2rem }
-figure { margin: 1rem 0 } svg { width: 100%; height: auto; color: var(--ink) }
+figure { margin: 1rem 0 } svg { width: 100%; height: auto; fill: currentColor }
 .wide { overflow-x: auto }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100% }
 th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap }

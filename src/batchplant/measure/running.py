@@ -17,7 +17,7 @@ from ..reader import Reader
 from ..registry import get_format
 from ..schema import Schema
 from ..storage import is_remote, reached, split_options, uploads
-from .candidates import Candidate, chosen, refusal
+from .choice import Candidate, chosen, refusal
 from .measured import Measured
 from .pipelines import PIPELINES
 from .process import Process

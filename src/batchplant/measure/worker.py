@@ -31,7 +31,7 @@ from ..schema import Schema
 from ..storage import reached, split_options, tree
 from ..storage.remote import totals
 from ..storage.settings import NAMES as STORAGE
-from .candidates import Candidate
+from .choice import Candidate
 from .pipelines import Undecoded, column_of, pipelines
 from .scratch import cool, warm
 from .staging import Staged, size_of

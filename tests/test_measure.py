@@ -1,0 +1,358 @@
+"""`batchplant.measure`: a dataset in candidate formats; rows are complete, and nothing is left behind."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import mmap
+import os
+import shutil
+import sys
+import textwrap
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import batchplant as bp
+from batchplant import measure
+from batchplant.measure import Candidate, Measured, choice, labels, scratch, staging
+from batchplant.measure.measured import pareto
+from batchplant.registry import all_formats, known
+
+N = 48
+ALWAYS = ("samples", "data", "bytes", "files", "write_seconds", "write_rate", "open_seconds", "memory")
+RATES = ("sequential_mb_s", "sequential_rate", "random_rate", "epoch_cold", "epoch_warm")
+QUICK: dict[str, Any] = {"seconds": 0.5, "rounds": 2, "size": 16, "sample": N}
+
+
+def jpeg(seed: int) -> bytes:
+    out = io.BytesIO()
+    pixels = np.random.default_rng(seed).integers(0, 255, (20, 24, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(out, "JPEG")
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("measure") / "pictures.beton"
+    fields = {"image": bp.Image(), "label": bp.Int(), "note": bp.Text(optional=True)}
+    with bp.create(path, fields) as out:
+        for number in range(N):
+            out.append({"image": jpeg(number), "label": number, "note": "x" * number if number % 3 else None})
+    return str(path)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[str]:
+    """A scratch folder that is empty again, and no process is left, when the test ends."""
+    before = {one.pid for one in psutil.Process().children(recursive=True)}
+    (tmp_path / "scratch").mkdir()
+    yield str(tmp_path / "scratch")
+    assert os.listdir(tmp_path / "scratch") == []
+    assert {one.pid for one in psutil.Process().children(recursive=True)} <= before
+
+
+# -- candidates ---------------------------------------------------------------------------------------------
+
+
+def test_every_format_is_a_candidate_or_says_why_not() -> None:
+    schema = {"image": bp.Image(), "label": bp.Int()}
+    taken, out = measure.candidates(schema), measure.refusals(schema)
+    assert sorted([*taken, *out]) == sorted(all_formats())
+    assert {"beton", "webdataset"} <= set(taken)
+    assert "cannot hold image" in out["npy"]
+    assert "read only" in out["tiff"]
+    assert all(out.values())
+
+
+def test_what_is_a_candidate_depends_on_the_schema() -> None:
+    numbers = measure.candidates({"x": bp.Float()})
+    assert "npy" in numbers
+    assert "imagefolder" not in numbers
+    assert "no field holds such" in measure.refusals({"x": bp.Float()})["imagefolder"]
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_installed", lambda package: package != "pyarrow")
+    assert "beton" in measure.candidates({"x": bp.Int()})
+    said = measure.refusals({"x": bp.Int()})["parquet"]
+    assert said == 'pyarrow is not installed: pip install "batchplant[arrow]"'
+
+
+def test_candidates_with_options_are_parsed() -> None:
+    found = Candidate.parse("parquet:compression=zstd:shard_samples=10:lossless=true")
+    assert found.format == "parquet"
+    assert found.options == {"compression": "zstd", "shard_samples": 10, "lossless": True}
+    assert found.label == "parquet:compression=zstd:shard_samples=10:lossless=True"
+    with pytest.raises(bp.OptionError, match="not NAME=VALUE"):
+        Candidate.parse("parquet:zstd")
+    with pytest.raises(bp.OptionError, match="parquet"):
+        Candidate.parse("parkett")
+
+
+# -- the front, the sample, the names of a figure -----------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), max_size=12))
+def test_the_front_is_what_no_other_beats(points: list[tuple[int, int]]) -> None:
+    rows = [
+        Measured("x", label=str(number), samples=1, bytes=size, epoch_warm=float(speed))
+        for number, (size, speed) in enumerate(points)
+    ]
+    expected = {
+        str(number)
+        for number, (size, speed) in enumerate(points)
+        if not any(a <= size and b >= speed and (a, b) != (size, speed) for a, b in points)
+    }
+    found = pareto(rows)
+    assert {one.label for one in found} == expected
+    sizes = [one.bytes_per_sample for one in found]
+    assert sizes == sorted(sizes)
+
+
+def test_what_was_not_measured_is_on_no_front() -> None:
+    assert pareto([Measured("a", samples=1, bytes=1), Measured("b", epoch_warm=3.0)]) == []
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000))
+def test_samples_are_spread_over_the_dataset(length: int, count: int) -> None:
+    rows = staging.picked(length, count)
+    assert len(rows) == min(length, count)
+    assert (np.diff(rows) > 0).all()
+    assert rows[0] == 0
+    assert rows[-1] < length
+    if count > 2 * staging.RUN < length:
+        assert rows[-1] > length - 2 * staging.RUN
+
+
+boxes = st.tuples(st.floats(100, 900), st.floats(100, 500))
+
+
+@given(st.lists(boxes, max_size=14, unique=True))
+def test_no_name_lies_on_another_or_on_a_dot(dots: list[tuple[float, float]]) -> None:
+    room = labels.Box(0, 0, 1000, 600)
+    found = labels.places(dots, [(60.0, 12.0)] * len(dots), room)
+    for one in found:
+        assert one.inside(room)
+        assert not any(one.meets(labels.around_dot(dot)) for dot in dots)
+    assert not any(one.meets(two) for one, two in itertools.combinations(found, 2))
+
+
+def test_staged_samples_are_the_same(dataset: str, tmp_path: Path) -> None:
+    with bp.open(dataset) as reader:
+        rows = staging.picked(len(reader), 40)
+        staged = staging.stage(reader, rows, tmp_path / "x", until=None, progress=lambda done: None)
+        back = bp.Columns.concat(list(staged.batches()))
+        expected = reader.read(rows)
+    assert staged.samples == back.rows == 40
+    assert [bytes(one) for one in back["image"]] == [bytes(one) for one in expected["image"]]
+    assert back["label"].tolist() == expected["label"].tolist()
+    assert [one is None for one in back["note"]] == [one is None for one in expected["note"]]
+
+
+# -- files in and out of memory -----------------------------------------------------------------------------
+
+
+def test_files_are_made_cold_and_warm(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(os.urandom(1 << 20))
+    if scratch.filesystem(tmp_path) in scratch.IN_MEMORY:
+        pytest.skip("the temporary folder is in memory")
+    with open(path, "rb", buffering=0) as file:
+        assert scratch.cool(tmp_path)
+        assert set(scratch.in_memory(file)) == {0}
+        scratch.warm(tmp_path)
+        assert set(scratch.in_memory(file)) == {1}
+        # Who has a file mapped keeps it in memory, and it is told.
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+            assert sum(view[::4096]) >= 0
+            assert not scratch.cool(tmp_path)
+
+
+def test_a_folder_in_memory_is_never_cold() -> None:
+    if scratch.filesystem("/dev/shm") not in scratch.IN_MEMORY or not os.access("/dev/shm", os.W_OK):
+        pytest.skip("no folder in memory")
+    with scratch.scratch_folder("/dev/shm", "", 0) as folder:
+        (folder / "x").write_bytes(bytes(1 << 16))
+        assert not scratch.cool(folder)
+    assert not folder.exists()
+
+
+def test_a_disk_that_is_too_small_is_refused(
+    dataset: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1, 1, 10_000))
+    with bp.open(dataset) as reader, pytest.raises(bp.OptionError, match=r"scratch space.*--sample"):
+        measure.formats(reader, ["beton"], scratch=place)
+    with bp.open(dataset) as reader, pytest.raises(bp.OptionError, match="--scratch with a larger disk"):
+        measure.formats(reader, ["beton"])
+
+
+def test_wrong_arguments_are_told_before_anything_is_written(dataset: str, place: str) -> None:
+    with bp.open(dataset) as reader:
+        for names, options, said in (
+            (["beton"], {"pipeline": "x"}, "pipeline is one of"),
+            (["beton"], {"rounds": 0}, "rounds"),
+            (["beton"], {"seconds": 0}, "seconds"),
+            (["beton"], {"sample": 0}, "at least 1"),
+            (["beton"], {"remote": "/x"}, "URL"),
+            ([], {}, "no format"),
+            (["npy", "tiff"], {}, "npy cannot hold image fields; tiff is read only"),
+        ):
+            with pytest.raises(bp.OptionError, match=said):
+                measure.formats(reader, names, scratch=place, **options)
+        with pytest.raises(bp.NotFoundError, match="scratch"):
+            measure.formats(reader, ["beton"], scratch=place + "/nowhere")
+        with pytest.raises(bp.OptionError, match="no samples"):
+            measure.formats(reader.subset([]), ["beton"], scratch=place)
+
+
+# -- measuring ----------------------------------------------------------------------------------------------
+
+
+PLUG_IN = """
+    import os, signal
+    import batchplant as bp
+    from batchplant.formats.msgpack import FORMAT as base
+    import dataclasses
+
+    class Dies(base.writer):
+        def _begin(self, state):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    class Fails(base.writer):
+        def _write(self, columns):
+            raise bp.EncodeError("not with me", path=self.path)
+
+    class Broken(base.reader):
+        def _read(self, indices, fields):
+            if len(indices) == 1:
+                return super()._read(indices, fields)
+            print("going down", flush=True)
+            os._exit(3)
+
+    def made(name, reader, writer):
+        reader = type(reader.__name__, (reader,), {})
+        writer = type(writer.__name__, (writer,), {})
+        return dataclasses.replace(base, name=name, suffixes=("." + name,), reader=reader, writer=writer)
+
+    DIES = made("dies", base.reader, Dies)
+    FAILS = made("fails", base.reader, Fails)
+    BREAKS = made("breaks", Broken, base.writer)
+"""
+
+
+@pytest.fixture
+def odd_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Formats of another package that fail in every way; the processes find them too."""
+    folder = tmp_path / "packages"
+    (folder / "odd-1.dist-info").mkdir(parents=True)
+    (folder / "odd_formats.py").write_text(textwrap.dedent(PLUG_IN))
+    entries = "".join(f"{name} = odd_formats:{name.upper()}\n" for name in ("dies", "fails", "breaks"))
+    (folder / "odd-1.dist-info" / "entry_points.txt").write_text(f"[batchplant.formats]\n{entries}")
+    (folder / "odd-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1\n")
+    monkeypatch.syspath_prepend(str(folder))
+    known.plug_ins.cache_clear()
+    yield ["dies", "fails", "breaks"]
+    known.plug_ins.cache_clear()
+    sys.modules.pop("odd_formats", None)
+
+
+def test_every_row_is_complete_and_a_failure_is_a_row(
+    dataset: str, place: str, odd_formats: list[str]
+) -> None:
+    seen: list[tuple[int, int, str]] = []
+    names = ["webdataset", "npz:shard_samples=20", "npy", *odd_formats]
+    with bp.open(dataset) as reader:
+        rows = measure.formats(reader, names, scratch=place, progress=lambda *one: seen.append(one), **QUICK)
+        data = staging.size_of(reader.read(range(N)))
+    assert [one.label for one in rows] == names
+    tar, shards, npy, dies, fails, breaks = rows
+    for one in (tar, shards):
+        assert one.error is None
+        for name in ALWAYS:
+            assert getattr(one, name) > 0, name
+        for name in RATES:
+            assert 0 < getattr(one, name) <= one.best[name], name
+        assert one.best["open_seconds"] <= one.open_seconds
+        assert (one.samples, one.data) == (N, data)
+        assert one.bytes > data / 2
+        assert one.fetched is one.requests is None
+        assert 1 <= one.rounds <= 2
+    assert tar.files >= 1
+    assert shards.files >= 3
+    assert npy.error == "npy cannot hold image fields"
+    assert dies.error == "the process that wrote it died (SIGKILL)"
+    assert fails.error == "data.fails: not with me"
+    assert breaks.error == "its process died (exit code 3): going down"
+    assert breaks.rounds == 0
+    assert seen[0][:2] == (0, seen[-1][1])
+    assert [done for done, *_ in seen] == sorted(done for done, *_ in seen)
+    assert seen[-1][0] <= seen[-1][1]
+
+
+def test_all_samples_once_where_time_is_no_matter(dataset: str, place: str) -> None:
+    with bp.open(dataset) as reader:
+        (one,) = measure.formats(
+            reader.select(["label"]), ["npy"], scratch=place, seconds=None, rounds=1, pipeline="raw"
+        )
+    assert one.samples == N
+    assert one.data == N * 8
+    assert one.error is None
+    assert one.rounds == 1
+
+
+def test_what_the_loader_cannot_do_is_a_remark(place: str) -> None:
+    """Pictures of several sizes, and no pipeline that makes them one: all else is measured."""
+    with bp.open([{"image": jpeg(1)}, {"image": jpeg(2)}]) as reader:
+        assert reader.schema
+        data = {"image": [np.zeros((4, 5 + number, 3), np.uint8) for number in range(4)]}
+    with bp.open([{"x": one} for one in data["image"]]) as reader:
+        (one,) = measure.formats(reader, ["webdataset"], scratch=place, **QUICK)
+    assert one.random_rate
+    assert (one.epoch_warm is None) == any("epoch" in text for text in one.remarks)
+
+
+@pytest.mark.parametrize("moment", ["taking", "writing", "round"])
+def test_an_interrupt_leaves_nothing(dataset: str, place: str, moment: str) -> None:
+    def stop(done: int, total: int, what: str) -> None:
+        if what.startswith(moment):
+            assert os.listdir(place)
+            raise KeyboardInterrupt
+
+    with bp.open(dataset) as reader, pytest.raises(KeyboardInterrupt):
+        measure.formats(reader, ["webdataset"], scratch=place, progress=stop, **QUICK)
+
+
+def test_a_bucket_counts_bytes_and_is_empty_again(dataset: str, place: str, bucket: Any) -> None:
+    bucket.put("other/x", b"stays")
+    how = {"remote": f"{bucket.url}/tries", "remote_options": {"endpoint": bucket.endpoint}}
+    with bp.open(dataset) as reader:
+        rows = measure.formats(reader, ["beton", "webdataset"], scratch=place, **how, **QUICK)
+    for one in rows:
+        assert one.error is None
+        assert one.fetched >= one.data
+        assert one.requests >= 1
+        assert one.epoch_cold > 0
+    assert [name for _, _, names in os.walk(bucket.root) for name in names] == ["x"]
+
+
+def test_an_interrupt_leaves_nothing_in_a_bucket(dataset: str, place: str, bucket: Any) -> None:
+    def stop(done: int, total: int, what: str) -> None:
+        if what.startswith("round"):
+            assert any(names for _, _, names in os.walk(bucket.root))
+            raise KeyboardInterrupt
+
+    how = {"remote": bucket.url, "remote_options": {"endpoint": bucket.endpoint}}
+    with bp.open(dataset) as reader, pytest.raises(KeyboardInterrupt):
+        measure.formats(reader, ["webdataset"], scratch=place, progress=stop, **how, **QUICK)
+    assert not any(names for _, _, names in os.walk(bucket.root))
