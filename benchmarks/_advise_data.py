@@ -30,7 +30,9 @@ class Dataset(NamedTuple):
 def picture(rng: np.random.Generator, width: int, height: int, grain: float = 6.0) -> Image.Image:
     """Something like a photo: smooth shapes and the grain of a sensor."""
     small = rng.integers(0, 256, (max(2, height // 48), max(2, width // 48), 3), dtype=np.uint8)
-    smooth = np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC), dtype=np.float32)
+    smooth = np.asarray(
+        Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC), dtype=np.float32
+    )
     noise: npt.NDArray[np.float32] = rng.standard_normal((height, width, 1), dtype=np.float32) * grain
     return Image.fromarray((smooth + noise).clip(0, 255).astype(np.uint8))
 
@@ -132,7 +134,9 @@ def volumes(folder: Path, scale: float) -> Path:
     path = folder / "volumes.h5"
     smooth = np.cumsum(rng.integers(-2, 3, (count, side, side, side)), axis=3).astype(np.int16)
     with h5py.File(path, "w") as file:
-        file.create_dataset("volume", data=smooth, chunks=(count, side // 4, side // 4, side), compression="gzip")
+        file.create_dataset(
+            "volume", data=smooth, chunks=(count, side // 4, side // 4, side), compression="gzip"
+        )
         file.create_dataset("label", data=rng.integers(0, 2, count))
     return path
 

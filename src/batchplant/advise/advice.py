@@ -128,6 +128,9 @@ def advise(
                 seconds=seconds, progress=progress,
             )  # fmt: skip
     best, now, others = choose(case, tried, settings)
+    if settings.get("order") == "quasi_random" and not best.trial.blocks:
+        # This format's samples stand by themselves: there are no blocks to go by.
+        settings["order"] = "random"
     called = list(named) or ([source] if isinstance(source, str) else [str(facts.path)])
     found, opened = commands.commands(called, best.way, settings, answers, reading=reading)
     return Advice(

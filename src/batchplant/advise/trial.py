@@ -81,6 +81,8 @@ class Trial:
     sequential_rate: float | None = None
     column_rate: float | None = None
     parts: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    # Whether the format tells in which block a sample lies, as orders by blocks need it.
+    blocks: bool = False
     error: str | None = None
 
     def disk(self, samples: int) -> float:
@@ -111,6 +113,7 @@ class Bench:
         return Trial(
             way=way, samples=most, bytes_each=each, bytes_fixed=max(0.0, size - each * most),
             seconds_each=paid, seconds_fixed=max(0.0, seconds - paid * most),
+            blocks=self.reader(way).blocks() is not None,
         )  # fmt: skip
 
     def _convert(self, way: Way, samples: int) -> tuple[int, float, int]:
@@ -132,7 +135,10 @@ class Bench:
         """The dataset as it lies; nothing is written."""
         self._files[way.label] = reader
         size = self.facts.bytes or 0
-        return Trial(way=way, samples=len(self.held), bytes_each=size / max(len(reader), 1))
+        return Trial(
+            way=way, samples=len(self.held), bytes_each=size / max(len(reader), 1),
+            blocks=reader.blocks() is not None,
+        )  # fmt: skip
 
     def epoch(self, trial: Trial, seconds: float) -> Trial:
         """A shuffled epoch through the Loader, as long as ``seconds`` allow."""

@@ -61,11 +61,11 @@ def analyse(case: Case) -> Seen:
     return Seen("the goal is to analyse", must=(COLUMNS, KNOWN))
 
 
-@rule("A stream is read from start to end, shard by shard, as it comes.", "stream")
+@rule("A stream is read from start to end, as it comes, by whoever is at the other end.", "stream")
 def stream(case: Case) -> Seen:
     if case.goal != "stream":
         return no(f"the goal is {case.goal}")
-    return Seen("the goal is to stream", must=(STREAMED, RANGES))
+    return Seen("the goal is to stream", must=(STREAMED, RANGES, KNOWN))
 
 
 def _asked(case: Case, question: str, *must: Must) -> Seen:

@@ -1,0 +1,700 @@
+"""`batchplant advise`: facts, every rule by itself, the choice, and commands that run as they are printed.
+
+What is tried is given, so that no pick depends on how busy the machine is; one test tries for real.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import batchplant as bp
+from batchplant import advise
+from batchplant.advise import QUESTIONS, RULES, Answers, Case, Facts, FieldFacts, Machine, commands, prove
+from batchplant.advise.predict import Prediction, predict
+from batchplant.advise.rules import data as data_rules
+from batchplant.advise.trial import Trial, pilot_rows
+from batchplant.advise.tries import Tried, choose, eligible, value_of, virtues
+from batchplant.advise.ways import Way, raw_of, way_of
+from batchplant.cli import main
+from batchplant.errors import OptionError
+from batchplant.format import Format
+from batchplant.measure import Measured
+from batchplant.registry import get_format
+from batchplant.schema import Field, Float, Image, Int, Schema, Tensor, Text
+
+if TYPE_CHECKING:
+    from servers import Bucket
+
+# The package has a function of that name.
+machine_module = sys.modules["batchplant.advise.machine"]
+ROOT = Path(__file__).parent.parent
+HERE = Machine(cores=8, memory=32 << 30)
+
+
+def load(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+DATA = load(ROOT / "benchmarks" / "_advise_data.py")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The ten datasets, small, each made when it is asked for."""
+
+    @functools.cache
+    def make(name: str) -> str:
+        needed = {
+            "long audio": "soundfile",
+            "hdf5 with bad chunks": "h5py",
+            "video": "av",
+            "remote parquet": "pyarrow",
+        }
+        if name in needed:
+            pytest.importorskip(needed[name])
+        return str(DATA.DATASETS[name].make(tmp_path_factory.mktemp("data"), 0.1))
+
+    return make
+
+
+# -- rules, one by one ---------------------------------------------------------------------------------
+
+
+def field(name: str = "x", kind: Field | None = None, **facts: Any) -> FieldFacts:
+    kind = kind or Int()
+    return FieldFacts(name=name, kind=kind.kind, field=kind, **facts)
+
+
+def case(
+    *fields: FieldFacts, on: Machine = HERE, answers: dict[str, Any] | None = None, **facts: Any
+) -> Case:
+    schema = Schema({one.name: one.field for one in fields} or {"x": Int()})
+    given: dict[str, Any] = {"path": "data", "format": "beton", "samples": 10_000, "looked_at": 2000}
+    found = Facts(**{**given, "schema": schema, "fields": {one.name: one for one in fields}, **facts})
+    return Case(found, on, Answers(**(answers or {})))
+
+
+def yes(*names: str, **more: Any) -> dict[str, Any]:
+    return {"yes": frozenset(names), **more}
+
+
+PHOTO = field("image", Image(), width=4000, height=3000, encodings={"jpeg": 9})
+PNG = field("image", Image(), width=400, height=300, encodings={"png": 9}, pixel_bytes=2.2)
+WIDE = field(kind=Tensor("float64", (8,)), wide=True)
+LABEL = field("label", Int(), labels="number", classes=10, sorted=True)
+
+# For every rule: a case in which it applies, one in which it does not, and the settings that it gives.
+CASES: dict[str, tuple[Case, Case, dict[str, Any]]] = {
+    "tiny-files": (
+        case(files=10_000, sample_bytes=3000),
+        case(files=10_000, sample_bytes=3e6),
+        {},
+    ),
+    "large-pictures": (case(PHOTO), case(PNG), {"max_resolution": 384}),
+    "png-photos": (case(PNG), case(PHOTO), {"image_format": "jpeg", "quality": 90}),
+    "sorted-labels": (case(LABEL), case(dataclasses.replace(LABEL, sorted=False)), {}),
+    "padding": (case(field(padding=0.6)), case(field(padding=0.1)), {}),
+    "large-row-groups": (
+        case(format="parquet", block_bytes=256e6, block_rows=1000),
+        case(format="parquet", block_bytes=4e6, block_rows=10),
+        {"unit_bytes": 4 << 20, "rewrite": True},
+    ),
+    "compressed-shards": (case(packed=True), case(), {"rewrite": True}),
+    "bad-chunks": (case(amplification=64.0, sample_bytes=1e6), case(), {"chunk_samples": 1, "rewrite": True}),
+    "text-labels": (case(field(kind=Text(), labels="text", classes=4)), case(LABEL), {}),
+    "missing-values": (case(field(missing=100)), case(), {}),
+    "duplicates": (case(duplicates=3), case(), {}),
+    "wide-numbers": (case(WIDE), case(field(kind=Float(), wide=True)), {}),
+    "unreadable": (case(unreadable=2), case(), {"skip_errors": True}),
+    "shards": (
+        case(bytes=10**11, answers={"gpus": 8}),
+        case(bytes=10**11),
+        {"shard_size": 512 << 20},
+    ),
+    "row-groups": (case(), case(answers={"goal": "archive"}), {"unit_bytes": 4 << 20}),
+    "order": (case(), case(answers={"goal": "archive"}), {"order": "random"}),
+    "workers": (case(answers={"gpus": 4}), case(answers={"goal": "share"}), {"workers": 2}),
+    "ahead": (case(), case(answers={"goal": "share"}), {"ahead": 3}),
+    "cache": (case(remote=True, answers={"storage": "s3"}), case(), {"cache": True}),
+    "train": (case(), case(answers={"goal": "share"}), {}),
+    "archive": (case(answers={"goal": "archive"}), case(), {"compress": True}),
+    "share": (case(answers={"goal": "share"}), case(), {"compress": True}),
+    "analyse": (case(answers={"goal": "analyse"}), case(), {}),
+    "stream": (case(answers={"goal": "stream"}), case(), {}),
+    "cloud": (case(answers={"storage": "s3"}), case(), {}),
+    "small": (case(answers=yes("small")), case(), {"compress": True}),
+    "interop": (case(answers={"interop": "spark"}), case(), {}),
+    **{
+        name: (case(answers=yes(name)), case(), {})
+        for name in (
+            "analytics", "mutable", "many-writers", "versions", "random-access", "streaming", "schema",
+            "safety", "readable",
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rule(name: str) -> None:
+    rule = RULES[name]
+    assert rule.sentence.endswith(".")
+    if name == "no-code":
+        assert rule.look(case()).must
+        return
+    applies, not_here, settings = CASES[name]
+    seen = rule.look(applies)
+    assert seen.applies
+    assert seen.said
+    assert dict(seen.settings) == settings
+    assert seen.settings or seen.must or seen.warns
+    other = rule.look(not_here)
+    assert not other.applies
+    assert other.said
+    assert not other.settings
+    assert not other.must
+
+
+# What each asks for, and a format that has it and one that has not.
+MUSTS = {
+    "train": ("beton", "pickle"),
+    "archive": ("parquet", "npy"),
+    "share": ("parquet", "beton"),
+    "analyse": ("parquet", "csv"),
+    "stream": ("webdataset", "beton"),
+    "analytics": ("parquet", "arrow"),
+    "mutable": ("lmdb", "beton"),
+    "many-writers": ("delta", "lmdb"),
+    "versions": ("iceberg", "parquet"),
+    "random-access": ("beton", "pickle"),
+    "cloud": ("zarr", "joblib"),
+    "streaming": ("parquet", "csv"),
+    "small": ("parquet", "beton"),
+    "schema": ("beton", "npy"),
+    "safety": ("tfrecord", "beton"),
+    "readable": ("csv", "parquet"),
+    "interop": ("parquet", "beton"),
+    "tiny-files": ("beton", "imagefolder"),
+    "no-code": ("npy", "pickle"),
+}
+
+
+@pytest.mark.parametrize("name", MUSTS)
+def test_what_a_rule_asks_of_a_format(name: str) -> None:
+    where = case() if name == "no-code" else CASES[name][0]
+    musts = RULES[name].look(where).must
+    good, bad = map(get_format, MUSTS[name])
+    assert all(one.holds(good) for one in musts)
+    assert not all(one.holds(bad) for one in musts)
+
+
+def test_every_question_has_a_rule_and_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["advise", "--help"])
+    shown = capsys.readouterr().out
+    for one in QUESTIONS:
+        assert f"--{one.name} " in shown
+        # Lossless is looked at by the rules of pictures.
+        assert one.name in RULES or one.name == "lossless"
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_every_section_that_is_named_is_there() -> None:
+    for doc in sorted({one.doc for one in (*RULES.values(), *QUESTIONS)}):
+        path, _, section = doc.partition("#")
+        assert section in anchors(ROOT / path), doc
+
+
+def test_rules_keep_what_must_stay_exact() -> None:
+    for one in (PHOTO, PNG):
+        for answers in (yes("lossless"), {"goal": "archive"}):
+            where = case(one, answers=answers)
+            assert not RULES["large-pictures"].look(where).applies
+            assert not RULES["png-photos"].look(where).applies
+    mask = dataclasses.replace(PNG, field=Image(mask=True))
+    assert not RULES["png-photos"].look(case(mask)).applies
+
+
+def test_tiny_photos_become_raw_pixels() -> None:
+    tiny = dataclasses.replace(PNG, width=32.0, height=32.0)
+    assert dict(RULES["png-photos"].look(case(tiny)).settings) == {"image_format": "raw"}
+
+
+def test_a_sorted_stream_is_shuffled_once() -> None:
+    assert RULES["sorted-labels"].look(case(LABEL, answers={"goal": "stream"})).settings == {"shuffle": True}
+
+
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [
+        (case(bytes=10**9), "random"),
+        (case(bytes=10**12), "quasi_random"),
+        (case(bytes=10**12, answers={"storage": "s3"}), "quasi_random"),
+        (case(bytes=10**9, answers={"storage": "s3"}), "random"),
+        (case(answers={"goal": "stream"}), "sequential"),
+    ],
+)
+def test_order(where: Case, wanted: str) -> None:
+    assert RULES["order"].look(where).settings["order"] == wanted
+
+
+# -- facts ---------------------------------------------------------------------------------------------
+
+
+def test_facts_of_a_folder_of_small_files(made: Callable[[str], str]) -> None:
+    found = advise.look(bp.open(made("tiny png files")))
+    assert (found.samples, found.looked_at, found.files, found.format) == (600, 600, 600, "imagefolder")
+    assert found.file_per_sample
+    image, label = found.fields["image"], found.fields["label"]
+    assert (image.width, image.height, image.encodings) == (32, 32, {"png": 600})
+    assert image.pixel_bytes > data_rules.PHOTO
+    assert (label.labels, label.classes, label.sorted) == ("number", 10, True)
+    assert found.duplicates == 0
+
+
+def test_facts_say_how_many_samples_were_looked_at(made: Callable[[str], str]) -> None:
+    reader = bp.open(made("csv of 10^6 rows"))
+    found = advise.look(reader, samples=100)
+    assert (found.samples, found.looked_at, found.files) == (100_000, 100, 1)
+    assert found.fields["shop"].labels == "text"
+    assert not found.fields["shop"].sorted
+    assert not found.fields["id"].labels
+
+
+def test_facts_of_chunks_padding_duplicates_and_damage(made: Callable[[str], str], tmp_path: Path) -> None:
+    assert advise.look(bp.open(made("hdf5 with bad chunks"))).amplification >= 9
+    tokens = np.zeros((64, 32), dtype=np.int64)
+    tokens[:, :8] = np.arange(512).reshape(64, 8) + 1
+    tokens[5] = tokens[6]
+    found = advise.look(bp.open({"tokens": tokens}))
+    assert found.fields["tokens"].padding == pytest.approx(0.75)
+    assert found.duplicates == 1
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(20):
+        (folder / f"{number}.jpg").write_bytes(DATA.jpeg(rng, 32, 32))
+    reader = bp.open(str(folder))
+    (folder / "3.jpg").unlink()
+    assert advise.look(reader).unreadable == 1
+    assert advise.look(reader).looked_at == 19
+
+
+def test_compressed_shards_and_large_blocks_are_seen(tmp_path: Path) -> None:
+    source = bp.open({"x": np.arange(100)})
+    bp.convert(source, tmp_path / "a.tar.gz")
+    assert advise.look(bp.open(str(tmp_path / "a.tar.gz"))).packed
+    pytest.importorskip("pyarrow")
+    bp.convert(source, tmp_path / "a.parquet")
+    found = advise.look(bp.open(str(tmp_path / "a.parquet")))
+    assert not found.packed
+    assert (found.block_rows, found.block_bytes) == (100, 800)
+
+
+def test_pilot_rows_are_runs_over_the_whole() -> None:
+    assert pilot_rows(5, 10).tolist() == [0, 1, 2, 3, 4]
+    rows = pilot_rows(1000, 80)
+    assert len(rows) == 80
+    assert (rows[0], rows[-1]) == (0, 999)
+    assert np.count_nonzero(np.diff(rows) == 1) == 72
+
+
+# -- the machine ---------------------------------------------------------------------------------------
+
+
+def test_machine(tmp_path: Path) -> None:
+    found = advise.machine()
+    assert found.cores >= 1
+    assert found.memory > 1 << 28
+    assert not found.measured
+    (tmp_path / "data.npy").parent.mkdir(exist_ok=True)
+    np.save(tmp_path / "data.npy", np.zeros((1000, 100)))
+    found = advise.machine(bp.open(str(tmp_path / "data.npy")))
+    assert found.measured
+    assert found.read_mb_s > 0
+    # Where it will lie is not here: nothing can be measured.
+    other = advise.machine(bp.open(str(tmp_path / "data.npy")), "s3")
+    assert not other.measured
+    assert (other.read_mb_s, other.latency_ms) == machine_module.ASSUMED["s3"]
+
+
+def test_where_a_path_lies_and_which_gpus_there_are(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"a / ext4 rw 0 0\nb {tmp_path} nfs4 rw 0 0\nc {tmp_path}/local xfs rw 0 0\n")
+    assert machine_module.place(str(tmp_path / "x"), str(mounts)) == "nfs"
+    assert machine_module.place(str(tmp_path / "local" / "x"), str(mounts)) == "nvme"
+    assert machine_module.place("s3://bucket/x") == "s3"
+    info = tmp_path / "gpus" / "0000:01" / "information"
+    info.parent.mkdir(parents=True)
+    info.write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
+    assert list(machine_module.gpus(str(tmp_path / "gpus"))) == ["NVIDIA H200"]
+    assert list(machine_module.gpus(str(tmp_path / "none"))) == []
+
+
+# -- predictions and the choice ------------------------------------------------------------------------
+
+
+def trial(name: str = "beton", *, stays: bool = False, **figures: Any) -> Trial:
+    given = {
+        "samples": 100,
+        "bytes_each": 1e5,
+        "epoch_rate": 1000.0,
+        "parts": {"decode": 2.0, "storage": 1.0},
+    }
+    return Trial(
+        way=Way(name, get_format(name).suffixes[0] if not stays else "", stays=stays), **{**given, **figures}
+    )
+
+
+@pytest.mark.parametrize(
+    ("figures", "on", "answers", "rate", "bottleneck"),
+    [
+        ({}, HERE, {}, 1000.0, "decoding on the CPU"),
+        # 1 GB in memory of 32: from the second epoch on, the disk does not matter.
+        ({}, dataclasses.replace(HERE, read_mb_s=10.0), {}, 1000.0, "decoding on the CPU"),
+        ({}, dataclasses.replace(HERE, memory=1 << 28, read_mb_s=10.0), {}, 100.0, "the disk"),
+        ({}, dataclasses.replace(HERE, storage="s3", read_mb_s=20.0), {}, 200.0, "the network"),
+        ({}, HERE, {"step_ms": 1000.0, "batch_size": 256}, 1000.0, "the GPU's own step"),
+        ({"sequential_rate": 50.0}, HERE, {"goal": "stream"}, 50.0, "decoding on the CPU"),
+    ],
+)  # fmt: skip
+def test_prediction(
+    figures: dict[str, Any], on: Machine, answers: dict[str, Any], rate: float, bottleneck: str
+) -> None:
+    where = case(on=on, answers=answers)
+    found = predict(trial(**figures), where.facts, on, where.answers)
+    assert found.rate == pytest.approx(rate)
+    assert found.bottleneck == bottleneck
+    assert found.bytes == 1e9
+
+
+def test_prediction_of_a_conversion() -> None:
+    where = case()
+    one = trial(seconds_each=0.001, seconds_fixed=2.0)
+    assert predict(one, where.facts, HERE, where.answers).seconds == pytest.approx(12.0)
+    assert predict(one, where.facts, HERE, where.answers, encode_each=0.002).seconds == pytest.approx(32.0)
+    # The source is read while the last samples are written.
+    assert predict(one, where.facts, HERE, where.answers, read_each=0.01).seconds == pytest.approx(102.0)
+    assert predict(trial(stays=True), where.facts, HERE, where.answers).seconds == 0
+
+
+def tried(one: Trial, where: Case) -> Tried:
+    found = predict(one, where.facts, where.machine, where.answers)
+    return Tried(way=one.way, trial=one, prediction=found, value=value_of(one, found, where.goal))
+
+
+def picked(where: Case, *trials: Trial, settings: dict[str, Any] | None = None) -> str:
+    best, _, others = choose(where, [tried(one, where) for one in trials], settings or {})
+    assert all(one.price for one in others)
+    return best.way.label
+
+
+def test_the_fastest_is_taken_and_of_equals_the_one_that_can_more() -> None:
+    fast, slow = trial("recordio", epoch_rate=2000.0), trial("webdataset", epoch_rate=1000.0)
+    assert picked(case(), fast, slow) == "recordio"
+    near = dataclasses.replace(slow, epoch_rate=1950.0)
+    assert virtues("webdataset", "train") > virtues("recordio", "train")
+    assert picked(case(), fast, near) == "webdataset"
+    broken = dataclasses.replace(near, error="it failed")
+    assert picked(case(), fast, broken) == "recordio"
+    with pytest.raises(OptionError, match="it failed"):
+        picked(case(), broken)
+
+
+def test_the_smallest_is_taken_for_an_archive() -> None:
+    small, large = trial("hdf5", bytes_each=10.0), trial("parquet", bytes_each=20.0)
+    assert picked(case(answers={"goal": "archive"}), large, small) == "hdf5"
+
+
+def test_data_stays_where_a_conversion_brings_little() -> None:
+    now, better = trial("beton", stays=True, epoch_rate=1000.0), trial("beton", epoch_rate=1050.0)
+    assert picked(case(), now, better) == "beton as it is"
+    assert picked(case(), now, dataclasses.replace(better, epoch_rate=1500.0)) == "beton"
+    # What has to be changed has to be written anew.
+    assert picked(case(), now, better, settings={"rewrite": True}) == "beton"
+    assert picked(case(), now, better, settings={"max_resolution": 256}) == "beton"
+    # A format that cannot do what is asked is not among those that were tried.
+    assert picked(case(), now, trial("lmdb", epoch_rate=1000.0)) == "lmdb"
+
+
+def test_an_order_by_blocks_needs_blocks() -> None:
+    small = dataclasses.replace(HERE, memory=1000)
+    source = bp.open({"x": np.arange(500)})
+    for blocks, order in ((True, "quasi_random"), (False, "random")):
+
+        def one(reader: Any, where: Case, *_: Any, blocks: bool = blocks, **more: Any) -> list[Tried]:
+            return [tried(trial("arrow", blocks=blocks), where)]
+
+        assert advise.advise(source, on=small, try_ways=one).settings["order"] == order
+
+
+def test_what_no_format_can_do_is_said() -> None:
+    where = case(answers=yes("versions", "readable"))
+    musts = [one for name in ("versions", "readable") for one in RULES[name].look(where).must]
+    formats, unmet, _ = eligible(where, musts)
+    assert formats
+    assert set(unmet) & {"give older versions back", "be read by people"}
+    # A format beyond those that are usual for training is found when it is asked for.
+    formats, unmet, left = eligible(where, RULES["readable"].look(where).must)
+    assert set(formats) == {"csv", "json"}
+    assert not unmet
+    assert left["beton"] == "cannot be read by people"
+
+
+def test_ways() -> None:
+    schema = Schema({"image": Image()})
+    settings = {"unit_bytes": 1 << 20, "max_resolution": 256, "quality": 80, "image_format": "jpeg"}
+    found = way_of(get_format("parquet"), settings, schema)
+    assert found.options == {"row_group_size": 1 << 20}
+    assert found.images == {"max_resolution": 256, "quality": 80, "image_format": "jpeg"}
+    assert found.label == "parquet (row group size 1 MiB, max resolution 256, image format jpeg, quality 80)"
+    assert raw_of(found).images == {"max_resolution": 256, "image_format": "raw"}
+    # What a writer does by itself is not said, nor what it does not know; numbers have no resolution.
+    assert way_of(get_format("parquet"), {"unit_bytes": 4 << 20}, schema) == Way("parquet", ".parquet")
+    assert way_of(get_format("beton"), settings, Schema({"x": Int()})) == Way("beton", ".beton")
+    assert way_of(get_format("csv"), {"compress": True}, schema).suffix == ".csv.zst"
+    assert way_of(get_format("hdf5"), {"chunk_samples": 3}, schema).options == {"chunk": 3}
+
+
+# -- the ten datasets ----------------------------------------------------------------------------------
+
+
+def pretend(
+    reader: bp.Reader, where: Case, formats: Sequence[Format], settings: Any, folder: str, **_: Any
+) -> list[Tried]:
+    """In place of trials: what can be used in place is twice as fast, what compresses half as large."""
+    facts = where.facts
+    ways = [Way(facts.format, stays=True), *(way_of(one, settings, facts.schema) for one in formats)]
+    found = []
+    for way in ways:
+        can = get_format(way.format).can
+        rate = 1000.0 * (1 + can.spans) * (0.5 if way.stays and facts.format in ("csv", "json") else 1)
+        small = bool(way.options) and "compression" in can.describe()
+        one = Trial(
+            way=way, samples=10, bytes_each=facts.sample_bytes * (0.5 if small else 1), seconds_each=1e-4,
+            epoch_rate=rate, sequential_rate=rate, column_rate=rate,
+        )  # fmt: skip
+        found.append(tried(one, where))
+    return found
+
+
+# Which settings are advised, what applies, whether it stays as it is, and what the format can do.
+PICKS: dict[str, tuple[dict[str, Any], set[str], bool, Callable[[Format], bool]]] = {
+    "tiny png files": ({"image_format": "raw"}, {"tiny-files", "png-photos", "sorted-labels"}, False,
+                       lambda one: one.media is None),
+    "4k photos": ({"max_resolution": 448}, {"large-pictures"}, False, lambda one: one.can.random_access),
+    "sorted tar": ({"shuffle": True, "order": "sequential"}, {"sorted-labels", "stream"}, False,
+                   lambda one: one.can.streaming_write),
+    "long audio": ({"order": "random"}, set(), True, lambda one: one.media is bp.Audio),
+    "csv of 10^6 rows": ({"unit_bytes": 64 << 20}, {"analyse"}, False, lambda one: one.can.column_pruning),
+    "token files": ({"order": "random"}, {"padding"}, False, lambda one: one.can.spans),
+    "hdf5 with bad chunks": ({"rewrite": True}, {"bad-chunks"}, False, lambda one: one.can.spans),
+    "coco": ({"compress": True}, {"share"}, False, lambda one: len(one.can.ecosystem) > 2),
+    "video": ({"compress": True}, {"archive"}, False, lambda one: one.can.keeps_schema),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PICKS)
+def test_pick(name: str, made: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, applies, stays, holds = PICKS[name]
+    found = advise.advise(made(name), goal=DATA.DATASETS[name].goal, on=HERE, try_ways=pretend)
+    assert settings.items() <= found.settings.items()
+    assert applies <= {rule.name for rule, seen in found.rules if seen.applies}
+    assert found.best.way.stays == stays
+    assert holds(get_format(found.format))
+    assert not found.unmet
+    assert found.best.trial.blocks or found.settings.get("order") != "quasi_random"
+    assert json.loads(json.dumps(found.to_json(), default=str))["format"] == found.format
+
+
+def test_pick_remote_parquet(bucket: Bucket, made: Callable[[str], str]) -> None:
+    url = bucket.put("pictures.parquet", Path(made("remote parquet")).read_bytes())
+    reader = bp.open(url, endpoint=bucket.endpoint)
+    found = advise.advise(reader, on=dataclasses.replace(HERE, storage="s3"), try_ways=pretend)
+    assert found.facts.remote
+    assert get_format(found.format).can.remote_ranges
+    assert {"order": "random", "ahead": 6, "cache": True}.items() <= found.settings.items()
+    here = advise.machine(reader)
+    assert here.storage == "s3"
+
+
+# -- commands ------------------------------------------------------------------------------------------
+
+JPEG = {"max_resolution": 32, "image_format": "jpeg", "quality": 80}
+WAYS: dict[str, tuple[Way, dict[str, Any]]] = {
+    "options": (Way("tfrecord", ".tfrecord", {"records": "example"}), {}),
+    "pictures": (
+        Way("beton", ".beton", {}, {"max_resolution": 32, "image_format": "jpeg", "quality": 80}),
+        {},
+    ),
+    "raw": (Way("beton", ".beton", {}, {"image_format": "raw"}), {"order": "quasi_random"}),
+    "shards": (Way("webdataset", ".tar"), {"shard_size": 1_000_000, "shuffle": True}),
+    "a folder": (Way("imagefolder"), {"skip_errors": True}),
+    "as it is": (Way("imagefolder", stays=True), {"order": "random", "ahead": 4, "workers": 2}),
+}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    folder = tmp_path_factory.mktemp("a folder") / "my photos"
+    for number in range(12):
+        (folder / f"c{number % 2}").mkdir(parents=True, exist_ok=True)
+        (folder / f"c{number % 2}" / f"{number}.jpg").write_bytes(DATA.jpeg(rng, 64, 48))
+    return folder
+
+
+@pytest.mark.parametrize("goal", ["train", "archive"])
+@pytest.mark.parametrize("name", WAYS)
+def test_commands_run_as_they_are_printed(
+    name: str, goal: str, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    way, settings = WAYS[name]
+    answers = Answers(goal=goal, size=16, batch_size=4)
+    lines, opened = commands.commands([str(pictures)], way, settings, answers)
+    assert len(lines) == (1 if way.stays else 3)
+    for line in lines:
+        program, *words = shlex.split(line)
+        assert program == "batchplant"
+        assert main(words) == 0, line
+    assert len(bp.open(opened)) == 12
+    scope: dict[str, Any] = {}
+    exec(commands.loop(opened, bp.open(opened).schema, settings, answers), scope)
+    counts = [len(next(iter(batch.values()))) for batch in scope["loader"]]
+    scope["loader"].close()
+    assert sum(counts) == 12
+
+
+def test_nothing_is_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.tar").write_text("")
+    assert commands.target_of("data/train.tar", Way("webdataset", ".tar"), {})[0] == "train-new.tar"
+    assert commands.target_of("data/train.tar", Way("beton", ".beton"), {})[0] == "train.beton"
+    assert commands.target_of("data/{a,b}.tar", Way("beton", ".beton"), {})[0] == "data.beton"
+
+
+# -- the command ---------------------------------------------------------------------------------------
+
+
+def test_command(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """For real: everything is looked at, tried and printed, and nothing is left behind."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.chdir(tmp_path)
+    argv = ["advise", str(pictures), "--formats", "beton,tfrecord", "--seconds", "0.2", "--size", "16"]
+    assert main([*argv, "--explain", "--gpus", "2", "--step-ms", "1000"]) == 0
+    shown = capsys.readouterr().out
+    for word in (
+        "looked at   12 samples",
+        "advice ",
+        "predicted ",
+        "bottleneck ",
+        "workers: ",
+        "(+ applies)",
+    ):
+        assert word in shown
+    assert all(rule.doc in shown and rule.name in shown for rule in RULES.values())
+    assert list(scratch.iterdir()) == []
+    assert main([*argv, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["format"] in ("beton", "tfrecord", "imagefolder")
+    assert {one["name"] for one in found["rules"]} == set(RULES)
+    assert found["advice"]["prediction"]["rate"] > 0
+    assert not found["advice"]["error"]
+
+
+@pytest.mark.parametrize("goal", ["archive", "analyse", "stream", "share"])
+def test_other_goals_for_real(goal: str) -> None:
+    source = bp.open({"x": np.arange(500), "y": np.arange(500.0)})
+    found = advise.advise(source, goal=goal, formats=("arrow", "hdf5"), seconds=0.2, on=HERE)
+    assert found.format in ("arrow", "hdf5")
+    assert found.best.value
+    assert found.prediction.bytes > 0
+
+
+def test_questions_are_asked(pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    argv = ["advise", str(pictures), "--ask", "--seconds", "0.1", "--formats", "beton,tfrecord", "--json"]
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    assert main(argv) == 2
+    capsys.readouterr()
+    asked: list[str] = []
+
+    def answer(question: str) -> str:
+        asked.append(question)
+        return "y" if "checksums" in question else ""
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", answer)
+    assert main([*argv, "--lossless"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["answers"]["yes"] == ["lossless", "safety"]
+    assert found["format"] == "tfrecord"
+    # What a flag has answered is not asked.
+    assert len(asked) == len(QUESTIONS)
+
+
+def test_wrong_use(tmp_path: Path, capsys: Any) -> None:
+    np.save(tmp_path / "empty.npy", np.zeros((0, 3)))
+    for argv, said in (
+        (["empty.npy"], "no samples"),
+        (["empty.npy", "--gpus", "0"], "at least 1"),
+        (["empty.npy", "--step-ms", "-1"], "more than 0"),
+        (["nothing.beton"], "no such"),
+    ):
+        assert main(["advise", str(tmp_path / argv[0]), *argv[1:]]) == 2, argv
+        assert said in capsys.readouterr().err.lower()
+    with pytest.raises(OptionError, match="there is no question"):
+        Answers(yes=frozenset({"maybe"}))
+
+
+# -- proof ---------------------------------------------------------------------------------------------
+
+
+def test_proof(monkeypatch: pytest.MonkeyPatch, made: Callable[[str], str]) -> None:
+    """What is measured stands beside what was predicted for as many samples."""
+    found = advise.advise(made("token files"), on=HERE, try_ways=pretend)
+    asked: list[Any] = []
+
+    def measured(reader: Any, ways: list[Any], **options: Any) -> list[Measured]:
+        asked.extend(ways)
+        first = Measured(ways[0].format, samples=100, bytes=250_000, epoch_warm=1600.0, write_rate=10_000.0)
+        return [first, Measured(ways[1].format, error="it failed")]
+
+    monkeypatch.setattr("batchplant.measure.formats", measured)
+    proofs = prove.prove(bp.open(made("token files")), found, seconds=1)
+    assert [one.format for one in asked] == [found.format, found.alternatives[0].way.format]
+    errors = {one.what: one.error for one in proofs[0].figures}
+    assert errors["samples/s of an epoch"] == pytest.approx(0.25)
+    assert errors["samples/s written"] == pytest.approx(0)
+    assert errors["bytes"] == pytest.approx(abs(found.best.trial.disk(100) / 250_000 - 1))
+    assert "25% off" in next(proofs[0].lines())
+    assert list(proofs[1].lines()) == ["not measured: it failed"]
+
+
+def test_predictions_are_given_as_data() -> None:
+    found = Prediction(rate=1.0, first=1.0, bytes=1.0, seconds=1.0, bottleneck="the disk")
+    assert dataclasses.asdict(found)["needed"] is None
