@@ -219,7 +219,7 @@ class LakeWriter(Writer):
         import pyarrow.parquet as pq
 
         rows = 0
-        with pq.ParquetWriter(file, described, compression=self._compression) as out:
+        with pq.ParquetWriter(file, described, compression=self._compression, write_page_index=True) as out:
             for group in groups:
                 out.write_table(group, row_group_size=max(len(group), 1))
                 rows += len(group)

@@ -221,7 +221,9 @@ class TableFiles:
         one.path = self._table.location_provider().new_data_location(name, key)
         self._paths.append(one.path)
         one.out = self._table.io.new_output(one.path).create()
-        one.writer = pq.ParquetWriter(one.out, self._described, compression=self._compression)
+        one.writer = pq.ParquetWriter(
+            one.out, self._described, compression=self._compression, write_page_index=True
+        )
         one.bytes = 0
 
     def _close(self, one: _Open) -> None:

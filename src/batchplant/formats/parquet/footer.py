@@ -2,17 +2,18 @@
 
 A writer that was stopped cannot go on in a Parquet file: where row groups lie stands only in the footer. So
 every part that was written without a stop has a footer of its own, which stays in the file as bytes that
-nobody looks at; :func:`merge` makes the one that counts, with all row groups at their true places.
+nobody looks at; :func:`merge` makes the one that counts, with all row groups at their true places, and the
+lists of where their pages lie.
 
 Footers are Thrift structures in the compact protocol, which ``tables.thrift`` reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...families.tables.footer import footer_bytes
-from ...families.tables.thrift import STRUCT, Struct, read_struct
+from ...families.tables.thrift import STRUCT, Struct, read_struct, struct_bytes
 
 # FileMetaData
 _ROWS, _ROW_GROUPS = 3, 4
@@ -20,16 +21,26 @@ _ROWS, _ROW_GROUPS = 3, 4
 _GROUP_COLUMNS, _GROUP_OFFSET, _GROUP_ORDINAL = 1, 5, 7
 _CHUNK_DATA, _CHUNK_OFFSETS = 3, (2, 4, 6)
 _DATA_OFFSETS = (9, 10, 11, 14)
+# Of a ColumnChunk, where its OffsetIndex lies and how long it is; in that, the pages, and where each lies.
+_INDEX_OFFSET, _INDEX_SIZE = 4, 5
+_PAGES, _PAGE_OFFSET = 1, 1
 
 
-def merge(footers: Sequence[tuple[int, bytes]]) -> bytes:
-    """The end of the file: one footer of all row groups. Each footer stands with where its part begins."""
+def merge(footers: Sequence[tuple[int, bytes]], end: int, read: Callable[[int, int], bytes]) -> bytes:
+    """What comes behind the parts, which end there: one footer of all row groups, and before it the places
+    of pages that a part before theirs has moved. Each footer stands with where its part begins.
+
+    ``read`` gives so many bytes of the file from a place on.
+    """
     whole: Struct = {}
+    moved = b""
     for start, data in footers:
         part = read_struct(data)[0]
         groups = part.get(_ROW_GROUPS, (9, (STRUCT, [])))[1][1]
         for group in groups:
             _move(group, start)
+            for chunk in group[_GROUP_COLUMNS][1][1] if start else ():
+                moved += _move_pages(chunk, start, end + len(moved), read)
         if not whole:
             whole = part
             continue
@@ -38,7 +49,7 @@ def merge(footers: Sequence[tuple[int, bytes]]) -> bytes:
             group[_GROUP_ORDINAL] = (4, min(len(there), 32767))
             there.append(group)
         whole[_ROWS] = (whole[_ROWS][0], whole[_ROWS][1] + part[_ROWS][1])
-    return footer_bytes(whole)
+    return moved + footer_bytes(whole)
 
 
 def _move(group: Struct, by: int) -> None:
@@ -48,6 +59,19 @@ def _move(group: Struct, by: int) -> None:
         _shift(chunk, _CHUNK_OFFSETS, by)
         if _CHUNK_DATA in chunk:
             _shift(chunk[_CHUNK_DATA][1], _DATA_OFFSETS, by)
+
+
+def _move_pages(chunk: Struct, by: int, to: int, read: Callable[[int, int], bytes]) -> bytes:
+    """The places of the pages of a column, shifted, which lie at another place from now on."""
+    if _INDEX_OFFSET not in chunk:
+        return b""
+    pages = read_struct(read(chunk[_INDEX_SIZE][1], chunk[_INDEX_OFFSET][1]))[0]
+    for page in pages[_PAGES][1][1]:
+        _shift(page, (_PAGE_OFFSET,), by)
+    data = struct_bytes(pages)
+    chunk[_INDEX_OFFSET] = (chunk[_INDEX_OFFSET][0], to)
+    chunk[_INDEX_SIZE] = (chunk[_INDEX_SIZE][0], len(data))
+    return data
 
 
 def _shift(struct: Struct, fields: Sequence[int], by: int) -> None:

@@ -77,7 +77,7 @@ class ParquetWriter(Writer):
     def _begin(self, state: dict[str, Any] | None) -> None:
         self._files: dict[tuple[str, ...], _File] = {}
         for folders, segments in (state or {}).get("files", []):
-            self._file(tuple(folders)).segments = list(segments)
+            self._file(tuple(folders)).segments = [(first, last) for first, last in segments]
 
     def _file(self, folders: tuple[str, ...]) -> _File:
         if folders not in self._files:
@@ -236,12 +236,12 @@ class _File:
     def __init__(self, partial: Partial, name: str, schema: Any, how: dict[str, Any]) -> None:
         self.name = name
         self.waiting_bytes = 0
-        # Where the parts end.
-        self.segments: list[int] = []
+        self.segments: list[tuple[int, int]] = []
         self._spool = partial.spool(name)
         self._schema, self._how = schema, how
         self._waiting: list[Any] = []
         self._writer: Any = None
+        self._began = 0
 
     def add(self, batch: Any, size: int) -> None:
         self._waiting.append(batch)
@@ -265,6 +265,7 @@ class _File:
     def _open(self) -> None:
         import pyarrow.parquet as pq
 
+        self._began = self._spool.size
         self._writer = pq.ParquetWriter(_Sink(self._spool), self._schema, **self._how)
 
     def end(self) -> None:
@@ -273,7 +274,7 @@ class _File:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-            self.segments.append(self._spool.size)
+            self.segments.append((self._began, self._spool.size))
 
     def finish(self) -> None:
         self.end()
@@ -281,7 +282,8 @@ class _File:
             self._open()
             self.end()
         if len(self.segments) > 1:
-            self._spool.write(merge([self._footer(last) for last in self.segments]))
+            parts = [(first, self._footer(last)) for first, last in self.segments]
+            self._spool.write(merge(parts, self._spool.size, self._spool.read_at))
 
     def _footer(self, last: int) -> bytes:
         size = int.from_bytes(self._spool.read_at(4, last - 8), "little")
@@ -289,10 +291,11 @@ class _File:
 
 
 class _Sink(io.RawIOBase):
-    """What the library writes a part to: places count from the beginning of the file."""
+    """What the library writes a part to: it counts from the part's beginning."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
+        self._start = spool.size
 
     def writable(self) -> bool:
         return True
@@ -302,4 +305,4 @@ class _Sink(io.RawIOBase):
         return len(data)
 
     def tell(self) -> int:
-        return self._spool.size
+        return self._spool.size - self._start
