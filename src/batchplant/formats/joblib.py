@@ -186,6 +186,7 @@ FORMAT = Format(
     extra="joblib",
     notes="loading can run code: opened only with allow_pickle; arrays that are not compressed are mapped",
     can=Capabilities(
+        memory_map=True,
         compression=("zlib", "gzip", "bz2", "lzma", "xz", "lz4"),
         compressed="file",
         keeps_schema=True,

@@ -45,7 +45,7 @@ FORMAT = Format(
         keeps_schema=True,
         streaming_write=True,
         splittable=True,
-        max_size="2 GiB in a cell",
+        max_size="65,535 pixels a side",
         ecosystem=("FFCV",),
     ),
 )
