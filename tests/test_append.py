@@ -513,7 +513,7 @@ def test_a_conversion_appends(tmp_path, capsys):
 def test_a_stopped_append_is_resumed(tmp_path, monkeypatch):
     import sys
 
-    convert = sys.modules["batchplant.convert"]
+    convert = sys.modules["batchplant.conversion.task"]
     monkeypatch.setattr(convert, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(convert, "BATCH_BYTES", 64)
     schema = {"n": bp.Int(), "t": bp.Text()}

@@ -26,7 +26,19 @@ from batchplant.registry import all_formats, get_format
 from batchplant.storage import partial_folder
 from batchplant.storage.work import STATE
 
-COMMANDS = ("formats", "info", "head", "convert", "split", "verify", "index", "cache", "bench", "completion")
+COMMANDS = (
+    "formats",
+    "info",
+    "head",
+    "convert",
+    "split",
+    "verify",
+    "doctor",
+    "index",
+    "cache",
+    "bench",
+    "completion",
+)
 
 
 @pytest.fixture
@@ -179,7 +191,7 @@ def test_convert_with_options(dataset: Path, tmp_path: Path, capsys: pytest.Capt
     assert done["samples"] == 5
     found = batchplant.open(target)
     assert list(found.schema) == ["caption", "class"]
-    order = np.random.default_rng(3).permutation(12)[:5]
+    order = batchplant.order.random(12, seed=3, epoch=0)[:5]
     assert [sample["caption"] for sample in found] == [f"sample № {number}" for number in order]
     assert main(["verify", str(target), "--quiet"]) == 0
     assert "checksums" in capsys.readouterr().out
@@ -291,9 +303,9 @@ def test_errors_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 SLOW = """
 import sys, time
 from batchplant.cli import main
-module = sys.modules["batchplant.convert"]
+module = sys.modules["batchplant.conversion.task"]
 module.CHECKPOINT_SECONDS = 0
-batches = module._Source.batches
+batches = module.Feed.batches
 def slowly(self, start):
     for number, batch in enumerate(batches(self, start)):
         if number == 2:
@@ -302,7 +314,7 @@ def slowly(self, start):
                 time.sleep(0.01)
         yield batch
 module.BATCH_ROWS = 2
-module._Source.batches = slowly
+module.Feed.batches = slowly
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -12,7 +12,7 @@ import batchplant as bp
 import processes
 from batchplant.testing.cases import cells, jpeg, pixels, png
 
-convert_module = importlib.import_module("batchplant.convert")
+convert_module = importlib.import_module("batchplant.conversion.task")
 
 
 def save(path, schema, samples, **options):
@@ -254,7 +254,7 @@ def test_nothing_to_resume_is_no_error(source, tmp_path):
 KILLED = """
 import importlib, os, signal, sys
 import batchplant as bp
-module = importlib.import_module("batchplant.convert")
+module = importlib.import_module("batchplant.conversion.task")
 module.CHECKPOINT_SECONDS, module.BATCH_ROWS = 0, 10
 calls = []
 def progress(now, _):

@@ -150,7 +150,7 @@ def test_convert_keeps_only_the_samples_that_are_left(tmp_path):
 
 
 def test_resuming_a_conversion_with_another_filter_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("batchplant.convert"), "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(importlib.import_module("batchplant.conversion.task"), "CHECKPOINT_SECONDS", 0)
     path = save(tmp_path / "a.jsonl", 2000)
 
     def stop(done, total):

@@ -13,6 +13,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 
 import batchplant as bp
 import processes
-from batchplant import registry
+from batchplant import engines, registry
 from batchplant.families.tensors import TENSORS
 from batchplant.storage import Url, targets, uploads, work
 from batchplant.testing.cases import ORDINARY, check_samples
@@ -256,14 +257,35 @@ def test_bucket_to_bucket_holds_little_on_the_disk(shelf: Shelf, monkeypatch: py
     assert max(seen) <= 2 * 5 * cell + 20_000
 
 
+def test_ranks_of_a_bucket(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They send their shards by themselves, from work folders of their own; the first one waits for all."""
+    monkeypatch.setattr("batchplant.conversion.run.WAIT", 0.05)
+    shelf.write("source.tfrecord", numbers(24))
+    source = f"{shelf.root}/source.tfrecord"
+
+    def rank(number: int) -> int:
+        by = engines.make("ranks", rank=number, world=3)
+        return len(shelf.write("a.tfrecord", source, shard_samples=5, checksums=True, engine=by).files)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(rank, range(3))) == [5, 0, 0]
+    assert held(shelf.open("a-*.tfrecord")) == list(range(24))
+    assert shelf.hidden() == []
+    shelf.write("b.tfrecord", source, shard_samples=5, checksums=True)
+    for name in shelf.names():
+        if name.startswith("b-"):
+            twin = Path(shelf.root, f"a{name[1:]}")
+            assert twin.read_bytes() == Path(shelf.root, name).read_bytes()
+
+
 # -- killed ------------------------------------------------------------------------------------------------
 
 KILLED = """
 import importlib, json, os, sys, threading
 import batchplant as bp
 from batchplant.storage.remote.obstores import ObstoreClient
-importlib.import_module("batchplant.convert").CHECKPOINT_SECONDS = 0
-importlib.import_module("batchplant.convert").BATCH_BYTES = 100
+importlib.import_module("batchplant.conversion.task").CHECKPOINT_SECONDS = 0
+importlib.import_module("batchplant.conversion.task").BATCH_BYTES = 100
 target, point, after, given = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "after", json.loads(sys.argv[4])
 lock, calls = threading.Lock(), 0
 
@@ -337,7 +359,7 @@ def test_killed_while_it_replaces(kind: str, shelf: Shelf) -> None:
             continue
         kills += 1
         staging = [one for one in shelf.names() if one.endswith(".partial/.batchplant.commit")]
-        half = staging or [one for one in _files(str(shelf.work)) if one.endswith(".batchplant.commit")]
+        half = staging or [one for one in _files(str(shelf.work)) if one.endswith(".batchplant.send")]
         # A reader sees the old, the new, or that it is neither.
         decided += bool(half)
         try:
@@ -642,7 +664,7 @@ def test_the_work_folder_is_bounded(shelf: Shelf, monkeypatch: pytest.MonkeyPatc
 def test_secrets_are_written_nowhere(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     from servers import SECRET
 
-    monkeypatch.setattr(importlib.import_module("batchplant.convert"), "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(importlib.import_module("batchplant.conversion.task"), "CHECKPOINT_SECONDS", 0)
     target = Url(f"s3://user:hidden-word@{shelf.url.partition('//')[2]}/a.tfrecord")
     source = bp.open(numbers(100))
     source.path = "https://example.org/a.tfrecord?X-Amz-Signature=hidden-word"
@@ -653,7 +675,7 @@ def test_secrets_are_written_nowhere(shelf: Shelf, monkeypatch: pytest.MonkeyPat
             raise KeyboardInterrupt
         stop.set()
 
-    monkeypatch.setattr(importlib.import_module("batchplant.convert"), "BATCH_BYTES", 20)
+    monkeypatch.setattr(importlib.import_module("batchplant.conversion.task"), "BATCH_BYTES", 20)
     with pytest.raises(KeyboardInterrupt):
         shelf.write("a.tfrecord", source, progress=progress)
     work.write_note(shelf.work, target)

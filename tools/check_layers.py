@@ -34,7 +34,7 @@ LAYERS = [
     ["options"],
     ["joined", "shards", "interleave", "quarantine", "formats"],
     ["registry"],
-    ["convert", "verify", "split", "lake", "summary", "patches", "windows"],
+    ["engines", "conversion", "convert", "verify", "split", "lake", "summary", "patches", "windows"],
     ["ops"],
     ["loading"],
     ["interop"],

@@ -98,20 +98,13 @@ class ShardWriter:
         self._names_of, self._folder = names, names.folder
         self._first = 0
         hidden = like(self.path, self.path.rstrip("/") + ".shards")
-        self.partial = Partial(hidden, overwrite=True, resume=options.resume, check=self.check_target)
+        self.partial = Partial(hidden, overwrite=True, check=self.check_target)
         self._first = self._names_of.next() if options.base is not None else 0
-        state = self.partial.state or {}
-        self._done: list[dict[str, Any]] = state.get("own") or []
+        self._done: list[dict[str, Any]] = []
         self._finished = False
         self.files: list[str] = []
-        for number in range(len(self._done)):
-            self._stage(number)
-        self._current = self._open(resume=self.partial.state is not None)
-        # The shard may have been saved after the last time that all were, or been finished and begun anew.
-        saved = self._current.resumed or {"bytes": 0, "extra": state.get("extra")}
-        self._bytes: int = saved["bytes"]
-        self._count_now = self._current.received
-        self.resumed: dict[str, Any] | None = saved["extra"]
+        self._bytes = self._count_now = 0
+        self._current = self._open()
 
     def check_target(self) -> None:
         found = self._names_of.existing()
@@ -119,17 +112,9 @@ class ShardWriter:
             message = "it exists; replace the shards with overwrite=True (--overwrite)"
             raise ExistsError(message, path=join(self._folder, found[0]))
 
-    def _stage(self, number: int) -> None:
-        """A shard is complete; one that a resumed writer had completed has to be there."""
-        if not self.partial.has(self._name(number)):
-            self.partial.suspend()
-            raise OptionError(f"{self._name(number)} is gone; start over, without resume", path=self.path)
-        self.partial.stage(self._names(number))
-
-    def _open(self, *, resume: bool = False) -> Writer:
-        name = self._name(len(self._done))
-        options = dataclasses.replace(self.options, resume=resume, overwrite=True, length=None, base=None)
-        return self._make(str(self.partial.folder / name), options)
+    def _open(self) -> Writer:
+        options = dataclasses.replace(self.options, overwrite=True, length=None, base=None)
+        return self._make(str(self.partial.folder / self._name(len(self._done))), options)
 
     def _name(self, number: int) -> str:
         return self._names_of.name(self._first + number)
@@ -214,12 +199,7 @@ class ShardWriter:
             self._current.close()
         self._done.append(self._count())
         self._finished = True
-        self._stage(len(self._done) - 1)
-
-    def checkpoint(self, extra: dict[str, Any] | None = None) -> None:
-        with self._counting_from_the_start():
-            self._current.checkpoint({"bytes": self._bytes, "extra": extra})
-        self.partial.checkpoint({"received": self.received, "own": self._done, "extra": extra})
+        self.partial.stage(self._names(len(self._done) - 1))
 
     def close(self) -> None:
         """Give all shards their names, at once."""
@@ -235,23 +215,16 @@ class ShardWriter:
             self.partial.commit_all([(name, name) for name in made], sorted(gone), set(made) - set(shards))
             self.files = [join(self._folder, name) for name in shards]
         except BaseException:
-            self.give_up()
+            self.abort()
             raise
 
     def abort(self) -> None:
+        """Stop and leave nothing."""
         self._current.abort()
         self.partial.discard()
-
-    def give_up(self) -> None:
-        """As :meth:`Writer.give_up`."""
-        self.suspend() if self.partial.saved else self.abort()
-
-    def suspend(self) -> None:
-        self._current.suspend()
-        self.partial.suspend()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close() if kind is None else self.give_up()
+        self.close() if kind is None else self.abort()

@@ -27,15 +27,15 @@ warnings.simplefilter("ignore")
 import numpy as np  # noqa: E402
 
 import batchplant as bp  # noqa: E402
+from batchplant.conversion.files import Files  # noqa: E402
 from batchplant.families.tensors import TENSORS, from_array  # noqa: E402
 from batchplant.registry import all_formats  # noqa: E402
-from batchplant.shards import ShardWriter  # noqa: E402
 from batchplant.testing.cases import cells, film, jpeg, sound  # noqa: E402
 from batchplant.writer import Writer  # noqa: E402
 
 SHIM = ctypes.CDLL(None)
 MODES = {"kill": (1, 0), "EIO": (2, errno.EIO), "ENOSPC": (2, errno.ENOSPC), "interrupt": (3, 0)}
-CONVERT = sys.modules["batchplant.convert"]
+CONVERT = sys.modules["batchplant.conversion.task"]
 
 
 def in_child(function: Callable[[], Any]) -> Any:
@@ -139,8 +139,8 @@ class Case:
     def convert(self, source: Path, *, resume: bool = False, overwrite: bool | None = None) -> bp.Conversion:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         CONVERT.CHECKPOINT_SECONDS, CONVERT.BATCH_BYTES = 0.0, 400
-        kind = ShardWriter if self.sharded else Writer
-        checkpoint, close = kind.checkpoint, kind.close
+        ending: Any = (Files, "commit") if self.sharded else (Writer, "close")
+        checkpoint, close = Writer.checkpoint, getattr(*ending)
         before = -1
 
         def noting(writer: Any, extra: Any = None) -> None:
@@ -148,12 +148,13 @@ class Case:
             with open(self.saved, "ab") as out:
                 out.write(b".")
 
-        def closing(writer: Any) -> None:
+        def closing(writer: Any) -> Any:
             nonlocal before
             before = SHIM.faults_count() if before < 0 else before
-            close(writer)
+            return close(writer)
 
-        kind.checkpoint, kind.close = noting, closing  # type: ignore[method-assign]
+        Writer.checkpoint = noting  # type: ignore[method-assign]
+        setattr(*ending, closing)
         made = bp.convert(
             source, self.target, target_format=self.format.name, workers=1, resume=resume,
             overwrite=self.overwrite if overwrite is None else overwrite, append=self.append,

@@ -52,6 +52,72 @@ def files(path):
     return sorted(str(one) for one in Path(path).rglob("*.parquet"))
 
 
+KEYED = {
+    "split": bp.Text(optional=True),
+    "flag": bp.Bool(),
+    "k": bp.Int("int16"),
+    "day": bp.Time("D"),
+    "n": bp.Int(),
+}
+
+
+def keyed(numbers):
+    return [
+        {
+            "split": [None, "train", "a b/ü=%"][n % 3],
+            "flag": n % 2 == 0,
+            "k": -(n % 2),
+            "day": np.datetime64("2024-05-01") + n % 2,
+            "n": n,
+        }
+        for n in numbers
+    ]
+
+
+@pytest.mark.parametrize("keys", ["split", ["flag", "split"], ["k"], ["day"]])
+def test_new_tables_are_partitioned(path, keys):
+    with bp.create(path, KEYED, partition_by=keys) as out:
+        for one in keyed(range(12)):
+            out.append(one)
+    assert "ordered by" in out.remarks()[0]
+    names = [keys] if isinstance(keys, str) else keys
+    with bp.create(path, KEYED, mode="append") as out:
+        out.append(keyed([12])[0])
+    with bp.open(path) as reader:
+        assert reader.facts()["partitioned by"] == ", ".join(names)
+        assert sorted((dict(one) for one in reader), key=lambda one: one["n"]) == keyed(range(13))
+        values = {tuple(str(one[name]) for name in names) for one in keyed(range(12))}
+        assert reader.facts()["files"] == len(values) + 1
+        one = {"split": "split == 'train'", "flag": "flag", "k": "k == -1", "day": "day == '2024-05-02'"}
+    # Whole files are left out by the log alone.
+    with bp.open(path, where=one[names[0]]) as reader:
+        kept, of = reader.facts()["files"], len(values) + 1
+        assert reader.facts()["files skipped"] == f"{of - kept} of {of}"
+        assert kept < of
+    with pytest.raises(bp.OptionError, match="the table is partitioned by"):
+        bp.create(path, KEYED, mode="append", partition_by=["k", "split"])
+    bp.create(path, KEYED, mode="append", partition_by=keys).abort()
+
+
+def test_what_cannot_be_a_partition(path):
+    for keys, said in ((["n", "t"], "every field"), (["x"], "'x'"), (["q"], "no field")):
+        with pytest.raises(bp.BatchplantError, match=said):
+            bp.create(path, {**SCHEMA, "x": bp.Float()} if keys == ["x"] else SCHEMA, partition_by=keys)
+    write(path, [1])
+    with pytest.raises(bp.OptionError, match="is not partitioned"):
+        bp.create(path, SCHEMA, mode="append", partition_by="n")
+
+
+def test_convert_makes_partitions(path, tmp_path, capsys):
+    with bp.create(tmp_path / "a.jsonl", KEYED) as out:
+        for one in keyed(range(6)):
+            out.append(one)
+    assert main(["convert", str(tmp_path / "a.jsonl"), path, "--to-option", "partition_by=split,flag"]) == 0
+    with bp.open(path) as reader:
+        assert reader.facts()["partitioned by"] == "split, flag"
+        assert len(reader) == 6
+
+
 def test_rows_are_appended_and_older_states_stay(path):
     write(path, range(3))
     first = state(path)
@@ -216,7 +282,7 @@ def test_processes_append_at_a_time(path):
 def test_a_stopped_append_resumes(path, tmp_path, monkeypatch):
     import importlib
 
-    monkeypatch.setattr(importlib.import_module("batchplant.convert"), "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(importlib.import_module("batchplant.conversion.task"), "CHECKPOINT_SECONDS", 0)
     write(path, [250])
     write(str(tmp_path / "s.npz"), range(200))
 

@@ -336,7 +336,7 @@ def test_an_epoch_unpacks_each_chunk_once(tmp_path):
 
 @pytest.mark.parametrize("options", [{}, {"chunks_per_shard": 2}, {"compression": "none"}], ids=str)
 def test_a_conversion_resumes_in_the_middle_of_chunks(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("batchplant.convert"), "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(importlib.import_module("batchplant.conversion.task"), "CHECKPOINT_SECONDS", 0)
     schema, samples = ordinary(300)
     write(tmp_path / "a.npz", schema, samples)
     how = {"target_options": {"chunk_samples": 7, **options}}

@@ -10,6 +10,9 @@ examples:
   batchplant convert new.csv all.csv --append
   batchplant convert scans.h5 scans.zarr --chunks volume=1,64,64,64
   batchplant convert photos/ train.beton --resume        (go on after Ctrl-C or a kill)
+  batchplant convert photos/ train.tar --shard-size 1GB --processes 8
+  srun -n 64 batchplant convert photos/ train.tar --shard-size 1GB --engine ranks
+  batchplant convert photos/ train.tar --shard-size 1GB --engine dask --scheduler tcp://10.0.0.1:8786
   batchplant convert s3://mine/photos/ s3://mine/train.tar --shard-size 1GB --to-option region=eu-west-1
 
 Pictures that fit pass through byte for byte. The target appears only when it is complete.
@@ -22,6 +25,7 @@ import os
 import sys
 from typing import Any
 
+from .. import engines
 from ..codecs.media.image_rules import IMAGE_FORMATS, WRITE_MODES, ImageOptions
 from ..convert import Conversion, convert
 from ..errors import DataError, OptionError
@@ -107,6 +111,13 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         help="the shape of a chunk, samples first, of zarr, n5 and hdf5 (-1: the whole axis)",
     )  # fmt: skip
     how.add_argument("--workers", type=int, metavar="N", help="encoding threads (default: all cores)")
+    how.add_argument(
+        "--engine", choices=engines.NAMES, help="who writes the shards (default: threads of this process)"
+    )
+    how.add_argument("--processes", type=int, metavar="N", help="workers of processes, dask or ray")
+    how.add_argument("--rank", type=int, metavar="R", help="of ranks, if the environment is silent")
+    how.add_argument("--world", type=int, metavar="N", help="how many ranks there are")
+    how.add_argument("--scheduler", metavar="ADDR", help="of dask or ray (default: a local cluster)")
     how.add_argument("--checksums", action="store_true", help="also write DST.crc, which verify uses")
     how.add_argument("--overwrite", action="store_true", help="replace DST")
     how.add_argument("--append", action="store_true", help="add to DST, which has the same fields")
@@ -132,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
                 limit=args.limit, shuffle=args.shuffle, seed=args.seed, images=images,
                 masks=names_of(args.mask) if args.mask else (),
                 shard_size=args.shard_size, shard_samples=args.shard_samples,
-                workers=args.workers, overwrite=args.overwrite, append=args.append,
+                engine=_engine(args), workers=args.workers, overwrite=args.overwrite, append=args.append,
                 on_error=args.on_error, checksums=args.checksums, resume=args.resume, progress=progress,
                 source_options={"skip": args.skip, "where": args.where, **parse_options(args.option)},
                 target_options={**parse_options(args.to_option, create_with), **_chunk_option(args.chunks)},
@@ -151,6 +162,14 @@ def run(args: argparse.Namespace) -> int:
         raise
     _report(args, done)
     return 1 if done.skipped else 0
+
+
+def _engine(args: argparse.Namespace) -> engines.Engine:
+    usual = "processes" if args.processes else "ranks" if args.rank is not None else "threads"
+    return engines.make(
+        args.engine or usual, workers=args.processes, rank=args.rank, world=args.world,
+        scheduler=args.scheduler,
+    )  # fmt: skip
 
 
 def _chunks(text: str) -> tuple[str, list[int]]:
@@ -186,7 +205,7 @@ def _size(files: list[str]) -> int | None:
 
 def _report(args: argparse.Namespace, done: Conversion) -> None:
     rate = (done.samples - done.resumed_at) / max(done.seconds, 1e-9)
-    size = _size(done.files)
+    size = _size(done.files) if done.files else None
     if args.json:
         found: dict[str, Any] = {
             "files": done.files, "samples": done.samples, "bytes": size, "seconds": round(done.seconds, 3),
@@ -196,7 +215,9 @@ def _report(args: argparse.Namespace, done: Conversion) -> None:
         print_json(found)
         return
     said = f", {human_size(size)}" if size is not None else ""
-    where = args.target if len(done.files) == 1 else f"{len(done.files)} files from {done.files[0]} on"
+    where = args.target
+    if len(done.files) != 1:
+        where = f"{len(done.files)} files from {done.files[0]} on" if done.files else "this rank's files"
     print(f"{where}: {counted(done.samples)}{said}, {done.seconds:.1f} s, {rate:,.0f} samples/s")
     for remark in done.remarks:
         print(f"  note: {remark}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..appending import check_fields, refusal
@@ -86,6 +86,39 @@ def create_with(
     **options: Any,
 ) -> Writer | ShardWriter:
     """:func:`create` with its options gathered, and shards where a size or a count is given."""
+    sharded = shard_size is not None or shard_samples is not None
+    found = prepare(path, schema, write, format=format, mode=mode, sharded=sharded, **options)
+    if found.shards is None:
+        return found.make(found.path, found.write)
+    return ShardWriter(
+        found.path, found.schema, found.write, found.make, found.shards, size=shard_size,
+        samples=shard_samples,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A target that can be written: where, what it will hold, and what makes the writer of one file."""
+
+    path: str
+    format: Format
+    schema: Schema
+    write: WriteOptions
+    shards: ShardNames | None
+    make: Callable[[str, WriteOptions], Writer]
+
+
+def prepare(
+    path: str,
+    schema: Schema | None,
+    write: WriteOptions,
+    *,
+    format: str | None = None,
+    mode: str = "create",
+    sharded: bool = False,
+    **options: Any,
+) -> Prepared:
+    """Check everything that can be checked before a file is made."""
     storage, options = split_options(options)
     path = reached(path, storage)
     if mode == "append" and not is_remote(path) and os.path.lexists(path):
@@ -95,7 +128,7 @@ def create_with(
     made = found.writer
     if made is None:
         raise OptionError(f"{found.name} is read only", path=path)
-    shards = None if shard_size is None and shard_samples is None else _shard_names(path, found, made)
+    shards = _shard_names(path, found, made) if sharded else None
     if "mode" in own_options(made) and shards is None:
         # A table that has transactions of its own.
         options = options if mode == "create" else {**options, "mode": mode}
@@ -122,9 +155,7 @@ def create_with(
     def make(shard: str, how: WriteOptions) -> Writer:
         return made(shard, stored, how, **options)
 
-    if shards is None:
-        return make(path, write)
-    return ShardWriter(path, stored, write, make, shards, size=shard_size, samples=shard_samples)
+    return Prepared(path, found, stored, write, shards, make)
 
 
 def _format_of(path: str, schema: Schema | None, format: str | None, mode: str) -> Format:

@@ -74,8 +74,9 @@ class Partial:
     """The hidden folder in which ``target`` is made, locked against a second writer.
 
     ``shared``: several processes may work at a time, each in a folder of its own; the target itself says
-    whose work counts, and ``commit`` is not used. ``check``: raises an error where the target must not be
-    written (default: where it exists, unless ``overwrite``).
+    whose work counts, and ``commit`` is not used. ``crew``: several processes work in this one folder, on
+    files that they do not share, until one of them takes the :meth:`lead` and commits. ``check``: raises an
+    error where the target must not be written (default: where it exists, unless ``overwrite``).
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Partial:
         overwrite: bool = False,
         resume: bool = False,
         shared: bool = False,
+        crew: bool = False,
         check: Callable[[], None] | None = None,
     ) -> None:
         self._target = target_of(target)
@@ -102,13 +104,13 @@ class Partial:
         if shared:
             self._take_any(resume)
         else:
-            self._take_lock()
+            self._take_lock(fcntl.LOCK_SH if crew else fcntl.LOCK_EX)
         try:
             self._target.taken(self.folder)
             self._check()
             self.state = self._load() if resume else None
             self.saved = self.state is not None
-            if self.state is None:
+            if self.state is None and not crew:
                 empty(self.folder)
                 self._target.discard()
         except BaseException:
@@ -124,7 +126,17 @@ class Partial:
                 f"it exists{complete}; replace it with overwrite=True (--overwrite)", path=self.path
             )
 
-    def _take_lock(self) -> None:
+    def lead(self) -> bool:
+        """Whether all others of the crew are gone: then nobody but this process works in the folder."""
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        # Another may have led, and finished, before.
+        lock = self.folder / LOCK
+        return lock.exists() and os.path.samestat(os.fstat(self._lock), lock.stat())
+
+    def _take_lock(self, how: int = fcntl.LOCK_EX) -> None:
         lock = self.folder / LOCK
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         while self._lock < 0:
@@ -135,7 +147,7 @@ class Partial:
             except FileNotFoundError:
                 continue
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(fd, how | fcntl.LOCK_NB)
                 # Or between open and flock.
                 if lock.exists() and os.path.samestat(os.fstat(fd), lock.stat()):
                     self._lock = fd
@@ -193,12 +205,12 @@ class Partial:
             spool.resize(self.state["spools"].get(name, 0) if self.state else 0)
         return self._spools[name]
 
-    def checkpoint(self, state: dict[str, Any]) -> None:
-        """Remember that everything up to here is written."""
+    def checkpoint(self, state: dict[str, Any], *, publish: bool = False) -> None:
+        """Remember that everything up to here is written. ``publish``: other machines shall know it now."""
         state = {**state, "spools": {name: spool.size for name, spool in self._spools.items()}}
         put_file(self.folder / STATE, json.dumps(state).encode())
         self.saved = True
-        self._target.save(self.folder / STATE)
+        self._target.save(self.folder / STATE, publish=publish)
 
     def check_room(self, grown: int) -> None:
         """Called after the folder grew by about so many bytes; AccessError where it must not grow further."""
@@ -211,6 +223,21 @@ class Partial:
     def has(self, name: str) -> bool:
         """Whether there is such a file or folder, staged or not."""
         return (self.folder / name).exists() or self._target.staged(name)
+
+    def read(self, name: str) -> bytes | None:
+        """A small file of the folder, staged or not; None where there is none."""
+        with contextlib.suppress(OSError):
+            return (self.folder / name).read_bytes()
+        return self._target.read(name) if self._target.staged(name) else None
+
+    @property
+    def staging(self) -> str | None:
+        """Where other machines can put what belongs to it, if that is not the folder."""
+        return self._target.staging
+
+    def refresh(self) -> None:
+        """See what others have staged."""
+        self._target.refresh()
 
     def put(self, name: str, where: Path) -> None:
         """Give a spool a second name inside of the folder; a checkpoint goes on knowing the first."""

@@ -62,7 +62,7 @@ class Target(ABC):
         """The state that another machine left."""
         return None
 
-    def save(self, state: Path) -> None:  # noqa: B027
+    def save(self, state: Path, *, publish: bool = False) -> None:  # noqa: B027
         """A checkpoint was written."""
 
     def stage(self, folder: Path, names: Sequence[str]) -> None:  # noqa: B027
@@ -71,6 +71,17 @@ class Target(ABC):
     def staged(self, name: str) -> bool:
         """Whether it was staged."""
         return False
+
+    @property
+    def staging(self) -> str | None:
+        return None
+
+    def refresh(self) -> None:  # noqa: B027
+        """See what others have staged."""
+
+    def read(self, name: str) -> bytes | None:
+        """A small file that was staged."""
+        return None
 
     def check_room(self, grown: int) -> None:  # noqa: B027
         """Whether the hidden folder may grow further."""

@@ -25,13 +25,15 @@ from pathlib import Path
 from ..errors import AccessError, BatchplantError, BusyError, ExistsError, NotFoundError, OptionError
 from . import plans, uploads
 from .commit import NAME, put_file
-from .remote import RefusedError
+from .remote import Entry, RefusedError
 from .target import LocalTarget, Moves, Target
 from .urls import Url, is_remote, join, like, parent, place_of
 from .work import STATE, Leftover, Room, drop, empty, leftovers, locked, write_note
 
 __all__ = ["Leftover", "LocalTarget", "RemoteTarget", "Target", "clear", "leftovers", "target_of"]
 
+# In the hidden folder: how a file and its side-cars are sent. Files that are made in there have commits, too.
+SENDING = ".batchplant.send"
 # In the staging: the side-cars of a file that is being replaced.
 REPLACED = "replaced"
 
@@ -110,13 +112,13 @@ class RemoteTarget(Target):
 
     def _finish(self, folder: Path) -> None:
         """Do what a killed writer had decided, and see what else he left."""
-        plan = plans.parse((folder / NAME).read_bytes() if (folder / NAME).is_file() else None)
+        plan = plans.parse((folder / SENDING).read_bytes() if (folder / SENDING).is_file() else None)
         if plan is not None:
             moves = [(str(inside), str(name)) for inside, name in plan["moves"]]
             if all((folder / inside).is_file() for inside, _ in moves):
                 self._commit_files(folder, moves, plan["removes"], plan["side_cars"], again=True)
             (folder / STATE).unlink(missing_ok=True)
-            (folder / NAME).unlink(missing_ok=True)
+            (folder / SENDING).unlink(missing_ok=True)
         with contextlib.suppress(RefusedError):
             found = uploads.below(self._staging)
             plan = plans.parse(uploads.get_bytes(join(self._staging, NAME)) if NAME in found else None)
@@ -125,15 +127,20 @@ class RemoteTarget(Target):
                 self._carry_out(plan["steps"])
                 (folder / STATE).unlink(missing_ok=True)
                 found = {}
-            self._sizes = {name: one.size for name, one in found.items()}
-            self._names = set(map(plans.top, found))
+            self._take(found)
+
+    def _take(self, found: dict[str, Entry]) -> None:
+        self._sizes = {name: one.size for name, one in found.items()}
+        self._names = set(map(plans.top, found))
 
     def load(self) -> bytes | None:
         return uploads.get_bytes(join(self._staging, STATE))
 
-    def save(self, state: Path) -> None:
+    def save(self, state: Path, *, publish: bool = False) -> None:
         with self._saving:
             self._state = state.read_bytes()
+            if publish:
+                uploads.put_bytes(join(self._staging, STATE), self._state)
         if self._job is None or self._job.ended.is_set():
             self._save()
 
@@ -167,7 +174,7 @@ class RemoteTarget(Target):
     # -- one file --------------------------------------------------------------------------------------
 
     def is_decided(self, folder: Path) -> bool:
-        return self._decided or (folder / NAME).is_file()
+        return self._decided or (folder / SENDING).is_file()
 
     def commit(
         self, folder: Path, moves: Moves, removes: Collection[str], side_cars: Collection[str]
@@ -215,7 +222,7 @@ class RemoteTarget(Target):
             kept = [(self._beside(one), join(self._staging, REPLACED, one)) for one in old]
             uploads.copy_all(kept)
             plan = {"moves": list(moves), "removes": sorted(removes), "side_cars": sorted(side_cars)}
-            put_file(folder / NAME, json.dumps(plan).encode())
+            put_file(folder / SENDING, json.dumps(plan).encode())
             try:
                 self.remove(old)
                 if before is None:
@@ -228,7 +235,7 @@ class RemoteTarget(Target):
                     if uploads.look(self._beside(name)) == before and not again:
                         self.remove([there for _, there in beside] if before is None else [])
                         uploads.copy_all((there, here) for here, there in kept)
-                        (folder / NAME).unlink(missing_ok=True)
+                        (folder / SENDING).unlink(missing_ok=True)
                         self.clear()
                 raise
             if before is not None:
@@ -236,7 +243,7 @@ class RemoteTarget(Target):
         except BaseException:
             sending.stop()
             raise
-        (folder / NAME).unlink(missing_ok=True)
+        (folder / SENDING).unlink(missing_ok=True)
         if kept:
             self.clear()
 
@@ -263,6 +270,16 @@ class RemoteTarget(Target):
 
     def staged(self, name: str) -> bool:
         return name in self._names
+
+    @property
+    def staging(self) -> str | None:
+        return self._staging
+
+    def refresh(self) -> None:
+        self._take(uploads.below(self._staging))
+
+    def read(self, name: str) -> bytes | None:
+        return uploads.get_bytes(join(self._staging, name))
 
     def _wait(self) -> None:
         if self._job is not None:

@@ -26,7 +26,7 @@ from .. import registry
 from ..codecs.cells import cell_bytes
 from ..codecs.media import image
 from ..columns import Columns, Ragged
-from ..convert import Conversion
+from ..conversion import task
 from ..errors import ExistsError, FieldNameError, MissingLibraryError, SampleIndexError, SchemaError
 from ..format import Probe, never
 from ..joined import concat
@@ -296,8 +296,7 @@ class FormatSuite(Bench):
         assert cells(self.open(again)) == cells(self.open(path))
 
     def test_an_interrupted_conversion_resumes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        # The package's attribute of that name is the function.
-        monkeypatch.setattr(sys.modules[Conversion.__module__], "CHECKPOINT_SECONDS", 0)
+        monkeypatch.setattr(task, "CHECKPOINT_SECONDS", 0)
         source = self.path(tmp_path)
         self.write(source, *self.dataset(100))
         done: list[int] = []

@@ -1,0 +1,201 @@
+"""What is converted into what: :class:`Job`, all that a process needs to do a part of it.
+
+It travels by its arguments; each process opens source and target by itself, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ..codecs.media.image_rules import ImageOptions, Images
+from ..errors import BatchplantError, OptionError, shown
+from ..options import own_options
+from ..order import Order, random, sequential
+from ..reader import Reader
+from ..registry import Prepared, get_format, prepare, target_format
+from ..registry import open as open_reader
+from ..schema import Schema
+from ..storage import is_remote, split_options
+from ..storage.uploads import look
+from ..write_options import WriteOptions
+from .plan import Plan, plan
+
+__all__ = ["Job"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
+    """The arguments of ``convert`` that say what is made; those that say how are not among them."""
+
+    source: Any
+    target: str
+    format: str | None = None
+    target_format: str | None = None
+    fields: tuple[str, ...] | None = None
+    rename: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    limit: int | None = None
+    shuffle: bool = False
+    seed: int = 0
+    masks: tuple[str, ...] = ()
+    images: Images = dataclasses.field(default_factory=ImageOptions)
+    shard_size: int | None = None
+    shard_samples: int | None = None
+    overwrite: bool = False
+    append: bool = False
+    on_error: str = "raise"
+    checksums: bool = False
+    source_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    target_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not what was found out here: another machine finds it out by itself.
+        return Job, tuple(getattr(self, one.name) for one in dataclasses.fields(self))
+
+    @property
+    def sharded(self) -> bool:
+        return self.shard_size is not None or self.shard_samples is not None
+
+    @functools.cached_property
+    def reader(self) -> Reader:
+        if isinstance(self.source, Reader):
+            found = self.source
+        else:
+            found = open_reader(self.source, format=self.format, **self.source_options)
+        return found.with_masks(self.masks) if self.masks else found
+
+    @functools.cached_property
+    def chosen(self) -> Schema:
+        """The fields of the source that are converted."""
+        return self.reader.schema if self.fields is None else self.reader.schema.select(self.fields)
+
+    @functools.cached_property
+    def order(self) -> Order:
+        """Which sample is written at which position."""
+        if self.limit is not None and self.limit < 0:
+            raise OptionError(f"limit must not be negative, as {self.limit} is")
+        count = len(self.reader)
+        whole = random(count, seed=self.seed, epoch=0) if self.shuffle else sequential(count)
+        if self.limit is None or self.limit >= count:
+            return whole
+        # The first of them.
+        return dataclasses.replace(whole, length=self.limit)
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        return plan(
+            self.reader, tuple(self.chosen), self.order, size=self.shard_size, samples=self.shard_samples,
+            shuffled=self.shuffle,
+        )  # fmt: skip
+
+    @functools.cached_property
+    def can(self) -> Collection[str]:
+        """The options of the target's format."""
+        named = self.target_format
+        made_by = get_format(named) if named is not None else target_format(os.fspath(self.target))
+        return own_options(made_by.writer) if made_by.writer else ()
+
+    @functools.cached_property
+    def prepared(self) -> Prepared:
+        write = WriteOptions(
+            overwrite=self.overwrite, length=len(self.order), on_error=self.on_error, images=self.images,
+            checksums=self.checksums,
+        )  # fmt: skip
+        # What the target says about itself stays as it is.
+        said = {} if self.append else self._metadata()
+        return prepare(
+            os.fspath(self.target), self.chosen.rename(self.rename), write, format=self.target_format,
+            sharded=self.sharded,
+            **{**said, **({"mode": "append"} if self.append else {}), **self.target_options},
+        )  # fmt: skip
+
+    def _metadata(self) -> dict[str, Any]:
+        """What a model or a file says about itself and its fields, where the target can hold that too."""
+        found: dict[str, Any] = {}
+        reader, names = self.reader, self.rename
+        if "metadata" in self.can and reader.metadata:
+            found["metadata"] = dict(reader.metadata)
+        if "attributes" in self.can and reader.attributes:
+            kept = {
+                name: dict(one)
+                for name, one in reader.attributes.items()
+                if name == "" or name in self.chosen
+            }
+            found["attributes"] = {names.get(name, name): values for name, values in kept.items()}
+        return found
+
+    def lost(self) -> list[str]:
+        """That the target has no place for what the source says about itself."""
+        found: Mapping[str, Mapping[str, Any]] = {} if "attributes" in self.can else self.reader.attributes
+        if not found:
+            return []
+        some = [f"{name}.{key}" if name else key for name, values in found.items() for key in values]
+        return [f"the source's attributes are not kept: {', '.join(some[:8])}{', …' * (len(some) > 8)}"]
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for one process to go on from what another has done, as JSON."""
+        reader = self.reader
+        return {
+            "source": _place(reader.path), "samples": len(reader), "fields": self.chosen.to_json(),
+            "rename": dict(self.rename), "limit": self.limit, "shuffle": self.shuffle, "seed": self.seed,
+            "images": _described(self.images), "shard_size": self.shard_size,
+            "shard_samples": self.shard_samples, "checksums": self.checksums, "append": self.append,
+            "stamp": _stamp(reader.path), "filter": reader.facts().get("filter"),
+            "target_options": _digests(split_options(self.target_options)[1]),
+        }  # fmt: skip
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """What tells the files of this job from those of another one with the same target."""
+        said = json.dumps([self.identity, self.on_error, self.plan.digest], sort_keys=True)
+        return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+
+    def check_same(self, other: Mapping[str, Any]) -> None:
+        """OptionError where what was begun has another identity."""
+        different = [name for name, value in self.identity.items() if other.get(name) != value]
+        if different:
+            raise OptionError(
+                f"what was begun here had other options ({', '.join(different)}); use the same, or do not "
+                "resume",
+                path=self.prepared.path,
+            )
+
+
+def _described(images: Images) -> dict[str, Any]:
+    """The options for pictures as JSON."""
+    if isinstance(images, ImageOptions):
+        return dataclasses.asdict(images)
+    return {name: dataclasses.asdict(one) for name, one in images.items()}
+
+
+def _digests(options: Mapping[str, Any]) -> dict[str, str]:
+    """What tells options apart and does not give them away: one may hold a password."""
+    return {
+        name: hashlib.blake2b(repr(value).encode(), digest_size=16).hexdigest()
+        for name, value in options.items()
+    }
+
+
+def _place(path: str) -> str:
+    """The path, wherever it is looked at from."""
+    return shown(path) if is_remote(path) else os.path.abspath(path)
+
+
+def _stamp(path: str) -> list[Any] | None:
+    """Size and date or tag of a source file, so that a resume notices another one under its name."""
+    if is_remote(path):
+        with contextlib.suppress(BatchplantError):
+            there = look(path)
+            return None if there is None else [there.size, there.tag]
+        return None
+    if not os.path.isfile(path):
+        return None
+    found = os.stat(path)
+    return [found.st_size, found.st_mtime_ns]

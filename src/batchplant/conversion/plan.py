@@ -1,0 +1,154 @@
+"""Which positions of an order go into which file: :class:`Plan`, made from sizes alone.
+
+The same samples and options give the same plan on every machine, whatever else is known: nobody has to be
+told it. It is made before anything is written, and without reading what is large.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..columns import I64, column_runs
+from ..errors import DataError, OptionError
+from ..order import Order
+from ..reader import Reader
+
+# So many are read to see how large samples are, where nothing else tells; those of smaller datasets all are.
+LOOK_AT = 4096
+# Samples whose sizes are added up at a time, and that are read at a time.
+CHUNK = 1 << 20
+READ_AT_ONCE = 64
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """File ``n`` holds the positions from ``bounds[n]`` up to the next bound, or ``each`` of them."""
+
+    samples: int
+    each: int
+    bounds: I64 | None = None
+
+    def __len__(self) -> int:
+        if self.bounds is not None:
+            return len(self.bounds) - 1
+        # An empty dataset is a file, too.
+        return max(1, -(-self.samples // self.each))
+
+    def span(self, number: int) -> range:
+        if self.bounds is not None:
+            return range(int(self.bounds[number]), int(self.bounds[number + 1]))
+        return range(number * self.each, min((number + 1) * self.each, self.samples))
+
+    @property
+    def digest(self) -> str:
+        """What tells it from other plans."""
+        said = hashlib.blake2b(f"{self.samples} {self.each}".encode(), digest_size=16)
+        said.update(b"" if self.bounds is None else self.bounds.astype("<i8").tobytes())
+        return said.hexdigest()
+
+
+def plan(
+    reader: Reader,
+    fields: Sequence[str],
+    order: Order,
+    *,
+    size: int | None = None,
+    samples: int | None = None,
+    shuffled: bool = False,
+) -> Plan:
+    """Files of at most ``samples`` samples, and of about ``size`` bytes of cells; without both, one file.
+
+    Sizes are exact where they are known without reading, or the dataset is small. Those of shuffled samples
+    would take memory for all of them: a file gets as many as are so large on the average.
+    """
+    if size is not None and size < 1:
+        raise OptionError(f"shard_size must be at least 1 byte, not {size}")
+    if samples is not None and samples < 1:
+        raise OptionError(f"shard_samples must be at least 1, not {samples}")
+    count = len(order)
+    most = max(1, count) if samples is None else samples
+    if size is None:
+        return Plan(count, most)
+    if count <= LOOK_AT:
+        return Plan(count, most, _filled([_read_sizes(reader, fields, order[:])], size, most))
+    if not shuffled and _known_sizes(reader, fields, order[:1]) is not None:
+        parts = (order[at : min(at + CHUNK, count)] for at in range(0, count, CHUNK))
+        return Plan(count, most, _filled((_sizes(reader, fields, part) for part in parts), size, most))
+    looked_at = np.linspace(0, count - 1, LOOK_AT).astype(np.int64)
+    mean = float(_read_sizes(reader, fields, np.sort(order.take(looked_at))).mean())
+    return Plan(count, min(most, max(1, int(size / max(mean, 1)))))
+
+
+def _filled(sizes: Iterable[I64], size: int, most: int) -> I64:
+    """The bounds of files that are filled one after another; one sample fits into every file."""
+    bounds, left, held, first = [0], 0, 0, 0
+    for part in sizes:
+        ends = np.cumsum(part)
+        at = 0
+        while at < len(part):
+            before = int(ends[at - 1]) if at else 0
+            end = int(np.searchsorted(ends, before + size - left, side="right"))
+            if end == at and not held:
+                end = at + 1
+            end = min(end, at + most - held, len(part))
+            held += end - at
+            left += (int(ends[end - 1]) if end else 0) - before
+            at = end
+            if at < len(part):
+                bounds.append(first + at)
+                left = held = 0
+        first += len(part)
+    return np.array([*bounds, first] if first else [0, 0], dtype=np.int64)
+
+
+def _sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64:
+    found = _known_sizes(reader, fields, indices)
+    return _read_sizes(reader, fields, indices) if found is None else found
+
+
+def _known_sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64 | None:
+    """The bytes of samples, where they are known without reading them."""
+    total = np.zeros(len(indices), dtype=np.int64)
+    for name in fields:
+        cell = reader.schema[name].cell
+        if cell is not None:
+            total += cell[0].itemsize * int(np.prod(cell[1]))
+            continue
+        spans = reader.spans(name, indices)
+        if spans is None:
+            return None
+        total += np.maximum(spans.size, 0)
+    return total
+
+
+def _read_sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64:
+    """The bytes of samples; none of one that cannot be read."""
+    known = _known_sizes(reader, fields, indices)
+    if known is not None:
+        return known
+    found: list[I64] = []
+    for start in range(0, len(indices), READ_AT_ONCE):
+        part = indices[start : start + READ_AT_ONCE]
+        try:
+            found.append(_held(reader, fields, part))
+        except DataError:
+            found.extend(_one(reader, fields, int(index)) for index in part)
+    return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+
+
+def _held(reader: Reader, fields: Sequence[str], indices: Any) -> I64:
+    sizes = [np.maximum(column_runs(one)[2], 0) for one in reader.read(indices, fields).values()]
+    found: I64 = np.sum(sizes, axis=0, dtype=np.int64)
+    return found
+
+
+def _one(reader: Reader, fields: Sequence[str], index: int) -> I64:
+    try:
+        return _held(reader, fields, [index])
+    except DataError:
+        return np.zeros(1, dtype=np.int64)

@@ -1,0 +1,175 @@
+"""Do a job: one file in this process, or many files by an engine, or this rank's share of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ..engines import Engine, run
+from ..engines.inline import Inline
+from ..engines.ranks import Ranks
+from ..errors import Problem
+from ..storage import is_remote
+from ..writer import Writer
+from .files import COUNTS, Files, Place
+from .job import Job
+from .task import Done, Report, write_file
+
+# Seconds between two notes of how far a file is, and between two looks at what others have sent.
+TELL = 0.2
+WAIT = 1.0
+
+Progress = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """What a conversion did. ``files`` is empty where other ranks are not done yet."""
+
+    files: list[str]
+    samples: int
+    skipped: list[Problem]
+    seconds: float
+    resumed_at: int
+    remarks: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a worker does for a number: one file. ``report`` only where that is this process."""
+
+    place: Place
+    threads: int | None
+    report: Report | None = None
+
+    def __call__(self, number: int) -> Done:
+        return self.place.write(number, self.threads, self.report or self._counted(number))
+
+    def _counted(self, number: int) -> Report:
+        """Leave a note of how far it is for the process that shows it."""
+        folder = Path(self.place.folder, COUNTS)
+        if is_remote(self.place.folder):
+            return lambda count: None
+        folder.mkdir(exist_ok=True)
+        said = -TELL
+
+        def report(count: int) -> None:
+            nonlocal said
+            if time.monotonic() - said >= TELL:
+                said = time.monotonic()
+                with contextlib.suppress(OSError):
+                    (folder / str(number)).write_text(str(count))
+
+        return report
+
+
+class Tally:
+    """How far a job is, over all its files and workers."""
+
+    def __init__(self, files: Files, done: dict[int, Done], progress: Progress | None) -> None:
+        self._folder = files.partial.folder / COUNTS
+        self._total = len(files.job.order)
+        self._done, self._progress = done, progress
+        self._sum = sum(one.samples for one in done.values())
+
+    def ended(self, number: int, one: Done) -> None:
+        self._done[number] = one
+        self._sum += one.samples
+        self.show(0)
+
+    def told(self, done: dict[int, Done]) -> None:
+        """What other ranks have done."""
+        self._sum = sum(one.samples for one in done.values())
+        self.show(0)
+
+    def show(self, more: int) -> None:
+        if self._progress is not None:
+            self._progress(min(self._sum + more, self._total), self._total)
+
+    def look(self) -> None:
+        """What workers have noted of files that are not done."""
+        if self._progress is None:
+            return
+        more = 0
+        with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError, ValueError):
+                    if int(entry.name) not in self._done:
+                        more += int(Path(entry.path).read_text())
+        self.show(more)
+
+
+def convert_to_file(job: Job, *, workers: int | None, resume: bool, progress: Progress | None) -> Conversion:
+    """All samples into one file or folder."""
+    began = time.monotonic()
+    total = len(job.order)
+    options = dataclasses.replace(job.prepared.write, workers=workers, resume=resume)
+    writer: Writer = job.prepared.make(job.prepared.path, options)
+    report: Report = (lambda count: None) if progress is None else lambda count: progress(count, total)
+    done = write_file(job, writer, range(total), report)
+    return _told(job, writer.files, [done], done.resumed, began)
+
+
+def convert_to_files(
+    job: Job, engine: Engine, *, workers: int | None, resume: bool, progress: Progress | None
+) -> Conversion:
+    """Files of limited size, by an engine; all get their names at the end."""
+    began = time.monotonic()
+    crew = isinstance(engine, Ranks)
+    files = Files(job, resume=resume, crew=crew, here=engine.here)
+    done: dict[int, Done] = {}
+    try:
+        done = files.done()
+        before = sum(one.samples for one in done.values())
+        tally = Tally(files, done, progress)
+        resumed: list[int] = []
+
+        def ended(number: int, one: Done) -> None:
+            resumed.append(one.resumed)
+            files.stage(number)
+            tally.ended(number, one)
+
+        inline = isinstance(engine, Inline)
+        work = Work(files.place, workers or engine.threads, tally.show if inline and not crew else None)
+        todo = [number for number in engine.share(len(job.plan)) if number not in done]
+        run(engine, work, todo, ended, tick=tally.look, name=files.place.name)
+        if isinstance(engine, Ranks):
+            done = files.done()
+            # Nobody can lock a bucket: there, one of them is the last to finish.
+            while files.partial.staging is not None and engine.rank == 0 and len(done) < len(job.plan):
+                time.sleep(WAIT)
+                done = files.done()
+                tally.told(done)
+            waits = len(done) < len(job.plan) or (engine.rank > 0 and files.partial.staging is not None)
+            if waits or not files.partial.lead():
+                files.partial.suspend()
+                return _waiting(job, [done[one] for one in engine.share(len(job.plan)) if one in done], began)
+        paths = files.commit()
+    except BaseException:
+        files.leave()
+        raise
+    return _told(job, paths, [done[number] for number in sorted(done)], before + sum(resumed), began)
+
+
+def _told(job: Job, files: list[str], done: Iterable[Done], resumed: int, began: float) -> Conversion:
+    done = list(done)
+    remarks = dict.fromkeys([remark for one in done for remark in one.remarks] + job.lost())
+    return Conversion(
+        files,
+        sum(one.written for one in done),
+        [problem for one in done for problem in one.skipped],
+        time.monotonic() - began,
+        resumed,
+        list(remarks),
+    )
+
+
+def _waiting(job: Job, mine: list[Done], began: float) -> Conversion:
+    """This rank has done its share."""
+    said = "this rank's files are done; the last rank to finish gives all files their names"
+    found = _told(job, [], mine, 0, began)
+    return dataclasses.replace(found, remarks=[*found.remarks, said])

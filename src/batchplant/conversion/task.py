@@ -1,0 +1,170 @@
+"""One file of a conversion: whoever does it, and however often, the same file comes out."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ..codecs.media import image_rules
+from ..columns import Columns, column_runs, end_within
+from ..errors import DataError, Problem
+from ..writer import Writer
+from .job import Job
+
+CHECKPOINT_SECONDS = 2.0
+BATCH_BYTES = 4 << 20
+# Rows of a table are small, and each batch costs something by itself.
+BATCH_ROWS = 16384
+# Batches read ahead of the one being written.
+AHEAD = 2
+
+# How many samples of the file are done.
+Report = Callable[[int], None]
+# Where it ends, its cells, and (position, why) of what could not be read.
+Batch = tuple[int, Columns, list[tuple[int, Problem]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """What became of one file, as JSON can hold it; ``resumed``: samples that an earlier try had done."""
+
+    digest: str
+    samples: int
+    written: int
+    resumed: int = 0
+    skipped: tuple[Problem, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, said: dict[str, Any]) -> Done:
+        skipped = tuple(Problem(**one) for one in said.pop("skipped"))
+        return cls(**{**said, "skipped": skipped, "remarks": tuple(said["remarks"])})
+
+
+def write_file(job: Job, writer: Writer, span: range, report: Report) -> Done:
+    """Write the samples at these positions, from where a writer that was stopped had come to."""
+    feed = Feed(job, span)
+    start = _resume_at(writer, feed, job)
+    try:
+        _run(writer, feed, start, job, report)
+    except DataError as error:
+        # The writer counts what it was handed; a person wants the sample of the source.
+        if error.path == writer.path and error.sample is not None:
+            error.sample, error.path = feed.source_of(error.sample)
+        raise
+    skipped = [problem for _, problem in feed.skipped] + [feed.named(one) for one in writer.skipped]
+    remarks = [*writer.remarks(), *image_rules.remarks(writer.schema, writer.options.images_of)]
+    return Done(
+        job.digest, len(span), writer.written, start - span.start, tuple(skipped), tuple(remarks)
+    )  # fmt: skip
+
+
+def _resume_at(writer: Writer, feed: Feed, job: Job) -> int:
+    """The position to go on from: as many samples as the writer has, and those that could not be read."""
+    extra = writer.resumed
+    if extra is None:
+        return feed.span.start
+    try:
+        job.check_same(extra["identity"])
+    except BaseException:
+        writer.suspend()
+        raise
+    position = feed.span.start + writer.received
+    for at, problem in extra["unread"]:
+        if at <= position:
+            feed.skipped.append((at, Problem(**problem)))
+            position += 1
+    return position
+
+
+def _run(writer: Writer, feed: Feed, start: int, job: Job, report: Report) -> None:
+    saved = time.monotonic()
+    try:
+        for end, columns, failed in feed.batches(start):
+            feed.skipped += failed
+            writer.append(columns)
+            report(end - feed.span.start)
+            if time.monotonic() - saved >= CHECKPOINT_SECONDS:
+                unread = [[at, dataclasses.asdict(problem)] for at, problem in feed.skipped]
+                writer.checkpoint({"identity": job.identity, "unread": unread})
+                saved = time.monotonic()
+        writer.close()
+    except BaseException:
+        writer.give_up()
+        raise
+
+
+class Feed:
+    """The samples at some positions of the order, in batches that are read ahead."""
+
+    def __init__(self, job: Job, span: range) -> None:
+        self.reader, self.order, self.span = job.reader, job.order, span
+        self.fields, self.names = tuple(job.chosen), job.rename
+        self.skip = job.on_error == "skip"
+        self.skipped: list[tuple[int, Problem]] = []
+        sizes = self.reader.sizes()
+        self._sizes = None if sizes is None else sizes[self.order[span.start : span.stop]]
+
+    def batches(self, start: int) -> Iterator[Batch]:
+        """What is there from position ``start`` on."""
+        rows, position = 16, start
+        waiting: deque[Future[Batch]] = deque()
+        with ThreadPoolExecutor(1, thread_name_prefix="batchplant-read") as pool:
+            try:
+                while position < self.span.stop or waiting:
+                    while position < self.span.stop and len(waiting) < AHEAD:
+                        end = self._end(position, min(position + rows, self.span.stop))
+                        waiting.append(pool.submit(self._read, position, end))
+                        position = end
+                    done = waiting.popleft().result()
+                    size = sum(int(column_runs(column)[2].clip(0).sum()) for column in done[1].values())
+                    rows = int(np.clip(BATCH_BYTES * done[1].rows // max(size, 1), 1, BATCH_ROWS))
+                    yield done
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _end(self, position: int, end: int) -> int:
+        first = self.span.start
+        return first + end_within(self._sizes, position - first, end - position, BATCH_BYTES)
+
+    def _read(self, start: int, end: int) -> Batch:
+        indices = self.order[start:end]
+        try:
+            return end, self._renamed(self.reader.read(indices, self.fields)), []
+        except DataError as error:
+            if not self.skip:
+                raise error.at(path=self.reader.path) from None
+        parts, failed = [], []
+        for position, index in enumerate(indices, start):
+            try:
+                parts.append(self.reader.read([index], self.fields))
+            except DataError as error:
+                failed.append((position, Problem.of(error.at(path=self.reader.path, sample=int(index)))))
+        empty = self.reader.read([], self.fields)
+        return end, self._renamed(Columns.concat(parts) if parts else empty), failed
+
+    def source_of(self, received: int) -> tuple[int, str]:
+        """The number and the file of the sample that was the n-th handed to the writer."""
+        position = self.span.start + received
+        for at in sorted(at for at, _ in self.skipped):
+            position += at <= position
+        sample = int(self.order[position])
+        return sample, self.reader.where(sample)
+
+    def named(self, problem: Problem) -> Problem:
+        if problem.sample is None:
+            return problem
+        sample, path = self.source_of(problem.sample)
+        return dataclasses.replace(problem, sample=sample, path=path)
+
+    def _renamed(self, columns: Columns) -> Columns:
+        return Columns((self.names.get(name, name), column) for name, column in columns.items())

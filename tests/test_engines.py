@@ -1,0 +1,291 @@
+"""Engines: whoever does the tasks of a conversion, the same bytes come out, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import batchplant as bp
+from batchplant import engines
+from batchplant.conversion import task
+from batchplant.conversion.plan import _filled
+from batchplant.engines.base import TRIES
+from batchplant.errors import DamagedError, OptionError, WorkerError
+from batchplant.testing.cases import jpeg
+from processes import PATIENCE, run_together, start
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 samples, of which every one has another size."""
+    path = tmp_path_factory.mktemp("source") / "source.npz"
+    with bp.create(path, {"n": bp.Int(), "blob": bp.Bytes()}) as out:
+        for n in range(60):
+            out.append({"n": n, "blob": bytes([n]) * (400 + 7 * n)})
+    return path
+
+
+def made(folder: Path) -> dict[str, bytes]:
+    assert not [one for one in os.listdir(folder) if one.startswith(".")]
+    return {one.name: one.read_bytes() for one in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def wanted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What threads make."""
+    folder = tmp_path_factory.mktemp("wanted")
+    bp.convert(source, folder / "out.tfrecord", **HOW)
+    found = made(folder)
+    assert len([name for name in found if name.endswith(".tfrecord")]) > 6
+    return found
+
+
+HOW = {"shard_size": 5000, "checksums": True, "shuffle": True, "seed": 3}
+
+
+@pytest.mark.parametrize("engine", ["processes", "dask", "ray"])
+def test_every_engine_makes_the_same_bytes(
+    engine: str, source: Path, wanted: dict[str, bytes], tmp_path: Path
+) -> None:
+    if engine != "processes":
+        pytest.importorskip({"dask": "distributed"}.get(engine, engine))
+    seen: list[int] = []
+    result = bp.convert(
+        source, tmp_path / "out.tfrecord", engine=engines.make(engine, workers=2),
+        progress=lambda now, total: seen.append(now), **HOW,
+    )  # fmt: skip
+    assert made(tmp_path) == wanted
+    assert (result.samples, result.skipped, result.resumed_at) == (60, [], 0)
+    assert seen[-1] == 60
+
+
+def test_ranks_share_the_work_and_the_last_one_finishes(
+    source: Path, wanted: dict[str, bytes], tmp_path: Path
+) -> None:
+    found = []
+    for rank in (2, 0, 1):
+        assert not [one for one in os.listdir(tmp_path) if not one.startswith(".")]
+        by = engines.make("ranks", rank=rank, world=3)
+        found.append(bp.convert(source, tmp_path / "out.tfrecord", engine=by, **HOW))
+    assert [bool(one.files) for one in found] == [False, False, True]
+    assert found[-1].samples == 60
+    assert "last rank" in found[0].remarks[-1]
+    assert made(tmp_path) == wanted
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SLURM_PROCID": "{rank}", "SLURM_NTASKS": "2"},
+        {"RANK": "{rank}", "WORLD_SIZE": "2"},
+        {"OMPI_COMM_WORLD_RANK": "{rank}", "OMPI_COMM_WORLD_SIZE": "2"},
+        {"DATA_OPTIMIZER_NODE_RANK": "{rank}", "DATA_OPTIMIZER_NUM_NODES": "2"},
+    ],
+    ids=["slurm", "torchrun", "mpi", "litdata"],
+)
+def test_launchers_say_who_this_is(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith(("SLURM_", "OMPI_", "PMI_")) or name in ("RANK", "WORLD_SIZE"):
+            monkeypatch.delenv(name)
+    for rank in range(2):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value.format(rank=rank))
+        found = engines.make("ranks")
+        assert (found.rank, found.world) == (rank, 2)
+
+
+def test_ranks_at_the_same_time(source: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "batchplant", "convert", str(source), str(tmp_path / "out.tfrecord"), "--quiet",
+        "--shard-size", "5000", "--checksums", "--shuffle", "--seed", "3", "--world", "3", "--rank",
+    ]  # fmt: skip
+    done = run_together(
+        *([*command, str(rank)] for rank in range(3)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert [one.returncode for one in done] == [0, 0, 0], done
+    assert made(tmp_path) == wanted
+
+
+@pytest.mark.parametrize("second", ["threads", "processes", "ranks"])
+def test_another_engine_goes_on(
+    second: str, source: Path, wanted: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "CHECKPOINT_SECONDS", 0)
+
+    class Stop(BaseException):
+        pass
+
+    def stop(now: int, _: int) -> None:
+        if now > 20:
+            raise Stop
+
+    with pytest.raises(Stop):
+        bp.convert(source, tmp_path / "out.tfrecord", progress=stop, **HOW)
+    by = engines.make(second, workers=2 if second == "processes" else None)
+    result = bp.convert(source, tmp_path / "out.tfrecord", engine=by, resume=True, **HOW)
+    assert result.resumed_at >= 10
+    assert made(tmp_path) == wanted
+
+
+def test_what_another_conversion_left_is_not_used(source: Path, tmp_path: Path) -> None:
+    """Ranks cannot clear the folder, in which others work already."""
+    first = engines.make("ranks", rank=0, world=2)
+    bp.convert(source, tmp_path / "out.tfrecord", engine=first, shard_samples=10)
+    for rank in range(2):
+        by = engines.make("ranks", rank=rank, world=2)
+        bp.convert(source, tmp_path / "out.tfrecord", engine=by, shard_samples=20, shuffle=True)
+    found = [sample["n"] for sample in bp.open(str(tmp_path / "out-*.tfrecord"))]
+    assert sorted(found) == list(range(60))
+    assert found != sorted(found)
+    assert [one for one in made(tmp_path) if one.endswith(".tfrecord")] == [
+        f"out-0000{n}.tfrecord" for n in range(3)
+    ]
+
+
+@pytest.mark.parametrize("engine", ["processes", "dask"])
+def test_a_sample_that_cannot_be_stored_is_named(engine: str, tmp_path: Path) -> None:
+    if engine == "dask":
+        pytest.importorskip("distributed")
+    (tmp_path / "to").mkdir()
+    with bp.create(tmp_path / "a.npz", {"image": bp.Image()}) as out:
+        for n in range(20):
+            out.append({"image": b"broken" if n == 13 else jpeg()})
+    by = engines.make(engine, workers=2)
+    how = {"shard_samples": 4, "engine": by}
+    with pytest.raises(bp.DataError) as caught:
+        bp.convert(tmp_path / "a.npz", tmp_path / "to" / "out.beton", **how)
+    assert (caught.value.sample, caught.value.path) == (13, str(tmp_path / "a.npz"))
+    assert not [one for one in os.listdir(tmp_path / "to") if not one.startswith(".")]
+    result = bp.convert(tmp_path / "a.npz", tmp_path / "to" / "out.beton", on_error="skip", **how)
+    assert [one.sample for one in result.skipped] == [13]
+    assert len(bp.open(str(tmp_path / "to" / "out-*.beton"))) == 19
+
+
+# -- running tasks ---------------------------------------------------------------------------------------
+
+
+class Trouble:
+    """Fails or dies at some of the first tries; a folder counts them."""
+
+    def __init__(self, folder: Path, how: str, times: int) -> None:
+        self.folder, self.how, self.times = folder, how, times
+
+    def __call__(self, number: int) -> int:
+        tries = len(list(self.folder.glob(f"{number}-*")))
+        (self.folder / f"{number}-{tries}-{os.getpid()}").touch()
+        if number == 2 and tries < self.times:
+            if self.how == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise {"disk": OSError("no"), "data": DamagedError("bad", path="x", sample=4)}[self.how]
+        return number * number
+
+
+def tasks(engine: engines.Engine, work: Trouble) -> dict[int, int]:
+    found: dict[int, int] = {}
+    engines.run(engine, work, range(5), found.__setitem__, name=lambda number: f"shard {number}")
+    return found
+
+
+@pytest.mark.parametrize("how", ["die", "disk"])
+def test_what_fails_is_tried_on_another_worker(how: str, tmp_path: Path) -> None:
+    found = tasks(engines.make("processes", workers=2), Trouble(tmp_path, how, 2))
+    assert found == {number: number**2 for number in range(5)}
+    assert len(list(tmp_path.glob("2-*"))) == 3
+
+
+@pytest.mark.parametrize(("how", "kind"), [("die", WorkerError), ("disk", OSError)])
+def test_what_fails_everywhere_is_named(how: str, kind: type[Exception], tmp_path: Path) -> None:
+    with pytest.raises(kind) as caught:
+        tasks(engines.make("processes", workers=2), Trouble(tmp_path, how, 99))
+    assert f"shard 2 failed {TRIES} times" in str(caught.value) + "".join(
+        getattr(caught.value, "__notes__", [])
+    )
+
+
+def test_damaged_data_is_not_tried_again(tmp_path: Path) -> None:
+    with pytest.raises(DamagedError) as caught:
+        tasks(engines.make("processes", workers=2), Trouble(tmp_path, "data", 99))
+    assert (caught.value.path, caught.value.sample) == ("x", 4)
+    assert len(list(tmp_path.glob("2-*"))) == 1
+
+
+def test_wrong_arguments(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="did you mean dask"):
+        engines.make("dusk")
+    with pytest.raises(OptionError, match="at least 1"):
+        engines.make("processes", workers=0)
+    with pytest.raises(OptionError, match="for the engine ranks"):
+        engines.make("threads", rank=0, world=2)
+    with pytest.raises(OptionError, match="rank must be from 0 to 1"):
+        engines.make("ranks", rank=2, world=2)
+    with pytest.raises(OptionError, match="batchplant merge"):
+        bp.convert(source, tmp_path / "a.beton", engine="processes")
+    with pytest.raises(OptionError, match="memory"):
+        bp.convert({"n": [1, 2]}, tmp_path / "a.tar", engine="processes", shard_samples=1)
+
+
+# -- plans -------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.lists(st.integers(0, 12), max_size=12), max_size=4), st.integers(1, 30), st.integers(1, 9))
+def test_files_are_filled_one_after_another(parts: list[list[int]], size: int, most: int) -> None:
+    sizes = [one for part in parts for one in part]
+    bounds = _filled((np.array(part, dtype=np.int64) for part in parts), size, most).tolist()
+    wanted, held, count = [0], 0, 0
+    for at, one in enumerate(sizes):
+        if count == most or (count and held + one > size):
+            wanted.append(at)
+            held = count = 0
+        held, count = held + one, count + 1
+    assert bounds == ([*wanted, len(sizes)] if sizes else [0, 0])
+
+
+# -- kills -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.exhaustive)])
+def test_killed_again_and_again(kills: int, source: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
+    """Workers and the process that leads them, at any moment: nothing half, nothing lost."""
+    rng = random.Random(kills)
+    command = [
+        sys.executable, "-m", "batchplant", "convert", str(source), str(tmp_path / "out.tfrecord"), "--quiet",
+        "--shard-size", "5000", "--checksums", "--shuffle", "--seed", "3", "--processes", "2", "--resume",
+    ]  # fmt: skip
+    done = 0
+    while done < kills:
+        with start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as leader:
+            timer = threading.Timer(rng.uniform(0.05, 1.2), _kill, (leader.pid, rng.random() < 0.5))
+            timer.start()
+            leader.communicate(timeout=PATIENCE)
+            timer.cancel()
+            timer.join()
+        done += 1
+        if leader.returncode == 0:
+            assert made(tmp_path) == wanted
+            for one in tmp_path.iterdir():
+                one.unlink()
+        else:
+            assert not [one for one in os.listdir(tmp_path) if not one.startswith(".")]
+    with start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as leader:
+        said = leader.communicate(timeout=PATIENCE)[0]
+    assert leader.returncode == 0, said
+    assert made(tmp_path) == wanted
+
+
+def _kill(leader: int, worker: bool) -> None:
+    """One of its workers, or itself."""
+    try:
+        children = Path(f"/proc/{leader}/task/{leader}/children").read_text().split()
+        os.kill(int(random.choice(children)) if worker and children else leader, signal.SIGKILL)
+    except (OSError, ValueError):
+        pass
