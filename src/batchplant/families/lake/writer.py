@@ -8,14 +8,28 @@ import random
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ...codecs import arrow
 from ...columns import Columns
 from ...errors import BatchplantError, BusyError, EncodeError, ExistsError, OptionError, SchemaError
-from ...schema import Bytes, Decimal, Duration, Field, List, Schema, Struct, Tensor, Text, Time, Uuid
+from ...schema import (
+    Bool,
+    Bytes,
+    Decimal,
+    Duration,
+    Field,
+    Int,
+    List,
+    Schema,
+    Struct,
+    Tensor,
+    Text,
+    Time,
+    Uuid,
+)  # fmt: skip
 from ...storage import Partial, is_remote, sync, tree
 from ...writer import WriteOptions, Writer
 from .reader import first_line
@@ -29,8 +43,8 @@ TRIES, WAIT_SECONDS = 5, 0.2
 class LakeWriter(Writer):
     """``mode``: ``create`` a table; ``append`` rows to one; ``overwrite`` its rows, the older versions stay.
 
-    The last two are one transaction: all rows appear at once, or none. ``row_group`` and ``file_size``: bytes
-    before compression.
+    The last two are one transaction: all rows appear at once, or none. ``partition_by``: fields by whose
+    values the files of a new table are told apart. ``row_group`` and ``file_size``: bytes before compression.
     """
 
     appends: ClassVar[bool] = True
@@ -46,6 +60,7 @@ class LakeWriter(Writer):
         options: WriteOptions,
         *,
         mode: str = "create",
+        partition_by: str | Iterable[str] = (),
         compression: str = "zstd",
         row_group: int = 32 << 20,
         file_size: int = 512 << 20,
@@ -57,6 +72,9 @@ class LakeWriter(Writer):
         if mode != "create" and options.checksums:
             raise OptionError("checksums can be taken only of a table that is created", path=path)
         self.mode = mode
+        given = partition_by.split(",") if isinstance(partition_by, str) else partition_by
+        self._keys = [name for name in dict.fromkeys(given) if name]
+        _check_keys(schema, self._keys)
         self._compression, self._row_group, self._file_size = compression, row_group, file_size
         # The state of the table that an overwriting transaction replaces.
         self._base: Any = None
@@ -74,8 +92,8 @@ class LakeWriter(Writer):
         """Whether there is a table at the target."""
         raise NotImplementedError
 
-    def _existing(self) -> tuple[Schema, Any]:
-        """The fields of the table that is there, and a name for its state, as JSON."""
+    def _existing(self) -> tuple[Schema, Any, list[str]]:
+        """The fields of the table that is there, a name for its state, as JSON, and what it is parted by."""
         raise NotImplementedError
 
     def _create(self, folder: Path) -> None:
@@ -110,7 +128,10 @@ class LakeWriter(Writer):
                 raise ExistsError("all rows are in the table, there is nothing to resume", path=self.path)
         if self.mode != "create":
             if self._exists():
-                fields, base = self._existing()
+                fields, base, keys = self._existing()
+                if self._keys and self._keys != keys:
+                    said = f"partitioned by {', '.join(keys)}" if keys else "not partitioned"
+                    raise OptionError(f"the table is {said}; leave partition_by out", path=self.path)
                 self._base = base if state is None else state["base"]
                 if self.mode == "append" or not self.replaces_fields:
                     check_same_fields(fields, self.schema)
@@ -182,6 +203,11 @@ class LakeWriter(Writer):
             if self._is_committed(self._id):
                 return
 
+    def remarks(self) -> list[str]:
+        if not self._keys:
+            return []
+        return [f"the samples are ordered by {', '.join(self._keys)}, for each value has files of its own"]
+
     # -- rows ------------------------------------------------------------------------------------------
 
     def _row_groups(self) -> Iterator[Any]:
@@ -224,6 +250,17 @@ class LakeWriter(Writer):
                 out.write_table(group, row_group_size=max(len(group), 1))
                 rows += len(group)
         return rows
+
+
+def _check_keys(schema: Schema, keys: Sequence[str]) -> None:
+    for key in keys:
+        field = schema.select([key])[key]
+        if type(field) not in (Int, Text, Bool, Time):
+            raise OptionError(
+                f"partition_by needs a field of whole numbers, text, booleans or times; {key!r} is {field}"
+            )
+    if keys and len(keys) >= len(schema):
+        raise OptionError("partition_by names every field; at least one has to stay in the files")
 
 
 def conflict(path: str, error: BaseException | None = None) -> BusyError:

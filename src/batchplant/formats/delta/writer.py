@@ -32,15 +32,19 @@ class DeltaWriter(LakeWriter):
     def _exists(self) -> bool:
         return tree.is_folder(join(self.path, LOG))
 
-    def _existing(self) -> tuple[Schema, Any]:
+    def _existing(self) -> tuple[Schema, Any, list[str]]:
         table = open_table(self.path)
-        return arrow.schema_of(arrow.pyarrow().schema(table.schema())), table.version()
+        fields = arrow.schema_of(arrow.pyarrow().schema(table.schema()))
+        return fields, table.version(), list(table.metadata().partition_columns)
 
     def _create(self, folder: Path) -> None:
         deltalake = library()
         folder.mkdir()
         with wrapped(self.path):
-            table = deltalake.DeltaTable.create(folder, self._arrow)
+            table = deltalake.DeltaTable.create(folder, self._arrow, partition_by=self._keys)
+            if self._keys:
+                self._write_by_library(table, self._how())
+                return
             added = list(self._add_files(folder))
             if added:
                 table.create_write_transaction(added, "append", self._arrow, commit_properties=self._how())
@@ -59,8 +63,9 @@ class DeltaWriter(LakeWriter):
         if far and not self._exists():
             with wrapped(self.path):
                 deltalake.DeltaTable.create(
-                    self.path, self._arrow, mode="ignore", storage_options=options_for(self.path)
-                )
+                    self.path, self._arrow, mode="ignore", partition_by=self._keys,
+                    storage_options=options_for(self.path),
+                )  # fmt: skip
         table = open_table(self.path, None if appends else self._base)
         # A retry would leave rows in place that another process appended meanwhile.
         how = self._how() if appends else self._how(max_commit_retries=0)
@@ -124,8 +129,8 @@ class DeltaWriter(LakeWriter):
         library().write_deltalake(
             table,
             pa.RecordBatchReader.from_batches(self._arrow, batches),
-            mode=self.mode,
-            schema_mode=None if self.mode == "append" else "overwrite",
+            mode="overwrite" if self.mode == "overwrite" else "append",
+            schema_mode="overwrite" if self.mode == "overwrite" else None,
             commit_properties=how,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ TRANSACTION = "batchplant.transaction"
 class IcebergWriter(LakeWriter):
     """``mode``: ``create`` a table; ``append`` rows to one; ``overwrite`` its rows, the older snapshots stay.
 
-    The last two are one transaction: all rows appear at once, or none. ``catalog``: the name of a pyiceberg
+    The last two are one transaction: all rows appear at once, or none. ``partition_by``: fields by whose
+    values the files of a new table are told apart. ``catalog``: the name of a pyiceberg
     catalog, or its properties; the path is then the table's name in it. Without one, the catalog is an SQLite
     file in the table's folder. ``row_group`` and ``file_size``: bytes before compression.
     """
@@ -44,6 +45,7 @@ class IcebergWriter(LakeWriter):
         options: WriteOptions,
         *,
         mode: str = "create",
+        partition_by: str | Iterable[str] = (),
         catalog: str | Mapping[str, str] | None = None,
         compression: str = "zstd",
         row_group: int = 32 << 20,
@@ -59,6 +61,7 @@ class IcebergWriter(LakeWriter):
             schema,
             options,
             mode=mode,
+            partition_by=partition_by,
             compression=compression,
             row_group=row_group,
             file_size=file_size,
@@ -99,10 +102,11 @@ class IcebergWriter(LakeWriter):
                 found.setdefault(row, EncodeError("Iceberg's library knows the years 1 to 9999", field=name))
         return found
 
-    def _existing(self) -> tuple[Schema, Any]:
+    def _existing(self) -> tuple[Schema, Any, list[str]]:
         with IcebergReader(self.path, catalog=self._given) as reader:
             current = reader._table.current_snapshot()
-            return reader.schema, None if current is None else current.snapshot_id
+            keys = [one.name for one in reader._table.spec().fields]
+            return reader.schema, None if current is None else current.snapshot_id, keys
 
     def _is_committed(self, id: str) -> bool:
         with IcebergReader(self.path, catalog=self._given) as reader:
@@ -136,6 +140,10 @@ class IcebergWriter(LakeWriter):
         with transaction(self.path):
             catalog.create_namespace_if_not_exists(Catalog.namespace_from(self._name))
             change = catalog.create_table_transaction(self._name, self._arrow, location=location)
+            if self._keys:
+                with change.update_spec() as spec:
+                    for key in self._keys:
+                        spec.add_identity(key)
             self._add(change)
 
     def _commit(self) -> None:
