@@ -10,7 +10,6 @@ import functools
 import json
 import os
 import shutil
-import sys
 import tempfile
 import tracemalloc
 import typing
@@ -20,11 +19,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import batchplant as bp
-import processes
 from batchplant import registry
-from batchplant.capabilities import Capabilities
+from batchplant.capabilities import CLAIMS, Capabilities, groups
+from batchplant.cli import formats as command
+from batchplant.cli import main
 from batchplant.codecs.media import image
 from batchplant.format import Format
 from batchplant.formats import safetensors
@@ -675,12 +676,59 @@ def test_a_plug_in_that_says_nothing_can_what_its_classes_say() -> None:
         known.reader.format = known.writer.format = "csv"
 
 
-def test_opening_one_format_imports_no_other(tmp_path: Path) -> None:
-    program = (
-        "import sys, batchplant as bp, numpy as np\n"
-        "np.save(sys.argv[1], np.arange(3)); bp.open(sys.argv[1]).close()\n"
-        "print([name for name in sys.modules if name.startswith('batchplant.formats.')])"
-    )
-    done = processes.run([sys.executable, "-c", program, tmp_path / "a.npy"], capture_output=True, text=True)
-    assert "batchplant.formats.npy" in done.stdout
-    assert "parquet" not in done.stdout
+# -- the command -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """The lines that `formats --compare` prints in a terminal of so many columns."""
+
+    def lines(columns: int, *names: str) -> list[str]:
+        monkeypatch.setattr(command, "console", lambda: Console(width=columns, highlight=False))
+        assert main(["formats", "--compare", *names]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+def test_compare_puts_a_few_side_by_side(compared: Callable[..., list[str]]) -> None:
+    lines = compared(80, "beton", "parquet,csv", "beton")
+    assert lines[0].split() == ["beton", "parquet", "csv"]
+    rows = {CLAIMS[name]["title"] for name in CLAIMS}
+    assert rows <= {line[:16].strip() for line in lines}
+    assert next(line for line in lines if line.startswith("row filters")).split()[2:] == [
+        "scan", "push-down", "scan"
+    ]  # fmt: skip
+    assert all(len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize("columns", [76, 80, 200])
+def test_compare_shows_all_below_each_other(columns: int, compared: Callable[..., list[str]]) -> None:
+    lines = compared(columns)
+    assert all(len(line) <= columns for line in lines)
+    # Once in each group, and once more for those who read it; no word is broken.
+    for name in NAMES:
+        assert sum(line.split()[:1] == [name] for line in lines) == len(groups()) + 1
+    words = {word for line in lines for word in line.replace(",", " ").split()}
+    assert {"splittable", "push-down", "streaming", "bitshuffle", "TensorStore"} <= words
+
+
+def test_compare_in_a_narrow_terminal_is_a_list(compared: Callable[..., list[str]]) -> None:
+    lines = compared(40, "beton", "zarr", "csv")
+    assert lines[:2] == ["beton", "  random access"]
+    assert "  checksums: chunk" in lines
+
+
+def test_compare_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats", "--compare", "zarr", "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)
+    assert found == {"name": "zarr", **registry.get_format("zarr").can.describe()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["beton", "csv"], "--compare beton csv"), (["--compare", "parket"], "did you mean parquet?")],
+)
+def test_names_that_are_no_use(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats", *arguments]) == 2
+    assert said in capsys.readouterr().err

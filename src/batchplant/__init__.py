@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import frameworks as _frameworks
 from ._version import __version__
+from .capabilities import Capabilities
 from .codecs.media.image_rules import ImageOptions
 from .columns import Columns, Masked, Ragged, Spans
 from .convert import convert
@@ -94,6 +95,7 @@ __all__ = [
     "Bool",
     "BusyError",
     "Bytes",
+    "Capabilities",
     "Columns",
     "DamagedError",
     "DataError",

@@ -25,8 +25,8 @@ from ..options import expected, own_options
 from ..registry import all_formats, get_format
 from .terminal import console, print_json
 
-# A terminal of less has no room for the table.
-NARROW = 72
+# Terminals of less have no room for the table, and for those that compare.
+NARROW, NARROW_COMPARED = 72, 76
 # What a column needs where formats stand side by side, and what the names of the claims do.
 COLUMN, LABELS = 14, 16
 # What stands in a table where a format cannot do something.
@@ -89,7 +89,7 @@ def _compared(found: list[Format], as_json: bool) -> int:
         rows = [[CLAIMS[name]["title"], *(_cell(one, name) for one in found)] for name in CLAIMS]
         _print(out, _table(["", *(one.name for one in found)], rows))
         print()
-    elif out.width < NARROW:
+    elif out.width < NARROW_COMPARED:
         _print_list(found)
     else:
         for group, names in groups().items():
@@ -99,7 +99,7 @@ def _compared(found: list[Format], as_json: bool) -> int:
                 rows = [[one.name, *(_cell(one, name) for name in part)] for one in found]
                 _print(out, _table(["", *(CLAIMS[name]["title"] for name in part)], rows))
                 print()
-    print("What each means: docs/choosing.md. All about one: batchplant formats NAME")
+    print("What each means: docs/choosing.md. More: batchplant formats NAME")
     return 0
 
 
