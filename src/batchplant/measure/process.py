@@ -17,6 +17,8 @@ from . import worker
 from .worker import Failed, Job
 
 COMMAND = f"from {worker.__name__} import main; main()"
+# Seconds to end in order.
+GRACE = 5.0
 # Of what a process that died said last.
 SAID = 2000
 
@@ -24,7 +26,7 @@ SAID = 2000
 class Process:
     """A process of its own, and all that it starts; ``end`` leaves none of them."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, **environment: str) -> None:
         self._log = log
         with open(log, "wb") as said:
             self._process = subprocess.Popen(
@@ -32,7 +34,7 @@ class Process:
                 [sys.executable, "-P", "-c", COMMAND],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True,
                 # It finds the same modules as we do.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
             )  # fmt: skip
 
     def begin(self, job: Job) -> None:
@@ -67,6 +69,8 @@ class Process:
         return pipe
 
     def _how_it_died(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE)
         self.end()
         # The last line of a traceback says what it was.
         said = self._log.read_bytes()[-SAID:].decode("utf-8", "replace").strip().splitlines()
@@ -74,13 +78,13 @@ class Process:
         return f"its process died ({how}){f': {said[-1]}' if said else ''}"
 
     def end(self) -> None:
-        """At once, with whatever it started."""
-        # It may be ending by itself, and then has something to say.
+        """With whatever it started. Who is writing gets a moment to take back what it sent to a server."""
+        with contextlib.suppress(BrokenPipeError):
+            self._out(self._process.stdin).close()
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            if self._process.stdin is not None and not self._process.stdin.closed:
-                with contextlib.suppress(BrokenPipeError):
-                    self._process.stdin.close()
-                self._process.wait(0.2)
+            self._process.wait(GRACE)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import statistics
 import time
 import uuid
@@ -17,6 +18,7 @@ from ..reader import Reader
 from ..registry import get_format
 from ..schema import Schema
 from ..storage import is_remote, reached, split_options, uploads
+from ..storage.work import WORK
 from .choice import Candidate, chosen, refusal
 from .measured import Measured
 from .pipelines import PIPELINES
@@ -64,7 +66,9 @@ class _Entry:
             return found
         names = {name for one in self.rounds for name in one.values}
         values = {name: [one.values[name] for one in self.rounds if name in one.values] for name in names}
-        remarks = list(dict.fromkeys(text for one in self.rounds for text in one.remarks))
+        # One of a sort: another round meets another sample.
+        sorts = {text.partition(":")[0]: text for one in self.rounds[::-1] for text in one.remarks[::-1]}
+        remarks = list(sorts.values())
         if found.samples < asked:
             remarks.append(f"{found.samples:,} of {asked:,} samples: writing more takes too long")
         middle: dict[str, Any] = {name: statistics.median(some) for name, some in values.items()}
@@ -118,7 +122,7 @@ def formats(
         raise OptionError(f"no format is left to measure: {'; '.join(refused.values())}", path=reader.path)
     mean = mean_size(reader)
     count = how_many(reader, sample, mean, quick=seconds is not None)
-    needed = int(mean * count * (1 + (0 if remote else GROWTH * len(taken))))
+    needed = int(mean * count * (1 + GROWTH * (1 if remote else len(taken))))
     until = None if seconds is None else began + seconds
     steps = _Steps(len(taken), rounds, progress)
     with contextlib.ExitStack() as stack:
@@ -174,7 +178,8 @@ def _started(
         place = str(folder / name) if base is None else f"{base}/{name}"
         if base is None:
             os.mkdir(place)
-        process = Process(folder / f"{name}.log")
+        # What waits for its upload lies in the scratch folder too.
+        process = Process(folder / f"{name}.log", **{WORK: str(folder / "uploads")})
         stack.callback(process.end)
         entries.append(_Entry(one, process, place))
     return entries
@@ -223,8 +228,9 @@ def _guarded(one: _Entry, folder: Path, work: Callable[[], Any]) -> None:
     try:
         work()
     except WorkerError as error:
-        # Nobody knows the scratch folder.
-        one.error = error.message.replace(f"{one.place}/", "").replace(f"{folder}/", "")
+        # Nobody knows the scratch folder and what is in it.
+        hidden = rf"{re.escape(one.place)}/|{re.escape(str(folder))}/([^/\s]+/)?"
+        one.error = re.sub(hidden, "", error.message)
         one.rounds.clear()
 
 

@@ -6,6 +6,7 @@ Where the input ends, so does the process. It writes in a fork: the memory of wr
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import os
@@ -44,6 +45,8 @@ COLUMN_ROWS = 4096
 PAGE = 4096
 # An epoch has at least so many, or the last one would be most of it.
 BATCHES = 4
+# For an epoch over the network to be a whole one.
+WHOLE_SECONDS = 10.0
 # For single samples, however many there are.
 RANDOM_SECONDS = 20.0
 
@@ -111,19 +114,25 @@ class Task:
     def write(self, seconds: float | None) -> Written:
         """Write the samples, in a process that ends with it; after ``seconds`` those that are written."""
         ours, theirs = os.pipe()
+        # The writer is the one to stop in order; we end with it.
+        signal.signal(signal.SIGTERM, _stop)
         with warnings.catch_warnings():
             # Nothing has run here that a fork could lose.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
             os.close(ours)
-            with os.fdopen(theirs, "wb") as out:
-                pickle.dump(_tried(lambda: self._write(seconds)), out)
-            os._exit(0)
+            try:
+                with os.fdopen(theirs, "wb") as out:
+                    pickle.dump(_tried(lambda: self._write(seconds)), out)
+            finally:
+                os._exit(0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.close(theirs)
         with os.fdopen(ours, "rb") as answer:
             said = answer.read()
         status = os.waitpid(child, 0)[1]
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if not said:
             raise WorkerError(f"the process that wrote it died ({died(os.waitstatus_to_exitcode(status))})")
         found = pickle.loads(said)
@@ -187,7 +196,8 @@ class Task:
         self._open()
         found.values["open_seconds"] = time.perf_counter() - began
         opened = totals()
-        epoch = self._epoch(found, COLD, seconds)
+        # Over the network it goes to its end, for bytes are fetched ahead of the samples.
+        epoch = self._epoch(found, COLD, None if seconds is None else max(seconds, self._least))
         if self.job.remote and epoch:
             share = epoch / self._samples
             found.values["requests"] = opened[0] - requests + (totals()[0] - opened[0]) / share
@@ -201,6 +211,10 @@ class Task:
         self._note()
         found.memory = self._peak
         return found
+
+    @property
+    def _least(self) -> float:
+        return WHOLE_SECONDS if self.job.remote else 0.0
 
     @property
     def _samples(self) -> int:
@@ -241,25 +255,24 @@ class Task:
         job, seen, done = self.job, self._seen(), 0
         self._seed += 1
         try:
-            loader = Loader(
-                seen, max(1, min(job.batch_size, self._samples // BATCHES)), order=job.order, rank=0, world=1,
-                pipelines=pipelines(seen.schema, job.pipeline, job.size), workers=job.workers,
-                seed=self._seed,
-            )  # fmt: skip
+            with contextlib.closing(
+                Loader(
+                    seen, max(1, min(job.batch_size, self._samples // BATCHES)), order=job.order, rank=0,
+                    world=1, pipelines=pipelines(seen.schema, job.pipeline, job.size), workers=job.workers,
+                    seed=self._seed,
+                )
+            ) as loader:  # fmt: skip
+                began = time.perf_counter()
+                for batch in self._again(loader, began, None if name == COLD else seconds):
+                    done += rows(batch)
+                    self._note()
+                    if seconds is not None and time.perf_counter() - began > seconds:
+                        break
+                found.values[name] = done / (time.perf_counter() - began)
         except BatchplantError as error:
             # The rest can be measured all the same.
             found.remarks.append(f"no epoch: {error.message}")
             return 0
-        try:
-            began = time.perf_counter()
-            for batch in self._again(loader, began, None if name == COLD else seconds):
-                done += rows(batch)
-                self._note()
-                if seconds is not None and time.perf_counter() - began > seconds:
-                    break
-            found.values[name] = done / (time.perf_counter() - began)
-        finally:
-            loader.close()
         return done
 
     def _sequential(self, found: Round, seconds: float | None) -> None:
@@ -325,6 +338,10 @@ def touch(columns: Columns) -> int:
             int(data[first:end:PAGE].sum(dtype=np.int64))
         total += int(sizes.clip(0).sum())
     return total
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def died(code: int) -> str:
