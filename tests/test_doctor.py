@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import gzip
+import io
 import itertools
 import json
 import os
 import pickle
 import re
+import signal
 import struct
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant import doctor
 from batchplant.cli import main
 from batchplant.codecs.media import exif, image
@@ -213,6 +219,18 @@ def test_a_class_whose_name_is_no_utf8(tmp_path, capsys):
     assert "caf\\udce9" in capsys.readouterr().out
 
 
+def test_names_in_an_archive_that_are_no_utf8(tmp_path):
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w", encoding="latin1", format=tarfile.GNU_FORMAT) as archive:
+        for name in ("a.txt", "café.txt", "b.txt"):
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            archive.addfile(member, io.BytesIO(b"abc"))
+    finding = one(path, "non-utf8-names")
+    assert (finding.count, finding.of, numbers(finding)) == (1, 3, [1])
+    assert finding.examples[0].key == r"caf\xe9"
+
+
 # -- values ----------------------------------------------------------------------------------------------
 
 
@@ -311,6 +329,7 @@ def test_sorted_labels():
     finding = one(labels(np.arange(n) * 8 // n), "sorted-labels", batch_size=64, window=256)
     shares = finding.facts["of random's label entropy"]
     assert (finding.severity, finding.field) == ("warning", "label")
+    assert (finding.count, finding.of, finding.unit) == (2, 3, "orders")
     assert shares["sequential"] < shares["windowed"] < 0.5
     assert "--shuffle" in finding.mend
 
@@ -361,6 +380,14 @@ def test_duplicates():
     finding = one(data([{"image": cell} for cell in cells], image=bp.Image()), "duplicates")
     assert (finding.count, finding.of, finding.samples) == (3, 13, (10, 11, 12))
     assert [example.said for example in finding.examples] == ["as sample 2", "as sample 2", "as sample 5"]
+
+
+def test_labels_that_come_again_are_no_duplicates():
+    hot = np.eye(8, dtype=np.float32)[np.arange(64) % 8]
+    names = [f"a class with a long name, number {n % 4}" for n in range(64)]
+    samples = [{"hot": one, "name": name} for one, name in zip(hot, names, strict=True)]
+    schema = {"hot": bp.Tensor("float32", (8,)), "name": bp.Text()}
+    assert found(data(samples, **schema), "duplicates") == []
 
 
 def test_duplicate_rows_of_a_table():
@@ -456,7 +483,7 @@ def test_unequal_shards(shards):
     finding = one(shards, "unequal-shards", world=3)
     assert (finding.count, finding.of) == (1, 3)
     assert finding.facts == {"largest": 10, "smallest": 4}
-    assert "--shard-samples 8" in finding.mend
+    assert "part-new.tar --shard-samples 8" in finding.mend
     assert one(shards, "unequal-shards", world=2).facts == {"largest": 14, "smallest": 10}
     assert found(shards, "unequal-shards") == []
 
@@ -502,6 +529,21 @@ def test_compressed_files(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "SMALL_FILE", 10)
     finding = one(path, "compressed-files")
     assert (finding.count, finding.of, finding.examples[0].said) == (1, 1, "gzip")
+
+
+def test_a_model_is_not_taken_for_a_dataset(tmp_path):
+    np.savez(tmp_path / "weights.npz", a=np.zeros((2, 3)), b=np.zeros(4), c=np.zeros((2, 3)))
+    report = doctor.examine(tmp_path / "weights.npz", world=8)
+    assert report.findings == ()
+    assert report.checks == ("empty", "corrupt-samples", "pickles", "non-utf8-names")
+    assert "model" in report.remarks[0]
+
+
+def test_a_bucket(bucket, tmp_path):
+    write(Path(bucket.root) / "a.tar", ({"image": c} for c in [*PICTURES, PICTURES[3]]), image=bp.Image())
+    report = doctor.examine(f"s3://{bucket.name}/a.tar", endpoint=bucket.endpoint, cache=None)
+    assert [(one.check, one.count, numbers(one)) for one in report.findings] == [("duplicates", 1, [24])]
+    assert report.findings[0].examples[0].path == f"s3://{bucket.name}/a.tar"
 
 
 # -- which samples ---------------------------------------------------------------------------------------
@@ -628,16 +670,41 @@ def test_help_lists_the_checks(capsys):
     )
 
 
-def test_narrow_terminals(damaged, monkeypatch, capsys):
-    monkeypatch.setattr(
-        "batchplant.cli.doctor.console", lambda: __import__("rich.console").console.Console(width=60)
-    )
-    out = run(capsys, damaged)[1].out
-    commands = [line for line in out.splitlines() if "batchplant " in line]
-    assert commands
-    assert all(
-        len(line) <= 60 for line in out.splitlines() if line not in commands and str(damaged) not in line
-    )
+@pytest.mark.parametrize("columns", [50, 80])
+def test_lines_fit_the_terminal_and_commands_stay_whole(damaged, columns, monkeypatch):
+    monkeypatch.chdir(damaged.parent)
+    command = [sys.executable, "-m", "batchplant", "doctor", damaged.name, "--quiet", "--explain"]
+    shown = processes.run_in_terminal([*command, "--only", "duplicates"], columns)
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).splitlines()
+    assert "warning duplicates  1 of 12 samples" in lines
+    whole = "  → batchplant doctor photos.tar --all --only duplicates --quarantine twice.jsonl"
+    assert whole in lines
+    assert max(len(line) for line in lines if line != whole) <= columns
+
+
+SLOW = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from batchplant.cli import main
+from batchplant.doctor import sampling
+def slowly(reader, rows, each):
+    yield next(batches(reader, rows, each))
+    print("ready", flush=True)
+    time.sleep(600)
+batches, sampling.batches = sampling.batches, slowly
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_leaves_nothing(damaged, tmp_path):
+    bad = tmp_path / "bad.jsonl"
+    command = [sys.executable, "-c", SLOW, "doctor", str(damaged), "--all", "--quarantine", str(bad)]
+    with processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=processes.PATIENCE)
+    assert (process.returncode, out, said) == (130, "", "batchplant: stopped\n")
+    assert not bad.exists()
 
 
 # -- the guide -------------------------------------------------------------------------------------------

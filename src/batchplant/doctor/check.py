@@ -15,9 +15,9 @@ import numpy.typing as npt
 from ..capabilities import Capabilities
 from ..codecs.media import image
 from ..columns import I64, Columns, Masked, Ragged
-from ..errors import BatchplantError, Problem
+from ..errors import BatchplantError, Problem, shown
 from ..reader import Reader, View
-from ..registry import all_formats
+from ..registry import get_format
 from ..schema import Bool, Field, Image, Int, Schema, Text
 from .report import EXAMPLES, Example, Finding
 
@@ -53,9 +53,10 @@ class Subject:
     @functools.cached_property
     def can(self) -> Capabilities:
         """What the format can do; of several formats, or of none that has a name, nothing."""
-        known = all_formats()
         names = {one.format for one in self.parts}
-        return known[names.pop()].can if len(names) == 1 and names <= set(known) else Capabilities()
+        with contextlib.suppress(BatchplantError):
+            return get_format(names.pop()).can if len(names) == 1 else Capabilities()
+        return Capabilities()
 
     @property
     def sample_bytes(self) -> float:
@@ -71,10 +72,13 @@ class Subject:
 
     def command(self, *flags: str) -> str:
         """``batchplant convert`` of this dataset into a new one of the same kind."""
-        first = self.parts[0].path.rstrip("/").rpartition("/")[2]
-        stem, dot, suffix = first.partition(".")
-        suffix = "tar" if len(self.parts) == 1 and not dot else suffix
-        target = f"{stem or 'data'}-new.{suffix.removesuffix('.gz').removesuffix('.zst')}"
+        first = shown(self.parts[0].path).rstrip("/").rpartition("/")[2]
+        stem, _, suffix = first.partition(".")
+        if len(self.parts) > 1:
+            # The new files have numbers of their own.
+            stem = stem.rstrip("0123456789").rstrip("-_")
+        suffix = suffix.removesuffix(".gz").removesuffix(".zst") or "tar"
+        target = f"{stem or 'data'}-new.{suffix}"
         return " ".join(["batchplant convert", self.named, shlex.quote(target), *flags])
 
     def fields(self, *kinds: type[Field]) -> dict[str, Field]:
@@ -84,10 +88,11 @@ class Subject:
         """One sample with its key and file, as far as they are known."""
         key = path = None
         with contextlib.suppress(BatchplantError):
-            path = self.reader.where(sample)
+            path = shown(self.reader.where(sample))
         # Some formats have no keys.
         with contextlib.suppress(BatchplantError, StopIteration):
-            key = str(next(iter(self.reader.subset([sample]).keys())))
+            found = next(iter(self.reader.subset([sample]).keys()))
+            key = found.decode("utf-8", "backslashreplace") if isinstance(found, bytes) else str(found)
         return Example(sample, field, key, path, said)
 
 
@@ -240,7 +245,7 @@ def named(source: Any) -> str:
         source = source.path
     if isinstance(source, list | tuple) and len(source) == 1:
         [source] = source
-    return shlex.quote(os.fspath(source)) if isinstance(source, str | os.PathLike) else "SRC"
+    return shlex.quote(shown(os.fspath(source))) if isinstance(source, str | os.PathLike) else "SRC"
 
 
 def pictures(subject: Subject) -> list[str]:

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from ..checks import read_sound
 from ..codecs.cells import decode_cell
 from ..columns import Column, Columns, Ragged, column_runs
-from ..errors import BatchplantError, DataError, MissingLibraryError, OptionError, Problem, no_such
+from ..errors import BatchplantError, DataError, MissingLibraryError, OptionError, Problem, no_such, shown
 from ..reader import Reader
 from ..registry import open as open_reader
-from ..schema import Audio, Bool, Field, Float, Image, Int, Video
+from ..schema import Audio, Field, Image, Video
 from ..tensors import is_tensors
 from . import sampling
 from .check import Batch, Check, Subject, named
@@ -74,7 +74,8 @@ def examine(
     decodes = any(check.decodes for check in checks)
     count = len(reader) if rows is None else len(rows)
     done = 0
-    with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
+    pool = ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)))
+    try:
         for numbers in sampling.batches(reader, rows, each):
             batch = _read(subject, numbers, pool if decodes else None, remarks)
             for check in checks:
@@ -82,11 +83,14 @@ def examine(
             done += len(numbers)
             if progress is not None:
                 progress(done, count)
+    finally:
+        # A Ctrl-C does not wait for the rest of a batch.
+        pool.shutdown(cancel_futures=True)
     found = [finding for check in checks for finding in check.findings()]
     remarks.update(dict.fromkeys(remark for check in checks for remark in check.remarks()))
     names = tuple(kind.name for kind in kinds)
     found.sort(key=lambda one: SEVERITIES.index(one.severity))
-    return Report(reader.path, reader.format, len(reader), count, tuple(found), names, tuple(remarks))
+    return Report(shown(reader.path), reader.format, len(reader), count, tuple(found), names, tuple(remarks))
 
 
 def choose(only: Iterable[str] | None = None, without: Iterable[str] = ()) -> list[type[Check]]:
@@ -101,7 +105,7 @@ def choose(only: Iterable[str] | None = None, without: Iterable[str] = ()) -> li
 
 def _unopened(error: BatchplantError, source: Any, kinds: Sequence[type[Check]]) -> Report:
     """A dataset that cannot even be opened is a finding, if somebody looks for that; else an error."""
-    path = error.path or reprlib.repr(source)
+    path = shown(error.path) if error.path else reprlib.repr(source)
     found = [finding for kind in kinds if (finding := kind.of_error(error, source)) is not None]
     if not found:
         raise error
@@ -126,7 +130,8 @@ def _read(
     thumbnails: dict[str, list[Any]] = {}
     if pool is not None:
         for name, field in reader.schema.items():
-            if isinstance(field, Int | Float | Bool) and not isinstance(columns[name], Ragged):
+            # Numbers and arrays of one shape are what they are.
+            if not isinstance(columns[name], Ragged):
                 continue
             jobs = [
                 pool.submit(_decoded, field, columns[name], some)

@@ -13,7 +13,7 @@ from ..reader import Reader
 
 # Neighbours that are looked at together: what stands side by side tells of the order, and is read in one go.
 RUN = 16
-STEP, STEP_BYTES = 256, 32 << 20
+STEP, STEP_BYTES = 4096, 32 << 20
 # What a sample of a dataset takes to read; of large samples fewer are looked at, but not fewer than these.
 MOST_BYTES, FEWEST = 256 << 20, 64
 

@@ -111,7 +111,7 @@ class Pickles(Check):
         programs = [one for one in self.subject.parts if one.format in PICKLE_FORMATS]
         if programs:
             examples = [Example(path=one.path) for one in programs[:EXAMPLES]]
-            mend = self.subject.command("--to beton") + "  once, where you trust it"
+            mend = f"batchplant convert {self.subject.named} data.beton --option allow_pickle=true"
             yield self.finding(
                 "files are pickles", len(programs), len(self.subject.parts), mend, examples=examples,
                 unit="files",
@@ -154,35 +154,29 @@ class Names(Check):
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
-        self._files = Tally(subject)
-        self._seen: set[str] = set()
+        self._samples = Tally(subject)
 
     def look(self, batch: Batch) -> None:
-        paths = [self.subject.reader.where(int(one)) for one in batch.numbers]
-        keys = self._keys(batch)
-        odd = [is_odd(path) or is_odd(key) for path, key in zip(paths, keys, strict=True)]
-        flags = np.array(odd, dtype=np.bool_)
-        # Of a sample that lies in a file with others, the file counts once.
-        for row in np.flatnonzero(flags).tolist():
-            if not is_odd(keys[row]):
-                flags[row] = paths[row] not in self._seen
-                if len(self._seen) < 10_000:
-                    self._seen.add(paths[row])
-        self._files.add(batch, flags, of=len(flags))
+        odd = np.array([is_odd(key) for key in self._keys(batch)], dtype=np.bool_)
+        self._samples.add(batch, odd, of=len(odd))
 
     def _keys(self, batch: Batch) -> list[str]:
+        """What the samples are called, which in a folder are the names of files."""
         try:
-            return [str(key) for key in self.subject.reader.subset(batch.numbers).keys()]  # noqa: SIM118
+            return [_name(key) for key in self.subject.reader.subset(batch.numbers).keys()]  # noqa: SIM118
         except BatchplantError:
-            return [""] * len(batch)
+            return []
 
     def findings(self) -> Iterator[Finding]:
-        tally = self._files
+        tally, files = self._samples, [one.path for one in self.subject.parts]
         if tally.count:
             yield self.finding(
-                "names of files or samples are not UTF-8", tally.count, tally.of,
-                RENAME,
-                examples=tally.examples(),
+                "names of samples are not UTF-8", tally.count, tally.of, RENAME, examples=tally.examples()
+            )
+        if odd_files := [path for path in files if is_odd(path)]:
+            yield self.finding(
+                "names of files are not UTF-8", len(odd_files), len(files), RENAME,
+                examples=[Example(path=path) for path in odd_files],
             )  # fmt: skip
         names = [(name, name) for name in self.subject.schema]
         for field, kind in self.subject.fields(Int).items():
@@ -215,6 +209,13 @@ def _odd_below(folder: str) -> tuple[int, list[str]]:
     names = ((where, name) for where, folders, files in os.walk(folder) for name in (*folders, *files))
     odd = [os.path.join(*one) for one in itertools.islice(names, MOST_NAMES) if is_odd(one[1])]
     return len(odd), odd[:EXAMPLES]
+
+
+def _name(key: object) -> str:
+    """A key as text. Bytes are the name of a file where no letter of them is one that nobody types."""
+    if not isinstance(key, bytes):
+        return str(key)
+    return "" if any(one < 0x20 for one in key) else key.decode("utf-8", "surrogateescape")
 
 
 def is_odd(name: str) -> bool:

@@ -103,13 +103,13 @@ class Duplicates(Check):
             count, pairs = held.repeats(LISTED)
             if count and self._tells(name, count):
                 yield self._told(
-                    f"{name}: cells are there byte for byte before", name, count, self._of[name], pairs
+                    f"{name}: the same bytes as in an earlier sample", name, count, self._of[name], pairs
                 )
         if self._rows is not None:
             count, pairs = self._rows.repeats(LISTED)
             if count:
                 yield self._told(
-                    "samples are there before, all fields alike", None, count, self._looked, pairs
+                    "samples equal an earlier one in all fields", None, count, self._looked, pairs
                 )
 
     def _tells(self, name: str, count: int) -> bool:
@@ -191,7 +191,8 @@ class SimilarPictures(Check):
                 self.subject.place(one, name, f"looks like sample {first}") for one, first in pairs[:EXAMPLES]
             ]
             yield self.finding(
-                f"{name}: pictures look like another one", count, len(numbers), drop(self.subject, self.name),
+                f"{name}: pictures look like an earlier one",
+                count, len(numbers), drop(self.subject, self.name),
                 examples=examples, samples=tuple(one for one, _ in pairs), field=name,
                 facts={"groups": len(alike), "largest": max(map(len, alike))},
             )  # fmt: skip

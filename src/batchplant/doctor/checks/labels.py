@@ -120,9 +120,16 @@ class ClassImbalance(Check):
         label = self.subject.label
         if label is None or self._too_many:
             return
-        for row, value in enumerate(values_of(batch.columns[label])):
-            if value is not None:
-                self._counts[value] += 1
+        column = batch.columns[label]
+        if isinstance(column, Ragged):
+            for row, value in enumerate(values_of(column)):
+                if value is not None:
+                    self._counts[value] += 1
+                    self._first.setdefault(value, int(batch.numbers[row]))
+        else:
+            values, rows, counts = np.unique(column, return_index=True, return_counts=True)
+            for value, row, count in zip(values.tolist(), rows.tolist(), counts.tolist(), strict=True):
+                self._counts[value] += count
                 self._first.setdefault(value, int(batch.numbers[row]))
         self._too_many = len(self._counts) > MOST_CLASSES
 
