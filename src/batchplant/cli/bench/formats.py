@@ -179,15 +179,14 @@ def _print(rows: list[Measured], about: report.About) -> None:
     print()
     good = [one for one in rows if one.error is None]
     front = measure.pareto(rows, report.SPEEDS[about.by][0])
-    estimated = "size" if about.samples == about.total else "size (est.)"
-    stored = figures.table("stored as", estimated, "per sample", "files", "write/s", "open", "memory")
+    stored = figures.table("stored as", "size", "per sample", "files", "write/s", "open", "memory")
     read = figures.table("read back", "MB/s", "single/s", "cold/s", "(best)", "warm/s", "(best)")
     net = figures.table("from the server", "fetched", "per sample", "requests")
     for one in good:
         name = Text(one.label + (" *" if one in front else ""), style="bold" if one in front else "")
         stored.add_row(
             name, human_size(report.whole(one, about.total)), human_size(one.bytes_per_sample),
-            _rate(one.files), _rate(one.write_rate), _milliseconds(one.open_seconds), human_size(one.memory),
+            _rate(one.files), _rate(one.write_rate), _time(one.open_seconds), human_size(one.memory),
         )  # fmt: skip
         read.add_row(
             name, _rate(one.sequential_mb_s), _rate(one.random_rate), _rate(one.epoch_cold),
@@ -205,6 +204,8 @@ def _print(rows: list[Measured], about: report.About) -> None:
     if front:
         words = report.SPEEDS[about.by][1]
         say(f"* no other is smaller and faster ({words}); the fastest first")
+    if about.samples < about.total:
+        say(f"size: of all {about.total:,} samples, estimated from {about.samples:,}")
     _notes(rows, about)
 
 
@@ -224,8 +225,10 @@ def _notes(rows: list[Measured], about: report.About) -> None:
         say(f"not tried: {', '.join(names[:SHOWN])}{more} (--formats names any; --json says why)")
 
 
-def _milliseconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds * 1e3:,.1f} ms"
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds * 1e3:,.1f} ms"
 
 
 def _rate(value: float | None) -> str:

@@ -1,0 +1,216 @@
+"""`batchplant bench formats`: what it prints, draws and writes, and that it cleans up."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import batchplant as bp
+import processes
+from batchplant.cli import main
+from batchplant.cli.bench import formats
+from batchplant.cli.terminal import human_size
+from batchplant.measure import Measured, figures, report
+from batchplant.measure.pipelines import PIPELINES
+
+N = 40
+TINY = ["--seconds", "0.3", "--rounds", "1", "--sample", str(N), "--quiet"]
+EVIL = "<script>alert(1)</script>&\"'$x_2$[red]"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("bench") / "table.jsonl"
+    with bp.create(path, {"id": bp.Int(), "text": bp.Text()}) as out:
+        for number in range(N):
+            out.append({"id": number, "text": "word " * number})
+    return str(path)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "scratch").mkdir()
+    return tmp_path / "scratch"
+
+
+def made(label: str, size: int, speed: float | None, **more: Any) -> Measured:
+    rates = dict.fromkeys(("epoch_warm", "epoch_cold", "random_rate", "sequential_mb_s"), speed)
+    known: dict[str, Any] = {
+        "samples": 10, "bytes": size, "files": 1, "write_seconds": 1.0, "write_rate": 10.0, "memory": 1,
+        "open_seconds": 0.1, "rounds": 1, "best": {name: value for name, value in rates.items() if value},
+        **rates, **more,
+    }  # fmt: skip
+    return Measured(label.partition(":")[0], label=label, **known)
+
+
+def about(**changes: Any) -> report.About:
+    given: dict[str, Any] = {
+        "path": "photos", "format": "beton", "total": 1000, "samples": 10, "unit": "images", "how": "how",
+        "machine": "a machine", "seconds": 1.0, **changes,
+    }  # fmt: skip
+    return report.About(**given)
+
+
+def test_all_that_is_asked_for_is_made(table: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    page, figure = place.parent / "r.html", place.parent / "f.svg"
+    command = ["bench", "formats", table, "--formats", "msgpack,npy,webdataset", "--scratch", str(place)]
+    assert main([*command, *TINY, "--html", str(page), "--figure", str(figure), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["samples"] == found["sample"] == N
+    assert found["machine"]
+    assert found["by"] == "warm"
+    rows = {one["label"]: one for one in found["formats"]}
+    assert list(rows)[-1] == "npy"
+    assert rows["npy"]["error"] == "npy cannot hold text fields"
+    assert not rows["npy"]["front"]
+    for name in ("msgpack", "webdataset"):
+        assert rows[name]["error"] is None
+        assert rows[name]["whole"] == rows[name]["bytes"] > 0
+        assert min(rows[name][rate] for rate in ("epoch_cold", "epoch_warm", "random_rate")) > 0
+    assert any(one["front"] for one in rows.values())
+    assert os.listdir(place) == []
+    assert figure.read_text().startswith("<?xml")
+    text = page.read_text()
+    assert "npy cannot hold text fields" in text
+    assert "webdataset" in text
+
+
+def test_tables_fit_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """The widest numbers that are likely, and a format with options."""
+    rows = [
+        made("webdataset", 123_456_789, 123_456.0, files=123_456, open_seconds=12.3),
+        made("zarr:chunks=[red]", 999, 99_999.0, remarks=("a remark",)),
+        made("npy", 0, None, samples=0, error="cannot hold it"),
+    ]
+    formats._print(rows, about(total=1_281_167, refused={"csv": "text"}))
+    said = capsys.readouterr().out
+    tables = said.partition("\n\n")[2].partition("* no other")[0]
+    assert max(map(len, tables.splitlines())) <= 80
+    assert "zarr:chunks=[red] *" in said
+    assert "webdataset *" in said
+    assert "note: a remark (zarr:chunks=[red])" in said
+    assert "left out: npy: cannot hold it" in said
+    assert "not tried: csv" in said
+    assert "size: of all 1,281,167 samples, estimated from 10" in said
+    assert "photos: 10 of 1,281,167 samples" in said
+
+
+class Page(html.parser.HTMLParser):
+    """What a page would load or run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "data", "action", "srcset") or name.startswith("on"):
+                self.loads.append(value or "")
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_a_report_stands_alone_and_names_do_no_harm() -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        made(f"beton:x={EVIL}", 100, 5.0, remarks=(EVIL,)),
+        made("webdataset", 90, 4.0),
+        made("npy", 0, None, error=EVIL, samples=0),
+    ]
+    where = about(path=EVIL, how=EVIL, machine=EVIL, command=EVIL, refused={EVIL: EVIL}, remote="s3://x")
+    text = report.html(rows, where, human_size)
+    page = Page()
+    page.feed(text)
+    assert {"script", "link", "img", "iframe", "object"}.isdisjoint(page.tags)
+    assert page.loads
+    assert all(one.startswith("#") for one in page.loads)
+    assert not re.search(r"https?:|@import|url\((?!#)", text)
+    assert "".join(page.texts).count(EVIL) >= 7
+    assert {"svg", "table"} <= set(page.tags)
+    assert "prefers-color-scheme: dark" in text
+    # Colours that do not follow the page would be unseen in one of the two.
+    drawn = text[text.index("<svg") : text.index("</svg>")]
+    assert not re.search("#[0-9a-f]{6}", drawn)
+
+
+@pytest.mark.parametrize(("by", "count"), [*((by, 2) for by in report.SPEEDS), ("warm", 0), ("warm", 12)])
+def test_a_figure_of_any_number_of_formats(by: str, count: int, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [made(f"format{number}", 100 + number**4, 10.0 * number + 1) for number in range(count)]
+    rows = [*rows, made("none", 5, None), made("bad", 0, None, samples=0, error="no")]
+    figures.save(report.draw(rows, about(by=by)), str(tmp_path / "f.svg"))
+    assert (tmp_path / "f.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--figure", "x.gif"], ".png, .svg, .pdf"),
+        (["--html", "x.txt"], "ends in .html"),
+        (["--html", "nowhere/x.html"], "folder of the report"),
+        (["--formats", "parkett"], "did you mean parquet"),
+        (["--formats", "npy"], "npy cannot hold text fields"),
+        (["--scratch", "nowhere"], "scratch"),
+        (["--batch-size", "0"], "at least 1"),
+        (["--seconds", "0"], "more than 0"),
+        (["--sample", "0"], "at least 1"),
+        (["--remote", "/tmp"], "URL"),
+        (["--fields", "id,colour"], "colour"),
+        (["--pipeline", "best"], "train, val, none, raw"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    table: str,
+    given: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: Any,
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(["bench", "formats", table, *given])
+    except SystemExit as error:
+        code = int(str(error.code))
+    assert code == 2
+    out = capsys.readouterr().err
+    assert said in out
+    assert out.count("\n") == 1
+
+
+def test_the_help_tells_the_pipelines() -> None:
+    told = re.findall(r"^  (\w+)  ", (formats.__doc__ or "").partition("pipelines,")[2], re.MULTILINE)
+    assert tuple(told) == PIPELINES
+
+
+def test_ctrl_c_leaves_nothing(table: str, place: Path) -> None:
+    command = [
+        sys.executable, "-m", "batchplant", "bench", "formats", table, "--formats", "msgpack",
+        "--scratch", str(place), "--seconds", str(processes.PATIENCE),
+    ]  # fmt: skip
+    with processes.start(command, stderr=-1) as run:
+        end = time.monotonic() + processes.PATIENCE
+        # Its first target is there: now it reads, and would for as long as we wait.
+        while not list(place.glob("*/*/data*")):
+            assert run.poll() is None, run.stderr.read()
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        run.send_signal(signal.SIGINT)
+        assert run.wait(processes.PATIENCE) == 130
+        assert run.stderr.read() == b"batchplant: stopped\n"
+    assert os.listdir(place) == []
