@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,10 +32,10 @@ Progress = Callable[[int, int], None]
 class Advice:
     """What to do with a dataset, why, and what that would give.
 
-    best: the way that is advised; alternatives: others, best first; now: the dataset as it lies. rules: every
-    rule with what it saw. settings: what the rules that apply advise. unmet: what no format can do, though it
-    was asked for. left_out: why formats were not considered. commands: to be pasted into a shell; opened:
-    what they make; loop: the Loader in Python.
+    best: the way that is advised; alternatives: others, best first; now: the dataset as it lies; tried: all.
+    rules: every rule with what it saw. settings: what the rules that apply advise. unmet: what no format can
+    do, though it was asked for. left_out: why formats were not considered. commands: to be pasted into a
+    shell; opened: what they make; loop: the Loader in Python.
     """
 
     facts: Facts
@@ -45,12 +46,18 @@ class Advice:
     best: Tried
     alternatives: Sequence[Tried]
     now: Tried | None
+    tried: Sequence[Tried]
     unmet: Sequence[str]
     left_out: Mapping[str, str]
     commands: Sequence[str]
     opened: str
     loop: str
     seconds: float
+
+    @property
+    def busy(self) -> float:
+        """The part of the time that other processes took from the trials; what is predicted is without it."""
+        return statistics.median(one.trial.busy for one in self.tried)
 
     @property
     def format(self) -> str:
@@ -73,7 +80,7 @@ class Advice:
             "format": self.format, "settings": dict(self.settings), "advice": self.best.to_json(),
             "alternatives": [one.to_json() for one in self.alternatives],
             "now": None if self.now is None else self.now.to_json(), "unmet": list(self.unmet),
-            "left out": dict(self.left_out), "commands": list(self.commands), "loop": self.loop,
+            "busy": self.busy, "left out": dict(self.left_out), "commands": list(self.commands), "loop": self.loop,
             "rules": [
                 {"name": rule.name, "applies": seen.applies, "saw": seen.said, "sentence": rule.sentence,
                  "doc": rule.doc}
@@ -135,8 +142,9 @@ def advise(
     found, opened = commands.commands(called, best.way, settings, answers, reading=reading)
     return Advice(
         facts=facts, machine=here, answers=answers, rules=rules, settings=settings, best=best,
-        alternatives=others, now=now, unmet=unmet, left_out=left_out, commands=found, opened=opened,
-        loop=commands.loop(opened, facts.schema, settings, answers), seconds=time.perf_counter() - began,
+        alternatives=others, now=now, tried=tried, unmet=unmet, left_out=left_out, commands=found,
+        opened=opened, loop=commands.loop(opened, facts.schema, settings, answers),
+        seconds=time.perf_counter() - began,
     )  # fmt: skip
 
 

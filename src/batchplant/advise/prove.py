@@ -54,6 +54,31 @@ class Proof:
         }  # fmt: skip
 
 
+# How `measure` calls what a trial calls so; from a bucket, an epoch is what comes over the network.
+MEASURED = {
+    "epoch_rate": "epoch_warm",
+    "sequential_rate": "sequential_rate",
+    "column_rate": "column_rate",
+    "bytes": "bytes",
+}
+
+
+def measured_figure(row: Measured, goal: str, *, remote: bool = False) -> float | None:
+    """What a goal is about, as it was measured."""
+    name = MEASURED[FIGURES[goal][0]]
+    found: float | None = getattr(row, "epoch_cold" if remote and name == "epoch_warm" else name)
+    return None if row.error is not None else found
+
+
+def predicted_figure(one: Tried, goal: str, samples: int, *, remote: bool = False) -> float | None:
+    """The same as it was predicted, for so many samples."""
+    name = FIGURES[goal][0]
+    if name == "bytes":
+        return one.trial.disk(samples)
+    found: float | None = one.prediction.rate if remote else getattr(one.trial, name)
+    return found
+
+
 def candidate(one: Tried) -> Candidate:
     """A way as `measure` takes it."""
     images = {"images": one.way.image_options} if one.way.images else {}
@@ -78,7 +103,8 @@ def compare(tried: Tried, row: Measured, goal: str) -> Proof:
     if row.error is not None:
         return Proof(tried.way.label, (), row.samples, row.error)
     trial = tried.trial
-    written = None if tried.way.stays or not trial.seconds_each else 1 / trial.seconds_each
+    seconds = trial.seconds_fixed + trial.seconds_each * row.samples
+    written = None if tried.way.stays or not seconds else row.samples / seconds
     pairs = [
         ("samples/s of an epoch", trial.epoch_rate, row.epoch_warm),
         ("samples/s from start to end", trial.sequential_rate, row.sequential_rate),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -21,6 +21,7 @@ from ..reader import Reader
 from ..registry import open as open_reader
 from ..schema import Schema
 from ..storage import tree
+from .clock import Clock
 from .facts import Facts
 from .ways import Way
 
@@ -49,9 +50,9 @@ def hold(reader: Reader, facts: Facts) -> tuple[Held, float]:
     """Some samples in memory, and the seconds that reading one of them took."""
     count = int(np.clip(BYTES / max(facts.sample_bytes, 1), LEAST, SAMPLES))
     rows = pilot_rows(len(reader), count)
-    began = time.perf_counter()
+    clock = Clock()
     columns = reader.read(rows)
-    return Held(reader.path, reader.schema, columns), (time.perf_counter() - began) / max(len(rows), 1)
+    return Held(reader.path, reader.schema, columns), clock.read()[0] / max(len(rows), 1)
 
 
 def pilot_rows(samples: int, count: int) -> I64:
@@ -83,6 +84,8 @@ class Trial:
     parts: Mapping[str, float] = dataclasses.field(default_factory=dict)
     # Whether the format tells in which block a sample lies, as orders by blocks need it.
     blocks: bool = False
+    # The part of the time that other processes took meanwhile; the rates are without it.
+    busy: float = 0.0
     error: str | None = None
 
     def disk(self, samples: int) -> float:
@@ -119,12 +122,12 @@ class Bench:
     def _convert(self, way: Way, samples: int) -> tuple[int, float, int]:
         """Bytes, seconds and samples of a conversion."""
         target = os.path.join(self.folder, f"{way.format}-{len(os.listdir(self.folder))}{way.suffix}")
-        began = time.perf_counter()
+        clock = Clock()
         done = convert(
             self.held, target, target_format=way.format, images=way.image_options, limit=samples,
             target_options=dict(way.options),
         )  # fmt: skip
-        took = time.perf_counter() - began
+        took = clock.read()[0]
         self._files[way.label] = open_reader(done.files if len(done.files) > 1 else target, format=way.format)
         return sum(map(tree.size_below, done.files)), took, done.samples
 
@@ -147,27 +150,31 @@ class Bench:
         try:
             batches = FEW
             for _ in range(2):
-                took, parts = self._run(reader, rows, batches)
+                took, busy, parts = self._run(reader, rows, batches)
                 rate = batches * self.batch / took
                 if took > seconds / 2 or batches == MANY:
                     break
                 batches = int(np.clip(seconds * rate / self.batch, FEW, MANY))
         except (BatchplantError, OSError) as error:
             return dataclasses.replace(trial, error=str(error))
-        return dataclasses.replace(trial, epoch_rate=rate, parts=parts)
+        return dataclasses.replace(trial, epoch_rate=rate, parts=parts, busy=busy)
 
-    def _run(self, reader: Reader, rows: I64, batches: int) -> tuple[float, dict[str, float]]:
+    def _run(self, reader: Reader, rows: I64, batches: int) -> tuple[float, float, dict[str, float]]:
+        """Seconds of an epoch, the part of it that other processes took, and where the time went."""
         loader = Loader(
             reader, self.batch, order="random", indices=np.resize(rows, batches * self.batch),
             pipelines=pipelines(reader.schema, "train", self.size),
         )  # fmt: skip
-        with contextlib.closing(loader):
-            began = time.perf_counter()
+        with contextlib.closing(loader), warnings.catch_warnings():
+            # What an order costs over a network is what is being found out.
+            warnings.simplefilter("ignore")
+            clock = Clock()
             for _ in loader:
                 pass
-            took = time.perf_counter() - began
+            took, wall = clock.read()
             stats = loader.stats()
-        return took, {name: float(stats[name]) for name in ("storage", "decode", "transforms")}
+        parts = {name: float(stats[name]) for name in ("storage", "decode", "transforms")}
+        return took, 1 - took / wall, parts
 
     def scan(self, trial: Trial, seconds: float, field: str | None = None) -> Trial:
         """Samples/s from start to end; of one field, where it is named."""
@@ -197,15 +204,12 @@ def _touched(columns: Columns) -> int:
 
 def _rate(again: Callable[[], Iterator[int]], seconds: float) -> float:
     """How many a second, of an iteration that is begun anew until the time is over."""
-    done, began = 0, time.perf_counter()
-    for _ in itertools.count():
-        some = 0
+    done, clock, began = 0, Clock(), time.perf_counter()
+    while True:
+        before = done
         for count in again():
-            some += count
+            done += count
             if time.perf_counter() - began > seconds:
                 break
-        done += some
-        took = time.perf_counter() - began
-        if took > seconds or not some:
-            return done / max(took, 1e-9)
-    raise AssertionError
+        if time.perf_counter() - began > seconds or done == before:
+            return done / clock.read()[0]

@@ -85,10 +85,10 @@ def virtues(name: str, goal: str) -> int:
     found = get_format(name)
     can = found.can
     said = (can.spans, can.remote_ranges, can.keeps_schema, bool(can.checksums), can.splittable, can.append,
-            can.column_pruning, can.streaming_write)  # fmt: skip
-    # Who is given data reads it with what they have, and gets one file rather than thousands.
+            can.streaming_write)  # fmt: skip
+    # Who is given data reads it with what they have. A file is easier to move than a folder of chunks.
     readers = 2 * len(can.ecosystem) if goal == "share" else min(len(can.ecosystem), 4)
-    return sum(said) + readers + 2 * (found.folder is not True)
+    return sum(said) + readers + 2 * (found.folder is False) + 2 * (goal == "train" and can.memory_map)
 
 
 def tries(
@@ -130,6 +130,8 @@ def tries(
             trial = bench.write(way)
             done[way.label] = trial if trial.error else _measure(bench, trial, case, ROUND_SECONDS)
         near = _near(done.values(), case)
+        # What a conversion brings is known only if both are tried as often.
+        near += [one for one in done.values() if one.way.stays and one not in near and one.error is None]
         # In turns: what else the machine does meanwhile then hits all of them alike.
         for trial in itertools.chain.from_iterable(itertools.repeat(near, ROUNDS)):
             if time.monotonic() > deadline:

@@ -1,0 +1,143 @@
+"""Is the advice good? Ten datasets: what `batchplant advise` picks and predicts, beside what is measured.
+
+usage: advise.py [--only NAME …] [--seconds S] [--scale X]
+
+For each dataset, advice is taken for its goal; then `measure.formats` measures every format that came into
+question, written with the advised settings. A pick is good if it is within 10 % of the best of them in what
+the goal is about:
+
+    train    samples/s of a shuffled epoch through the Loader, files in memory (from a bucket: the first one)
+    stream   samples/s from start to end
+    analyse  samples/s of one column
+    archive  bytes on disk
+    share    bytes on disk
+
+The error of a prediction is its distance from what was measured, as a part of that; the median is over all
+formats that were tried. Takes about five minutes; the machine should do nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from _advise_data import DATASETS, Dataset
+from _common import RESULTS, others, save, workplace
+from _servers import KEY, SECRET, serving
+
+import batchplant as bp
+from batchplant import advise, measure
+from batchplant.advise.predict import FIGURES
+from batchplant.advise.prove import measured_figure, predicted_figure
+
+NEAR = 0.10
+BUCKET = "bench"
+
+
+def main() -> None:
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
+    names = list(DATASETS)
+    parser.add_argument(
+        "--only", nargs="+", choices=names, default=names, metavar="NAME", help="default: all"
+    )
+    parser.add_argument("--seconds", type=float, default=16.0, help="to measure a dataset (default 16)")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the datasets (default 1)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the JSON")
+    args = parser.parse_args()
+    results: dict[str, Any] = {"datasets": {}}
+    with workplace() as folder, others(results):
+        for name in args.only:
+            inside = folder / name.replace(" ", "-").replace("^", "")
+            inside.mkdir()
+            found = results["datasets"][name] = one(DATASETS[name], inside, args.scale, args.seconds)
+            print(line(name, found), flush=True)
+    summarize(results)
+    save(args.out, "advise", results)
+
+
+@contextlib.contextmanager
+def opened(dataset: Dataset, folder: Path, scale: float) -> Iterator[tuple[bp.Reader, dict[str, Any]]]:
+    """The dataset, and how `measure` has to be called for it."""
+    if not dataset.remote:
+        with bp.open(str(dataset.make(folder, scale))) as reader:
+            yield reader, {}
+        return
+    os.environ.update(AWS_ACCESS_KEY_ID=KEY, AWS_SECRET_ACCESS_KEY=SECRET, AWS_REGION="us-east-1")
+    bucket = folder / "buckets" / BUCKET
+    bucket.mkdir(parents=True)
+    path = dataset.make(bucket, scale)
+    with serving(bucket.parent, writable=True) as servers:
+        where = {"endpoint": servers.endpoint}
+        with bp.open(f"s3://{BUCKET}/{path.name}", **where) as reader:
+            yield reader, {"remote": f"s3://{BUCKET}/tried", "remote_options": where}
+
+
+def one(dataset: Dataset, folder: Path, scale: float, seconds: float) -> dict[str, Any]:
+    goal, remote = dataset.goal, dataset.remote
+    with opened(dataset, folder, scale) as (reader, how):
+        began = time.perf_counter()
+        found = advise.advise(reader, goal=goal)
+        took = time.perf_counter() - began
+        source = reader
+        if found.best.way.images:
+            # Once for all: what is compared is the format, not how pictures are encoded.
+            made = folder / f"encoded{found.best.way.suffix}"
+            bp.convert(reader, made, images=found.best.way.image_options, target_format=found.format)
+            source = bp.open(str(made), format=found.format)
+        ways = [way for way in found.tried if way.trial.error is None and not way.way.stays and not way.aside]
+        # The pictures are as they are to be already.
+        plain = [measure.Candidate(way.way.format, dict(way.way.options)) for way in ways]
+        rows = measure.formats(source, plain, seconds=seconds, **how)
+    figures = {
+        way.way.format: {
+            "predicted": predicted_figure(way, goal, row.samples, remote=remote),
+            "measured": measured_figure(row, goal, remote=remote),
+            "bytes predicted": way.trial.disk(row.samples), "bytes measured": row.bytes, "error": row.error,
+        }
+        for way, row in zip(ways, rows, strict=True)
+    }  # fmt: skip
+    said = {"goal": goal, "pick": found.format, "stays": found.best.way.stays, "way": found.best.way.label}
+    return {**said, "seconds": took, "samples": found.facts.samples, **judged(figures, found.format, goal)}
+
+
+def judged(figures: dict[str, Any], pick: str, goal: str) -> dict[str, Any]:
+    """How far the pick is from the best, and the predictions from what was measured."""
+    more = FIGURES[goal][1]
+    known = {name: one["measured"] for name, one in figures.items() if one["measured"]}
+    best = (max if more else min)(known, key=lambda name: known[name])
+    mine = known.get(pick)
+    behind = None if mine is None else (known[best] / mine if more else mine / known[best]) - 1
+    pairs = [(one["predicted"], one["measured"]) for one in figures.values()]
+    errors = [abs(guess / real - 1) for guess, real in pairs if guess and real]
+    return {
+        "figure": FIGURES[goal][2], "best": best, "behind the best": behind,
+        "good": behind is not None and behind <= NEAR, "median error": statistics.median(errors),
+        "errors": errors, "formats": figures,
+    }  # fmt: skip
+
+
+def line(name: str, found: dict[str, Any]) -> str:
+    behind = "not measured" if found["behind the best"] is None else f"{found['behind the best']:.1%} behind"
+    said = f"{found['goal']:<8} {found['pick']:<12} {behind} {found['best']:<12}"
+    return f"{name:<22} {said} predictions {found['median error']:.0%} off, {found['seconds']:.1f} s"
+
+
+def summarize(results: dict[str, Any]) -> None:
+    datasets = results["datasets"].values()
+    results["good"] = sum(one["good"] for one in datasets)
+    results["median error"] = statistics.median(error for one in datasets for error in one["errors"])
+    results["slowest advice, s"] = max(one["seconds"] for one in datasets)
+    said = f"{results['good']} of {len(datasets)} picks within {NEAR:.0%} of the best"
+    print(f"{said}; predictions {results['median error']:.0%} off (median)")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
