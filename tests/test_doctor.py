@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import signal
 import struct
 import subprocess
@@ -22,7 +23,7 @@ import pytest
 import batchplant as bp
 import processes
 from batchplant import doctor
-from batchplant.cli import main
+from batchplant.cli import build_parser, main
 from batchplant.codecs.media import exif, image
 from batchplant.doctor import sampling
 from batchplant.doctor.checks import storage
@@ -65,6 +66,11 @@ def one(source, check, **options):
     [finding] = found(source, check, **options)
     assert finding.check == check
     assert finding.mend
+    # A command that mends it is one that there is.
+    for command in re.findall(
+        r"batchplant ((?:convert|verify|doctor|formats) .*?)(?:  |`|$)", finding.mend, re.M
+    ):
+        build_parser().parse_args(shlex.split(command))
     return finding
 
 
@@ -347,6 +353,17 @@ def test_sorted_labels_by_name():
     source = data(samples, kind=bp.Text())
     assert found(source, "sorted-labels", batch_size=64) == []
     assert one(source, "sorted-labels", batch_size=64, window=100, label="kind").field == "kind"
+
+
+def test_what_mends_it_mends_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    samples = ({"b": b"%d" % n, "label": n // 128} for n in range(512))
+    write(tmp_path / "a.tar", samples, b=bp.Bytes(), label=bp.Int(names=tuple("abcd")))
+    finding = one("a.tar", "sorted-labels", batch_size=32, window=50)
+    command = finding.mend.splitlines()[-1]
+    assert command == "batchplant convert a.tar a-new.tar --shuffle"
+    assert main([*shlex.split(command)[1:], "--quiet"]) == 0
+    assert found("a-new.tar", "sorted-labels", batch_size=32, window=50) == []
 
 
 def test_class_imbalance():
@@ -685,7 +702,7 @@ def test_lines_fit_the_terminal_and_commands_stay_whole(damaged, columns, monkey
 SLOW = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from batchplant.cli import main
+from batchplant.cli import build_parser, main
 from batchplant.doctor import sampling
 def slowly(reader, rows, each):
     yield next(batches(reader, rows, each))
