@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
-from batchplant import engines
+from batchplant import engines, lake
 from batchplant.conversion import task
 from batchplant.conversion.plan import _filled
 from batchplant.engines.base import TRIES
@@ -171,6 +172,70 @@ def test_a_sample_that_cannot_be_stored_is_named(engine: str, tmp_path: Path) ->
     assert len(bp.open(str(tmp_path / "to" / "out-*.beton"))) == 19
 
 
+# -- one file ----------------------------------------------------------------------------------------------
+
+
+def ranks(source: Path, target: Path, world: int = 3, **how: Any) -> bp.Conversion:
+    """All ranks, one after another."""
+    for rank in range(world):
+        by = engines.make("ranks", rank=rank, world=world)
+        assert not target.exists() or how.get("append")
+        found = bp.convert(source, target, engine=by, **how)
+    return found
+
+
+@pytest.mark.parametrize("suffix", [".beton", ".tar", ".parquet", ".h5", ".zarr", ".csv", ".npz", ".joblib"])
+def test_one_file_by_many_processes(suffix: str, source: Path, tmp_path: Path) -> None:
+    for folder in ("one", "many"):
+        (tmp_path / folder).mkdir()
+    bp.convert(source, tmp_path / "one" / f"a{suffix}", checksums=True, shuffle=True)
+    result = ranks(source, tmp_path / "many" / f"a{suffix}", checksums=True, shuffle=True)
+    assert result.files == [str(tmp_path / "many" / f"a{suffix}")]
+    assert result.samples == 60
+    wanted, found = (
+        {one.relative_to(top): one.read_bytes() for one in top.rglob("*") if one.is_file()}
+        for top in (tmp_path / "one", tmp_path / "many")
+    )
+    assert found == wanted
+
+
+def test_one_file_by_worker_processes(source: Path, tmp_path: Path) -> None:
+    result = bp.convert(source, tmp_path / "a.beton", engine=engines.make("processes", workers=2))
+    bp.convert(source, tmp_path / "b.beton")
+    assert (tmp_path / "a.beton").read_bytes() == (tmp_path / "b.beton").read_bytes()
+    assert sorted(os.listdir(tmp_path)) == ["a.beton", "b.beton"]
+    assert result.samples == 60
+    with pytest.raises(bp.ExistsError):
+        bp.convert(source, tmp_path / "a.beton", engine="processes")
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_tables_get_all_rows_in_one_transaction(kind: str, source: Path, tmp_path: Path) -> None:
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[kind])
+    target = tmp_path / f"a.{kind}"
+    ranks(source, target, target_format=kind)
+    before = len(lake.history(target))
+    ranks(source, target, target_format=kind, append=True)
+    assert len(lake.history(target)) == before + 1
+    assert [one["n"] for one in bp.open(target)] == list(range(60)) * 2
+
+
+def test_killed_while_parts_are_put_together(source: Path, tmp_path: Path) -> None:
+    script = (
+        "import os, sys, batchplant as bp\n"
+        "from batchplant.conversion.job import Job\n"
+        "Job.joining = lambda self, paths: os.kill(os.getpid(), 9)\n"
+        "bp.convert(sys.argv[1], sys.argv[2], engine='processes')\n"
+    )
+    command = [sys.executable, "-c", script, str(source), str(tmp_path / "a.tar")]
+    with start(command) as child:
+        assert child.wait(PATIENCE) == -signal.SIGKILL
+    assert os.listdir(tmp_path) == [".a.tar.shards.partial"]
+    result = bp.convert(source, tmp_path / "a.tar", engine="processes", resume=True)
+    assert (result.samples, result.resumed_at) == (60, 60)
+    assert os.listdir(tmp_path) == ["a.tar"]
+
+
 # -- running tasks ---------------------------------------------------------------------------------------
 
 
@@ -228,8 +293,6 @@ def test_wrong_arguments(source: Path, tmp_path: Path) -> None:
         engines.make("threads", rank=0, world=2)
     with pytest.raises(OptionError, match="rank must be from 0 to 1"):
         engines.make("ranks", rank=2, world=2)
-    with pytest.raises(OptionError, match="batchplant merge"):
-        bp.convert(source, tmp_path / "a.beton", engine="processes")
     with pytest.raises(OptionError, match="memory"):
         bp.convert({"n": [1, 2]}, tmp_path / "a.tar", engine="processes", shard_samples=1)
 

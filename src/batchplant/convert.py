@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -72,15 +73,14 @@ def convert(
         checksums=checksums, source_options=dict(source_options or {}),
         target_options=dict(target_options or {}),
     )  # fmt: skip
-    if job.sharded:
-        return convert_to_files(job, by, workers=workers, resume=resume, progress=progress)
-    if not isinstance(by, Inline) or by.world > 1:
-        raise OptionError(
-            "one file is written by one process: write shards (shard_size, shard_samples), and make one file "
-            "of them with `batchplant merge` where you need one",
-            path=where,
-        )
-    return convert_to_file(job, workers=workers, resume=resume, progress=progress)
+    alone = isinstance(by, Inline) and by.world == 1
+    if alone and not job.sharded:
+        return convert_to_file(job, workers=workers, resume=resume, progress=progress)
+    if not job.sharded:
+        # Before anything is written: does it fit?
+        _ = job.prepared
+        job = dataclasses.replace(job, parts=True)
+    return convert_to_files(job, by, workers=workers, resume=resume, progress=progress)
 
 
 def _for_others(source: Any) -> Any:

@@ -31,6 +31,7 @@ from . import (
     index,
     info,
     lake,
+    merge,
     split,
     verify,
 )
@@ -42,6 +43,7 @@ COMMANDS = (
     info,
     head,
     convert,
+    merge,
     split,
     verify,
     doctor,

@@ -21,7 +21,6 @@ Pictures that fit pass through byte for byte. The target appears only when it is
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import Any
 
@@ -30,7 +29,7 @@ from ..codecs.media.image_rules import IMAGE_FORMATS, WRITE_MODES, ImageOptions
 from ..convert import Conversion, convert
 from ..errors import DataError, OptionError
 from ..registry import create_with
-from ..storage import Url, is_remote, partial_folder, split_options, tree
+from ..storage import Url, is_remote, partial_folder, split_options
 from ..storage.work import STATE
 from .terminal import (
     add_reading,
@@ -41,11 +40,10 @@ from .terminal import (
     parse_size,
     print_json,
     progress_bar,
+    size_of,
 )
 
 SHOWN = 20
-# Objects whose sizes are asked for.
-ASKED = 100
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -196,16 +194,9 @@ def _renames(given: str | None) -> dict[str, str]:
     return {old: new for old, _, new in pairs}
 
 
-def _size(files: list[str]) -> int | None:
-    """The bytes that were written; None where that takes long to find out."""
-    if all(map(os.path.isfile, files)):
-        return sum(map(os.path.getsize, files))
-    return sum(map(tree.size_below, files)) if all(map(is_remote, files)) and len(files) <= ASKED else None
-
-
 def _report(args: argparse.Namespace, done: Conversion) -> None:
     rate = (done.samples - done.resumed_at) / max(done.seconds, 1e-9)
-    size = _size(done.files) if done.files else None
+    size = size_of(done.files) if done.files else None
     if args.json:
         found: dict[str, Any] = {
             "files": done.files, "samples": done.samples, "bytes": size, "seconds": round(done.seconds, 3),

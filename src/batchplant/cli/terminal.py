@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -32,8 +33,10 @@ from ..errors import OptionError
 from ..options import Typed
 from ..reader import Reader
 from ..registry import open as open_reader
-from ..storage import uploads
+from ..storage import is_remote, tree, uploads
 
+# Objects whose sizes are asked for.
+ASKED = 100
 # Columns of an output that is no terminal.
 UNLIMITED = 1 << 20
 UNITS = {
@@ -217,3 +220,10 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., No
 
         with uploads.watching(sending):
             yield lambda done, total, now=what: bar.update(task, completed=done, total=total, description=now)
+
+
+def size_of(files: list[str]) -> int | None:
+    """The bytes that were written; None where that takes long to find out."""
+    if all(map(os.path.isfile, files)):
+        return sum(map(os.path.getsize, files))
+    return sum(map(tree.size_below, files)) if all(map(is_remote, files)) and len(files) <= ASKED else None

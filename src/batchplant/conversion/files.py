@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..errors import ExistsError
 from ..shards import ShardNames
-from ..storage import Partial, is_remote, join, like, put_file, side_car
+from ..storage import Partial, is_remote, join, like, put_file, reached, side_car, split_options, tree
 from ..storage.uploads import put_bytes
 from ..storage.work import STATE
 from . import task
@@ -61,6 +61,11 @@ class Files:
         self.place = Place(job, shared or os.path.abspath(self.partial.folder), self.first)
 
     def _check_target(self) -> None:
+        if self.job.parts:
+            there = reached(self.job.target, split_options(self.job.target_options)[0])
+            if tree.exists(there) and not (self.job.overwrite or self.job.append):
+                raise ExistsError("it exists; replace it with overwrite=True (--overwrite)", path=there)
+            return
         found = self._names.existing()
         if found and not self.job.overwrite and not self._adding:
             message = "it exists; replace the shards with overwrite=True (--overwrite)"
@@ -103,6 +108,11 @@ class Files:
         shards = [self.place.name(number) for number in range(count)]
         self.partial.commit_all([(name, name) for name in made], sorted(gone), set(made) - set(shards))
         return [join(self._names.folder, name) for name in shards]
+
+    def paths(self) -> list[str]:
+        """Where they lie, before they have their names."""
+        folder = self.partial.staging or str(self.partial.folder)
+        return [join(folder, self.place.name(number)) for number in range(len(self.job.plan))]
 
     def leave(self) -> None:
         """Stop: what is done stays for a resume, unless it took no time to speak of."""

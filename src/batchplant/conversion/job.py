@@ -14,12 +14,15 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+
 from ..codecs.media.image_rules import ImageOptions, Images
 from ..errors import BatchplantError, OptionError, shown
+from ..format import Format
 from ..options import own_options
 from ..order import Order, random, sequential
 from ..reader import Reader
-from ..registry import Prepared, get_format, prepare, target_format
+from ..registry import Prepared, by_scheme, get_format, prepare, target_format
 from ..registry import open as open_reader
 from ..schema import Schema
 from ..storage import is_remote, split_options
@@ -28,6 +31,10 @@ from ..write_options import WriteOptions
 from .plan import Plan, plan
 
 __all__ = ["Job"]
+
+# Parts of one file that many processes write, at least, and the most samples of one.
+PARTS = 64
+LARGEST_PART = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,6 +60,8 @@ class Job:
     checksums: bool = False
     source_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     target_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # One file or folder, which many processes write in parts that are put together at the end.
+    parts: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not what was found out here: another machine finds it out by itself.
@@ -60,7 +69,7 @@ class Job:
 
     @property
     def sharded(self) -> bool:
-        return self.shard_size is not None or self.shard_samples is not None
+        return self.parts or self.shard_size is not None or self.shard_samples is not None
 
     @functools.cached_property
     def reader(self) -> Reader:
@@ -89,17 +98,22 @@ class Job:
 
     @functools.cached_property
     def plan(self) -> Plan:
+        if self.parts:
+            return Plan(len(self.order), int(np.clip(len(self.order) // PARTS, 1, LARGEST_PART)))
         return plan(
             self.reader, tuple(self.chosen), self.order, size=self.shard_size, samples=self.shard_samples,
             shuffled=self.shuffle,
         )  # fmt: skip
 
     @functools.cached_property
+    def made_by(self) -> Format:
+        named = self.target_format
+        return get_format(named) if named is not None else target_format(os.fspath(self.target))
+
+    @property
     def can(self) -> Collection[str]:
         """The options of the target's format."""
-        named = self.target_format
-        made_by = get_format(named) if named is not None else target_format(os.fspath(self.target))
-        return own_options(made_by.writer) if made_by.writer else ()
+        return own_options(self.made_by.writer) if self.made_by.writer else ()
 
     @functools.cached_property
     def prepared(self) -> Prepared:
@@ -107,12 +121,38 @@ class Job:
             overwrite=self.overwrite, length=len(self.order), on_error=self.on_error, images=self.images,
             checksums=self.checksums,
         )  # fmt: skip
+        schema, target = self.chosen.rename(self.rename), os.fspath(self.target)
+        if self.parts:
+            return self._prepared_parts(target, schema, write)
         # What the target says about itself stays as it is.
-        said = {} if self.append else self._metadata()
+        said = {"mode": "append"} if self.append else self._metadata()
         return prepare(
-            os.fspath(self.target), self.chosen.rename(self.rename), write, format=self.target_format,
-            sharded=self.sharded,
-            **{**said, **({"mode": "append"} if self.append else {}), **self.target_options},
+            target, schema, write, format=self.target_format, sharded=self.sharded,
+            **{**said, **self.target_options},
+        )  # fmt: skip
+
+    def _prepared_parts(self, target: str, schema: Schema, write: WriteOptions) -> Prepared:
+        """Parts are files of the same format, or what a table is made of, or such as are safe to read."""
+        if by_scheme(target) is not None:
+            raise OptionError(
+                "tables of a catalog are written by one process: leave the engine out", path=target
+            )
+        table, unsafe = "mode" in self.can, "allow_pickle" in own_options(self.made_by.reader)
+        if not table and not unsafe:
+            options = self.target_options
+            return prepare(target, schema, write, format=self.made_by.name, sharded=True, **options)
+        part = get_format("parquet" if table else "msgpack")
+        own = split_options(self.target_options)[1]
+        options = {name: value for name, value in self.target_options.items() if name not in own}
+        path = f"{target.rstrip('/')}{part.suffixes[0]}"
+        return prepare(path, schema, write, format=part.name, sharded=True, **options)
+
+    def joining(self, paths: list[str]) -> Job:
+        """What puts the parts together: cells pass as they are."""
+        return Job(
+            paths, self.target, format=self.prepared.format.name, target_format=self.target_format,
+            overwrite=self.overwrite, append=self.append, checksums=self.checksums,
+            target_options={**({} if self.append else self._metadata()), **self.target_options},
         )  # fmt: skip
 
     def _metadata(self) -> dict[str, Any]:
@@ -146,8 +186,8 @@ class Job:
             "source": _place(reader.path), "samples": len(reader), "fields": self.chosen.to_json(),
             "rename": dict(self.rename), "limit": self.limit, "shuffle": self.shuffle, "seed": self.seed,
             "images": _described(self.images), "shard_size": self.shard_size,
-            "shard_samples": self.shard_samples, "checksums": self.checksums, "append": self.append,
-            "stamp": _stamp(reader.path), "filter": reader.facts().get("filter"),
+            "shard_samples": self.shard_samples, "parts": self.parts, "checksums": self.checksums,
+            "append": self.append, "stamp": _stamp(reader.path), "filter": reader.facts().get("filter"),
             "target_options": _digests(split_options(self.target_options)[1]),
         }  # fmt: skip
 

@@ -148,7 +148,13 @@ def convert_to_files(
             if waits or not files.partial.lead():
                 files.partial.suspend()
                 return _waiting(job, [done[one] for one in engine.share(len(job.plan)) if one in done], began)
-        paths = files.commit()
+        if job.parts:
+            files.partial.settled()
+            joined = convert_to_file(job.joining(files.paths()), workers=None, resume=resume, progress=None)
+            paths = joined.files
+            files.partial.discard()
+        else:
+            paths = files.commit()
     except BaseException:
         files.leave()
         raise

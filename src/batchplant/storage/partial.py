@@ -239,6 +239,10 @@ class Partial:
         """See what others have staged."""
         self._target.refresh()
 
+    def settled(self) -> None:
+        """Wait until all that was staged is there."""
+        self._target.settled()
+
     def put(self, name: str, where: Path) -> None:
         """Give a spool a second name inside of the folder; a checkpoint goes on knowing the first."""
         self._spools[name].sync()

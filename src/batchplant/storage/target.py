@@ -76,6 +76,9 @@ class Target(ABC):
     def staging(self) -> str | None:
         return None
 
+    def settled(self) -> None:  # noqa: B027
+        """Wait until all that was staged is there."""
+
     def refresh(self) -> None:  # noqa: B027
         """See what others have staged."""
 

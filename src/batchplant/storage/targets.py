@@ -179,7 +179,7 @@ class RemoteTarget(Target):
     def commit(
         self, folder: Path, moves: Moves, removes: Collection[str], side_cars: Collection[str]
     ) -> None:
-        self._wait()
+        self.settled()
         folders = {name for inside, name in moves if (folder / inside).is_dir()}
         self._check_kinds(moves, folders, side_cars)
         if self._sizes or folders:
@@ -256,7 +256,7 @@ class RemoteTarget(Target):
         names = [name for name in names if (folder / name).exists()]
         if not names:
             return
-        self._wait()
+        self.settled()
 
         def work(stopped: threading.Event) -> None:
             self._send(folder, [(one, one) for one in names], stopped)
@@ -281,7 +281,7 @@ class RemoteTarget(Target):
     def read(self, name: str) -> bytes | None:
         return uploads.get_bytes(join(self._staging, name))
 
-    def _wait(self) -> None:
+    def settled(self) -> None:
         if self._job is not None:
             self._job.wait()
         self._job = None
@@ -306,7 +306,7 @@ class RemoteTarget(Target):
         here = [one for one in moves if (folder / one[0]).exists()]
         self._job = uploads.Background(lambda stopped: self._send(folder, here, stopped))
         self._job.start()
-        self._wait()
+        self.settled()
         names = {name for _, name in moves}
         new = {key for key in self._sizes if plans.top(key) in names}
         sent = uploads.below(self._staging)
