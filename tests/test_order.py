@@ -651,3 +651,21 @@ def test_orders_never_change(name):
     """Whoever resumes a run with a newer version must find the same epoch: these values are for ever."""
     order, wanted = GOLDEN[name]
     assert order[:10].tolist() == wanted
+
+
+def test_blocks_by_their_sizes() -> None:
+    """The same order as from a number for every sample, with memory for the blocks alone."""
+    sizes = [3, 1, 2, 5]
+    long, short = orders.BlockIndex(np.repeat(np.arange(4), sizes)), orders.BlockIndex.of_sizes(sizes)
+    found = [orders.quasi_random(11, seed=1, epoch=2, blocks=one, window=2)[:] for one in (long, short)]
+    assert found[0].tolist() == found[1].tolist()
+    with pytest.raises(OptionError, match="at least 1"):
+        orders.BlockIndex.of_sizes([3, 0])
+
+
+def test_single_positions_are_those_of_the_row() -> None:
+    order = orders.random(100, seed=1, epoch=0)
+    assert [order[at] for at in range(-100, 100)] == [*order[:].tolist(), *order[:].tolist()]
+    for at in (100, -101):
+        with pytest.raises(SampleIndexError):
+            order[at]

@@ -25,6 +25,7 @@ from ..reader import Reader
 from ..storage import RemoteSource, is_remote, plan_ranges
 from ..storage.remote import NEVER, Pool, fetcher, opened
 from ..storage.remote.cells import PART
+from ..storage.remote.fetch import Fetcher
 from .cells import Cell, Use
 
 # Batches whose bytes are known in advance, at most.
@@ -56,10 +57,10 @@ class Prefetch:
 
     def __init__(
         self, reader: Reader, fields: Sequence[str], indices: I64 | None, shard: Any, after: After | None,
-        ranges: Ranges,
+        ranges: Ranges, fetcher: Callable[[], Fetcher] = fetcher,
     ) -> None:  # fmt: skip
         self._reader, self._fields, self._indices, self._shard = reader, tuple(fields), indices, shard
-        self._ranges, self._changed = ranges, threading.Condition()
+        self._ranges, self._fetcher, self._changed = ranges, fetcher, threading.Condition()
         self._stopped = False
         # The pool that has no room just now.
         self._blocked: Pool | None = None
@@ -185,30 +186,39 @@ class Prefetch:
         with self._changed:
             if self._stopped:
                 return False
-        while self._seen < len(self._shard) and self._looks_further():
-            self._foresee(self._seen)
-            self._seen += 1
+        self._look_ahead()
         if self._asked >= len(self._shard):
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped or len(self._made) >= len(self._shard))
             return False
         self._pause()
         self._ask(self._asked)
-        with self._changed:
-            self._foreseen -= self._bytes_seen.pop(self._asked, 0)
-            self._asked += 1
-            self._changed.notify_all()
+        self._was_asked()
         if self._after is not None:
             self._look_beyond()
         return True
 
+    def _look_ahead(self) -> None:
+        while self._seen < len(self._shard) and self._looks_further():
+            self._foresee(self._seen)
+            self._seen += 1
+
+    def _was_asked(self) -> None:
+        with self._changed:
+            self._foreseen -= self._bytes_seen.pop(self._asked, 0)
+            self._asked += 1
+            self._changed.notify_all()
+
     def _pause(self) -> None:
         """Wait while enough is asked for: what comes long before its time takes memory and CPU time."""
         with self._changed:
-            while not self._stopped and self._asked > self._wanted + AHEAD_BATCHES:
-                if sum(self._unused.values()) < max(AHEAD, 2 * fetcher().in_flight * PART):
-                    return
+            while not self._stopped and self._has_enough():
                 self._changed.wait(0.05)
+
+    def _has_enough(self) -> bool:
+        if self._asked <= self._wanted + AHEAD_BATCHES:
+            return False
+        return sum(self._unused.values()) >= max(AHEAD, 2 * self._fetcher().in_flight * PART)
 
     def _look_beyond(self) -> None:
         """Find out when the next epoch needs each cell, where a cache on disk has no room for all."""

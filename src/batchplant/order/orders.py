@@ -43,7 +43,10 @@ class Order:
     def __getitem__(self, position: int | slice) -> int | I64:
         if isinstance(position, slice):
             return self._take(np.arange(*position.indices(self.length), dtype=np.int64))
-        return int(self.take(whole("position", position, -LONGEST)))
+        at = whole("position", position, -LONGEST)
+        if not -self.length <= at < self.length:
+            raise SampleIndexError(f"there is no position {at}; there are {self.length}")
+        return int(self._take(np.array([at % self.length]))[0])
 
     def __iter__(self) -> Iterator[int]:
         for start in range(0, self.length, CHUNK):
@@ -58,7 +61,7 @@ def sequential(n: int) -> Order:
 def random(n: int, *, seed: int, epoch: int) -> Order:
     """A permutation that is computed, not stored: no memory, whatever n is (up to 2**48)."""
     n = whole("n", n, 0)
-    return Order(n, n, partial(permute, count=np.array([n]), key=key_of(seed, epoch, 1)))
+    return Order(n, n, partial(permute, count=np.array([n], dtype=np.uint64), key=key_of(seed, epoch, 1)))
 
 
 class BlockIndex:
@@ -84,6 +87,16 @@ class BlockIndex:
         is_first[1:] = values[1:] != values[:-1]
         self.starts: I64 = np.append(np.flatnonzero(is_first), len(values))
         self.names: npt.NDArray[Any] = values[is_first]
+
+    @classmethod
+    def of_sizes(cls, sizes: Any, window: int | None = None) -> BlockIndex:
+        """Of blocks that lie one after another, by how many samples each has: no memory for the samples."""
+        counts = _integers(sizes, "sizes of blocks")
+        if counts.ndim != 1 or (counts < 1).any():
+            raise OptionError("sizes of blocks are one row of numbers, each at least 1")
+        made = cls(np.zeros(0, dtype=np.int64), window)
+        made.samples, made.starts, made.names = int(counts.sum()), starts_of(counts), np.arange(len(counts))
+        return made
 
     def __len__(self) -> int:
         return len(self.names)

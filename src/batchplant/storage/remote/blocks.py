@@ -26,7 +26,7 @@ from ...errors import BatchplantError
 from .cells import PART, Cells, Loaded, Range
 from .client import Client
 from .disk import DiskCache
-from .fetch import Task, fetcher
+from .fetch import Fetcher, Task, fetcher
 
 # Wanted now; what is asked ahead has the number of its batch.
 NOW = -1.0
@@ -72,10 +72,13 @@ class RemoteObject(Cells):
 
 
 class Pool:
-    """Blocks in memory, at most ``most`` bytes of them besides those that are being read."""
+    """Blocks in memory, at most ``most`` bytes of them besides those that are being read.
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    ``fetcher`` gives who fetches them.
+    """
+
+    def __init__(self, most: int, fetcher: Callable[[], Fetcher] = fetcher) -> None:
+        self.most, self._fetcher = most, fetcher
         self.bytes = 0
         self.peak = 0
         # A block that arrives while it is asked for comes back into the same thread.
@@ -285,7 +288,7 @@ class Pool:
         for one in found:
             one.held += 1
             if due < one.task.urgency:
-                fetcher().hurry(one.task, due)
+                self._fetcher().hurry(one.task, due)
         for first, last in self._missing(object, start, end):
             step = last - first if whole else PART
             for at in range(first, last, step):
@@ -308,7 +311,7 @@ class Pool:
             self._idle[block] = None
         else:
             self._planned[block] = None
-        block.task = fetcher().submit(lambda: object.load(start, end), size, due)
+        block.task = self._fetcher().submit(lambda: object.load(start, end), size, due)
         block.future = block.task.future
         # A future keeps its callbacks: the block in one would be a cycle, and its bytes would stay for long.
         held = weakref.ref(block)

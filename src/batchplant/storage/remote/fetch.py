@@ -64,10 +64,59 @@ class Task:
 
     def __init__(self, run: Callable[[], Any], size: int, urgency: float) -> None:
         self.run, self.size, self.urgency = run, size, urgency
-        self.weight = min(1.0, max(SMALLEST, size / LARGE))
+        self.weight = weight_of(size)
         self.future: Future[Any] = Answer()
         self.began = 0.0
         self.started = self.twice = self.settled = False
+
+
+class Pace:
+    """How many requests are in flight: the smallest number that brings about as much as any.
+
+    It knows no clock; whoever uses it says what the time is.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.number = FIRST
+        # Bytes per second by number in flight, and how often that was looked at.
+        self._rates: dict[int, float] = {}
+        self._looks = 0
+        # Since the last look: bytes, and whether there was always more to do than was in flight.
+        self.moved, self.full = 0, False
+        self._since = now
+
+    def slow_down(self) -> None:
+        """It was too much for the server, or for the way there."""
+        self.number = max(LEAST, self.number * 3 // 4)
+        self._rates.clear()
+
+    def look(self, now: float, waiting: bool) -> bool:
+        """Look how it goes, unless that was done just now; whether the number may be another."""
+        if now - self._since < WINDOW:
+            return False
+        rate, full = self.moved / (now - self._since), self.full
+        self.moved, self._since, self.full = 0, now, waiting
+        # Where there was too little to do, nothing can be learnt.
+        if not full:
+            return False
+        self._looks += 1
+        if self._looks % FORGET == 0:
+            self._rates.clear()
+            self.number = max(LEAST, self.number * 2 // 3)
+            return False
+        # Rates waver; a lucky one must not be believed for long.
+        known = self._rates.get(self.number, rate)
+        self._rates[self.number] = (known + rate) / 2
+        enough = max(self._rates.values()) / GAIN
+        self.number = min(number for number, one in self._rates.items() if one >= enough)
+        if self.number == max(self._rates):
+            self.number = min(MOST, self.number + max(1, self.number // 2))
+        return True
+
+
+def weight_of(size: int) -> float:
+    """What a request counts of those in flight."""
+    return min(1.0, max(SMALLEST, size / LARGE))
 
 
 class Counts:
@@ -90,14 +139,13 @@ class Fetcher:
         self._abandoned: set[int] = set()
         self._watched = False
         self.counts = Counts()
-        self.in_flight = FIRST
+        self._pace = Pace(time.monotonic())
         self._took: deque[float] = deque(maxlen=64)
-        # Bytes per second by number in flight, and how often that was looked at.
-        self._rates: dict[int, float] = {}
-        self._looks = 0
-        # Since the last look: bytes, and whether there was always more to do than was in flight.
-        self._moved, self._since, self._full = 0, time.monotonic(), False
         self.most_in_flight = 0
+
+    @property
+    def in_flight(self) -> int:
+        return self._pace.number
 
     def submit(self, run: Callable[[], Any], size: int, urgency: float = 0.0) -> Task:
         """Have a thread do this; a small ``urgency`` goes first."""
@@ -166,7 +214,7 @@ class Fetcher:
                 if not task.started and not task.future.set_running_or_notify_cancel():
                     continue
                 task.started = True
-                self._full = self._full and bool(self._queue)
+                self._pace.full = self._pace.full and bool(self._queue)
                 return task
             left = give_up - time.monotonic()
             if left <= 0:
@@ -183,8 +231,9 @@ class Fetcher:
         took = time.monotonic() - task.began
         with self._changed:
             self._took.append(took)
-            self._moved += task.size
-            self._adapt()
+            self._pace.moved += task.size
+            if self._pace.look(time.monotonic(), bool(self._queue)):
+                self._changed.notify_all()
 
     def _settle(self, task: Task, me: int, value: Any = None, error: BaseException | None = None) -> None:
         with self._changed:
@@ -209,39 +258,11 @@ class Fetcher:
         def count() -> None:
             with self._changed:
                 self.counts.retries += 1
-                # Too much for the server, or for the way there.
-                self.in_flight = max(LEAST, self.in_flight * 3 // 4)
-                self._rates.clear()
+                self._pace.slow_down()
 
         with self._changed:
             task.began = time.monotonic()
         return trying(task.run, stop=lambda: task.settled, failed=count)
-
-    # -- how many --------------------------------------------------------------------------------------
-
-    def _adapt(self) -> None:
-        """Look for the smallest number in flight that brings about as much as any; with the lock held."""
-        now = time.monotonic()
-        if now - self._since < WINDOW:
-            return
-        rate, full = self._moved / (now - self._since), self._full
-        self._moved, self._since, self._full = 0, now, bool(self._queue)
-        # Where there was too little to do, nothing can be learnt.
-        if not full:
-            return
-        self._looks += 1
-        if self._looks % FORGET == 0:
-            self._rates.clear()
-            self.in_flight = max(LEAST, self.in_flight * 2 // 3)
-            return
-        # Rates waver; a lucky one must not be believed for long.
-        known = self._rates.get(self.in_flight, rate)
-        self._rates[self.in_flight] = (known + rate) / 2
-        enough = max(self._rates.values()) / GAIN
-        self.in_flight = min(number for number, one in self._rates.items() if one >= enough)
-        if self.in_flight == max(self._rates):
-            self.in_flight = min(MOST, self.in_flight + max(1, self.in_flight // 2))
-        self._changed.notify_all()
 
     def _watch(self) -> None:
         """Make requests that stall a second time."""
