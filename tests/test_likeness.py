@@ -105,6 +105,17 @@ def test_all_close_hashes_are_found(data):
     assert found == expected
 
 
+@pytest.mark.parametrize("left_out", range(4))
+def test_bits_that_differ_in_three_bands(left_out):
+    flips = [
+        low + bit for number, (low, _) in enumerate(likeness.BANDS) if number != left_out for bit in (3, 9)
+    ]
+    other = sum(1 << bit for bit in flips)
+    pairs = list(likeness._candidates(np.array([0, other], dtype=np.uint64)))
+    assert pairs
+    assert {tuple(sorted((*one.tolist(), *two.tolist()))) for one, two in pairs} == {(0, 1)}
+
+
 @pytest.mark.parametrize(
     "pixels",
     [
