@@ -136,12 +136,12 @@ CASES: dict[str, tuple[Case, Case, dict[str, Any]]] = {
     "ahead": (case(), case(answers={"goal": "share"}), {"ahead": 3}),
     "cache": (case(remote=True, answers={"storage": "s3"}), case(), {"cache": True}),
     "train": (case(), case(answers={"goal": "share"}), {}),
-    "archive": (case(answers={"goal": "archive"}), case(), {"compress": True}),
-    "share": (case(answers={"goal": "share"}), case(), {"compress": True}),
+    "archive": (case(answers={"goal": "archive"}), case(), {"compress": "small"}),
+    "share": (case(answers={"goal": "share"}), case(), {"compress": "known"}),
     "analyse": (case(answers={"goal": "analyse"}), case(), {}),
     "stream": (case(answers={"goal": "stream"}), case(), {}),
     "cloud": (case(answers={"storage": "s3"}), case(), {}),
-    "small": (case(answers=yes("small")), case(), {"compress": True}),
+    "small": (case(answers=yes("small")), case(), {"compress": "small"}),
     "interop": (case(answers={"interop": "spark"}), case(), {}),
     **{
         name: (case(answers=yes(name)), case(), {})
@@ -237,9 +237,9 @@ def test_rules_keep_what_must_stay_exact() -> None:
     assert not RULES["png-photos"].look(case(mask)).applies
 
 
-def test_tiny_photos_become_raw_pixels() -> None:
+def test_tiny_photos_stay_as_they_are() -> None:
     tiny = dataclasses.replace(PNG, width=32.0, height=32.0)
-    assert dict(RULES["png-photos"].look(case(tiny)).settings) == {"image_format": "raw"}
+    assert not RULES["png-photos"].look(case(tiny)).applies
 
 
 def test_a_sorted_stream_is_shuffled_once() -> None:
@@ -492,7 +492,8 @@ def test_ways() -> None:
     # What a writer does by itself is not said, nor what it does not know; numbers have no resolution.
     assert way_of(get_format("parquet"), {"unit_bytes": 4 << 20}, schema) == Way("parquet", ".parquet")
     assert way_of(get_format("beton"), settings, Schema({"x": Int()})) == Way("beton", ".beton")
-    assert way_of(get_format("csv"), {"compress": True}, schema).suffix == ".csv.zst"
+    assert way_of(get_format("csv"), {"compress": "small"}, schema).suffix == ".csv.zst"
+    assert way_of(get_format("hdf5"), {"compress": "known"}, schema).options["compression"] == "gzip"
     assert way_of(get_format("hdf5"), {"chunk_samples": 3}, schema).options == {"chunk": 3}
 
 
@@ -520,7 +521,7 @@ def pretend(
 
 # Which settings are advised, what applies, whether it stays as it is, and what the format can do.
 PICKS: dict[str, tuple[dict[str, Any], set[str], bool, Callable[[Format], bool]]] = {
-    "tiny png files": ({"image_format": "raw"}, {"tiny-files", "png-photos", "sorted-labels"}, False,
+    "tiny png files": ({"order": "random"}, {"tiny-files", "sorted-labels"}, False,
                        lambda one: one.media is None),
     "4k photos": ({"max_resolution": 448}, {"large-pictures"}, False, lambda one: one.can.random_access),
     "sorted tar": ({"shuffle": True, "order": "sequential"}, {"sorted-labels", "stream"}, False,
@@ -529,8 +530,8 @@ PICKS: dict[str, tuple[dict[str, Any], set[str], bool, Callable[[Format], bool]]
     "csv of 10^6 rows": ({"unit_bytes": 64 << 20}, {"analyse"}, False, lambda one: one.can.column_pruning),
     "token files": ({"order": "random"}, {"padding"}, False, lambda one: one.can.spans),
     "hdf5 with bad chunks": ({"rewrite": True}, {"bad-chunks"}, False, lambda one: one.can.spans),
-    "coco": ({"compress": True}, {"share"}, False, lambda one: len(one.can.ecosystem) > 2),
-    "video": ({"compress": True}, {"archive"}, False, lambda one: one.can.keeps_schema),
+    "coco": ({"compress": "known"}, {"share"}, False, lambda one: len(one.can.ecosystem) > 2),
+    "video": ({"compress": "small"}, {"archive"}, False, lambda one: one.can.keeps_schema),
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from .predict import Prediction
 from .rules import RULES, Case, Rule, Seen
 from .tries import Tried, choose, eligible, tries
 
-SECONDS = 6.0
+SECONDS = 5.0
 
 Progress = Callable[[int, int], None]
 
@@ -80,7 +80,8 @@ class Advice:
             "format": self.format, "settings": dict(self.settings), "advice": self.best.to_json(),
             "alternatives": [one.to_json() for one in self.alternatives],
             "now": None if self.now is None else self.now.to_json(), "unmet": list(self.unmet),
-            "busy": self.busy, "left out": dict(self.left_out), "commands": list(self.commands), "loop": self.loop,
+            "busy": self.busy, "left out": dict(self.left_out),
+            "commands": list(self.commands), "loop": self.loop,
             "rules": [
                 {"name": rule.name, "applies": seen.applies, "saw": seen.said, "sentence": rule.sentence,
                  "doc": rule.doc}

@@ -16,6 +16,7 @@ from ..convert import convert
 from ..errors import BatchplantError
 from ..loading.loader import Loader
 from ..measure.pipelines import pipelines
+from ..measure.staging import size_of
 from ..measure.worker import COLUMN_ROWS, SCAN_BYTES, touch
 from ..reader import Reader
 from ..registry import open as open_reader
@@ -32,6 +33,7 @@ LEAST = 8
 RUNS = 8
 # An epoch that is tried: at least so many batches, at most so many.
 FEW, MANY = 4, 4096
+BATCH_BYTES = 4 << 20
 # Samples of the first conversion, which shows what every conversion costs whatever its size.
 FIRST = 8
 
@@ -41,6 +43,10 @@ class Held(Reader):
 
     def __init__(self, path: str, schema: Schema, columns: Columns) -> None:
         self.path, self.schema, self.length, self._columns = path, schema, columns.rows, columns
+
+    @property
+    def sample_bytes(self) -> int:
+        return size_of(self._columns) // max(len(self), 1)
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         return Columns((name, self._columns[name]) for name in fields).take(indices)
@@ -97,9 +103,14 @@ class Bench:
 
     def __init__(self, held: Held, facts: Facts, folder: str, *, batch_size: int, size: int) -> None:
         self.held, self.facts, self.folder, self.size = held, facts, folder, size
-        # Large samples in small batches: a batch should not take a second.
-        self.batch = int(max(1, min(batch_size, len(held), (4 << 20) / max(facts.sample_bytes, 1))))
+        self.batch_size = batch_size
         self._files: dict[str, Reader] = {}
+
+    @property
+    def batch(self) -> int:
+        """Large samples in small batches: one should not take a second."""
+        most = max(2, BATCH_BYTES // max(self.held.sample_bytes, 1))
+        return max(1, min(self.batch_size, len(self.held), most))
 
     def write(self, way: Way) -> Trial:
         """Convert the samples; a way that cannot hold them says why."""

@@ -11,8 +11,8 @@ from ..format import Format
 from ..options import own_options
 from ..schema import Image, Schema
 
-# Best first, of those that a format knows.
-PACKERS = ("zstd", "brotli", "gzip", "lz4", "lzf")
+# Best first, of those that a format knows: the smallest, or what every reader of the format has.
+PACKERS = {"small": ("zstd", "brotli", "gzip", "lz4", "lzf"), "known": ("gzip", "zstd", "lz4", "lzf")}
 LEVEL = 9
 # Names that writers have for the same thing: bytes in a block, samples in a chunk.
 UNIT_NAMES = ("row_group_size", "batch_size")
@@ -50,8 +50,8 @@ def way_of(found: Format, settings: Mapping[str, Any], schema: Schema) -> Way:
     own = own_options(found.writer) if found.writer else {}
     options: dict[str, Any] = {}
     suffix = "".join(found.suffixes[:1])
-    if settings.get("compress"):
-        options, suffix = _compressed(found, own, suffix)
+    if "compress" in settings:
+        options, suffix = _compressed(found, own, suffix, PACKERS[settings["compress"]])
     if "unit_bytes" in settings:
         options |= {name: settings["unit_bytes"] for name in UNIT_NAMES if name in own}
     if "chunk_samples" in settings:
@@ -69,8 +69,10 @@ def raw_of(way: Way) -> Way:
     return dataclasses.replace(way, images={**kept, "image_format": "raw"})
 
 
-def _compressed(found: Format, own: Mapping[str, Any], suffix: str) -> tuple[dict[str, Any], str]:
-    packer = next((one for one in PACKERS if one in found.can.compression), None)
+def _compressed(
+    found: Format, own: Mapping[str, Any], suffix: str, packers: tuple[str, ...]
+) -> tuple[dict[str, Any], str]:
+    packer = next((one for one in packers if one in found.can.compression), None)
     if packer is None:
         return {}, suffix
     if "compression" in own:

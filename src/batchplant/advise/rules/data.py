@@ -11,6 +11,8 @@ TINY = 256 << 10
 MANY_FILES = 500
 # Encoded bytes a pixel above which a PNG is a photo; drawings and screenshots take far less.
 PHOTO = 0.8
+# Pixels of a side below which a PNG is decoded as fast as it is scaled up.
+SMALL_SIDE = 64
 LARGE_BLOCK = 32 << 20
 # A read that unpacks more than so many times the sample wastes most of its time.
 WASTEFUL = 4.0
@@ -77,9 +79,8 @@ def png_photos(case: Case) -> Seen:
         return no(
             f"{said}; kept without loss, for {'they must stay' if case.loads else 'the goal is ' + case.goal}"
         )
-    if _side(one) <= 64:
-        said += "; so small that raw pixels cost little space and no decoding"
-        return Seen(said, settings={"image_format": "raw"})
+    if _side(one) <= SMALL_SIDE:
+        return no(f"{said}, but so small that decoding them costs little")
     return Seen(f"{said}; JPEG at quality 90", settings={"image_format": "jpeg", "quality": 90})
 
 

@@ -44,14 +44,14 @@ def train(case: Case) -> Seen:
 def archive(case: Case) -> Seen:
     if case.goal != "archive":
         return no(f"the goal is {case.goal}")
-    return Seen("the goal is to archive", must=(SCHEMA, STREAMED), settings={"compress": True})
+    return Seen("the goal is to archive", must=(SCHEMA, STREAMED), settings={"compress": "small"})
 
 
 @rule("What strangers get should open in the programs that they have.", "share")
 def share(case: Case) -> Seen:
     if case.goal != "share":
         return no(f"the goal is {case.goal}")
-    return Seen("the goal is to share", must=(KNOWN,), settings={"compress": True})
+    return Seen("the goal is to share", must=(KNOWN,), settings={"compress": "known"})
 
 
 @rule("Queries touch few columns, so the others must not be read, by any program that asks.", "analyse")
@@ -114,7 +114,7 @@ def streaming(case: Case) -> Seen:
 @rule("Where space is dear, the format itself must compress.", "compression")
 def small(case: Case) -> Seen:
     seen = _asked(case, "small", PACKED)
-    return Seen(seen.said, must=seen.must, settings={"compress": True}) if seen.applies else seen
+    return Seen(seen.said, must=seen.must, settings={"compress": "small"}) if seen.applies else seen
 
 
 @rule("Fields that must come back exactly need a format that stores their kinds.", "schema-changes")
