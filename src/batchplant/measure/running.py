@@ -31,7 +31,7 @@ from .worker import Job, Round, Written
 Progress = Callable[[int, int, str], None]
 # Seconds of quick mode, and the shares of it for taking the samples and for writing them.
 QUICK = 40.0
-STAGING, WRITING = 0.12, 0.35
+STAGING, WRITING = 0.1, 0.3
 # Measures of a round that take their time: two epochs, two scans, single samples.
 TIMED = 5
 # What a step may take beyond its time; only what hangs takes longer.

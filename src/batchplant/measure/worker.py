@@ -43,8 +43,10 @@ SCAN_BYTES = 4 << 20
 # Rows of one column that are read at a time.
 COLUMN_ROWS = 4096
 PAGE = 4096
-# An epoch has at least so many, or the last one would be most of it.
+# An epoch has at least so many, or the last one would be most of it; where time is short a batch is small,
+# for it cannot end amid one.
 BATCHES = 4
+QUICK_BATCH = 64
 # For an epoch over the network to be a whole one.
 WHOLE_SECONDS = 10.0
 # For single samples, however many there are.
@@ -253,11 +255,12 @@ class Task:
     def _epoch(self, found: Round, name: str, seconds: float | None) -> int:
         """A shuffled epoch, or its beginning; how many samples came."""
         job, seen, done = self.job, self._seen(), 0
+        most = job.batch_size if seconds is None else min(job.batch_size, QUICK_BATCH)
         self._seed += 1
         try:
             with contextlib.closing(
                 Loader(
-                    seen, max(1, min(job.batch_size, self._samples // BATCHES)), order=job.order, rank=0,
+                    seen, max(1, min(most, self._samples // BATCHES)), order=job.order, rank=0,
                     world=1, pipelines=pipelines(seen.schema, job.pipeline, job.size), workers=job.workers,
                     seed=self._seed,
                 )
