@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,7 +11,7 @@ from ...columns import column_runs
 from ...keys.table import hash_cells
 from ...schema import Audio, Bytes, Image, Json, Tensor, Text, Video
 from ..check import Batch, Check, Subject, pictures
-from ..likeness import I64, U8, U64, groups, perceptual_hash, reduced
+from ..likeness import I64, U64, groups, perceptual_hash, reduced
 from ..report import EXAMPLES, LISTED, Finding
 
 # Shorter cells are equal by chance: labels, single words.
@@ -155,9 +156,8 @@ class SimilarPictures(Check):
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
-        self._found: dict[str, tuple[list[int], list[int], list[U8]]] = {
-            name: ([], [], []) for name in pictures(subject)
-        }
+        # Numbers, hashes and small copies, packed: there may be a million.
+        self._found = {name: (array("q"), array("Q"), bytearray()) for name in pictures(subject)}
         self._left = dict.fromkeys(self._found, 0)
         self._same: dict[str, set[int]] = {name: set() for name in self._found}
 
@@ -176,13 +176,15 @@ class SimilarPictures(Check):
                 self._same[name].add(exact[row])
                 numbers.append(int(batch.numbers[row]))
                 hashes.append(found)
-                copies.append(reduced(small))
+                copies += reduced(small).tobytes()
 
     def findings(self) -> Iterator[Finding]:
         for name, (numbers, hashes, copies) in self._found.items():
             if len(numbers) < 2:
                 continue
-            alike = groups(np.array(hashes, dtype=np.uint64), np.array(copies))
+            alike = groups(
+                np.array(hashes, dtype=np.uint64), np.frombuffer(copies, np.uint8).reshape(len(numbers), -1)
+            )
             if not alike:
                 continue
             count = sum(len(group) - 1 for group in alike)
