@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import batchplant as bp
 import processes
@@ -103,6 +104,21 @@ def test_tables_fit_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not tried: csv" in said
     assert "size: of all 1,281,167 samples, estimated from 10" in said
     assert "photos: 10 of 1,281,167 samples" in said
+
+
+@pytest.mark.parametrize("width", [80, 50])
+def test_a_narrow_terminal_cuts_no_number(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "console", lambda: Console(width=width, highlight=False))
+    rows = [made("beton:max_resolution=256:write_mode=raw", 123_456_789, 12_345.0), made("npy", 9, 98_765.0)]
+    formats._print(rows, about())
+    said = capsys.readouterr().out
+    tables = said.partition("\n\n")[2].partition("* no other")[0]
+    assert max(map(len, tables.splitlines())) <= width
+    assert "…" not in tables
+    assert "98,765" in tables
+    assert ("(best)" in tables) == (width == 80)
 
 
 class Page(html.parser.HTMLParser):

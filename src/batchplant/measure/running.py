@@ -146,6 +146,7 @@ def formats(
         share = None if seconds is None or sample is not None else WRITING * seconds / len(taken)
         _write(entries, folder, share, steps)
         _rounds(entries, folder, until, rounds, steps)
+        steps.end()
         rows = {one.candidate.label: one.measured(staged.samples) for one in entries}
     return [
         rows.get(one.label) or Measured(one.format, one.options, one.label, error=refused[one.label])
@@ -165,6 +166,10 @@ class _Steps:
         self._done += done
         if self._progress is not None:
             self._progress(self._done, self._total, what)
+
+    def end(self) -> None:
+        """Rounds for which there was no time are not missing."""
+        self.at("measured", done=self._total - self._done)
 
 
 def _started(

@@ -29,6 +29,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,10 @@ from ..terminal import (
 from .loader import ORDERS
 
 SHOWN = 6
+# A terminal of less shows fewer columns.
+NARROW = 72
+EXTRAS = ("per sample", "files", "(best)")
+Columns = dict[str, Callable[[Measured], str]]
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -179,25 +184,41 @@ def _print(rows: list[Measured], about: report.About) -> None:
     print()
     good = [one for one in rows if one.error is None]
     front = measure.pareto(rows, report.SPEEDS[about.by][0])
-    stored = figures.table("stored as", "size", "per sample", "files", "write/s", "open", "memory")
-    read = figures.table("read back", "MB/s", "single/s", "cold/s", "(best)", "warm/s", "(best)")
-    net = figures.table("from the server", "fetched", "per sample", "requests")
-    for one in good:
-        name = Text(one.label + (" *" if one in front else ""), style="bold" if one in front else "")
-        stored.add_row(
-            name, human_size(report.whole(one, about.total)), human_size(one.bytes_per_sample),
-            _rate(one.files), _rate(one.write_rate), _time(one.open_seconds), human_size(one.memory),
-        )  # fmt: skip
-        read.add_row(
-            name, _rate(one.sequential_mb_s), _rate(one.random_rate), _rate(one.epoch_cold),
-            _rate(one.best.get("epoch_cold")), _rate(one.epoch_warm), _rate(one.best.get("epoch_warm")),
-        )  # fmt: skip
-        if one.fetched is not None:
-            net.add_row(
-                name, human_size(one.fetched), human_size(one.fetched / one.samples), f"{one.requests:,}"
-            )
     out = console()
-    for table in (stored, read, *((net,) if net.row_count else ())):
+    # Where there is little room, what tells least goes first.
+    narrow = out.width < NARROW
+    stored: Columns = {
+        "size": lambda one: human_size(report.whole(one, about.total)),
+        "per sample": lambda one: human_size(one.bytes_per_sample),
+        "files": lambda one: _rate(one.files),
+        "write/s": lambda one: _rate(one.write_rate),
+        "open": lambda one: _time(one.open_seconds),
+        "memory": lambda one: human_size(one.memory),
+    }
+    read: Columns = {
+        "MB/s": lambda one: _rate(one.sequential_mb_s),
+        "single/s": lambda one: _rate(one.random_rate),
+        "cold/s": lambda one: _rate(one.epoch_cold),
+        "(best)": lambda one: _rate(one.best.get("epoch_cold")),
+        "warm/s": lambda one: _rate(one.epoch_warm),
+        "(best) ": lambda one: _rate(one.best.get("epoch_warm")),
+    }
+    net: Columns = {
+        "fetched": lambda one: human_size(one.fetched),
+        "per sample": lambda one: human_size((one.fetched or 0) / one.samples),
+        "requests": lambda one: _rate(one.requests),
+    }
+    for title, columns in (("stored as", stored), ("read back", read), ("from the server", net)):
+        if columns is net and about.remote is None:
+            continue
+        kept = {name: value for name, value in columns.items() if not narrow or name.strip() not in EXTRAS}
+        table = figures.table(title, *(name.strip() for name in kept))
+        # Numbers are never cut; a long name goes on in the next line.
+        table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+        for one in good:
+            on_front = one in front
+            name = Text(one.label + " *" * on_front, style="bold" if on_front else "")
+            table.add_row(name, *(value(one) for value in kept.values()))
         with out.capture() as drawn:
             out.print(table)
         print("\n".join(line.rstrip() for line in drawn.get().splitlines()), end="\n\n")
