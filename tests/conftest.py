@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import uuid
 from collections.abc import Iterator
@@ -77,7 +78,9 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, _no_settings: None) -> Bucket:
+def bucket(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, _no_settings: None
+) -> Iterator[Bucket]:
     """An empty bucket of a real S3 server, and the credentials for it in the environment."""
     from servers import KEY, SECRET, Bucket
 
@@ -88,7 +91,9 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, _no_
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     name = f"bucket-{uuid.uuid4().hex[:12]}"
     os.mkdir(os.path.join(root, name))
-    return Bucket(name, os.path.join(root, name), endpoint)
+    yield Bucket(name, os.path.join(root, name), endpoint)
+    # The server looks through all of them for whatever it is asked.
+    shutil.rmtree(os.path.join(root, name), ignore_errors=True)
 
 
 @pytest.fixture
