@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant import engines, lake
-from batchplant.conversion import task
+from batchplant.conversion import run, spills, task
+from batchplant.conversion.job import Job
 from batchplant.conversion.plan import _filled
 from batchplant.engines.base import TRIES
 from batchplant.errors import DamagedError, OptionError, WorkerError
@@ -311,6 +313,115 @@ def test_files_are_filled_one_after_another(parts: list[list[int]], size: int, m
             held = count = 0
         held, count = held + one, count + 1
     assert bounds == ([*wanted, len(sizes)] if sizes else [0, 0])
+
+
+# -- shuffling in two passes -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spills, "RUN", 5000)
+    monkeypatch.setattr(spills, "READ", 1500)
+
+
+@pytest.mark.parametrize("limit", [None, 23])
+@pytest.mark.parametrize("how", [{}, {"shard_size": 5000}], ids=["file", "shards"])
+def test_two_passes_make_the_same_bytes(
+    how: dict[str, Any], limit: int | None, source: Path, tmp_path: Path, small_runs: None
+) -> None:
+    for name, passes in (("one", False), ("two", True)):
+        (tmp_path / name).mkdir()
+        result = bp.convert(
+            source, tmp_path / name / "a.tfrecord", shuffle=True, seed=5, limit=limit, rename={"n": "m"},
+            two_passes=passes, **how,
+        )  # fmt: skip
+        assert result.samples == (limit or 60)
+    assert made(tmp_path / "one") == made(tmp_path / "two")
+    found = [one["m"] for one in bp.open(str(tmp_path / "two" / "*.tfrecord"))]
+    assert len(set(found)) == len(found) == (limit or 60)
+    assert found != sorted(found)
+
+
+def test_two_passes_by_ranks(
+    source: Path, wanted: dict[str, bytes], tmp_path: Path, small_runs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for what the others spill."""
+    monkeypatch.setattr("batchplant.conversion.run.WAIT", 0.01)
+
+    def rank(number: int) -> int:
+        by = engines.make("ranks", rank=number, world=3)
+        return len(bp.convert(source, tmp_path / "out.tfrecord", engine=by, two_passes=True, **HOW).files)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert sorted(pool.map(rank, range(3)))[:2] == [0, 0]
+    assert made(tmp_path) == wanted
+
+
+def test_two_passes_read_the_source_once_and_in_order(
+    source: Path, tmp_path: Path, small_runs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    reader = bp.open(source)
+    read = type(reader)._read
+
+    def spy(self: Any, indices: Any, fields: Any) -> Any:
+        asked.extend(indices.tolist())
+        return read(self, indices, fields)
+
+    job = Job(reader, str(tmp_path / "a.tfrecord"), shuffle=True, two_passes=True)
+    assert job.digest
+    assert job.mean_size
+    monkeypatch.setattr(type(reader), "_read", spy)
+    run.convert_to_file(job, workers=1, resume=False, progress=None)
+    assert asked == list(range(60))
+
+
+def test_what_cannot_be_read_is_skipped_in_two_passes(tmp_path: Path, small_runs: None) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for n in range(30):
+        (folder / f"{n:02}.jpg").write_bytes(jpeg())
+    reader = bp.open(folder)
+    for n in (3, 17):
+        (folder / f"{n:02}.jpg").unlink()
+    how = {"shuffle": True, "on_error": "skip", "shard_samples": 7}
+    found = [
+        bp.convert(reader, tmp_path / f"{name}.beton", two_passes=passes, **how)
+        for name, passes in (("one", False), ("two", True))
+    ]
+    assert [sorted(one.sample for one in each.skipped) for each in found] == [[3, 17], [3, 17]]
+    for number in range(5):
+        one, two = (tmp_path / f"{name}-0000{number}.beton" for name in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_stopped_first_pass_goes_on(
+    source: Path, tmp_path: Path, small_runs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stop(BaseException):
+        pass
+
+    made_runs: list[int] = []
+    real = spills.Spills.spill
+
+    def stopping(self: Any, number: int, report: Any) -> int:
+        if len(made_runs) == 3:
+            raise Stop
+        made_runs.append(number)
+        return real(self, number, report)
+
+    how = {"shuffle": True, "two_passes": True}
+    with monkeypatch.context() as patch:
+        patch.setattr(spills.Spills, "spill", stopping)
+        with pytest.raises(Stop):
+            bp.convert(source, tmp_path / "a.tfrecord", **how)
+    made_runs.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(spills.Spills, "spill", lambda *given: made_runs.append(given[1]) or real(*given))
+        bp.convert(source, tmp_path / "a.tfrecord", resume=True, **how)
+    assert made_runs[0] == 3
+    bp.convert(source, tmp_path / "b.tfrecord", shuffle=True)
+    assert (tmp_path / "a.tfrecord").read_bytes() == (tmp_path / "b.tfrecord").read_bytes()
 
 
 # -- kills -------------------------------------------------------------------------------------------------

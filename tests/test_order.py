@@ -669,3 +669,16 @@ def test_single_positions_are_those_of_the_row() -> None:
     for at in (100, -101):
         with pytest.raises(SampleIndexError):
             order[at]
+
+
+@given(st.integers(1, 10**10), st.integers(0, 2**32), st.data())
+def test_a_random_order_tells_where_a_sample_stands(n, seed, data):
+    made = orders.random(n, seed=seed, epoch=1)
+    at = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=20)), dtype=np.int64)
+    assert made.find(made.take(at)).tolist() == at.tolist()
+    assert orders.sequential(n).find(at).tolist() == at.tolist()
+
+
+def test_orders_that_repeat_samples_cannot_tell():
+    with pytest.raises(OptionError, match="cannot tell"):
+        orders.weighted([1, 2, 3, 4], seed=0, epoch=0).find(np.arange(4))

@@ -26,6 +26,7 @@ private:
     size_t step_;
 };
 
+template <int64_t (*go)(int64_t, uint64_t, uint64_t)>
 auto permute_all(const Int64s& at, const Borrowed<uint64_t>& count, const Borrowed<uint64_t>& key) {
     const size_t n = at.size();
     const Broadcast counts(count, n, "count"), keys(key, n, "key");
@@ -40,7 +41,7 @@ auto permute_all(const Int64s& at, const Borrowed<uint64_t>& count, const Borrow
             if (number < 0 || counts[i] > longest || static_cast<uint64_t>(number) >= counts[i]) {
                 throw std::invalid_argument(std::to_string(number) + " is not below " + std::to_string(counts[i]));
             }
-            values[i] = permute(number, counts[i], keys[i]);
+            values[i] = go(number, counts[i], keys[i]);
         }
     }
     return array_of(made, n);
@@ -82,7 +83,9 @@ void bind_permute(nb::module_& module) {
 first: the number of the first of 2 * tries + 2 draws that each sample's key gives.)");
     module.def("derive", derive_all, array_arg("key"), array_arg("numbers"),
                "A key of its own for each number; either may have one element for all of the other.");
-    module.def("permute", permute_all, array_arg("at"), array_arg("count"), array_arg("key"),
+    module.def("unpermute", permute_all<unpermute>, array_arg("at"), array_arg("count"), array_arg("key"),
+               "The number that permute sends to each place.");
+    module.def("permute", permute_all<permute>, array_arg("at"), array_arg("count"), array_arg("key"),
                R"(Where each number below its count goes in the permutation that its key chooses.
 
 count and key have one element for all numbers, or one for each.)");

@@ -20,4 +20,7 @@ inline uint64_t mix(uint64_t x) {
 // The arithmetic is part of the promise that an epoch is the same on every machine and in every version.
 int64_t permute(int64_t at, uint64_t count, uint64_t key);
 
+// The number that goes there.
+int64_t unpermute(int64_t to, uint64_t count, uint64_t key);
+
 }  // namespace batchplant

@@ -265,6 +265,11 @@ def random_boxes(
 def derive(key: NDArray[numpy.uint64], numbers: NDArray[numpy.int64]) -> NDArray[numpy.uint64]:
     """A key of its own for each number; either may have one element for all of the other."""
 
+def unpermute(
+    at: NDArray[numpy.int64], count: NDArray[numpy.uint64], key: NDArray[numpy.uint64]
+) -> NDArray[numpy.int64]:
+    """The number that permute sends to each place."""
+
 def permute(
     at: NDArray[numpy.int64], count: NDArray[numpy.uint64], key: NDArray[numpy.uint64]
 ) -> NDArray[numpy.int64]:

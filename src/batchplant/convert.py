@@ -31,6 +31,7 @@ def convert(
     limit: int | None = None,
     shuffle: bool = False,
     seed: int = 0,
+    two_passes: bool | None = None,
     masks: Iterable[str] = (),
     images: Images | None = None,
     shard_size: int | None = None,
@@ -57,6 +58,10 @@ def convert(
     stored: an :class:`ImageOptions` for all fields, or a dict of them by the fields' names in the target.
     ``append`` adds the samples to a target that is there; see :func:`create`.
 
+    ``shuffle`` writes the samples in a random order, so that reading them from end to end later is as good as
+    reading at random. ``two_passes``: first read the source from end to end and spill it, sorted by where
+    samples go, beside the target; by default where a large source would be slow to read at random.
+
     ``engine`` says who writes the shards: ``"threads"`` of this process, ``"processes"``, ``"ranks"``,
     ``"dask"``, ``"ray"``, or one that :func:`batchplant.engines.make` gave. Whoever does, the files are the
     same to the byte. ``workers``: encoding threads of each task.
@@ -71,7 +76,7 @@ def convert(
         images=ImageOptions() if images is None else images, shard_size=shard_size,
         shard_samples=shard_samples, overwrite=overwrite, append=append, on_error=on_error,
         checksums=checksums, source_options=dict(source_options or {}),
-        target_options=dict(target_options or {}),
+        target_options=dict(target_options or {}), two_passes=two_passes,
     )  # fmt: skip
     alone = isinstance(by, Inline) and by.world == 1
     if alone and not job.sharded:

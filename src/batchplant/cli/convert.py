@@ -68,6 +68,10 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument(
         "--seed", type=int, default=0, help="of --shuffle and of write mode proportion (default 0)"
     )
+    chosen.add_argument(
+        "--two-passes", action=argparse.BooleanOptionalAction,
+        help="--shuffle reads SRC from end to end first (default: where reading at random is slow)",
+    )  # fmt: skip
     pictures = parser.add_argument_group("pictures")
     pictures.add_argument(
         "--max-resolution", type=int, metavar="PX", help="shrink so that the longer side fits"
@@ -138,7 +142,8 @@ def run(args: argparse.Namespace) -> int:
             done = convert(
                 args.source, args.target, format=args.format, target_format=args.to,
                 fields=names_of(args.fields) if args.fields else None, rename=_renames(args.rename),
-                limit=args.limit, shuffle=args.shuffle, seed=args.seed, images=images,
+                limit=args.limit, shuffle=args.shuffle, seed=args.seed,
+                two_passes=args.two_passes, images=images,
                 masks=names_of(args.mask) if args.mask else (),
                 shard_size=args.shard_size, shard_samples=args.shard_samples,
                 engine=_engine(args), workers=args.workers, overwrite=args.overwrite, append=args.append,

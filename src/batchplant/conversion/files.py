@@ -20,7 +20,8 @@ from ..storage.uploads import put_bytes
 from ..storage.work import STATE
 from . import task
 from .job import Job
-from .task import Done, Report, write_file
+from .spills import SPILLS, SpilledFeed, Spills
+from .task import Done, Feed, Report, write_file
 
 NOTE = ".done"
 # Below the hidden folder: how far each file is that is being written.
@@ -135,6 +136,10 @@ class Place:
         assert shards is not None
         return shards.name(self.first + number)
 
+    @property
+    def spills(self) -> Spills:
+        return Spills(self.job, os.path.join(self.folder, SPILLS))
+
     def write(self, number: int, workers: int | None, report: Report) -> Done:
         """Make one file and its note."""
         name, span = self.name(number), self.job.plan.span(number)
@@ -147,7 +152,8 @@ class Place:
             # Left by another conversion.
             writer.abort()
             writer = self.job.prepared.make(path, dataclasses.replace(options, resume=False))
-        done = write_file(self.job, writer, span, report)
+        feed = SpilledFeed(self.job, span, self.spills) if self.job.spills else Feed(self.job, span)
+        done = write_file(self.job, writer, feed, report)
         _put(join(self.folder, name + NOTE), json.dumps(done.to_json()).encode())
         return done
 

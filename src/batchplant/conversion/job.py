@@ -28,13 +28,15 @@ from ..schema import Schema
 from ..storage import is_remote, split_options
 from ..storage.uploads import look
 from ..write_options import WriteOptions
-from .plan import Plan, plan
+from .plan import Plan, mean_size, plan
 
 __all__ = ["Job"]
 
 # Parts of one file that many processes write, at least, and the most samples of one.
 PARTS = 64
 LARGEST_PART = 1 << 16
+# What is smaller is read at random from memory: the system holds it.
+SPILLED = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,6 +64,8 @@ class Job:
     target_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     # One file or folder, which many processes write in parts that are put together at the end.
     parts: bool = False
+    # Whether what is shuffled is read from end to end first, and spilled; None: where that is quicker.
+    two_passes: bool | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not what was found out here: another machine finds it out by itself.
@@ -104,6 +108,20 @@ class Job:
             self.reader, tuple(self.chosen), self.order, size=self.shard_size, samples=self.shard_samples,
             shuffled=self.shuffle,
         )  # fmt: skip
+
+    @functools.cached_property
+    def mean_size(self) -> int:
+        return mean_size(self.reader, tuple(self.chosen))
+
+    @functools.cached_property
+    def spills(self) -> bool:
+        """Whether the source is read from end to end before it is written in another order."""
+        if not self.shuffle or self.two_passes is not None:
+            return self.shuffle and bool(self.two_passes)
+        if self.mean_size * len(self.order) < SPILLED:
+            return False
+        cells = [name for name, field in self.chosen.items() if field.cell is None]
+        return is_remote(self.reader.path) or any(self.reader.spans(name, [0]) is None for name in cells)
 
     @functools.cached_property
     def made_by(self) -> Format:

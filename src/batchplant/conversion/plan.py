@@ -75,13 +75,18 @@ def plan(
     if size is None:
         return Plan(count, most)
     if count <= LOOK_AT:
-        return Plan(count, most, _filled([_read_sizes(reader, fields, order[:])], size, most))
-    if not shuffled and _known_sizes(reader, fields, order[:1]) is not None:
+        return Plan(count, most, _filled([_sizes(reader, fields, order[:])], size, most))
+    if not shuffled and _are_known(reader, fields):
         parts = (order[at : min(at + CHUNK, count)] for at in range(0, count, CHUNK))
         return Plan(count, most, _filled((_sizes(reader, fields, part) for part in parts), size, most))
-    looked_at = np.linspace(0, count - 1, LOOK_AT).astype(np.int64)
-    mean = float(_read_sizes(reader, fields, np.sort(order.take(looked_at))).mean())
-    return Plan(count, min(most, max(1, int(size / max(mean, 1)))))
+    return Plan(count, min(most, max(1, size // mean_size(reader, fields))))
+
+
+def mean_size(reader: Reader, fields: Sequence[str]) -> int:
+    """About how many bytes a sample has; that of a large dataset is found by looking at some."""
+    looked_at = np.linspace(0, len(reader) - 1, min(len(reader), LOOK_AT)).astype(np.int64)
+    sizes = _sizes(reader, fields, looked_at)
+    return max(1, round(float(sizes.mean()))) if len(sizes) else 1
 
 
 def _filled(sizes: Iterable[I64], size: int, most: int) -> I64:
@@ -107,8 +112,28 @@ def _filled(sizes: Iterable[I64], size: int, most: int) -> I64:
 
 
 def _sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64:
-    found = _known_sizes(reader, fields, indices)
-    return _read_sizes(reader, fields, indices) if found is None else found
+    """The bytes of samples; none of one that cannot be read."""
+    try:
+        known = _known_sizes(reader, fields, indices)
+        if known is not None:
+            return known
+    except DataError:
+        pass
+    found: list[I64] = []
+    for start in range(0, len(indices), READ_AT_ONCE):
+        part = indices[start : start + READ_AT_ONCE]
+        try:
+            found.append(_held(reader, fields, part))
+        except DataError:
+            found.extend(_one(reader, fields, int(index)) for index in part)
+    return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+
+
+def _are_known(reader: Reader, fields: Sequence[str]) -> bool:
+    try:
+        return _known_sizes(reader, fields, np.zeros(1, dtype=np.int64)) is not None
+    except DataError:
+        return True
 
 
 def _known_sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64 | None:
@@ -124,21 +149,6 @@ def _known_sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64 | N
             return None
         total += np.maximum(spans.size, 0)
     return total
-
-
-def _read_sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64:
-    """The bytes of samples; none of one that cannot be read."""
-    known = _known_sizes(reader, fields, indices)
-    if known is not None:
-        return known
-    found: list[I64] = []
-    for start in range(0, len(indices), READ_AT_ONCE):
-        part = indices[start : start + READ_AT_ONCE]
-        try:
-            found.append(_held(reader, fields, part))
-        except DataError:
-            found.extend(_one(reader, fields, int(index)) for index in part)
-    return np.concatenate([np.zeros(0, dtype=np.int64), *found])
 
 
 def _held(reader: Reader, fields: Sequence[str], indices: Any) -> I64:

@@ -17,7 +17,8 @@ from ..storage import is_remote
 from ..writer import Writer
 from .files import COUNTS, Files, Place
 from .job import Job
-from .task import Done, Report, write_file
+from .spills import SPILLS, SpilledFeed, Spills
+from .task import Done, Feed, Report, write_file
 
 # Seconds between two notes of how far a file is, and between two looks at what others have sent.
 TELL = 0.2
@@ -110,7 +111,19 @@ def convert_to_file(job: Job, *, workers: int | None, resume: bool, progress: Pr
     options = dataclasses.replace(job.prepared.write, workers=workers, resume=resume)
     writer: Writer = job.prepared.make(job.prepared.path, options)
     report: Report = (lambda count: None) if progress is None else lambda count: progress(count, total)
-    done = write_file(job, writer, range(total), report)
+    feed = Feed(job, range(total))
+    if job.spills:
+        spills = Spills(job, str(writer.partial.folder / SPILLS))
+        try:
+            if writer.resumed is None:
+                # What is spilled stays for a resume.
+                writer.checkpoint({"identity": job.identity, "unread": []})
+            _spill(Inline(), spills, progress)
+        except BaseException:
+            writer.give_up()
+            raise
+        feed = SpilledFeed(job, range(total), spills)
+    done = write_file(job, writer, feed, report)
     return _told(job, writer.files, [done], done.resumed, began)
 
 
@@ -134,6 +147,8 @@ def convert_to_files(
             tally.ended(number, one)
 
         inline = isinstance(engine, Inline)
+        if job.spills:
+            _spill(engine, files.place.spills, progress)
         work = Work(files.place, workers or engine.threads, tally.show if inline and not crew else None)
         todo = [number for number in engine.share(len(job.plan)) if number not in done]
         run(engine, work, todo, ended, tick=tally.look, name=files.place.name)
@@ -159,6 +174,21 @@ def convert_to_files(
         files.leave()
         raise
     return _told(job, paths, [done[number] for number in sorted(done)], before + sum(resumed), began)
+
+
+def _spill(engine: Engine, spills: Spills, progress: Progress | None) -> None:
+    """The first pass of a shuffle."""
+    count = len(spills.plan)
+    missing = [number for number in engine.share(count) if not spills.done(number)]
+
+    def ended(number: int, samples: int) -> None:
+        if progress is not None:
+            progress(0, len(spills.job.order))
+
+    run(engine, spills, missing, ended, name=lambda number: f"run {number} of the first pass")
+    # What other ranks read is needed as well.
+    while not all(spills.done(number) for number in range(count)):
+        time.sleep(WAIT)
 
 
 def _told(job: Job, files: list[str], done: Iterable[Done], resumed: int, began: float) -> Conversion:

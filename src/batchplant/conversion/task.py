@@ -50,9 +50,9 @@ class Done:
         return cls(**{**said, "skipped": skipped, "remarks": tuple(said["remarks"])})
 
 
-def write_file(job: Job, writer: Writer, span: range, report: Report) -> Done:
-    """Write the samples at these positions, from where a writer that was stopped had come to."""
-    feed = Feed(job, span)
+def write_file(job: Job, writer: Writer, feed: Feed, report: Report) -> Done:
+    """Write the samples of a feed, from where a writer that was stopped had come to."""
+    span = feed.span
     start = _resume_at(writer, feed, job)
     try:
         _run(writer, feed, start, job, report)
@@ -106,9 +106,12 @@ def _run(writer: Writer, feed: Feed, start: int, job: Job, report: Report) -> No
 class Feed:
     """The samples at some positions of the order, in batches that are read ahead."""
 
-    def __init__(self, job: Job, span: range) -> None:
+    # Of what is read at a time; by default BATCH_BYTES.
+    batch_bytes: int | None = None
+
+    def __init__(self, job: Job, span: range, *, rename: bool = True) -> None:
         self.reader, self.order, self.span = job.reader, job.order, span
-        self.fields, self.names = tuple(job.chosen), job.rename
+        self.fields, self.names = tuple(job.chosen), job.rename if rename else {}
         self.skip = job.on_error == "skip"
         self.skipped: list[tuple[int, Problem]] = []
         sizes = self.reader.sizes()
@@ -127,14 +130,20 @@ class Feed:
                         position = end
                     done = waiting.popleft().result()
                     size = sum(int(column_runs(column)[2].clip(0).sum()) for column in done[1].values())
-                    rows = int(np.clip(BATCH_BYTES * done[1].rows // max(size, 1), 1, BATCH_ROWS))
+                    rows = int(
+                        np.clip(
+                            (self.batch_bytes or BATCH_BYTES) * done[1].rows // max(size, 1), 1, BATCH_ROWS
+                        )
+                    )
                     yield done
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _end(self, position: int, end: int) -> int:
         first = self.span.start
-        return first + end_within(self._sizes, position - first, end - position, BATCH_BYTES)
+        return first + end_within(
+            self._sizes, position - first, end - position, self.batch_bytes or BATCH_BYTES
+        )
 
     def _read(self, start: int, end: int) -> Batch:
         indices = self.order[start:end]

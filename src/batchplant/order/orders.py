@@ -24,6 +24,14 @@ class Order:
     length: int
     # The samples at positions that are flat, checked and not negative.
     _take: Callable[[I64], I64] = dataclasses.field(repr=False)
+    # The positions of samples, where every sample has one and it can be computed.
+    _find: Callable[[I64], I64] | None = dataclasses.field(repr=False, default=None)
+
+    def find(self, samples: I64) -> I64:
+        """The position of each sample; beyond the end where it has none."""
+        if self._find is None:
+            raise OptionError("this order cannot tell where a sample stands")
+        return self._find(samples)
 
     def take(self, positions: Any) -> I64:
         """The samples at an array of positions of any shape; negative ones count from the end."""
@@ -55,13 +63,14 @@ class Order:
 
 def sequential(n: int) -> Order:
     """The samples as they stand."""
-    return Order(n := whole("n", n, 0), n, np.asarray)
+    return Order(n := whole("n", n, 0), n, np.asarray, np.asarray)
 
 
 def random(n: int, *, seed: int, epoch: int) -> Order:
     """A permutation that is computed, not stored: no memory, whatever n is (up to 2**48)."""
     n = whole("n", n, 0)
-    return Order(n, n, partial(permute, count=np.array([n], dtype=np.uint64), key=key_of(seed, epoch, 1)))
+    go = partial(permute, count=np.array([n], dtype=np.uint64), key=key_of(seed, epoch, 1))
+    return Order(n, n, go, partial(go, back=True))
 
 
 class BlockIndex:
@@ -135,7 +144,7 @@ class _Blocks:
 class QuasiRandom(Order):
     """What :func:`quasi_random` gives: it can also say which blocks a range of positions needs."""
 
-    _blocks: _Blocks = dataclasses.field(repr=False)
+    _blocks: _Blocks = dataclasses.field(repr=False, kw_only=True)
 
     def touched(self, start: int, stop: int) -> npt.NDArray[Any]:
         """The numbers of the blocks that positions [start, stop) read, first needed first."""
@@ -167,7 +176,7 @@ def quasi_random(
     starts = starts_of(index.sizes[turns])
     edges = np.append(starts[:-1:window], n)
     found = _Blocks(index, turns, starts, edges, key_of(seed, epoch, 2))
-    return in_lanes(QuasiRandom(n, n, found.take, found), lanes, lane_size)
+    return in_lanes(QuasiRandom(n, n, found.take, _blocks=found), lanes, lane_size)
 
 
 def shards(n: int, *, seed: int, epoch: int, blocks: Any, lanes: int = 1, lane_size: int = 1) -> Order:
