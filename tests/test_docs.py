@@ -37,7 +37,7 @@ EXAMPLES = [
 ENCODING = ("choosing-a-codec", "images", "exercise-image-formats", "exercise-imagenet-beton")
 # Pages that speak to a bucket, s3://my-bucket.
 REMOTE = ("data-in-a-bucket",)
-MEASURING = ("shuffling", "comparing-formats")
+MEASURING = ("shuffling", "comparing-formats", "chunk-sizes", "choosing-a-codec")
 # How many blocks of a page cannot run here; the page says why.
 SKIPPED = {
     "docs/guides/command-line.md": 2,

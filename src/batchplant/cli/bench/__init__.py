@@ -5,6 +5,7 @@ examples:
   batchplant bench loader train.beton --pipeline val --workers 4 --json
   batchplant bench codecs photos/
   batchplant bench formats photos/ --html formats.html
+  batchplant bench chunks train.beton
   batchplant bench shuffle train.beton
   batchplant bench loader --help
 """
@@ -14,13 +15,14 @@ from __future__ import annotations
 import argparse
 
 from ..terminal import add_commands
+from . import chunks as chunks
 from . import codecs as codecs
 from . import formats as formats
 from . import loader as loader
 from . import shuffle as shuffle
 
 # A further bench is a module here, with a docstring, add_args and run.
-BENCHES = (loader, formats, codecs, shuffle)
+BENCHES = (loader, formats, codecs, chunks, shuffle)
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
