@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import engines
 from . import frameworks as _frameworks
 from ._version import __version__
 from .capabilities import Capabilities
@@ -147,6 +148,7 @@ __all__ = [
     "concat",
     "convert",
     "create",
+    "engines",
     "index",
     "interleave",
     "max_bytes",
