@@ -328,8 +328,8 @@ def test_a_lying_header_allocates_nothing(tmp_path: Path, capsys: pytest.Capture
     PIL.fromarray(scene(0)).save(out, "PNG")
     content = bytearray(out.getvalue())
     content[16:24] = (2**30).to_bytes(4, "big") * 2
+    cell = np.frombuffer(bytes(content), np.uint8)
     with pytest.raises(bp.DataError):
-        cell = np.frombuffer(bytes(content), np.uint8)
         _coding.watch(_coding.decoder(_native.Engine(1), cell, None), 1)
 
 
