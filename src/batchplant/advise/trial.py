@@ -197,12 +197,12 @@ class Bench:
         try:
             # Once for nothing, as an epoch is: libraries are imported, and files opened.
             _touched(next(iter(reader.scan(rows, fields))))
-            rate = _rate(lambda: map(_touched, reader.scan(rows, fields)), seconds)
+            rate, busy = _rate(lambda: map(_touched, reader.scan(rows, fields)), seconds)
         except (BatchplantError, OSError) as error:
             return dataclasses.replace(trial, error=str(error))
         if field is not None:
-            return dataclasses.replace(trial, column_rate=rate)
-        return dataclasses.replace(trial, sequential_rate=rate)
+            return dataclasses.replace(trial, column_rate=rate, busy=busy)
+        return dataclasses.replace(trial, sequential_rate=rate, busy=busy)
 
     def close(self) -> None:
         for way, reader in self._files.items():
@@ -216,8 +216,8 @@ def _touched(columns: Columns) -> int:
     return columns.rows
 
 
-def _rate(again: Callable[[], Iterator[int]], seconds: float) -> float:
-    """How many a second, of an iteration that is begun anew until the time is over."""
+def _rate(again: Callable[[], Iterator[int]], seconds: float) -> tuple[float, float]:
+    """How many a second, of an iteration that is begun anew until the time is over; what others took of it."""
     done, clock, began = 0, Clock(), time.perf_counter()
     while True:
         before = done
@@ -226,4 +226,5 @@ def _rate(again: Callable[[], Iterator[int]], seconds: float) -> float:
             if time.perf_counter() - began > seconds:
                 break
         if time.perf_counter() - began > seconds or done == before:
-            return done / clock.read()[0]
+            took, wall = clock.read()
+            return done / took, 1 - took / wall
