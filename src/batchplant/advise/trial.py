@@ -217,7 +217,7 @@ def _touched(columns: Columns) -> int:
 
 
 def _rate(again: Callable[[], Iterator[int]], seconds: float) -> tuple[float, float]:
-    """How many a second, of an iteration that is begun anew until the time is over; what others took of it."""
+    """How many a second, of an iteration begun anew until the time is over; what part others took of it."""
     done, clock, began = 0, Clock(), time.perf_counter()
     while True:
         before = done
