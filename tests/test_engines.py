@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import random
 import signal
@@ -18,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
+import processes
 from batchplant import engines, lake
 from batchplant.conversion import run, spills, task
 from batchplant.conversion.job import Job
@@ -38,6 +41,15 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def patient_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine takes long to start one."""
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", str(PATIENCE))
+    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", f"{PATIENCE}s")
+    if "dask" in sys.modules:
+        sys.modules["dask"].config.refresh()
+
+
 def made(folder: Path) -> dict[str, bytes]:
     assert not [one for one in os.listdir(folder) if one.startswith(".")]
     return {one.name: one.read_bytes() for one in sorted(folder.iterdir())}
@@ -56,12 +68,12 @@ def wanted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 HOW = {"shard_size": 5000, "checksums": True, "shuffle": True, "seed": 3}
 
 
-@pytest.mark.parametrize("engine", ["processes", "dask", "ray"])
+@pytest.mark.parametrize("engine", ["processes", "dask"])
 def test_every_engine_makes_the_same_bytes(
     engine: str, source: Path, wanted: dict[str, bytes], tmp_path: Path
 ) -> None:
-    if engine != "processes":
-        pytest.importorskip({"dask": "distributed"}.get(engine, engine))
+    if engine == "dask":
+        pytest.importorskip("distributed")
     seen: list[int] = []
     result = bp.convert(
         source, tmp_path / "out.tfrecord", engine=engines.make(engine, workers=2),
@@ -70,6 +82,19 @@ def test_every_engine_makes_the_same_bytes(
     assert made(tmp_path) == wanted
     assert (result.samples, result.skipped, result.resumed_at) == (60, [], 0)
     assert seen[-1] == 60
+
+
+def test_ray_makes_the_same_bytes(source: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
+    """In a process of its own: Ray and other libraries with native code may not load after each other."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed")
+    command = [
+        sys.executable, "-m", "batchplant", "convert", str(source), str(tmp_path / "out.tfrecord"), "--json",
+        "--shard-size", "5000", "--checksums", "--shuffle", "--seed", "3", "--engine", "ray", "--processes", "2",
+    ]  # fmt: skip
+    done = processes.run(command, capture_output=True, check=True)
+    assert json.loads(done.stdout)["samples"] == 60
+    assert made(tmp_path) == wanted
 
 
 def test_ranks_share_the_work_and_the_last_one_finishes(
