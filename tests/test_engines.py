@@ -44,8 +44,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def patient_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine takes long to start one."""
-    monkeypatch.setenv("RAY_raylet_start_wait_time_s", str(PATIENCE))
-    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", f"{PATIENCE}s")
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", f"{PATIENCE:.0f}")
+    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", f"{PATIENCE:.0f}s")
     if "dask" in sys.modules:
         sys.modules["dask"].config.refresh()
 
@@ -85,12 +85,13 @@ def test_every_engine_makes_the_same_bytes(
 
 
 def test_ray_makes_the_same_bytes(source: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
-    """In a process of its own: Ray and other libraries with native code may not load after each other."""
+    """In a process of its own, in which no other test has been."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed")
     command = [
         sys.executable, "-m", "batchplant", "convert", str(source), str(tmp_path / "out.tfrecord"), "--json",
-        "--shard-size", "5000", "--checksums", "--shuffle", "--seed", "3", "--engine", "ray", "--processes", "2",
+        "--shard-size", "5000", "--checksums", "--shuffle", "--seed", "3", "--engine", "ray",
+        "--processes", "2",
     ]  # fmt: skip
     done = processes.run(command, capture_output=True, check=True)
     assert json.loads(done.stdout)["samples"] == 60
