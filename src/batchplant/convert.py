@@ -12,9 +12,7 @@ from .codecs.media.image_rules import ImageOptions, Images
 from .conversion.job import Job
 from .conversion.run import Conversion, Progress, convert_to_file, convert_to_files
 from .engines.inline import Inline
-from .errors import OptionError
-from .memory import MemoryReader
-from .reader import Reader
+from .engines.sources import for_others
 from .storage import is_remote
 
 __all__ = ["Conversion", "convert"]
@@ -69,7 +67,7 @@ def convert(
     where = os.fspath(target)
     by = engines.make(engine)
     if not isinstance(by, Inline) or by.world > 1:
-        source, where = _for_others(source), where if is_remote(where) else os.path.abspath(where)
+        source, where = for_others(source), where if is_remote(where) else os.path.abspath(where)
     job = Job(
         source, where, format=format, target_format=target_format, limit=limit, shuffle=shuffle, seed=seed,
         fields=None if fields is None else tuple(fields), rename=dict(rename or {}), masks=tuple(masks),
@@ -86,18 +84,3 @@ def convert(
         _ = job.prepared
         job = dataclasses.replace(job, parts=True)
     return convert_to_files(job, by, workers=workers, resume=resume, progress=progress)
-
-
-def _for_others(source: Any) -> Any:
-    """A source that processes on this and other machines can open."""
-    if isinstance(source, str | os.PathLike):
-        path = os.fspath(source)
-        return path if is_remote(path) else os.path.abspath(path)
-    if isinstance(source, list | tuple) and all(isinstance(one, str | os.PathLike) for one in source):
-        return [_for_others(one) for one in source]
-    if isinstance(source, Reader) and not isinstance(source, MemoryReader):
-        return source
-    raise OptionError(
-        "other processes cannot see what is in the memory of this one: write it to a file first, or use the "
-        'engine "threads"'
-    )

@@ -24,13 +24,13 @@ import argparse
 import sys
 from typing import Any
 
-from .. import engines
 from ..codecs.media.image_rules import IMAGE_FORMATS, WRITE_MODES, ImageOptions
 from ..convert import Conversion, convert
 from ..errors import DataError, OptionError
 from ..registry import create_with
 from ..storage import Url, is_remote, partial_folder, split_options
 from ..storage.work import STATE
+from .engines import add_engine, engine_of
 from .terminal import (
     add_reading,
     counted,
@@ -113,13 +113,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         help="the shape of a chunk, samples first, of zarr, n5 and hdf5 (-1: the whole axis)",
     )  # fmt: skip
     how.add_argument("--workers", type=int, metavar="N", help="encoding threads (default: all cores)")
-    how.add_argument(
-        "--engine", choices=engines.NAMES, help="who writes the shards (default: threads of this process)"
-    )
-    how.add_argument("--processes", type=int, metavar="N", help="workers of processes, dask or ray")
-    how.add_argument("--rank", type=int, metavar="R", help="of ranks, if the environment is silent")
-    how.add_argument("--world", type=int, metavar="N", help="how many ranks there are")
-    how.add_argument("--scheduler", metavar="ADDR", help="of dask or ray (default: a local cluster)")
+    add_engine(how, "writes the shards", ranks=True)
     how.add_argument("--checksums", action="store_true", help="also write DST.crc, which verify uses")
     how.add_argument("--overwrite", action="store_true", help="replace DST")
     how.add_argument("--append", action="store_true", help="add to DST, which has the same fields")
@@ -146,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
                 two_passes=args.two_passes, images=images,
                 masks=names_of(args.mask) if args.mask else (),
                 shard_size=args.shard_size, shard_samples=args.shard_samples,
-                engine=_engine(args), workers=args.workers, overwrite=args.overwrite, append=args.append,
+                engine=engine_of(args), workers=args.workers, overwrite=args.overwrite, append=args.append,
                 on_error=args.on_error, checksums=args.checksums, resume=args.resume, progress=progress,
                 source_options={"skip": args.skip, "where": args.where, **parse_options(args.option)},
                 target_options={**parse_options(args.to_option, create_with), **_chunk_option(args.chunks)},
@@ -165,14 +159,6 @@ def run(args: argparse.Namespace) -> int:
         raise
     _report(args, done)
     return 1 if done.skipped else 0
-
-
-def _engine(args: argparse.Namespace) -> engines.Engine:
-    usual = "processes" if args.processes else "ranks" if args.rank is not None else "threads"
-    return engines.make(
-        args.engine or usual, workers=args.processes, rank=args.rank, world=args.world,
-        scheduler=args.scheduler,
-    )  # fmt: skip
 
 
 def _chunks(text: str) -> tuple[str, list[int]]:

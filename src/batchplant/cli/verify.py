@@ -6,6 +6,8 @@ examples:
   batchplant verify train.beton --against photos/  (prove that both hold the same)
   batchplant verify s3://b/a.tar --sample 1000     (a thousand samples, drawn at random)
   batchplant verify 'train-*.tar' --decode --quarantine bad.jsonl
+  batchplant verify 'train-*.tar' --decode --processes 8
+  batchplant verify /data/train --engine dask --scheduler tcp://10.0.0.1:8786
 
 Structure, bounds and checksums (the format's own, and a .crc side-car) are always checked.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 
 from ..verify import MOST, verify
+from .engines import add_engine, engine_of
 from .terminal import add_source, parse_options, print_json, progress_bar
 
 SHOWN = 50
@@ -36,6 +39,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", default=0, help="for --sample (default: 0)")
     parser.add_argument("--quarantine", metavar="FILE", help="write the list of bad samples, for --skip")
     parser.add_argument("--workers", type=int, metavar="N", help="decoding threads (default: all cores)")
+    add_engine(parser, "checks")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -43,8 +47,9 @@ def run(args: argparse.Namespace) -> int:
     source = args.source[0] if len(args.source) == 1 else args.source
     with progress_bar("verifying", quiet=args.quiet or args.json) as progress:
         found = verify(
-            source, decode=args.decode, against=args.against, format=args.format, workers=args.workers,
-            progress=progress, most=args.most or None, differences=args.differences or None,
+            source, decode=args.decode, against=args.against, format=args.format,
+            engine=engine_of(args), workers=args.workers, progress=progress, most=args.most or None,
+            differences=args.differences or None,
             sample=args.sample, seed=args.seed, quarantine=args.quarantine, skip=args.skip,
             where=args.where,
             **parse_options(args.option, verify),

@@ -1,0 +1,31 @@
+"""The options that say who works: --engine, --processes, --scheduler, and of ranks --rank and --world."""
+
+from __future__ import annotations
+
+import argparse
+
+from .. import engines
+
+# What results come back from.
+RETURNING = tuple(name for name in engines.NAMES if name != "ranks")
+
+
+def add_engine(parser: argparse._ActionsContainer, what: str, *, ranks: bool = False) -> None:
+    """``what`` they do: "writes the shards". ``ranks``: also as one of several processes."""
+    parser.add_argument(
+        "--engine", choices=engines.NAMES if ranks else RETURNING,
+        help=f"who {what} (default: threads of this process)",
+    )  # fmt: skip
+    parser.add_argument("--processes", type=int, metavar="N", help="workers of processes, dask or ray")
+    if ranks:
+        parser.add_argument("--rank", type=int, metavar="R", help="of ranks, if the environment is silent")
+        parser.add_argument("--world", type=int, metavar="N", help="how many ranks there are")
+    parser.add_argument("--scheduler", metavar="ADDR", help="of dask or ray (default: a local cluster)")
+
+
+def engine_of(args: argparse.Namespace) -> engines.Engine:
+    rank, world = getattr(args, "rank", None), getattr(args, "world", None)
+    usual = "processes" if args.processes else "ranks" if rank is not None else "threads"
+    return engines.make(
+        args.engine or usual, workers=args.processes, rank=rank, world=world, scheduler=args.scheduler
+    )

@@ -1,0 +1,109 @@
+"""Scans on engines: whoever works, the result is that of threads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import batchplant as bp
+from batchplant import engines, scans
+from batchplant.cli import main
+from batchplant.testing.damage import flip
+
+SCHEMA = {"n": bp.Int(), "text": bp.Text(), "blob": bp.Bytes()}
+
+
+def sample(n: int) -> dict[str, Any]:
+    return {"n": n, "text": f"text {n % 100}", "blob": bytes([n % 256]) * (n % 7)}
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,200 samples in 4 files, of which one has a side-car, and some cells are damaged."""
+    folder = tmp_path_factory.mktemp("scans")
+    for shard in range(4):
+        path = folder / f"train-{shard}.tfrecord"
+        with bp.create(path, SCHEMA, checksums=True) as out:
+            for n in range(300 * shard, 300 * (shard + 1)):
+                out.append(sample(n))
+    for shard, row in ((0, 7), (1, 20), (1, 250), (3, 299)):
+        path = folder / f"train-{shard}.tfrecord"
+        with bp.open(path) as reader:
+            spans = reader.spans("text", [row])
+            flip(path, int(spans.start[0]), 7)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same samples, but for every hundredth."""
+    path = tmp_path_factory.mktemp("other") / "other.npz"
+    with bp.create(path, SCHEMA) as out:
+        for n in range(1200):
+            out.append(sample(n) | ({"n": -1, "blob": b"other"} if n % 100 == 99 else {}))
+    return path
+
+
+@pytest.mark.parametrize("engine", ["processes", "dask"])
+def test_verify_finds_the_same_on_every_engine(engine: str, shards: Path, other: Path) -> None:
+    if engine == "dask":
+        pytest.importorskip("distributed")
+    how: dict[str, Any] = {"decode": True, "against": str(other)}
+    source = str(shards / "train-*.tfrecord")
+    wanted = bp.verify(source, **how)
+    assert {one.sample for one in wanted.problems} >= {7, 320, 550, 1199, 99, 1099}
+    seen: list[tuple[int, int]] = []
+    by = engines.make(engine, workers=2)
+    assert bp.verify(source, engine=by, progress=lambda *now: seen.append(now), **how) == wanted
+    assert seen[-1] == (1200, 1200)
+    assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize(
+    "how", [{"most": 3}, {"differences": 4}, {"sample": 700, "seed": 3}, {"where": "n >= 500"}]
+)
+def test_verify_stops_where_threads_do(how: dict[str, Any], shards: Path, other: Path) -> None:
+    how = how if "where" in how else {"against": str(other), **how}
+    source = str(shards / "train-*.tfrecord")
+    wanted = bp.verify(source, **how)
+    assert not wanted.ok
+    assert wanted.remarks or "where" in how
+    assert bp.verify(source, engine=engines.make("processes", workers=2), **how) == wanted
+
+
+def test_paths_are_as_they_were_given(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shards)
+    wanted = bp.verify("train-1.tfrecord")
+    assert {one.path for one in wanted.problems} == {"train-1.tfrecord"}
+    assert bp.verify("train-1.tfrecord", engine="processes") == wanted
+
+
+def test_a_worker_in_another_folder_opens_the_same(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shards)
+    made, arguments = scans.Dataset(["train-1.tfrecord"]).__reduce__()
+    monkeypatch.chdir(os.sep)
+    assert len(made(*arguments).reader) == 300
+
+
+def test_what_is_in_memory_stays_here() -> None:
+    data = bp.open([{"n": n} for n in range(3)])
+    assert bp.verify(data).ok
+    with pytest.raises(bp.OptionError, match="memory of this one"):
+        bp.verify(data, engine="processes")
+
+
+def test_ranks_are_refused(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(bp.OptionError, match="ranks is for convert"):
+        bp.verify(shards / "train-0.tfrecord", engine="ranks")
+    with pytest.raises(SystemExit):
+        main(["verify", str(shards / "train-2.tfrecord"), "--engine", "ranks"])
+
+
+def test_verify_by_processes_from_the_command_line(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(shards / "train-2.tfrecord"), "--decode", "--processes", "2"]) == 0
+    assert "ok (300 samples" in capsys.readouterr().out
+    assert main(["verify", str(shards / "train-2.tfrecord"), "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    assert "a scheduler is for the engines dask and ray" in capsys.readouterr().err
