@@ -476,10 +476,10 @@ def test_padding_repeats_only_where_a_rank_would_have_nothing(n, world, batch_si
 def test_a_short_last_step_shares_with_the_one_before():
     ranks = shards(orders.sequential(18), 4, batch_size=4)
     assert [[rank.batch(k).tolist() for rank in ranks] for k in range(2)] == [
-        [[0, 1], [2, 3], [4, 5], [6, 7, 8]],
-        [[9, 10], [11, 12], [13, 14], [15, 16, 17]],
+        [[0, 1, 2], [3, 4], [5, 6], [7, 8]],
+        [[9, 10, 11], [12, 13], [14, 15], [16, 17]],
     ]
-    assert [len(batch) for batch in ranks[3]] == [3, 3]
+    assert [len(batch) for batch in ranks[0]] == [3, 3]
 
 
 def test_ranks_of_a_huge_order_cost_nothing():

@@ -9,20 +9,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
-from ..columns import I64, column_runs
-from ..errors import DataError, OptionError
+from ..columns import I64
+from ..errors import OptionError
 from ..order import Order
 from ..reader import Reader
+from .sizes import are_known, sizes_of
 
 # So many are read to see how large samples are, where nothing else tells; those of smaller datasets all are.
 LOOK_AT = 4096
-# Samples whose sizes are added up at a time, and that are read at a time.
+# Samples whose sizes are added up at a time.
 CHUNK = 1 << 20
-READ_AT_ONCE = 64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,17 +74,17 @@ def plan(
     if size is None:
         return Plan(count, most)
     if count <= LOOK_AT:
-        return Plan(count, most, _filled([_sizes(reader, fields, order[:])], size, most))
-    if not shuffled and _are_known(reader, fields):
+        return Plan(count, most, _filled([sizes_of(reader, fields, order[:])], size, most))
+    if not shuffled and are_known(reader, fields):
         parts = (order[at : min(at + CHUNK, count)] for at in range(0, count, CHUNK))
-        return Plan(count, most, _filled((_sizes(reader, fields, part) for part in parts), size, most))
+        return Plan(count, most, _filled((sizes_of(reader, fields, part) for part in parts), size, most))
     return Plan(count, min(most, max(1, size // mean_size(reader, fields))))
 
 
 def mean_size(reader: Reader, fields: Sequence[str]) -> int:
     """About how many bytes a sample has; that of a large dataset is found by looking at some."""
     looked_at = np.linspace(0, len(reader) - 1, min(len(reader), LOOK_AT)).astype(np.int64)
-    sizes = _sizes(reader, fields, looked_at)
+    sizes = sizes_of(reader, fields, looked_at)
     return max(1, round(float(sizes.mean()))) if len(sizes) else 1
 
 
@@ -109,56 +108,3 @@ def _filled(sizes: Iterable[I64], size: int, most: int) -> I64:
                 left = held = 0
         first += len(part)
     return np.array([*bounds, first] if first else [0, 0], dtype=np.int64)
-
-
-def _sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64:
-    """The bytes of samples; none of one that cannot be read."""
-    try:
-        known = _known_sizes(reader, fields, indices)
-        if known is not None:
-            return known
-    except DataError:
-        pass
-    found: list[I64] = []
-    for start in range(0, len(indices), READ_AT_ONCE):
-        part = indices[start : start + READ_AT_ONCE]
-        try:
-            found.append(_held(reader, fields, part))
-        except DataError:
-            found.extend(_one(reader, fields, int(index)) for index in part)
-    return np.concatenate([np.zeros(0, dtype=np.int64), *found])
-
-
-def _are_known(reader: Reader, fields: Sequence[str]) -> bool:
-    try:
-        return _known_sizes(reader, fields, np.zeros(1, dtype=np.int64)) is not None
-    except DataError:
-        return True
-
-
-def _known_sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64 | None:
-    """The bytes of samples, where they are known without reading them."""
-    total = np.zeros(len(indices), dtype=np.int64)
-    for name in fields:
-        cell = reader.schema[name].cell
-        if cell is not None:
-            total += cell[0].itemsize * int(np.prod(cell[1]))
-            continue
-        spans = reader.spans(name, indices)
-        if spans is None:
-            return None
-        total += np.maximum(spans.size, 0)
-    return total
-
-
-def _held(reader: Reader, fields: Sequence[str], indices: Any) -> I64:
-    sizes = [np.maximum(column_runs(one)[2], 0) for one in reader.read(indices, fields).values()]
-    found: I64 = np.sum(sizes, axis=0, dtype=np.int64)
-    return found
-
-
-def _one(reader: Reader, fields: Sequence[str], index: int) -> I64:
-    try:
-        return _held(reader, fields, [index])
-    except DataError:
-        return np.zeros(1, dtype=np.int64)

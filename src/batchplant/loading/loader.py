@@ -18,6 +18,7 @@ from ..errors import OptionError, Problem
 from ..reader import Reader
 from ..registry import open as open_reader
 from .advice import Traffic, advise, warn_of_obstacles
+from .balance import make_sizes
 from .batch import Executor
 from .buffers import Buffers
 from .decoded import Decoded, Wish
@@ -26,8 +27,8 @@ from .matching import matching
 from .on_cpu import OnCpu
 from .pictures import Device, PictureOptions
 from .plan import Pipelines, make_plan
+from .state import STATE_VERSION, place_in
 
-STATE_VERSION = 1
 # How nice the engine's threads are to those that feed a device: they do little, but must do it at once.
 BESIDE_A_DEVICE = 10
 
@@ -39,7 +40,10 @@ class Loader:
     ``quasi_random``, ``windowed``, an array of sample numbers, or a function; see :mod:`batchplant.order`.
     pipelines: ops for each field, None to leave one out; see :class:`batchplant.Pipe`. indices: only these
     samples. rank, world: this process among many (default: what torch.distributed or the environment says
-    when an epoch begins).
+    when an epoch begins). drop_last: only full batches. evaluate: a rank that nothing is left for at the end
+    has one batch fewer, not an empty one. balance: ``size`` gives ranks equal bytes at every step, not equal
+    numbers of samples; sizes: what counts instead of bytes, a field, a number for every sample, or a function
+    of sample numbers.
     workers: decoding threads (default: all cores, divided by LOCAL_WORLD_SIZE); cpus: the cores they stay on.
     ahead: batches made in advance. device: a torch device, for tensors there; None for NumPy. pictures: how
     they are made, see :class:`PictureOptions`; its options can also be given directly, as in
@@ -62,6 +66,9 @@ class Loader:
         world: int | None = None,
         seed: int = 0,
         drop_last: bool = False,
+        evaluate: bool = False,
+        balance: str | None = None,
+        sizes: Any = None,
         workers: int | None = None,
         cpus: list[int] | None = None,
         ahead: int = 3,
@@ -80,6 +87,8 @@ class Loader:
             raise OptionError(f"batch_size and ahead are at least 1, not {batch_size} and {ahead}")
         if on_error not in ("raise", "skip"):
             raise OptionError(f"on_error is raise or skip, not {on_error!r}")
+        if evaluate and drop_last:
+            raise OptionError("evaluate needs every sample, and drop_last leaves some out: give one of them")
         if pictures is not None and not isinstance(pictures, PictureOptions):
             raise OptionError(f"pictures is a PictureOptions, not {pictures!r}")
         pictures = (pictures or PictureOptions()).but(picture_options, inspect.signature(Loader).parameters)
@@ -87,9 +96,10 @@ class Loader:
             order_options = {"lane_size": batch_size, **order_options}
         self._options = {
             "order": order, "pipelines": pipelines, "rank": rank, "world": world, "seed": seed,
-            "drop_last": drop_last, "workers": workers, "cpus": cpus, "ahead": ahead, "device": device,
-            "pictures": pictures, "on_error": on_error, "ids": ids, "order_options": order_options,
-            "cache": cache, "cache_bytes": cache_bytes, "cache_dir": cache_dir,
+            "drop_last": drop_last, "evaluate": evaluate, "balance": balance, "sizes": sizes,
+            "workers": workers, "cpus": cpus, "ahead": ahead, "device": device, "pictures": pictures,
+            "on_error": on_error, "ids": ids, "order_options": order_options, "cache": cache,
+            "cache_bytes": cache_bytes, "cache_dir": cache_dir,
         }  # fmt: skip
         wish = Wish.of(cache, cache_bytes, cache_dir, decode=pictures.decode)
         self.reader = source if isinstance(source, Reader) else open_reader(source, **(source_options or {}))
@@ -99,6 +109,7 @@ class Loader:
         if rank is not None and world is not None:
             orders.place(rank, world)
         self.plan = make_plan(self.reader, pipelines, on_device=pictures.decode is not None)
+        self._sizes = make_sizes(self.reader, self.plan.fields, self.indices, balance, sizes)
         if ids and any(output.name == "ids" for output in self.plan.outputs):
             raise OptionError("ids=True adds the sample numbers as ids, and a field has that name already")
         self._delivery: Delivery | None = None
@@ -210,7 +221,8 @@ class Loader:
         rank, world = self._place()
         whole = orders.shard(
             self._make_order(epoch), rank=rank, world=world, batch_size=self.batch_size,
-            drop_last=self.drop_last, start=start,
+            drop_last=self.drop_last, start=start, pad="skip" if self._options["evaluate"] else "none",
+            sizes=self._sizes,
         )  # fmt: skip
         return whole if self._turn == (0, 1) else orders.Turns(whole, *self._turn)
 
@@ -266,18 +278,7 @@ class Loader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, exactly, with any number of workers and ranks, and any batch size."""
-        try:
-            version, samples, seed = state["version"], state["samples"], state["seed"]
-            epoch, position = int(state["epoch"]), int(state["position"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise OptionError(f"this is no state of a loader: {error!r}") from None
-        if version != STATE_VERSION:
-            raise OptionError(f"the state is of version {version}, and this reads version {STATE_VERSION}")
-        if samples != self.samples:
-            raise OptionError(f"the state is of a dataset of {samples} samples, this has {self.samples}")
-        other = orders.difference({**state, "seed": seed}, {"seed": self.seed, **self._marks()})
-        if other is not None:
-            raise OptionError(other)
+        epoch, position = place_in(state, self.samples, self.seed, self._marks())
         # Says so where there is no such place.
         own = self._drawn(self._shard(epoch, position).order) if position else None
         if own is not None and state.get("drawn") not in (None, own):

@@ -5,6 +5,7 @@ position can be asked for directly, by any rank, after any resume. :func:`make` 
 name; :func:`shard` deals positions out to ranks and batches.
 """
 
+from .balance import Sizes, deal
 from .marks import difference, drawn, marks
 from .orders import (
     BY_BLOCKS,
@@ -35,8 +36,10 @@ __all__ = [
     "Order",
     "QuasiRandom",
     "Shard",
+    "Sizes",
     "Turns",
     "class_balanced",
+    "deal",
     "default_threads",
     "difference",
     "drawn",

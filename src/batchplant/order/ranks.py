@@ -5,10 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+import numpy as np
+
 from ..columns import I64
 from ..errors import OptionError, SampleIndexError
+from .balance import Sizes, deal
 from .keyed import whole
 from .orders import Order
+
+# Samples dealt out together by size: more make ranks more alike, and each rank has to look at all of them.
+DEALT = 4096
+PADS = ("none", "repeat", "skip")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,19 +29,26 @@ class Shard:
     drop_last: bool
     start: int
     pad: str
+    sizes: Sizes | None = None
 
-    def __len__(self) -> int:
-        """The number of batches, the same on every rank."""
+    @property
+    def steps(self) -> int:
+        """How often batches are given out, to all ranks together."""
         left, step = self.order.length - self.start, self.world * self.batch_size
         return left // step if self.drop_last else -(-left // step)
+
+    def __len__(self) -> int:
+        """The number of batches, the same on every rank unless ``pad`` is ``"skip"``."""
+        last = self.steps - 1
+        return last if self.pad == "skip" and last >= 0 and not self._own(*self._step(last)) else last + 1
 
     def __iter__(self) -> Iterator[I64]:
         return (self.batch(number) for number in range(len(self)))
 
     def _step(self, number: int) -> tuple[int, int]:
         """The positions that all ranks together take with this batch."""
-        if not 0 <= number < len(self):
-            raise SampleIndexError(f"there is no batch {number}; there are {len(self)}")
+        if not 0 <= number < self.steps:
+            raise SampleIndexError(f"there is no batch {number}; there are {self.steps}")
         step = self.world * self.batch_size
         full, rest = divmod(self.order.length - self.start, step)
         if not self.drop_last and full and self.batch_size > 1 and 0 < rest < self.world:
@@ -44,20 +58,50 @@ class Shard:
         first = self.start + min(number, full) * step
         if number < full:
             return first, first + step
-        tail, turn = len(self) - full, number - full
+        tail, turn = self.steps - full, number - full
         return first + rest * turn // tail, first + rest * (turn + 1) // tail
 
-    def positions(self, number: int) -> range:
+    def _border(self, first: int, last: int, rank: int) -> int:
+        """Where the part of a rank begins; the first ranks have one more where it does not come out even."""
+        each, more = divmod(last - first, self.world)
+        return first + each * rank + min(rank, more)
+
+    def _own(self, first: int, last: int) -> range:
+        return range(self._border(first, last, self.rank), self._border(first, last, self.rank + 1))
+
+    def positions(self, number: int) -> range | I64:
         """The positions of this rank's batch."""
-        first, last = self._step(number)
-        begin = first + (last - first) * self.rank // self.world
-        end = first + (last - first) * (self.rank + 1) // self.world
-        return range(begin, max(end, begin + 1) if self.pad == "repeat" else end)
+        dealt = self._dealt(number)
+        return self._range(number) if dealt is None else dealt[0]
 
     def batch(self, number: int) -> I64:
         """The samples of this rank's batch."""
-        at = self.positions(number)
+        dealt = self._dealt(number)
+        if dealt is not None:
+            return dealt[1]
+        at = self._range(number)
         return self.order[at.start : at.stop]
+
+    def _range(self, number: int) -> range:
+        first, last = self._step(number)
+        own = self._own(first, last)
+        return range(last - 1, last) if not own and self.pad == "repeat" else own
+
+    def _dealt(self, number: int) -> tuple[I64, I64] | None:
+        """The positions and samples of this rank by size; None where they go by their number."""
+        first, last = self._step(number)
+        if self.sizes is None or last - first <= self.world or self.world == 1:
+            return None
+        # In a large world, some ranks that are neighbours share what is theirs together.
+        groups = min(-(-(last - first) // DEALT), self.world // 2)
+        group = ((self.rank + 1) * groups - 1) // self.world
+        begin, end = group * self.world // groups, (group + 1) * self.world // groups
+        at = np.arange(self._border(first, last, begin), self._border(first, last, end), dtype=np.int64)
+        samples = self.order.take(at)
+        # The part with the largest sample goes to another rank at every step.
+        part = (self.rank - begin - number) % (end - begin)
+        ours = deal(self.sizes(samples), end - begin) == part
+        return at[ours], samples[ours]
 
     def position_after(self, count: int) -> int:
         """Where the epoch stands after so many batches of every rank: the ``start`` to go on from."""
@@ -65,10 +109,10 @@ class Shard:
 
     @property
     def idle(self) -> int:
-        """How many ranks get an empty last batch; 0 unless the samples cannot go round."""
-        if self.pad == "repeat" or not len(self):
+        """How many ranks have nothing at the last step; 0 unless the samples cannot go round."""
+        if self.pad == "repeat" or not self.steps:
             return 0
-        first, last = self._step(len(self) - 1)
+        first, last = self._step(self.steps - 1)
         return max(self.world - (last - first), 0)
 
 
@@ -104,6 +148,7 @@ def shard(
     drop_last: bool = False,
     start: int = 0,
     pad: str = "none",
+    sizes: Sizes | None = None,
 ) -> Shard:
     """Deal the positions from ``start`` on out to ``world`` ranks, ``batch_size`` to each at every step.
 
@@ -115,11 +160,15 @@ def shard(
     exactly once: the last step is dealt evenly, so that batches differ by one sample at most, and if it
     has fewer samples than ranks, it shares with the step before. That cannot help where fewer samples
     than ranks are left, or with ``batch_size`` 1: then some ranks' last batch is empty (``idle`` says how
-    many), or, with ``pad="repeat"``, has one sample of another rank.
+    many). With ``pad="repeat"`` it has one sample of another rank, and with ``pad="skip"`` these ranks have
+    one batch fewer. Rank 0 is never among them.
+
+    ``sizes``: gives the sizes of samples. Then a step is dealt out so that ranks get about the same size, not
+    the same number of samples; it has the same samples, so a run goes on exactly all the same.
     """
     world = whole("world", world, 1)
     rank, batch_size = whole("rank", rank, 0, world - 1), whole("batch_size", batch_size, 1)
     start = whole("start", start, 0, len(order))
-    if pad not in ("none", "repeat"):
-        raise OptionError(f'pad must be "none" or "repeat", not {pad!r}')
-    return Shard(order, rank, world, batch_size, bool(drop_last), start, pad)
+    if pad not in PADS:
+        raise OptionError(f"pad must be {', '.join(PADS[:-1])} or {PADS[-1]}, not {pad!r}")
+    return Shard(order, rank, world, batch_size, bool(drop_last), start, pad, sizes)

@@ -1,0 +1,32 @@
+"""Equal work for all: samples dealt out by their sizes, not by their number."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..columns import I64
+
+# The sizes of samples: bytes, tokens, or anything else that adds up.
+Sizes = Callable[[I64], npt.NDArray[Any]]
+
+
+def deal(sizes: npt.NDArray[Any], parts: int) -> I64:
+    """The part that each sample goes to, so that the sums of parts are about equal.
+
+    The largest that is left goes to the smallest part. With as many samples as parts, none stays empty.
+    """
+    found = np.empty(len(sizes), dtype=np.int64)
+    # Where sums are equal, as with sizes of zero, the part with fewer samples is the smaller.
+    heap: list[tuple[float, int, int]] = [(0, 0, part) for part in range(parts)]
+    sums = np.asarray(sizes, dtype=np.float64)
+    largest_first = np.argsort(-sums, kind="stable")
+    for row, size in zip(largest_first.tolist(), sums[largest_first].tolist(), strict=True):
+        total, count, part = heap[0]
+        found[row] = part
+        heapq.heapreplace(heap, (total + size, count + 1, part))
+    return found
