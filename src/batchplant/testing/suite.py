@@ -9,10 +9,7 @@ import dataclasses
 import functools
 import lzma
 import os
-import pickle
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,17 +32,7 @@ from ..verify import verify
 from .base import Bench
 from .cases import Sample, cells, check_samples, equal, film, jpeg, pixels, sound
 from .damage import EXHAUSTIVE, cuts, flip, flips, memory_bounded, survive
-
-_READ_ELSEWHERE = """
-import os, pickle, sys
-from batchplant.testing.cases import cells
-views = [pickle.loads(one) for one in pickle.load(sys.stdin.buffer)]
-pickle.dump([cells(view) for view in views], sys.stdout.buffer)
-sys.stdout.flush()
-# Not by the usual way: threads of some libraries trip over the interpreter's end now and then.
-os._exit(0)
-"""
-
+from .elsewhere import read_elsewhere
 
 # A suite of files that are only packed otherwise tries damage at so much fewer places.
 WRAPPED = 8
@@ -206,13 +193,7 @@ class FormatSuite(Bench):
         path = self.written(tmp_path)
         with self.open(path) as reader:
             views = [reader, reader.select(list(reader.schema)[:1])[3:9]]
-            done = subprocess.run(
-                [sys.executable, "-c", _READ_ELSEWHERE],
-                input=pickle.dumps([pickle.dumps(view) for view in views]),
-                capture_output=True,
-            )
-            assert done.returncode == 0, done.stderr.decode()
-            assert pickle.loads(done.stdout) == [cells(view) for view in views]
+            assert read_elsewhere(views) == [cells(view) for view in views]
 
     def test_many_threads_read_the_same(self, tmp_path: Path) -> None:
         path = self.written(tmp_path)
