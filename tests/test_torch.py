@@ -435,7 +435,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("start", "persistent"), [("fork", False), ("spawn", True)])
+@pytest.mark.parametrize(
+    ("start", "persistent"),
+    [("fork", False), ("fork", True), pytest.param("spawn", True, marks=pytest.mark.exhaustive)],
+)
 def test_worker_processes_make_the_batches_in_turn(plain, tmp_path, start, persistent):
     """In the order of one process, epoch after epoch, and after a resume."""
     # What is spawned imports the script.
