@@ -12,6 +12,7 @@ from ..errors import AccessError, MissingLibraryError, WorkerError
 from .base import Engine, Work
 
 CONNECT = "30s"
+GONE = "the Dask scheduler is gone; what is done is kept, and the same with resume (--resume) goes on"
 # Tasks for each thread of a worker, so that none waits for the next.
 AHEAD = 2
 
@@ -50,7 +51,10 @@ class Dask(Engine):
 
     def submit(self, number: int) -> None:
         # A worker that dies is Dask's business; an error of the task is ours.
-        future = self._client.submit(_do, self._work, number, pure=False)
+        try:
+            future = self._client.submit(_do, self._work, number, pure=False)
+        except Exception as error:
+            raise AccessError(f"{GONE} ({error})") from None
         self._flying[number] = future
         done = self._done
         future.add_done_callback(lambda _: done.put((number, future)))
@@ -65,10 +69,13 @@ class Dask(Engine):
                 return number, WorkerError(f"Dask workers died while they did it: {error}")
             except Exception as error:
                 return number, error
+            except KeyboardInterrupt:
+                raise
             except BaseException as error:
-                return number, WorkerError(f"Dask broke it off: {error!r}")
+                # A CancelledError: the client lost its scheduler, and gave up all that was under way.
+                return number, AccessError(f"{GONE} ({error!r})")
         if self._client.status not in ("running", "connecting"):
-            raise AccessError("the Dask scheduler is gone; what is done is kept, and --resume goes on")
+            raise AccessError(GONE)
         return None
 
     def close(self) -> None:
