@@ -26,13 +26,13 @@ from batchplant.advise.clock import alone
 from batchplant.advise.predict import Prediction, predict
 from batchplant.advise.rules import data as data_rules
 from batchplant.advise.trial import Trial, pilot_rows
-from batchplant.advise.tries import Tried, choose, eligible, value_of, virtues
+from batchplant.advise.tries import TRAINERS, Tried, choose, eligible, value_of, virtues
 from batchplant.advise.ways import Way, raw_of, way_of
 from batchplant.cli import main
 from batchplant.errors import OptionError
 from batchplant.format import Format
 from batchplant.measure import Measured
-from batchplant.registry import get_format
+from batchplant.registry import all_formats, get_format
 from batchplant.schema import Field, Float, Image, Int, Schema, Tensor, Text
 
 if TYPE_CHECKING:
@@ -718,3 +718,10 @@ def test_proof(monkeypatch: pytest.MonkeyPatch, made: Callable[[str], str]) -> N
 def test_predictions_are_given_as_data() -> None:
     found = Prediction(rate=1.0, first=1.0, bytes=1.0, seconds=1.0, bottleneck="the disk")
     assert dataclasses.asdict(found)["needed"] is None
+
+
+def test_between_equals_training_goes_to_what_trainers_read():
+    assert virtues("webdataset", "train") > virtues("hdf5", "train")
+    assert virtues("tfrecord", "train") > virtues("zarr", "train")
+    known = {name for one in all_formats().values() for name in one.can.ecosystem}
+    assert known >= TRAINERS

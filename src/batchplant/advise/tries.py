@@ -30,6 +30,11 @@ ROUND_SECONDS = 0.15
 # The part of the time that is kept for trying the best of them again.
 KEPT = 0.3
 SHOWN = 4
+# Those who read a format in order to train from it.
+TRAINERS = frozenset({
+    "DALI", "FFCV", "Hugging Face", "JAX", "Keras", "MXNet", "MosaicML Streaming", "PyTorch", "TensorFlow",
+    "WebDataset", "ffrecord", "torchaudio", "torchvision",
+})  # fmt: skip
 # Raw pixels of larger pictures, in crops, would mostly be read for nothing.
 RAW_SIDE = 2.5
 
@@ -90,6 +95,8 @@ def virtues(name: str, goal: str) -> int:
             can.streaming_write)  # fmt: skip
     # Who is given data reads it with what they have. A file is easier to move than a folder of chunks.
     readers = 2 * len(can.ecosystem) if goal == "share" else min(len(can.ecosystem), 4)
+    if goal == "train":
+        readers = 2 * min(len(TRAINERS.intersection(can.ecosystem)), 3)
     return sum(said) + readers + 2 * (found.folder is False) + 2 * (goal == "train" and can.memory_map)
 
 
