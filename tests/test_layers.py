@@ -42,7 +42,9 @@ def test_the_registry_knows_no_family(layers):
     known = {
         layers.part_of(target)
         for module in ("registry", "format", "formats._table")
-        for target in layers.imports("batchplant", files[module], module, files)
+        for target in layers.imports(
+            "batchplant", files[module], module, files, layers.runtime_nodes(files[module])
+        )
     }
     assert "storage" in known
     assert "families" not in known

@@ -62,10 +62,14 @@ BY_NAME = {
 # Parts whose members know nothing of each other.
 ISLANDS = ["formats"]
 LONGEST_MODULE = 400
+# The functions that import a module by its name, and what has statements in it.
+IMPORTERS = ("import_module", "__import__")
+AST_WITH_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 # Modules that exist without a .py file.
 COMPILED = ["_native"]
 
 Graph = dict[str, set[str]]
+Nodes = list[ast.Import | ast.ImportFrom | ast.Call]
 
 
 def main(argv: list[str]) -> int:
@@ -78,11 +82,14 @@ def main(argv: list[str]) -> int:
 
 def check(package: Path) -> list[str]:
     files = {module_name(package, path): path for path in sorted(package.rglob("*.py"))}
-    graph = {module: imports(package.name, path, module, files) for module, path in files.items()}
+    nodes = {module: runtime_nodes(path) for module, path in files.items()}
+    graph = {
+        module: imports(package.name, path, module, files, nodes[module]) for module, path in files.items()
+    }
     return [
         *find_long(files),
         *find_unknown(files),
-        *find_by_name(package.name, files),
+        *find_by_name(package.name, files, nodes),
         *find_wrong_layers(graph),
         *find_linked_islands(graph),
         *find_circles(graph),
@@ -97,12 +104,11 @@ def module_name(package: Path, path: Path) -> str:
     return ".".join(parts)
 
 
-def imports(package: str, path: Path, module: str, files: dict[str, Path]) -> set[str]:
+def imports(package: str, path: Path, module: str, files: dict[str, Path], nodes: Nodes) -> set[str]:
     found = set()
     parent = parent_of(package, path, module)
-    tree = ast.parse(path.read_text("utf-8"), str(path))
-    named = () if module in BY_NAME else named_imports(tree, package, parent)
-    for name in [*imported_names(tree, parent), *(name for name in named if name is not None)]:
+    named = () if module in BY_NAME else named_imports(nodes, package, parent)
+    for name in [*imported_names(nodes, parent), *(name for name in named if name is not None)]:
         target = resolve(name, package, files)
         if target is not None and target != module:
             found.add(target)
@@ -115,9 +121,9 @@ def parent_of(package: str, path: Path, module: str) -> list[str]:
     return here if path.name == "__init__.py" else here[:-1]
 
 
-def imported_names(tree: ast.AST, parent: list[str]) -> Iterator[str]:
+def imported_names(nodes: Nodes, parent: list[str]) -> Iterator[str]:
     """Absolute dotted names; `from a import b` gives a.b, for b may be a module."""
-    for node in runtime_nodes(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -126,10 +132,10 @@ def imported_names(tree: ast.AST, parent: list[str]) -> Iterator[str]:
             yield from (f"{origin}.{alias.name}" for alias in node.names)
 
 
-def named_imports(tree: ast.AST, package: str, parent: list[str]) -> Iterator[str | None]:
+def named_imports(nodes: Nodes, package: str, parent: list[str]) -> Iterator[str | None]:
     """Names of ours that are imported as text, as far as the text is known; None where nothing of it is."""
-    for node in runtime_nodes(tree):
-        if not isinstance(node, ast.Call) or called(node) not in ("import_module", "__import__"):
+    for node in nodes:
+        if not isinstance(node, ast.Call) or called(node) not in IMPORTERS:
             continue
         text = known_text(node.args[0]) if node.args else ""
         if text.startswith("."):
@@ -159,13 +165,22 @@ def known_text(node: ast.expr) -> str:
     return ""
 
 
-def runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    yield node
-    children = ast.iter_child_nodes(node)
-    if isinstance(node, ast.If) and is_type_checking(node.test):
-        children = iter(node.orelse)
-    for child in children:
-        yield from runtime_nodes(child)
+def runtime_nodes(path: Path) -> Nodes:
+    """What imports or calls something when a file is run, in order."""
+    found: Nodes = []
+    text = path.read_text("utf-8")
+    # Imports are statements; expressions are many, and only a few files have calls that count.
+    inside = AST_WITH_STATEMENTS if not any(name in text for name in IMPORTERS) else (ast.AST,)
+    waiting: list[ast.AST] = [ast.parse(text, str(path))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
+            found.append(node)
+        if isinstance(node, ast.If) and is_type_checking(node.test):
+            waiting += reversed(node.orelse)
+        else:
+            waiting += reversed([one for one in ast.iter_child_nodes(node) if isinstance(one, inside)])
+    return found
 
 
 def is_type_checking(test: ast.expr) -> bool:
@@ -211,12 +226,11 @@ def find_unknown(files: dict[str, Path]) -> Iterator[str]:
             yield f"{part}: in no layer: add it to LAYERS in tools/check_layers.py"
 
 
-def find_by_name(package: str, files: dict[str, Path]) -> Iterator[str]:
+def find_by_name(package: str, files: dict[str, Path], nodes: dict[str, Nodes]) -> Iterator[str]:
     for module, path in files.items():
         if module in BY_NAME:
             continue
-        tree = ast.parse(path.read_text("utf-8"), str(path))
-        for name in named_imports(tree, package, parent_of(package, path, module)):
+        for name in named_imports(nodes[module], package, parent_of(package, path, module)):
             what = "a module by a name that only running tells" if name is None else f"{name} by its name"
             yield f"{module}: imports {what}; only {', '.join(BY_NAME)} may"
 
