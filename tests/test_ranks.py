@@ -128,6 +128,21 @@ def test_balance_makes_ranks_alike():
     assert imbalance(sizes=sizes.take) < 1.01
 
 
+def test_the_guide_shows_what_the_benchmark_found():
+    root = Path(__file__).parent.parent
+    found = json.loads((root / "benchmarks" / "results" / "balance.json").read_text())
+    rows = {
+        f"| {case['sigma']} | {case['world']} × {case['batch']} | {case['plain']['slowest to mean']:.2f} | "
+        f"{case['balanced']['slowest to mean']:.2f} | {case['balanced']['fewest samples']}–"
+        f"{case['balanced']['most samples']} |"
+        for case in found["cases"]
+    }
+    guide = (root / "docs" / "guides" / "distributed.md").read_text("utf-8").splitlines()
+    shown = {line for line in guide if line.startswith(("| 0.", "| 1."))}
+    assert len(shown) > 5
+    assert shown <= rows
+
+
 # -- evaluation ---------------------------------------------------------------------------------------------
 
 
