@@ -68,12 +68,20 @@ MADE: dict[str, Callable[[Path], str]] = {
 }
 
 
+# Other names for what a format calls by its first suffix, or that with the same behind it.
+ALIASES = (
+    ".feather", ".ipc", ".hdf5", ".he5", ".ndjson", ".mpk", ".pq", ".pickle", ".pth", ".tfrecords", ".tfrec",
+    ".tgz", ".tab", ".tsv.",
+)  # fmt: skip
+
+
 def every_format() -> Iterator[Any]:
     """Every format with every suffix that it writes: compressed, zipped, as a folder or a file."""
     for name, one in registry.all_formats().items():
         for suffix in one.suffixes if one.writer is not None and one.suffixes else ("",):
             if not suffix.endswith(".index.json"):
-                yield pytest.param(name, suffix, id=name + suffix)
+                marks = [pytest.mark.exhaustive] if suffix.startswith(ALIASES) else []
+                yield pytest.param(name, suffix, id=name + suffix, marks=marks)
 
 
 def write(name: str, suffix: str, folder: Path) -> str:
@@ -145,15 +153,23 @@ def numbers(reader: bp.Reader) -> list[int]:
         return [int(n) for n in reader.read(range(len(reader)), ["n"])["n"]]
 
 
-@pytest.mark.parametrize("suffix", [".tar", ".tfrecord", ".parquet", ".csv", ".zarr", ".npz", ".rec", ".ffr"])
-@pytest.mark.parametrize(
-    "named",
-    [
-        "train", "train/", "train/*", "train/*{}", "tr*n/part-?{}", "**/part-[0-9]*{}", "train/**",
-        "train/part-{{0..2}}{}", "train/part-{{0,1,2}}{}", ["train/part-0{}", "train/part-[12]{}"],
-    ],
-    ids=str,
+NAMED = (
+    "train/*{}", "train", "train/", "train/*", "tr*n/part-?{}", "**/part-[0-9]*{}", "train/**",
+    "train/part-{{0..2}}{}", "train/part-{{0,1,2}}{}", ["train/part-0{}", "train/part-[12]{}"],
 )  # fmt: skip
+
+
+def every_way() -> Iterator[Any]:
+    """Every way to name shards, of files and of folders; and every format by the first of them."""
+    for suffix in (".tar", ".zarr", ".tfrecord", ".parquet", ".csv", ".npz", ".rec", ".ffr"):
+        for named in NAMED:
+            some = suffix in (".tar", ".zarr") or named == NAMED[0]
+            yield pytest.param(
+                suffix, named, id=f"{named}-{suffix}", marks=[] if some else pytest.mark.exhaustive
+            )
+
+
+@pytest.mark.parametrize(("suffix", "named"), list(every_way()))
 def test_shards(suffix: str, named: str | list[str], bucket: Bucket) -> None:
     if suffix == ".zarr" and ("**" in named or named in ("train", "train/", "train/*")):
         pytest.skip("what lies in a dataset that is a folder has names, too")
