@@ -33,6 +33,7 @@ COMMANDS = (
     "convert",
     "split",
     "verify",
+    "stats",
     "doctor",
     "index",
     "cache",

@@ -9,12 +9,14 @@ import contextlib
 import dataclasses
 import functools
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from .columns import I64
+from .checks import read_sound
+from .columns import I64, column_runs
 from .conversion.plan import Plan
 from .engines import Engine, make, run
 from .engines.inline import Inline
@@ -103,6 +105,19 @@ def drawn(length: int, count: int, seed: int) -> I64:
 def ranges(count: int) -> Plan:
     """So many samples, cut."""
     return Plan(count, int(np.clip(-(-count // RANGES), LEAST, MOST)))
+
+
+def step(reader: Reader, rows: int, size: int) -> int:
+    """How many samples to read at once: up to ``rows``, where their sizes are unknown about ``size`` bytes.
+
+    Where sizes are known, who reads goes by those.
+    """
+    if reader.sizes() is not None:
+        return rows
+    some = np.arange(min(4, len(reader)))
+    columns = read_sound(reader, some, [], sys.maxsize)[1]
+    found = sum(int(column_runs(column)[2].clip(0).sum()) for column in (columns or {}).values())
+    return int(np.clip(size * len(some) // max(found, 1), 1, rows))
 
 
 def in_order(

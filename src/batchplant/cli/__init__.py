@@ -33,6 +33,7 @@ from . import (
     lake,
     merge,
     split,
+    stats,
     verify,
 )
 from .parser import Parser
@@ -46,6 +47,7 @@ COMMANDS = (
     merge,
     split,
     verify,
+    stats,
     doctor,
     advise,
     index,

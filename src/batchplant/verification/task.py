@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 import os
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import numpy as np
 from .. import scans
 from ..checks import read_sound
 from ..codecs.cells import decode_cell
-from ..columns import I64, Columns, column_runs, end_within
+from ..columns import I64, Columns, end_within
 from ..conversion.plan import Plan
 from ..errors import BatchplantError, DataError, Problem
 from ..joined import Concat, shifted
@@ -111,7 +110,7 @@ class Job:
 
     @functools.cached_property
     def step(self) -> int:
-        return _step(self.reader) if self.drawn is None else DRAWN_STEP
+        return scans.step(self.reader, STEP, STEP_BYTES) if self.drawn is None else DRAWN_STEP
 
     def comparison(self) -> Comparison | None:
         if self.other is None:
@@ -162,16 +161,6 @@ class Work:
                 if self.report is not None:
                     self.report(end - span.start)
         return Found(found[: job.most], 0 if comparison is None else comparison.compared)
-
-
-def _step(reader: Reader) -> int:
-    """How many samples to read at once: fewer where they are large."""
-    if reader.sizes() is not None:
-        return STEP
-    rows = np.arange(min(4, len(reader)))
-    columns = read_sound(reader, rows, [], sys.maxsize)[1]
-    size = sum(int(column_runs(column)[2].clip(0).sum()) for column in (columns or {}).values())
-    return int(np.clip(STEP_BYTES * len(rows) // max(size, 1), 1, STEP))
 
 
 def _structure(reader: Reader, first: int) -> Iterator[Problem]:

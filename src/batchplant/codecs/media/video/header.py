@@ -8,12 +8,13 @@ from .container import encoding_of, opened, video_of
 
 
 class Header(NamedTuple):
-    """``fps`` is what the file claims, None where it claims nothing; a clip looks at its frames."""
+    """``fps`` and ``seconds`` are what the file claims, None where it claims nothing; a clip looks closer."""
 
     encoding: str
     fps: float | None
     width: int
     height: int
+    seconds: float | None = None
 
 
 def header(data: Any) -> Header:
@@ -23,4 +24,6 @@ def header(data: Any) -> Header:
         stream = video_of(container)
         rate = float(stream.average_rate or 0)
         size = stream.codec_context
-        return Header(encoding_of(view) or "", rate if rate > 0 else None, size.width, size.height)
+        # In microseconds.
+        seconds = container.duration / 1e6 if (container.duration or 0) > 0 else None
+        return Header(encoding_of(view) or "", rate if rate > 0 else None, size.width, size.height, seconds)

@@ -1,0 +1,285 @@
+"""What a dataset holds, in numbers: right, in bounded memory, and the same whoever works."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import random
+import wave
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import batchplant as bp
+from batchplant import engines, scans, stats
+from batchplant.cli import main
+from batchplant.stats import collecting
+from batchplant.stats.numbers import Sums
+from batchplant.stats.sketch import WIDTH, Sketch
+from batchplant.stats.values import Hashes, Tally
+from batchplant.testing.cases import jpeg
+from batchplant.testing.damage import flip
+
+SCHEMA = {
+    "label": bp.Int(names=("cat", "dog", "eel")),
+    "score": bp.Float(optional=True),
+    "text": bp.Text(),
+    "blob": bp.Bytes(),
+    "vector": bp.Tensor("float32", (3,)),
+    "tags": bp.List(bp.Text()),
+    "when": bp.Time("s"),
+}
+COUNT = 900
+
+
+def sample(n: int) -> dict[str, Any]:
+    return {
+        "label": 0 if n % 3 else 2, "score": None if n % 10 == 0 else n / 4, "text": "ä" * (n % 5),
+        "blob": b"same" if n in (7, 500, 899) else n.to_bytes(4, "big"), "vector": np.full(3, n, np.float32),
+        "tags": ["x"] * (n % 4), "when": 1_700_000_000 + n,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("stats") / "a.npz"
+    with bp.create(found, SCHEMA) as out:
+        for n in range(COUNT):
+            out.append(sample(n))
+    return found
+
+
+def test_every_field(path: Path) -> None:
+    found = stats.collect(path)
+    assert (found.samples, found.looked_at, found.unreadable) == (COUNT, COUNT, 0)
+    fields = found.fields
+    assert fields["label"].values["values"].counts == {"cat": 600, "eel": 300}
+    score = fields["score"]
+    values = np.array([n / 4 for n in range(COUNT) if n % 10])
+    assert (score.count, score.missing) == (810, 90)
+    numbers = score.numbers["values"]
+    assert (numbers.min, numbers.max, numbers.count) == (0.25, 224.75, 810)
+    assert numbers.mean == pytest.approx(values.mean())
+    assert numbers.std == pytest.approx(values.std())
+    assert numbers.median == np.quantile(values, 0.5, method="inverted_cdf")
+    edges, counts = numbers.histogram
+    assert (edges[0], edges[-1], sum(counts)) == (0.25, 224.75, 810)
+    text = fields["text"]
+    assert text.values["values"].counts == {"ä" * n: 180 for n in range(5)}
+    length = text.numbers["length"]
+    assert (length.min, length.max, length.mean) == (0, 4, 2.0)
+    assert length.histogram == ([0, 1, 2, 3, 4, 4], [180] * 5)
+    assert fields["tags"].numbers["length"].mean == 1.5
+    assert fields["vector"].numbers["values"].count == 3 * COUNT
+    assert fields["when"].times["max"] == "2023-11-14T22:28:19"
+    copies = fields["blob"].copies
+    assert copies == stats.Copies(2, COUNT - 2, [[7, 500, 899]])
+    assert found.copies == stats.Copies(0, COUNT, [])
+    assert found.bytes == sum(one.bytes for one in fields.values()) > 0
+
+
+def test_the_same_on_processes(path: Path) -> None:
+    assert len(collecting.Job(scans.Dataset(path), None, 0).plan) > 2
+    by = engines.make("processes", workers=2)
+    seen: list[tuple[int, int]] = []
+    assert stats.collect(path, engine=by, progress=lambda *now: seen.append(now)) == stats.collect(path)
+    assert seen[-1] == (COUNT, COUNT)
+
+
+def test_some_samples_and_fields(path: Path) -> None:
+    found = stats.collect(path, fields=["text", "label"], sample=100, seed=5, where="label == 'eel'")
+    assert (found.samples, found.looked_at, list(found.fields)) == (300, 100, ["text", "label"])
+    assert found.fields["label"].values["values"].counts == {"eel": 100}
+    assert "drawn with seed 5" in found.remarks[0]
+    assert found == stats.collect(path, fields=["text", "label"], sample=100, seed=5, where="label == 'eel'")
+    with pytest.raises(bp.OptionError, match="at least 1"):
+        stats.collect(path, sample=0)
+    with pytest.raises(bp.FieldNameError, match="nope"):
+        stats.collect(path, fields=["nope"])
+
+
+def test_pictures_and_sounds_say_what_they_are(tmp_path: Path) -> None:
+    sound = io.BytesIO()
+    with wave.open(sound, "wb") as file:
+        file.setparams((2, 2, 8000, 0, "NONE", ""))
+        file.writeframes(bytes(4 * 2000))
+    png = io.BytesIO()
+    Image.new("L", (5, 6)).save(png, "png")
+    schema = {"image": bp.Image(mode=None), "sound": bp.Audio()}
+    data = [(jpeg(8, 9), sound.getvalue()), (png.getvalue(), b"no sound"), (b"no picture", sound.getvalue())]
+    with bp.create(tmp_path / "a.msgpack", schema) as out:
+        for one, other in [*data, data[0]]:
+            out.append({"image": one, "sound": other})
+    found = stats.collect(tmp_path / "a.msgpack")
+    image, heard = found.fields["image"], found.fields["sound"]
+    height, width = 8, 9
+    assert image.values["resolutions"].counts == {f"{width}×{height}": 2, "5×6": 1}
+    assert image.values["modes"].counts == {"RGB": 2, "L": 1}
+    assert image.values["encodings"].counts == {"jpeg": 2, "png": 1}
+    assert (image.unknown, heard.unknown) == (1, 1)
+    assert heard.numbers["seconds"].mean == 0.25
+    assert heard.values["rates"].counts == {"8000": 3}
+    assert found.copies == stats.Copies(1, 3, [[0, 3]])
+    assert heard.copies == stats.Copies(2, 2, [[0, 2, 3]])
+
+
+def test_arrays_that_vary(tmp_path: Path) -> None:
+    schema = {"x": bp.Tensor("int16", (None, None)), "y": bp.Tensor("uint8", (None,), optional=True)}
+    with bp.create(tmp_path / "a.npz", schema) as out:
+        for n in range(4):
+            out.append({"x": np.full((n, 2), n, np.int16), "y": None if n == 2 else np.zeros(n, np.uint8)})
+    found = stats.collect(tmp_path / "a.npz").fields
+    assert found["x"].values["shapes"].counts == {"0×2": 1, "1×2": 1, "2×2": 1, "3×2": 1}
+    assert found["x"].numbers["values"].mean == (2 + 8 + 18) / 12
+    assert (found["y"].missing, found["y"].numbers["length"].mean) == (1, 4 / 3)
+
+
+def test_damaged_samples_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.tfrecord"
+    with bp.create(path, {"n": bp.Int(), "t": bp.Text()}) as out:
+        for n in range(20):
+            out.append({"n": n, "t": "some text"})
+    with bp.open(path) as reader:
+        flip(path, int(reader.spans("t", [11]).start[0]), 3)
+    found = stats.collect(path)
+    assert (found.looked_at, found.unreadable, found.fields["n"].count) == (20, 1, 19)
+    assert [one.sample for one in found.problems] == [11]
+    assert main(["stats", str(path)]) == 1
+    assert "1 sample cannot be read" in capsys.readouterr().out
+
+
+def test_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with bp.create(tmp_path / "a.npz", {"n": bp.Int(), "t": bp.Text()}):
+        pass
+    found = stats.collect(tmp_path / "a.npz")
+    assert (found.samples, found.fields["n"].count, found.copies) == (0, 0, stats.Copies(0, 0, []))
+    assert main(["stats", str(tmp_path / "a.npz")]) == 0
+
+
+# --- what it is made of -------------------------------------------------------------------------------
+
+
+@given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), max_size=4))
+def test_whole_numbers_are_exact(parts: list[list[int]]) -> None:
+    whole = Sums()
+    for part in parts:
+        other = Sums()
+        other.add(np.array(part, dtype=np.int64))
+        whole.merge(other)
+    values = [value for part in parts for value in part]
+    found = whole.numbers()
+    assert found.count == len(values)
+    if values:
+        mean = sum(values) / len(values)
+        assert (found.min, found.max, found.mean) == (min(values), max(values), mean)
+        spread = sum((len(values) * one - sum(values)) ** 2 for one in values) / len(values) ** 3
+        assert found.std == pytest.approx(spread**0.5)
+
+
+@pytest.mark.parametrize("dtype", ["uint64", "uint8", "bool"])
+def test_unsigned_numbers_are_exact(dtype: str) -> None:
+    values = np.array([0, 1, 1 if dtype == "bool" else np.iinfo(dtype).max], dtype=dtype)
+    sums = Sums()
+    sums.add(values)
+    assert sums.numbers().mean == sum(map(int, values)) / 3
+
+
+def test_numbers_that_are_none() -> None:
+    sums = Sums()
+    sums.add(np.array([1.0, np.nan, np.inf, -np.inf, 3.0]))
+    found = sums.numbers()
+    assert (found.count, found.nan, found.infinite, found.mean, found.std) == (2, 1, 2, 2.0, 1.0)
+
+
+@pytest.mark.parametrize("batch", [100, 2500, 50_000, 200_000])
+def test_quantiles_are_close_and_memory_is_bounded(batch: int) -> None:
+    values = np.random.default_rng(1).lognormal(size=200_000)
+    whole = Sketch()
+    for at in range(0, len(values), 50_000 if batch < 50_000 else batch):
+        part = Sketch()
+        for start in range(at, min(at + max(batch, 50_000), len(values)), batch):
+            part.add(values[start : start + batch])
+        whole.merge(part)
+    ordered, weights = whole.weighed()
+    assert weights.sum() == len(values)
+    assert len(ordered) < 2 * WIDTH * 8
+    shares = (0.01, 0.25, 0.5, 0.95, 0.99)
+    ranks = [(values <= found).mean() for found in whole.quantiles(shares)]
+    assert ranks == pytest.approx(shares, abs=0.005)
+
+
+def test_outliers_leave_room_in_a_histogram() -> None:
+    sums = Sums()
+    sums.add(np.append(np.linspace(0, 1, 2000), 1e9))
+    edges, counts = sums.numbers().histogram
+    assert (edges[0], edges[-1], sum(counts)) == (0, 1e9, 2001)
+    assert sum(count > 50 for count in counts) > 20
+
+
+def test_frequent_values_of_many() -> None:
+    draw = random.Random(0)
+    values = [draw.choice("abc") if draw.random() < 0.3 else f"rare {n}" for n in range(3000)]
+    whole = Tally(held=50)
+    for at in range(0, 3000, 300):
+        part = Tally(held=50)
+        part.add(values[at : at + 300])
+        whole.merge(pickle.loads(pickle.dumps(part)))
+    found, true = whole.values({}), Counter(values)
+    assert not found.exact
+    assert list(found.counts)[:3] == [one for one, _ in true.most_common(3)]
+    assert found.slack <= 3000 / 50
+    for value, count in found.counts.items():
+        assert count <= true[value] <= count + found.slack
+
+
+def test_copies_of_very_many_are_estimated() -> None:
+    draw = np.random.default_rng(0)
+    digests = draw.integers(0, 256, (40_000, 16), dtype=np.uint8)
+    # Every second is like the one before it.
+    digests[1::2] = digests[::2]
+    held = Hashes(one_in=8)
+    held.add(digests, np.arange(40_000))
+    found = held.copies()
+    assert found.one_in == 8
+    assert found.count == pytest.approx(20_000, rel=0.1)
+    assert found.different == pytest.approx(20_000, rel=0.1)
+    assert all(other == one + 1 for one, other in found.groups)
+
+
+def test_hashes_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "HASHES", 1000)
+    job = collecting.Job(scans.Dataset(path, fields=("blob",)), None, 0)
+    assert job.one_in == 1
+    assert collecting.Job(scans.Dataset(path), None, 0).one_in == 8
+
+
+# --- the command ---------------------------------------------------------------------------------------
+
+
+def test_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stats", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fields"]["label"]["values"]["values"]["counts"][0] == {"value": "cat", "count": 600}
+    assert found["fields"]["blob"]["copies"]["groups"] == [[7, 500, 899]]
+    assert main(["stats", str(path), "--processes", "2", "--all"]) == 0
+    out = capsys.readouterr().out
+    assert "900 samples of npz, looked at all of them" in out
+    assert "cat 600, eel 300" in out
+    assert "7 = 500 = 899" in out
+    assert max(map(len, out.splitlines()[1:])) <= 80
+
+
+def test_a_figure(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["stats", str(path), "--figure", str(tmp_path / "a.svg")]) == 0
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "<!-- eel -->" in drawn
+    assert "<!-- score, median 112.2 -->" in drawn
+    assert main(["stats", str(path), "--figure", str(tmp_path / "a.doc")]) == 2
