@@ -39,6 +39,7 @@ LAYERS = [
         "conversion",
         "convert",
         "scans",
+        "indexing",
         "verification",
         "verify",
         "stats",

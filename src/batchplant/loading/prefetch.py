@@ -13,7 +13,7 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from ..storage import RemoteSource, is_remote, plan_ranges
 from ..storage.remote import NEVER, Pool, fetcher, opened
 from ..storage.remote.cells import PART
 from ..storage.remote.fetch import Fetcher
-from .cells import Cell, Use
+from .cells import Cell, Use, uses_of
 
 # Batches whose bytes are known in advance, at most.
 FORESEEN = 1000
@@ -57,10 +57,11 @@ class Prefetch:
 
     def __init__(
         self, reader: Reader, fields: Sequence[str], indices: I64 | None, shard: Any, after: After | None,
-        ranges: Ranges, fetcher: Callable[[], Fetcher] = fetcher,
+        ranges: Ranges, fetcher: Callable[[], Fetcher] = fetcher, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._reader, self._fields, self._indices, self._shard = reader, tuple(fields), indices, shard
-        self._ranges, self._fetcher, self._changed = ranges, fetcher, threading.Condition()
+        self._ranges, self._fetcher, self._clock = ranges, fetcher, clock
+        self._changed = threading.Condition()
         self._stopped = False
         # The pool that has no room just now.
         self._blocked: Pool | None = None
@@ -80,7 +81,7 @@ class Prefetch:
         # The next epoch, and by cell the first batch of it that needs the cell.
         self._after = after
         self._needs: dict[tuple[str, int], int] = {}
-        self._began = time.time()
+        self._began = clock()
         self._thread = threading.Thread(target=self._run, name="batchplant-prefetch", daemon=True)
 
     def start(self) -> None:
@@ -129,14 +130,15 @@ class Prefetch:
     def _due(self, source: RemoteSource, number: int, start: int, end: int) -> float:
         """The batch after this one that needs a block; never where little of it is needed, and late."""
         cell = self._cells.get((source, start // PART))
-        uses = [one for one in cell.uses if one.low < end and one.high > start] if cell is not None else []
-        if not uses or (
-            uses[0].batch > number + SHORTLY and sum(one.bytes for one in uses) < KEPT * (end - start)
-        ):
-            if cell is not None:
-                cell.asked = 0, 0
-            return NEVER
-        return float(uses[0].batch)
+        first, needed = NEVER, 0
+        for one in () if cell is None else cell.uses:
+            size = one.within(start, end)
+            first, needed = min(first, one.batch if size else NEVER), needed + size
+            if first <= number + SHORTLY or needed >= KEPT * (end - start):
+                return float(first)
+        if cell is not None:
+            cell.asked = 0, 0
+        return NEVER
 
     def _expect(self, cell: Cell) -> None:
         """Tell the cache on disk when the next epoch needs a cell: for want of room, the latest goes."""
@@ -144,7 +146,7 @@ class Prefetch:
         object = cell.source.blocks[1]
         if need is None or object.disk is None:
             return
-        now = time.time()
+        now = self._clock()
         each = (now - self._began) / max(1, len(self._made))
         start, end = cell.bounds
         due = now + (len(self._shard) - len(self._made) + need) * each
@@ -274,27 +276,13 @@ class Prefetch:
             return None
 
     def _uses(self, number: int, spans: Spans) -> list[tuple[Cell, Use]]:
-        """What a batch needs of each cell. Beside threads that make batches, Python is dear."""
-        found = []
-        order = np.lexsort((spans.start, spans.file))
-        order = order[spans.size[order] > 0]
-        if not len(order):
-            return []
-        start, size, file = spans.start[order], spans.size[order], spans.file[order]
-        places = start // PART
-        edges = np.flatnonzero((np.diff(places) != 0) | (np.diff(file) != 0)) + 1
-        first = np.append(0, edges)
-        high, total = np.maximum.reduceat(start + size, first), np.add.reduceat(size, first)
-        sources = {one: self._source(spans.files[one]) for one in set(file[first].tolist())}
-        each = zip(
-            *(one.tolist() for one in (file[first], places[first], start[first], high, total)),
-            np.split(start, edges), np.split(size, edges), strict=True,
-        )  # fmt: skip
-        for one, place, low, end, needed, starts, sizes in each:
-            source = sources[one]
+        """What a batch needs of each cell."""
+        found, uses = [], uses_of(number, spans)
+        sources = {one: self._source(spans.files[one]) for one in {file for file, _, _ in uses}}
+        for file, place, use in uses:
+            source = sources[file]
             if source is None:
                 continue
-            use = Use(number, low, end, needed, starts, sizes)
             key = (source, place)
             if key not in self._cells:
                 self._cells[key] = Cell(source, place)
@@ -309,18 +297,24 @@ class Prefetch:
         return found
 
     def _ask(self, number: int) -> None:
+        for pool in self._asking(number):
+            with self._changed:
+                # Batches that are made give room; those who wait for this one had better read it.
+                self._blocked = pool
+                self._changed.notify_all()
+                self._changed.wait(0.05)
+                self._blocked = None
+
+    def _asking(self, number: int) -> Iterator[Pool]:
+        """Ask for a batch; gives the pool that has no room, each time before it is tried again."""
         with self._changed:
             cells = list(self._of_batch.get(number, ()))
         if number == 0 and not self._made:
             self._ask_first(cells)
         for cell in cells:
             while not self._ask_for(cell, number):
+                yield cell.source.blocks[0]
                 with self._changed:
-                    # Batches that are made give room; those who wait for this one had better read it.
-                    self._blocked = cell.source.blocks[0]
-                    self._changed.notify_all()
-                    self._changed.wait(0.05)
-                    self._blocked = None
                     if self._stopped or number in self._made:
                         return
 
@@ -346,7 +340,7 @@ class Prefetch:
             if self._stopped or not cell.uses or cell.source.closed or cell.has_all():
                 return True
             whole = self._keeps_all(cell.source)
-            ranges, keep = cell.ranges(whole=whole)
+            ranges, keep = cell.ranges(number, whole=whole)
             (start, end), high = ranges[-1], max(one.high for one in cell.uses)
         pool, object = cell.source.blocks
         # Where not all fits, the end of a sample in the next cell is not worth all of that cell.

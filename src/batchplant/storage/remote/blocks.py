@@ -86,6 +86,8 @@ class Pool:
         # Blocks that nobody is known to need, in the order of their last use; and those that somebody does.
         self._idle: OrderedDict[Block, None] = OrderedDict()
         self._planned: dict[Block, None] = {}
+        # Blocks that are still on their way.
+        self._coming: dict[Block, None] = {}
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -130,7 +132,7 @@ class Pool:
 
     def read(self, object: RemoteObject, start: int, end: int) -> U8:
         """These bytes, in place where they lie in one block."""
-        held = self._hold(object, [(start, end)])
+        held = self.hold(object, [(start, end)])
         try:
             first = held[0]
             if len(held) == 1:
@@ -138,13 +140,13 @@ class Pool:
             parts = [one.data[max(start - one.start, 0) : end - one.start] for one in held]
             return np.concatenate(parts)
         finally:
-            self._release(held)
+            self.release(held)
 
     def gather(
         self, object: RemoteObject, ranges: list[Range], starts: I64, sizes: I64, out: U8, out_starts: I64
     ) -> None:
         """Copy runs, all of which lie in the ranges."""
-        held = self._hold(object, ranges)
+        held = self.hold(object, ranges)
         try:
             begins = np.array([one.start for one in held], dtype=np.int64)
             ends = np.array([one.end for one in held], dtype=np.int64)
@@ -158,7 +160,7 @@ class Pool:
             for row in np.flatnonzero(~inside).tolist():
                 self._copy(held, int(at[row]), int(starts[row]), int(sizes[row]), out, int(out_starts[row]))
         finally:
-            self._release(held)
+            self.release(held)
 
     def locate(
         self, object: RemoteObject, ranges: list[Range], starts: I64, sizes: I64
@@ -167,7 +169,7 @@ class Pool:
 
         Only runs that lie in several blocks are copied. The arrays stay as long as somebody holds them.
         """
-        held = self._hold(object, ranges)
+        held = self.hold(object, ranges)
         try:
             begins = np.array([one.start for one in held], dtype=np.int64)
             ends = np.array([one.end for one in held], dtype=np.int64)
@@ -181,7 +183,7 @@ class Pool:
             base[across], places[across] = len(arrays), to[:-1]
             return [*arrays, copies], base, places
         finally:
-            self._release(held)
+            self.release(held)
 
     def _copy(self, held: list[Block], number: int, start: int, size: int, out: U8, to: int) -> None:
         """A run that lies in several blocks."""
@@ -191,7 +193,7 @@ class Pool:
             out[to : to + len(part)] = part
             start, size, to, number = start + len(part), size - len(part), to + len(part), number + 1
 
-    def _hold(self, object: RemoteObject, ranges: Iterable[Range]) -> list[Block]:
+    def hold(self, object: RemoteObject, ranges: Iterable[Range]) -> list[Block]:
         """The blocks of these ranges, which are in order; they stay until they are released."""
         with self._lock:
             held: list[Block] = []
@@ -204,7 +206,7 @@ class Pool:
                         held.append(one)
         return held
 
-    def _release(self, held: list[Block]) -> None:
+    def release(self, held: list[Block]) -> None:
         with self._lock:
             for one in held:
                 one.held -= 1
@@ -243,7 +245,7 @@ class Pool:
     def is_busy(self) -> bool:
         """Whether anything that was asked for ahead is still on its way."""
         with self._lock:
-            return any(not one.future.done() for one in self._planned)
+            return any(one in self._planned for one in self._coming)
 
     def settle(self, object: RemoteObject, start: int, end: int, due: Callable[[int, int], float]) -> None:
         """When the blocks that a range touches are needed next: ``due`` says it of each, by start and end."""
@@ -311,6 +313,7 @@ class Pool:
             self._idle[block] = None
         else:
             self._planned[block] = None
+        self._coming[block] = None
         block.task = self._fetcher().submit(lambda: object.load(start, end), size, due)
         block.future = block.task.future
         # A future keeps its callbacks: the block in one would be a cycle, and its bytes would stay for long.
@@ -324,6 +327,7 @@ class Pool:
             return
         failed = future.cancelled() or future.exception() is not None
         with self._lock:
+            self._coming.pop(block, None)
             if failed:
                 # The next one who needs it tries anew.
                 self._drop(block)
@@ -333,11 +337,15 @@ class Pool:
 
     def _make_room(self, size: int, *, force: bool = False) -> bool:
         """Let go of blocks; ``force``: also of those that will be needed, the latest first."""
-        for one in list(self._idle):
-            if self.bytes + size <= self.most:
-                return True
+        over, gone = self.bytes + size - self.most, []
+        for one in self._idle:
+            if over <= 0:
+                break
             if not one.held and one.future.done():
-                self._drop(one)
+                gone.append(one)
+                over -= one.size
+        for one in gone:
+            self._drop(one)
         if force and self.bytes + size > self.most:
             for one in sorted(self._planned, key=lambda one: one.due, reverse=True):
                 if self.bytes + size <= self.most:
@@ -354,6 +362,7 @@ class Pool:
         del object.starts[bisect.bisect_left(object.starts, block.start)]
         self._idle.pop(block, None)
         self._planned.pop(block, None)
+        self._coming.pop(block, None)
         self.bytes -= block.size
 
     def forget(self, object: RemoteObject) -> None:
