@@ -31,6 +31,7 @@ from batchplant.format import Format
 from batchplant.formats import safetensors
 from batchplant.formats._table import OUTLINES
 from batchplant.formats.beton import writer as beton
+from batchplant.formats.mds import writer as mds
 from batchplant.formats.onnx import writer as onnx
 from batchplant.formats.recordio import writer as recordio
 from batchplant.options import own_options
@@ -50,7 +51,10 @@ COUNTS, SIZES = {"recordio": 160}, {"recordio": 6 << 10, "lmdb": 48 << 10}
 WANTED = 37
 OPEN: dict[str, dict[str, Any]] = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
 # Small storage units, so that a small dataset has many; by the options' names, whichever format has them.
-UNITS = {"row_group_size": 4 * SIZE, "row_group": 4 * SIZE, "batch_size": 4 * SIZE, "chunk_samples": 4}
+UNITS = {
+    "row_group_size": 4 * SIZE, "row_group": 4 * SIZE, "batch_size": 4 * SIZE, "chunk_samples": 4,
+    "size_limit": 5 * SIZE,
+}  # fmt: skip
 
 every_format = pytest.mark.parametrize("name", NAMES)
 
@@ -608,6 +612,13 @@ def beyond_beton(folder: Path, patch: pytest.MonkeyPatch) -> None:
         out.append({"image": bulk(0, bp.Image())})
 
 
+def beyond_mds(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    assert mds.MOST == (1 << 32) - 1
+    patch.setattr(mds, "MOST", mds.ROOM + SIZE)
+    with bp.create(folder / "a.mds", {"blob": bp.Bytes()}, size_limit=SIZE) as out:
+        out.append({"blob": bytes(SIZE + 1)})
+
+
 def beyond_recordio(folder: Path, patch: pytest.MonkeyPatch) -> None:
     assert recordio.MOST_BYTES == (512 << 20) - 1
     patch.setattr(recordio, "MOST_BYTES", SIZE)
@@ -635,8 +646,8 @@ def beyond_pmml(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 BEYOND = {
-    "beton": beyond_beton, "recordio": beyond_recordio, "safetensors": beyond_safetensors,
-    "onnx": beyond_onnx, "pmml": beyond_pmml,
+    "beton": beyond_beton, "mds": beyond_mds, "recordio": beyond_recordio,
+    "safetensors": beyond_safetensors, "onnx": beyond_onnx, "pmml": beyond_pmml,
 }  # fmt: skip
 
 

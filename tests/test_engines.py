@@ -212,7 +212,9 @@ def ranks(source: Path, target: Path, world: int = 3, **how: Any) -> bp.Conversi
     return found
 
 
-@pytest.mark.parametrize("suffix", [".beton", ".tar", ".parquet", ".h5", ".zarr", ".csv", ".npz", ".joblib"])
+@pytest.mark.parametrize(
+    "suffix", [".beton", ".tar", ".parquet", ".h5", ".zarr", ".csv", ".npz", ".mds", ".joblib"]
+)
 def test_one_file_by_many_processes(suffix: str, source: Path, tmp_path: Path) -> None:
     for folder in ("one", "many"):
         (tmp_path / folder).mkdir()

@@ -21,6 +21,7 @@ OUTLINES: dict[str, Outline] = {
     "json": Outline((".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json", ".json.gz", ".json.zst"), side_cars=("{name}.schema.json",), describes=True),
     "lmdb": Outline((".lmdb", ".mdb"), folder=None),
     "lst": Outline((".lst",)),
+    "mds": Outline((".mds",), folder=True),
     "msgpack": Outline((".msgpack", ".mpk", ".msgpack.gz", ".mpk.gz"), side_cars=("{name}.schema.json",)),
     "n5": Outline((".n5", ".n5.zip"), folder=None),
     "npy": Outline((".npy",)),

@@ -1,0 +1,211 @@
+"""``index.json``: which shards there are, and what is in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...columns import Ragged
+from ...errors import BatchplantError, DamagedError, NotFoundError, SchemaError
+from ...format import Probe
+from ...schema import Field, Schema
+from ...storage import NOTE_ERRORS, is_below, join, open_source, parse_object, read_beside
+from . import encodings
+from .encodings import Encoding
+from .packing import ALGORITHMS
+
+INDEX = "index.json"
+NOTE = "batchplant"
+# A sample's flags of the optional fields, one byte each: 1 where it is missing.
+MISSING = "__missing__"
+HEAD = 64 << 10
+# Offsets are 32 bits.
+MOST = (1 << 32) - 1
+
+_SHARDS = re.compile(rb'"shards"\s*:\s*\[(\s*\])?')
+_FORMAT = re.compile(rb'"format"\s*:\s*"mds"')
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """One of the two files of a shard."""
+
+    name: str
+    size: int
+    hashes: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    samples: int
+    raw: File
+    packed: File | None
+    # "zstd", without the level.
+    compression: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+    """What an index says. ``said``: its shards as they stand there; ``schema``: None where it has no note."""
+
+    shards: list[Shard]
+    said: list[dict[str, Any]]
+    columns: list[tuple[str, Encoding]]
+    schema: Schema | None
+    missing: str | None
+    note: Any
+
+
+def read(folder: str) -> Index:
+    path = join(folder, INDEX)
+    data = read_beside(path)
+    if data is None:
+        raise NotFoundError("no such file; a folder of MDS has one", path=path)
+    try:
+        return _parsed(parse_object(data))
+    except BatchplantError as error:
+        raise error.at(path=path) from None
+    except NOTE_ERRORS as error:
+        raise DamagedError(f"not an index of MDS: {error}", path=path) from None
+
+
+def _parsed(found: dict[str, Any]) -> Index:
+    if found.get("version") != 2:
+        raise DamagedError(f"it is of version {str(found.get('version'))[:20]!r}, and only 2 is known")
+    said = found["shards"]
+    columns: list[tuple[str, Encoding]] | None = None
+    known: tuple[Any, ...] = ()
+    shards = []
+    for number, one in enumerate(said):
+        described = one["column_names"], one["column_encodings"], one["column_sizes"]
+        # Mostly the same again.
+        if columns is None:
+            columns, known = _columns(*described), described
+        elif described != known:
+            raise SchemaError(f"shard {number} has other columns than the first: {described[0]}")
+        shards.append(_shard(one))
+    note = found.get(NOTE)
+    schema, missing = (None, None) if note is None else (Schema.from_json(note["schema"]), note["missing"])
+    if columns is None:
+        columns = encodings.columns_of(schema or Schema())
+        missing = None
+    if schema is not None:
+        _check_note(schema, missing, dict(columns), empty=not shards)
+    return Index(shards, said, columns, schema, missing, note)
+
+
+def _columns(names: Any, named: Any, sizes: Any) -> list[tuple[str, Encoding]]:
+    found: dict[str, Encoding] = {}
+    if not all(isinstance(one, list) for one in (names, named, sizes)):
+        raise ValueError("columns are lists")
+    for name, text, size in zip(names, named, sizes, strict=True):
+        if not isinstance(name, str) or not isinstance(text, str) or name in found:
+            raise ValueError(f"a column is called {name!r}")
+        encoding = encodings.parse(text)
+        if encoding is None:
+            raise SchemaError(f"its encoding {text!r} is none of MDS", field=name)
+        if size != encoding.size:
+            raise ValueError(f"cells of {text} have {encoding.size} bytes, not {size!r}")
+        found[name] = encoding
+    return list(found.items())
+
+
+def _shard(one: dict[str, Any]) -> Shard:
+    if one["format"] != "mds" or one["version"] != 2:
+        raise SchemaError(
+            f"its shards are {one['format']!r}, version {one['version']!r}; only MDS, version 2, is read"
+        )
+    packed = None if one["zip_data"] is None else _file(one["zip_data"])
+    compression = one["compression"]
+    if compression is not None:
+        compression = str(compression).partition(":")[0]
+        if packed is None or compression not in ALGORITHMS:
+            raise ValueError(f"a shard is compressed with {compression!r}, and nobody knows how")
+    elif packed is not None:
+        raise ValueError("a shard has a compressed file, and no compression")
+    found = Shard(_count(one["samples"]), _file(one["raw_data"]), packed, compression)
+    # A sample takes an offset.
+    if 4 * (found.samples + 2) > found.raw.size:
+        raise ValueError(f"{found.samples} samples do not fit into {found.raw.size} bytes")
+    return found
+
+
+def _file(one: dict[str, Any]) -> File:
+    name, hashes = one["basename"], one["hashes"]
+    if not is_below(name):
+        raise ValueError(f"{name!r} is no file in its folder")
+    if not isinstance(hashes, dict) or not all(isinstance(each, str) for each in hashes.values()):
+        raise ValueError("hashes are text by name")
+    return File(name, _count(one["bytes"]), hashes)
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise ValueError(f"{value!r} is no number of samples or bytes")
+    return value
+
+
+def _check_note(schema: Schema, missing: Any, columns: dict[str, Encoding], *, empty: bool) -> None:
+    optional = optional_fields(schema)
+    own = set(columns) - {missing}
+    flags = columns.get(missing) if isinstance(missing, str) else None
+    fits = own == set(schema) and all(encodings.holds(columns[name], schema[name]) for name in schema)
+    if missing is not None:
+        fits = fits and flags is not None and flags.form == ("uint8", (len(optional),))
+    elif not empty:
+        fits = fits and not optional
+    if not fits:
+        raise DamagedError("its note names other fields than its columns are")
+
+
+def optional_fields(schema: Schema) -> list[str]:
+    return [name for name, field in schema.items() if field.optional]
+
+
+def missing_column(schema: Schema) -> tuple[str, Encoding] | None:
+    """The column of the flags that our own sets have, where a field may be missing."""
+    count = len(optional_fields(schema))
+    if not count:
+        return None
+    name = MISSING
+    while name in schema:
+        name += "_"
+    found = encodings.parse(f"ndarray:uint8:{count}")
+    assert found is not None
+    return name, found
+
+
+def note_of(schema: Schema) -> dict[str, Any]:
+    flags = missing_column(schema)
+    return {"schema": schema.to_json(), "missing": None if flags is None else flags[0]}
+
+
+def document(said: Iterable[str], note: Any) -> Iterable[str]:
+    """The index of these shards, each as JSON; first what tells that it is one."""
+    yield '{"shards": ['
+    for number, one in enumerate(said):
+        yield f"{', ' if number else ''}{one}"
+    own = "" if note is None else f', "{NOTE}": {json.dumps(note)}'
+    yield f'], "version": 2{own}}}'
+
+
+def fields_of(index: Index, first: Mapping[str, Ragged]) -> dict[str, Field]:
+    """The fields where nobody wrote them down; ``first``: the first cells of columns that do not tell."""
+    none = Ragged.from_cells([])
+    return {name: encodings.field_of(one, first.get(name, none)) for name, one in index.columns}
+
+
+def sniff(probe: Probe) -> bool:
+    """An index of shards, the first of which is MDS, or of none."""
+    if not probe.folder:
+        return False
+    try:
+        source = open_source(join(probe.path, INDEX))
+        head = source.view(0, min(source.size, HEAD)).tobytes()
+    except BatchplantError:
+        return False
+    found = _SHARDS.search(head)
+    return found is not None and (found[1] is not None or _FORMAT.search(head) is not None)
