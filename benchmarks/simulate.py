@@ -72,7 +72,7 @@ class Case(NamedTuple):
 CASES = {
     "2 ranks, 60 MB/s, lanes": Case(2, 0.03, 60e6),
     "4 ranks, 60 MB/s, lanes": Case(4, 0.03, 60e6),
-    "3 ranks, 100 MB/s, no lanes": Case(3, 0.03, 100e6, lanes=False),
+    "3 ranks, 50 MB/s, no lanes": Case(3, 0.03, 50e6, lanes=False),
     "2 ranks, random, 100 ms": Case(2, 0.1, 80e6, order="random", fetch=24 << 20),
     "4 ranks, random, small memory": Case(4, 0.05, 50e6, order="random", fetch=16 << 20),
     "2 ranks, slow connections": Case(2, 0.05, 1e9, connection=4e6),
@@ -96,11 +96,11 @@ def plan_of(case: Case, samples: int) -> Plan:
         loader={"order": case.order, "window": case.window, "lanes": case.lanes, "batch_size": BATCH,
                 "fetch_bytes": case.fetch},
         cluster={"ranks": case.ranks, "ranks_per_node": case.ranks, "decode": 1e6, "step": case.step,
-                 "synchronous": False},
+                 "start": 0, "synchronous": False},
         node={"bandwidth": 1e12, "cache": case.cache},
         store={"latency": case.latency, "bandwidth": case.bandwidth, "connection": case.connection,
                "requests": 1e9},
-        look={"ranks": case.ranks},
+        look={"sampled_ranks": case.ranks},
     )  # fmt: skip
 
 

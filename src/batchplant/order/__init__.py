@@ -10,6 +10,7 @@ from .marks import difference, drawn, marks
 from .orders import (
     BY_BLOCKS,
     NAMED,
+    WINDOW,
     BlockIndex,
     Order,
     QuasiRandom,
@@ -32,6 +33,7 @@ from .ranks import Shard, Turns, shard
 __all__ = [
     "BY_BLOCKS",
     "NAMED",
+    "WINDOW",
     "BlockIndex",
     "Order",
     "QuasiRandom",

@@ -145,7 +145,8 @@ class Fetching:
         self._running: dict[int, Task] = {}
         self._weight = 0.0
         self._pace = Pace(clock.now)
-        self._took: deque[float] = deque(maxlen=64)
+        # The small requests of opening are what later ones are compared with first.
+        self._took = deque([way.latency], maxlen=64)
         self._watched = False
         self.requests = self.bytes = self.from_disk = self.hedges = 0
 

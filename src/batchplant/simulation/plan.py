@@ -102,7 +102,7 @@ class Data:
     sample_bytes: int = _is(size, 100_000, "of one sample in its file, on average", "100kB")
     varies: float = _is(share, 0.5, "sizes lie within this share of the average, above and below")
     files: int = _is(count, 100_000, "shards that the samples lie in", "1e5")
-    block_bytes: int = _is(size, 0, "what quasi_random and shards mix: 0 for whole files", "64MiB")
+    block_bytes: int = _is(size, 64 << 20, "what quasi_random and shards mix: 0 for whole files", "64MiB")
     aligned: bool = _is(flag, False, "blocks begin at multiples of block_bytes, as pages of .beton do")
     index_bytes: float = _is(number, 16.0, "of the index that opening fetches, for each sample; 0 for none")
 
@@ -112,7 +112,7 @@ class Loading:
     """How it is read: options of the Loader."""
 
     order: str = _is(order_name, "quasi_random", ", ".join(ORDERS))
-    window: int = _is(count, 0, "of quasi_random (blocks) or windowed (samples); 0 for the default")
+    window: int = _is(count, 4, "of quasi_random (blocks) or windowed (samples); 0 for the default")
     lanes: bool = _is(flag, True, "each rank has blocks of its own: order_options={'lanes': ranks}")
     batch_size: int = _is(count, 256, "of one rank")
     ahead: int = _is(count, 3, "batches made in advance")
@@ -131,7 +131,7 @@ class Cluster:
     step: float = _is(seconds, 0.0, "that a training step takes; 0: as fast as batches come", "0s")
     synchronous: bool = _is(flag, True, "every step waits for all ranks")
     request: float = _is(seconds, 0.0003, "of one core that a request costs the rank", "0.3ms")
-    start: float = _is(seconds, 0.0, "from the start of a process until it opens the data", "5s")
+    start: float = _is(seconds, 5.0, "from the start of a process until it opens the data", "5s")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ class Node:
     """What a machine has, for all of its ranks."""
 
     bandwidth: float = _is(rate, 3.125e9, "of its link", "25Gbit/s")
-    cache: int = _is(size, 0, "on its disk, shared by its ranks; 0 for none", "4TB")
+    cache: int = _is(size, 4 * 10**12, "on its disk, shared by its ranks; 0 for none", "4TB")
     cache_bandwidth: float = _is(rate, 3e9, "of that disk", "3GB/s")
     cache_latency: float = _is(seconds, 0.0002, "of a read from that disk", "0.2ms")
 
@@ -158,8 +158,8 @@ class Store:
 class Look:
     """How closely it is looked at: what is more is sampled."""
 
-    ranks: int = _is(count, 2, "simulated, of one node; all where there are no more")
-    batches: int = _is(count, 0, "of each, in the first epoch and a later one; 0: as many as tell")
+    sampled_ranks: int = _is(count, 2, "simulated, of one node; all where there are no more")
+    sampled_batches: int = _is(count, 0, "of each, in the first epoch and a later one; 0: as many as tell")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ class Plan:
         at_least_one = {
             "samples": self.data.samples, "sample_bytes": self.data.sample_bytes, "files": self.data.files,
             "batch_size": self.loader.batch_size, "ahead": self.loader.ahead, "ranks": self.cluster.ranks,
-            "ranks_per_node": self.cluster.ranks_per_node, "look.ranks": self.look.ranks,
+            "ranks_per_node": self.cluster.ranks_per_node, "sampled_ranks": self.look.sampled_ranks,
         }  # fmt: skip
         more_than_none = {
             "decode": self.cluster.decode, "node.bandwidth": self.node.bandwidth,
@@ -213,6 +213,23 @@ class Plan:
         whole, rest = divmod(self.data.samples, self.samples_per_file)
         in_file = -(-self.samples_per_file // self.samples_per_block)
         return whole * in_file + -(-rest // self.samples_per_block)
+
+    @property
+    def period(self) -> int:
+        """Batches of a rank after which its blocks are others; 1 where that changes all the time."""
+        if self.loader.order not in orders.BY_BLOCKS:
+            return 1
+        window = (self.loader.window or orders.WINDOW) if self.loader.order == "quasi_random" else 1
+        lanes = 1 if self.loader.lanes else self.cluster.ranks
+        return max(1, round(window * self.samples_per_block / self.loader.batch_size / lanes))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether what a rank mixes fits into its memory, so that whole blocks are fetched."""
+        if self.loader.order in orders.BY_BLOCKS:
+            mixed = self.period * self.loader.batch_size * self.data.sample_bytes
+            return (self.loader.lanes or self.cluster.ranks == 1) and 2 * mixed <= self.loader.fetch_bytes
+        return self.loader.order == "sequential"
 
     @property
     def nodes(self) -> int:
@@ -286,4 +303,4 @@ def _lines() -> Iterator[str]:
             default: Any = one.default
             value = one.metadata["shown"] or (str(default).lower() if isinstance(default, bool) else default)
             text = f"{value:g}" if isinstance(value, float) else str(value)
-            yield f"  {f'{one.name}: {text}':<24} # {one.metadata['about']}"
+            yield f"  {f'{one.name}: {text}':<25} # {one.metadata['about']}"

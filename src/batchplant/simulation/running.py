@@ -21,7 +21,8 @@ from .ranks import Loops, Rank
 
 Progress = Callable[[int, int], None]
 # So many positions of an order are looked at, at most; a dataset that has no more is simulated whole.
-POSITIONS = 60_000
+# Where most samples are fetched by themselves, each of them takes longer.
+POSITIONS, SPARSE = 250_000, 60_000
 # Batches of a rank that tell how it goes on: at least, and how often what a prefetch foresees.
 LEAST, TURNS = 32, 4
 # Ranks and steps whose batches are compared.
@@ -39,6 +40,8 @@ class Scope:
     nodes: tuple[tuple[int, ...], ...]
     batches: int
     whole: bool
+    # Of the batches, the first that are not counted.
+    skipped: int = 0
 
     @property
     def ranks(self) -> int:
@@ -51,8 +54,8 @@ def scope_of(plan: Plan) -> Scope:
     every = [
         tuple(range(first, min(first + cluster.ranks_per_node, cluster.ranks)))
         for first in range(0, cluster.ranks, cluster.ranks_per_node)
-    ] if cluster.ranks <= look.ranks else []  # fmt: skip
-    if every and not look.batches and 2 * plan.data.samples <= POSITIONS:
+    ] if cluster.ranks <= look.sampled_ranks else []  # fmt: skip
+    if every and not look.sampled_batches and 2 * plan.data.samples <= SPARSE:
         return Scope(tuple(every), plan.steps, True)
     ahead = min(FORESEEN, plan.loader.fetch_bytes // (batch * plan.data.sample_bytes) + 1)
     if every:
@@ -60,13 +63,18 @@ def scope_of(plan: Plan) -> Scope:
     else:
         # One in the middle, for the last may have fewer ranks.
         first = plan.nodes // 2 * cluster.ranks_per_node
-        here = min(look.ranks, cluster.ranks_per_node, cluster.ranks - first)
+        here = min(look.sampled_ranks, cluster.ranks_per_node, cluster.ranks - first)
         nodes = (tuple(range(first, first + here)),)
-    batches = look.batches or max(LEAST, TURNS * ahead)
-    if not look.batches:
+    batches = look.sampled_batches or TURNS * ahead
+    if not look.sampled_batches:
         ranks = sum(map(len, nodes))
-        batches = max(LEAST, min(batches, POSITIONS // (2 * ranks * batch)))
-    return Scope(nodes, min(batches, plan.steps), False)
+        batches = max(LEAST, batches, TURNS**2 * plan.period)
+        most = POSITIONS if plan.is_dense else SPARSE
+        batches = max(LEAST, min(batches, most // (2 * ranks * batch)))
+    batches = min(batches, plan.steps)
+    # Blocks come in bursts, so that whole ones are counted; what is not counted fills the memory.
+    turns = batches // 2 // plan.period
+    return Scope(nodes, batches, False, batches - turns * plan.period if turns else batches // 2)
 
 
 def simulate(plan: Plan, progress: Progress = lambda done, total: None) -> Simulation:
@@ -157,7 +165,7 @@ class _Cluster:
         plan, ranks = self._plan, self.loops.ranks
         traces = [one.trace for one in ranks]
         # Of a part of an epoch, what comes after the first batches is what goes on.
-        skipped = 0 if self._scope.whole else self._scope.batches // 2
+        skipped = self._scope.skipped
         times = np.array([one.times for one in traces]) - began
         samples = np.array([one.samples for one in traces])
         last = times[:, -1]
@@ -181,8 +189,8 @@ class _Cluster:
         }
         taken = samples.sum(axis=0).cumsum()
         steps = times.max(axis=0)
-        gap = max(1, self._scope.batches // 100)
-        at = np.arange(gap, len(steps), gap)
+        gap = max(1, self._scope.batches // 100, min(plan.period, self._scope.batches // 4))
+        at = np.arange(gap, len(steps), max(1, self._scope.batches // 100))
         speeds = (taken[at] - taken[at - gap]) / np.maximum(steps[at] - steps[at - gap], 1e-12)
         return Epoch(
             rate, plan.data.samples / rate, float((fetched * whole).mean()), float((requests * whole).mean()),
@@ -242,5 +250,6 @@ def _said(plan: Plan, scope: Scope) -> str:
     looked_at = 2 * scope.ranks * scope.batches * plan.loader.batch_size
     return (
         f"{scope.ranks:,} of {plan.cluster.ranks:,} ranks, {scope.batches:,} of {plan.steps:,} batches of "
-        f"each in two epochs ({looked_at:,} positions of the order); their last half tells the speed"
+        f"each in two epochs ({looked_at:,} positions of the order); the last "
+        f"{scope.batches - scope.skipped} tell the speed"
     )

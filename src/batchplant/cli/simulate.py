@@ -1,0 +1,122 @@
+"""Say what a training run on many machines would do, from a plan: no data, no network.
+
+examples:
+  batchplant simulate --example > plan.yaml        (a plan with every name explained)
+  batchplant simulate plan.yaml
+  batchplant simulate plan.yaml --set ranks=4096 --set store.latency=80ms
+  batchplant simulate plan.yaml --set samples=1e10 --figure run.png
+  batchplant simulate plan.toml --json
+
+The loader's own order, prefetch and block pool run in virtual time; the plan (.yaml, .toml or .json) says how
+fast links, disks and decoders are. Of large plans a few ranks and batches are simulated, and the output says
+which. `--set` without a plan changes the defaults, which `--example` shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+
+from ..errors import OptionError
+from ..measure import figures
+from ..simulation import Epoch, Plan, Simulation, example, hints, read_plan, simulate
+from ..simulation.drawing import draw
+from .terminal import console, counted, human_size, print_json, progress_bar
+
+
+def add_args(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN", nargs="?", help="a file: .yaml, .toml or .json")
+    parser.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], dest="changes",
+        help="another value than the plan's, as ranks=1000 or store.bandwidth=10GB/s",
+    )  # fmt: skip
+    parser.add_argument("--example", action="store_true", help="print a plan to start from")
+    parser.add_argument("--figure", metavar="FILE", help="draw it into a .png, .svg or .pdf")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.example:
+        print(example(), end="")
+        return 0
+    if args.plan is None and not args.changes:
+        raise OptionError("which plan? `batchplant simulate --example > plan.yaml` makes one to start from")
+    figures.check(args.figure)
+    plan = Plan() if args.plan is None else read_plan(args.plan)
+    for one in args.changes:
+        name, equals, value = one.partition("=")
+        if not equals or not name.strip():
+            raise OptionError(f"{one!r} is not NAME=VALUE")
+        plan = plan.set(name.strip(), value.strip())
+    with progress_bar("simulating", quiet=args.quiet or args.json) as progress:
+        found = simulate(plan, progress)
+    if args.figure:
+        figures.save(draw(found), args.figure)
+    if args.json:
+        print_json({**found.as_dict(), "hints": hints(found)})
+    else:
+        _print(found)
+        if args.figure:
+            print(f"\nwrote {args.figure}")
+    return 0
+
+
+def _print(found: Simulation) -> None:
+    plan, screen = found.plan, console()
+    lanes = ", lanes" if plan.loader.lanes and plan.loader.order in ("quasi_random", "shards") else ""
+    _say(
+        f"{counted(plan.data.samples)} of {human_size(plan.data.sample_bytes)} in "
+        f"{counted(plan.data.files, 'file')} ({human_size(plan.bytes)}); "
+        f"{counted(plan.cluster.ranks, 'rank')} on {counted(plan.nodes, 'node')}; "
+        f"{plan.loader.order}{lanes}, batches of {plan.loader.batch_size:,}\n"
+    )
+    shown = figures.table("", "first epoch", "a later one")
+    epochs = (found.first, found.later)
+
+    def row(name: str, *texts: str) -> None:
+        shown.add_row(name, *texts)
+
+    row("samples/s of all ranks", *(f"{one.samples_per_second:,.0f}" for one in epochs))
+    row("an epoch", *(_time(one.seconds) for one in epochs))
+    row("fetched by a rank", *(human_size(one.bytes) for one in epochs))
+    row("requests of a rank", *(f"{one.requests:,.0f}" for one in epochs))
+    row("from the node's cache", *(f"{one.hit_rate:.1%}" for one in epochs))
+    row("most / average of a rank", *(f"{one.imbalance:.3f}" for one in epochs))
+    row("first batch", *(_time(one.first_batch) for one in epochs))
+    screen.print(shown)
+    print()
+    _say(f"limited by {_limits(*epochs)}")
+    _say(
+        f"until the first batch: {_time(found.start_seconds)} at the start, {_time(found.resume_seconds)} "
+        f"after a resume; opening takes {_time(found.open_seconds)} of it"
+    )
+    least, most = found.samples_per_rank
+    each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    left = f", {found.left_out:,} are left out" if found.left_out else ""
+    _say(f"{each} samples for each rank in {plan.steps:,} batches{left}")
+    _say(f"the largest batch of a step has {found.step_imbalance:.3f} times the average's bytes")
+    if plan.node.cache:
+        second, late = found.hit_rates
+        _say(f"cache of a node: {second:.1%} of the bytes in the second epoch, {late:.1%} in the long run")
+    if found.order_bytes:
+        _say(f"the order takes {human_size(found.order_bytes)} of each rank's memory")
+    for one in hints(found):
+        _say(f"hint: {one}")
+    _say(f"sampled: {found.sampled}")
+
+
+def _limits(first: Epoch, later: Epoch) -> str:
+    return first.limit if first.limit == later.limit else f"{first.limit}; later by {later.limit}"
+
+
+def _say(text: str) -> None:
+    """Wrapped where there is a terminal that is too narrow."""
+    lines = text.rstrip("\n")
+    print(textwrap.fill(lines, console().width, subsequent_indent="  ") + text[len(lines) :])
+
+
+def _time(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.2f} s"
