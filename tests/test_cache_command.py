@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ import pytest
 
 import batchplant
 from batchplant.cli import main
-from batchplant.loading import prefetch
-from batchplant.loading import warm as warming
-from batchplant.storage.remote import blocks, cells, opened
+from batchplant.storage.remote import opened
+from batchplant.storage.remote.cells import PART
 from batchplant.storage.remote.disk import DiskCache
 from batchplant.storage.work import partial_folder, write_note
 from proxy import Proxy
@@ -159,8 +159,9 @@ SAMPLES, EACH = 25, 20_000
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> int:
     """Small blocks, so that small datasets have many."""
-    for module in (blocks, cells, warming, prefetch):
-        monkeypatch.setattr(module, "PART", 100_000)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("batchplant.") and getattr(module, "PART", None) == PART:
+            monkeypatch.setattr(module, "PART", 100_000)
     return 100_000
 
 

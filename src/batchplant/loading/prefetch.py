@@ -136,7 +136,8 @@ class Prefetch:
             first, needed = min(first, one.batch if size else NEVER), needed + size
             if first <= number + SHORTLY or needed >= KEPT * (end - start):
                 return float(first)
-        if cell is not None:
+        # What lies between samples is not asked for again.
+        if cell is not None and needed:
             cell.asked = 0, 0
         return NEVER
 
