@@ -75,6 +75,8 @@ def _files(folder: str) -> list[str]:
         os.path.relpath(os.path.join(top, name), folder)
         for top, _, names in os.walk(folder)
         for name in names
+        # What rclone leaves where several make one folder at the same time; it shows it to nobody.
+        if not name.startswith(".rclone_temp_put_")
     ]
 
 

@@ -31,11 +31,13 @@ COUNTS = "counts"
 class Files:
     """The files of a job, and the hidden folder that they are made in.
 
-    ``crew``: other processes do other files of it at the same time. ``here``: all workers are on this
-    machine; others send what goes to a URL by themselves.
+    ``crew``: other processes do other files of it at the same time; ``first``: this one tells other machines
+    that it was begun. ``here``: all workers are on this machine; others send what goes to a URL themselves.
     """
 
-    def __init__(self, job: Job, *, resume: bool, crew: bool = False, here: bool = True) -> None:
+    def __init__(
+        self, job: Job, *, resume: bool, crew: bool = False, here: bool = True, first: bool = True
+    ) -> None:
         self.job = job
         self._began = time.monotonic()
         assert job.prepared.shards is not None
@@ -53,7 +55,7 @@ class Files:
             self._shared = crew or bool(state)
             if state and not crew:
                 job.check_same(state["identity"])
-            self.partial.checkpoint({"identity": job.identity}, publish=not here)
+            self.partial.checkpoint({"identity": job.identity}, publish=first and not here)
         except BaseException:
             self.partial.suspend()
             raise

@@ -132,8 +132,8 @@ def convert_to_files(
 ) -> Conversion:
     """Files of limited size, by an engine; all get their names at the end."""
     began = time.monotonic()
-    crew = isinstance(engine, Ranks)
-    files = Files(job, resume=resume, crew=crew, here=engine.here)
+    crew, first = isinstance(engine, Ranks), engine.share(1) == range(1)
+    files = Files(job, resume=resume, crew=crew, here=engine.here, first=first)
     done: dict[int, Done] = {}
     try:
         done = files.done()
