@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +109,41 @@ def test_verify_by_processes_from_the_command_line(shards: Path, capsys: pytest.
     assert "ok (300 samples" in capsys.readouterr().out
     assert main(["verify", str(shards / "train-2.tfrecord"), "--scheduler", "tcp://127.0.0.1:1"]) == 2
     assert "a scheduler is for the engines dask and ray" in capsys.readouterr().err
+
+
+def indexed(capsys: pytest.CaptureFixture[str], folder: Path, *more: str) -> list[dict[str, Any]]:
+    assert main(["index", str(folder / "train-*.tfrecord"), "--json", *more]) == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_index_by_processes_is_that_of_threads(
+    tmp_path: Path, shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One index for all files, and nothing beside it."""
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        for path in shards.glob("train-*.tfrecord"):
+            shutil.copy2(path, tmp_path / place)
+    wanted = indexed(capsys, tmp_path / "one")
+    found = indexed(capsys, tmp_path / "two", "--processes", "2")
+    assert [one["state"] for one in found] == [one["state"] for one in wanted] == ["built"] * 4
+    assert {one["place"] for one in found} == {str(tmp_path / "two" / "_index.bpindex")}
+    assert [one["samples"] for one in found] == [300] * 4
+    assert sorted(os.listdir(tmp_path / "two")) == sorted(os.listdir(tmp_path / "one"))
+    again = indexed(capsys, tmp_path / "two", "--processes", "2")
+    assert [one["state"] for one in again] == ["fresh"] * 4
+    forced = indexed(capsys, tmp_path / "two", "--processes", "2", "--force")
+    assert [one["state"] for one in forced] == ["rebuilt"] * 4
+    assert sorted(os.listdir(tmp_path / "two")) == sorted(os.listdir(tmp_path / "one"))
+    [alone] = [one for one in os.listdir(tmp_path / "two") if one.endswith("-2.tfrecord")]
+    (tmp_path / "two" / "_index.bpindex").unlink()
+    assert main(["index", str(tmp_path / "two" / alone), "--processes", "1"]) == 0
+    assert (tmp_path / "two" / f"{alone}.bpindex").is_file()
+
+
+def test_a_damaged_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for n in range(3):
+        (tmp_path / f"{n}.tfrecord").write_bytes(bytes(range(1, 200)) if n == 1 else b"")
+    assert main(["index", *(str(tmp_path / f"{n}.tfrecord") for n in range(3)), "--processes", "2"]) == 1
+    assert "1.tfrecord" in capsys.readouterr().err

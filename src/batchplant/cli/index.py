@@ -7,6 +7,8 @@ examples:
   batchplant index train.tar --where         (tell where it lies, build nothing)
   batchplant index 'shards/*.tar' --remove
   batchplant index 's3://bucket/train-*.tar' (written to the bucket, for all machines)
+  batchplant index 'shards/*.tar' --processes 8
+  batchplant index '/data/*.tar' --engine dask --scheduler tcp://10.0.0.1:8786
 
 Opening such a file builds its index too; this does it beforehand. The index of a file lies beside it as
 NAME.bpindex, that of several files of a folder in _index.bpindex; where that place is read-only, in the
@@ -23,11 +25,15 @@ import os
 import time
 from typing import Any, NamedTuple
 
-from ..options import accept, own_options
+from .. import indexing
+from ..engines import Engine
+from ..engines.inline import Inline
+from ..options import accept
 from ..registry import AT_ONCE, Found, files_of
-from ..storage import absolute, index, is_remote, join, noting, parent, reached, split_options, tree
+from ..storage import absolute, index, is_remote, noting, parent, reached, split_options, tree
 from ..storage.index.progress import in_parallel
-from .terminal import add_source, human_size, parse_options, print_json, printable
+from .engines import add_engine, engine_of
+from .terminal import add_source, human_size, parse_options, print_json, printable, progress_bar
 
 HEADER = ("file", "samples", "index", "remembered", "state", "seconds", "place")
 NUMBERS = ("samples", "index", "remembered", "seconds")
@@ -39,15 +45,22 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--force", action="store_true", help="build it also where a fresh one is there")
     what.add_argument("--where", action="store_true", help="only tell where it lies")
     what.add_argument("--remove", action="store_true", help="remove it")
+    add_engine(parser, "scans the files")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
     storage, options = split_options(parse_options(args.option))
     what = "where" if args.where else "remove" if args.remove else "rebuild" if args.force else "write"
+    sources = [reached(one, storage) for one in args.source]
+    engine = engine_of(args)
+    apart: dict[str, indexing.Built] = {}
+    if what in ("write", "rebuild") and not isinstance(engine, Inline):
+        apart, what = _built_apart(args, engine, sources, options, what), "write"
     with tree.keeping():
-        found = files_of([reached(one, storage) for one in args.source], args.format)
+        found = files_of(sources, args.format)
         shared = collections.Counter(map(_group, found))
-        work = functools.partial(_one, options=options, what=what, shared=shared)
+        work = functools.partial(_one, options=options, what=what, shared=shared, apart=apart)
         done = in_parallel(work, found, threads=AT_ONCE[is_remote(found[0].path)])
         if what == "remove":
             index.forget(owner for one in done for owner in one.owners)
@@ -68,6 +81,22 @@ class Done(NamedTuple):
     owners: list[str]
     member: tuple[index.Seen, str, dict[str, bytes]] | None = None
     old: bool = False
+    # A side-car that is not needed once the set is written.
+    apart: str | None = None
+
+
+def _built_apart(
+    args: argparse.Namespace, engine: Engine, sources: list[str], options: dict[str, Any], what: str
+) -> dict[str, indexing.Built]:
+    """Workers leave the index of each file beside it; nothing that was listed before is right after it."""
+    with tree.keeping():
+        found = files_of(sources, args.format)
+        with progress_bar("indexing", quiet=args.quiet or args.json) as progress:
+            built = indexing.build(engine, found, options, rebuild=what == "rebuild", progress=progress)
+        if what == "rebuild":
+            # What is in the index of a set would be taken for them.
+            index.forget(path for one in found for path in indexing.owners_of(one.path, one.format()))
+    return built
 
 
 def _group(one: Found) -> tuple[str, str]:
@@ -76,19 +105,21 @@ def _group(one: Found) -> tuple[str, str]:
 
 
 def _one(
-    one: Found, options: dict[str, Any], what: str, shared: collections.Counter[tuple[str, str]]
+    one: Found,
+    options: dict[str, Any],
+    what: str,
+    shared: collections.Counter[tuple[str, str]],
+    apart: dict[str, indexing.Built],
 ) -> Done:
     path, known = one.path, one.format()
-    if "index" not in own_options(known.reader):
+    if not indexing.needs_index(known):
         state = f"{known.name} needs no index"
         if what == "remove" and index.remove(path):
             state = "what was remembered is removed"
         return Done({"file": path, "state": state, **_about(path, what)}, [])
     given = accept(known.name, known.reader, options)
-    # A dataset that is a folder has a file in it that is indexed.
-    folder = known.folder is not False and tree.is_folder(path)
-    owners = [join(path, name) for name in tree.names(path)] if folder else [path]
-    combined = shared[_group(one)] > 1 and not folder
+    owners = indexing.owners_of(path, known)
+    combined = shared[_group(one)] > 1 and owners == [path]
     old = next((there for there in map(index.existing, owners) if there is not None), None)
     if what == "remove":
         removed = [place for owner in dict.fromkeys([*owners, path]) for place in index.remove(owner)]
@@ -106,10 +137,14 @@ def _one(
     if not seen:
         return Done({"file": path, **row, "state": "none is needed"}, owners)
     last = seen[-1]
-    row = {"file": path, **row}
+    row, replaced, place = {"file": path, **row}, old is not None, None
+    if (made := apart.get(path)) is not None:
+        row["seconds"], replaced = round(made.seconds, 3), made.old
+        last.index.built |= made.built
+        place = made.place if made.built else None
     if combined:
-        return Done(row, owners, (last, known.name, notes), old is not None)
-    return Done(_told(row, last.index, old is not None), owners)
+        return Done(row, owners, (last, known.name, notes), replaced, place)
+    return Done(_told(row, last.index, replaced), owners)
 
 
 def _about(path: str, what: str) -> dict[str, Any]:
@@ -131,6 +166,8 @@ def _combine(done: list[Done]) -> None:
             found = one.member[0].index
             found.remark = problem
             one.row.update(_told(one.row, found, one.old))
+            if problem is None and one.apart is not None and one.apart != found.place:
+                index.discard(one.owners[0], one.apart)
 
 
 def _told(row: dict[str, Any], found: index.Index, old: bool) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Tally:
         self._counts = Counter({value: count - cut for value, count in self._counts.items() if count > cut})
 
     def values(self, names: Mapping[Hashable, str]) -> Values:
-        ordered = sorted(self._counts.items(), key=lambda one: (-one[1], str(one[0]), one[0]))
+        ordered = sorted(self._counts.items(), key=lambda one: (-one[1], one[0]))
         return Values(
             {names.get(value, value): count for value, count in ordered},
             self._slack == 0,

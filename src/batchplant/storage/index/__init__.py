@@ -36,7 +36,8 @@ from .whole import Whole
 
 __all__ = [
     "MODES", "SET", "SIDE_CAR", "SMALL", "SUFFIX", "Arrays", "Build", "Facts", "Index", "Report", "Seen",
-    "Whole", "combine", "existing", "forget", "kept_about", "load", "places", "prepare", "remember", "remove", "watching",
+    "Whole", "combine", "existing", "forget", "kept_about", "load", "places", "prepare", "remember",
+    "remove", "watching",
 ]  # fmt: skip
 
 SUFFIX = ".bpindex"
@@ -320,6 +321,16 @@ def existing(path: str) -> tuple[str, int] | None:
     if found is not None and found.entry(name) is not None:
         return found.place, found.stored(name)
     return kept[0] if kept else None
+
+
+def discard(path: str, place: str) -> None:
+    """Remove the side-car of a file at this place, whose content is in the index of a set by now."""
+    with contextlib.suppress(OSError, BatchplantError):
+        if is_remote(place):
+            # Which knows how to reach it.
+            sidecar.delete(beside(path, SIDE_CAR))
+        else:
+            Path(place).unlink(missing_ok=True)
 
 
 def remove(path: str) -> list[str]:
