@@ -6,13 +6,13 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...columns import Ragged
 from ...errors import BatchplantError, DamagedError, NotFoundError, SchemaError
 from ...format import Probe
 from ...schema import Field, Schema
-from ...storage import NOTE_ERRORS, is_below, join, open_source, parse_object, read_beside
+from ...storage import NOTE_ERRORS, is_below, is_remote, join, open_source, parse_object, read_beside
 from . import encodings
 from .encodings import Encoding
 from .packing import ALGORITHMS
@@ -29,8 +29,7 @@ _SHARDS = re.compile(rb'"shards"\s*:\s*\[(\s*\])?')
 _FORMAT = re.compile(rb'"format"\s*:\s*"mds"')
 
 
-@dataclasses.dataclass(frozen=True)
-class File:
+class File(NamedTuple):
     """One of the two files of a shard."""
 
     name: str
@@ -38,8 +37,9 @@ class File:
     hashes: Mapping[str, str]
 
 
-@dataclasses.dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
+    """What an index says of a shard."""
+
     samples: int
     raw: File
     packed: File | None
@@ -200,7 +200,8 @@ def fields_of(index: Index, first: Mapping[str, Ragged]) -> dict[str, Field]:
 
 def sniff(probe: Probe) -> bool:
     """An index of shards, the first of which is MDS, or of none."""
-    if not probe.folder:
+    # Behind a URL, a listing tells what a request would.
+    if not probe.folder or (is_remote(probe.path) and INDEX not in probe.names):
         return False
     try:
         source = open_source(join(probe.path, INDEX))
