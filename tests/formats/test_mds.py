@@ -278,6 +278,17 @@ def test_shards_are_cut_by_size(tmp_path: Path) -> None:
     ]
 
 
+def test_shards_are_full_whatever_comes_at_a_time(tmp_path: Path) -> None:
+    sizes = [n * 37 % 300 for n in range(100)]
+    path = written(tmp_path / "a", {"x": bp.Bytes()}, [{"x": bytes(n)} for n in sizes], size_limit=1000)
+    found = index_of(path)["shards"]
+    ends = np.cumsum([one["samples"] for one in found])
+    assert ends[-1] == 100
+    for one, end in zip(found[:-1], ends, strict=False):
+        # A sample takes an offset and a size besides.
+        assert one["raw_data"]["bytes"] <= 1000 < one["raw_data"]["bytes"] + sizes[end] + 8
+
+
 def test_shards_are_opened_when_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "OPEN_MOST", 3)
     path = numbers(tmp_path / "a", 60, size_limit=400)
@@ -419,12 +430,40 @@ def test_a_shard_that_lies(at: int, value: int, tmp_path: Path) -> None:
         assert not bp.verify(path).ok
 
 
+@pytest.mark.parametrize("sizes", [(2**32 - 1, 1), (2**31, 2**31), (3, 8), (0, 0), (9, 9)])
+def test_a_sample_that_lies(sizes: tuple[int, int], tmp_path: Path) -> None:
+    path = streaming_set(tmp_path / "a", {"x": "bytes", "y": "bytes"}, [[b"abc", b"d" * 9], [b"", b"e"]])
+    data = (path / "shard.00000.mds").read_bytes()
+    lying = data.replace(
+        np.array([3, 9], "<u4").tobytes() + b"abc", np.array(sizes, "<u4").tobytes() + b"abc"
+    )
+    (path / "shard.00000.mds").write_bytes(lying)
+    with memory_bounded(1 << 12), bp.open(path) as reader:
+        assert reader[1] == {"x": b"", "y": b"e"}
+        with pytest.raises(bp.DamagedError, match="its cells take") as caught:
+            reader.read([1, 0], ["x"])
+        assert caught.value.sample == 0
+        with pytest.raises(bp.DamagedError):
+            reader.spans("y", [0])
+
+
+def test_more_samples_than_there_is_room_for(tmp_path: Path) -> None:
+    """Whoever shuffles them would take memory for all."""
+    path = numbers(tmp_path / "a")
+    change(path, lambda one: one["shards"][0].update(samples=2**29))
+    with pytest.raises(bp.DamagedError, match="do not fit"):
+        bp.open(path)
+    change(path, raw("bytes", 2**32 - 1))
+    with pytest.raises(bp.DamagedError, match="the index says"):
+        bp.open(path)
+
+
 @pytest.mark.parametrize(
     ("encoding", "cell"),
     [
         ("ndarray:int16", b"\x04\x05" + bytes(8)), ("ndarray:int16", b"\x07" + b"\xff" * 8 + bytes(4)),
-        ("ndarray:int16", b"\x08\x01\x01" + bytes(2)), ("ndarray:int16", b""), ("ndarray:int16", b"\x06\x01"),
-        ("ndarray", b"\x21\x04\x01" + bytes(4)), ("ndarray", b"\x11"),
+        ("ndarray:int16", b"\x08\x01\x07\x00"), ("ndarray:int16", b""), ("ndarray:int16", b"\x06\x01"),
+        ("ndarray", b"\x10\x04\x01\x07\x00"), ("ndarray", b"\x11"),
         ("pil", b"abc"), ("pil", np.array([2**31, 2**31, 3], "<u4").tobytes() + b"RGB" + bytes(12)),
         ("pil", np.array([2, 2, 2**32 - 1], "<u4").tobytes() + b"RGB" + bytes(12)),
         ("pil", np.array([2, 2, 1], "<u4").tobytes() + b"F" + bytes(16)),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ... import _native
+from ... import _native, limits
 from ...columns import I64, U8, Ragged, starts_of
 from ...errors import BatchplantError, DamagedError, NotFoundError
 from ...storage import MappedSource, RemoteSource, Source, is_remote, join, open_source, tree
@@ -63,6 +63,10 @@ class Shards:
         self._varying = [place for place, (_, one) in enumerate(index.columns) if one.size is None]
         self._open = ChunkCache(OPEN_MOST)
         self._unpacked = ChunkCache()
+        # Whoever shuffles takes a number for each sample, so many have to be there.
+        if 8 * int(self.firsts[-1]) > limits.allowed():
+            for one in self.all:
+                self._check_size(one)
 
     def open(self, number: int) -> Opened:
         shard = self.all[number]
@@ -93,6 +97,12 @@ class Shards:
             return Opened(source, source.array("<u4", 4, count + 1))
         except BatchplantError as error:
             raise error.at(path=path) from None
+
+    def _check_size(self, shard: Shard) -> None:
+        path, packed = self.file_of(shard)
+        size = tree.size_below(path)
+        if shard.raw.size > (size if packed is None else limits.allowed(size)):
+            raise DamagedError(f"the index says {shard.raw.size} bytes, and it has {size}", path=path)
 
     def file_of(self, shard: Shard) -> tuple[str, str | None]:
         """The file to read, and how it is packed; Streaming may have unpacked it already."""
