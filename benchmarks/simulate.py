@@ -75,7 +75,7 @@ CASES = {
     "3 ranks, 50 MB/s, no lanes": Case(3, 0.03, 50e6, lanes=False),
     "2 ranks, random, 100 ms": Case(2, 0.1, 80e6, order="random", fetch=24 << 20),
     "4 ranks, random, small memory": Case(4, 0.05, 50e6, order="random", fetch=16 << 20),
-    "2 ranks, slow connections": Case(2, 0.05, 1e9, connection=4e6),
+    "2 ranks, slow connections": Case(2, 0.05, 1e9, connection=12e6),
     "2 ranks, a step of 150 ms": Case(2, 0.03, 80e6, step=0.15),
     "3 ranks, shards": Case(3, 0.03, 60e6, order="shards"),
     "2 ranks, cache on disk": Case(2, 0.03, 60e6, cache=10**9),

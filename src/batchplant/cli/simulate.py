@@ -43,11 +43,13 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError("which plan? `batchplant simulate --example > plan.yaml` makes one to start from")
     figures.check(args.figure)
     plan = Plan() if args.plan is None else read_plan(args.plan)
+    changes = {}
     for one in args.changes:
         name, equals, value = one.partition("=")
         if not equals or not name.strip():
             raise OptionError(f"{one!r} is not NAME=VALUE")
-        plan = plan.set(name.strip(), value.strip())
+        changes[name.strip()] = value.strip()
+    plan = plan.set(changes)
     with progress_bar("simulating", quiet=args.quiet or args.json) as progress:
         found = simulate(plan, progress)
     if args.figure:

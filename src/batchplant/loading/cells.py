@@ -31,8 +31,14 @@ class Use(NamedTuple):
             return 0
         if start <= self.low and self.high <= end:
             return self.bytes
+        if len(self.starts) == 1:
+            return min(self.high, end) - max(self.low, start)
         parts = np.minimum(self.starts + self.sizes, end) - np.maximum(self.starts, start)
         return int(parts[parts > 0].sum())
+
+    def runs(self) -> list[tuple[int, int]]:
+        """Its samples, from where to where."""
+        return list(zip(self.starts.tolist(), (self.starts + self.sizes).tolist(), strict=True))
 
 
 def uses_of(batch: int, spans: Spans) -> list[tuple[int, int, Use]]:

@@ -121,8 +121,9 @@ class Prefetch:
         if cell.source.closed:
             return
         pool, object = cell.source.blocks
-        low, high = min(one.low for one in gone), max(one.high for one in gone)
-        pool.settle(object, low, high, functools.partial(self._due, cell.source, number))
+        # Blocks in between are none of its business.
+        runs = [run for one in gone for run in one.runs()]
+        pool.settle(object, runs, functools.partial(self._due, cell.source, number))
         if not cell.uses:
             self._cells.pop((cell.source, cell.number), None)
             self._expect(cell)
@@ -180,7 +181,9 @@ class Prefetch:
                 if cell.uses and not cell.source.closed:
                     pool, object = cell.source.blocks
                     high = max(one.high for one in cell.uses)
-                    pool.settle(object, cell.bounds[0], max(high, cell.bounds[1]), lambda start, end: NEVER)
+                    pool.settle(
+                        object, [(cell.bounds[0], max(high, cell.bounds[1]))], lambda start, end: NEVER
+                    )
             self._cells.clear()
             self._of_batch.clear()
 

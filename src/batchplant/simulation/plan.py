@@ -264,16 +264,13 @@ class Plan:
             changed[section] = dataclasses.replace(getattr(self, section), **taken)
         return dataclasses.replace(self, **changed)
 
-    def set(self, name: str, value: Any) -> Plan:
-        """One value, by ``part.name``, or by its name alone where only one part has it."""
-        section, _, plain = name.rpartition(".")
-        holders = [section] if section else [one for one, kind in SECTIONS.items() if plain in _names(kind)]
-        if not holders:
-            known = sorted({one for kind in SECTIONS.values() for one in _names(kind)})
-            raise OptionError(f"a plan has no {plain!r}{near(plain, known)}; `--example` shows one")
-        if len(holders) > 1:
-            raise OptionError(f"which {plain}: {' or '.join(f'{one}.{plain}' for one in holders)}?")
-        return self.but(**{holders[0]: {plain: value}})
+    def set(self, values: Mapping[str, Any]) -> Plan:
+        """Other values, each by ``part.name``, or by its name alone where only one part has it."""
+        sections: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            section, _, plain = name.rpartition(".")
+            sections.setdefault(section or _holder(plain), {})[plain] = value
+        return self.but(**sections)
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         return dataclasses.asdict(self)
@@ -282,6 +279,17 @@ class Plan:
 SECTIONS: dict[str, type[Any]] = {
     "data": Data, "loader": Loading, "cluster": Cluster, "node": Node, "store": Store, "look": Look
 }  # fmt: skip
+
+
+def _holder(name: str) -> str:
+    """The part that has this name."""
+    found = [one for one, kind in SECTIONS.items() if name in _names(kind)]
+    if not found:
+        known = sorted({one for kind in SECTIONS.values() for one in _names(kind)})
+        raise OptionError(f"a plan has no {name!r}{near(name, known)}; `--example` shows one")
+    if len(found) > 1:
+        raise OptionError(f"which {name}: {' or '.join(f'{one}.{name}' for one in found)}?")
+    return found[0]
 
 
 def _names(kind: type[Any]) -> list[str]:

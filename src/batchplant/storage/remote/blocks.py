@@ -247,10 +247,10 @@ class Pool:
         with self._lock:
             return any(one in self._planned for one in self._coming)
 
-    def settle(self, object: RemoteObject, start: int, end: int, due: Callable[[int, int], float]) -> None:
-        """When the blocks that a range touches are needed next: ``due`` says it of each, by start and end."""
+    def settle(self, object: RemoteObject, ranges: Iterable[Range], due: Callable[[int, int], float]) -> None:
+        """When the blocks that ranges touch are needed next: ``due`` says it of each, by start and end."""
         with self._lock:
-            for one in self._overlapping(object, start, end):
+            for one in {block: None for each in ranges for block in self._overlapping(object, *each)}:
                 self._plan(one, due(one.start, one.end))
 
     def _plan(self, block: Block, due: float) -> None:
