@@ -7,7 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from batchplant.storage.remote.fetch import FIRST, LEAST, MOST, WINDOW, Pace
+from batchplant.storage.remote.fetch import (
+    FIRST,
+    LEAST,
+    MOST,
+    STALLED,
+    STALLED_LEAST,
+    WINDOW,
+    Pace,
+    patience,
+)
 
 
 def numbers(looks: int, rate: Callable[[int], float], *, full: bool = True) -> list[int]:
@@ -50,3 +59,12 @@ def test_it_follows_the_network() -> None:
 
 def test_nothing_is_learnt_where_there_is_little_to_do() -> None:
     assert set(numbers(100, lambda number: number * 50e6, full=False)) == {FIRST}
+
+
+def test_a_request_stalls_by_what_others_of_its_size_took() -> None:
+    """Small ones that were quick are no reason to ask for large ones twice."""
+    quick = [(1000, 0.01)] * 60
+    assert patience(1000, quick) == STALLED_LEAST
+    assert patience(8 << 20, quick) == STALLED * STALLED_LEAST
+    assert patience(8 << 20, [*quick, (8 << 20, 2.0), (5 << 20, 3.0)]) == STALLED * 2.5
+    assert patience(1000, []) == STALLED * STALLED_LEAST

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import statistics
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..storage.remote.cells import Loaded
-from ..storage.remote.fetch import AGAIN, MOST, STALLED, STALLED_LEAST, WINDOW, Pace, Task
+from ..storage.remote.fetch import AGAIN, MOST, WINDOW, Pace, Task, patience
 from .plan import Plan
 
 Do = Callable[[], None]
@@ -145,8 +144,7 @@ class Fetching:
         self._running: dict[int, Task] = {}
         self._weight = 0.0
         self._pace = Pace(clock.now)
-        # The small requests of opening are what later ones are compared with first.
-        self._took = deque([way.latency], maxlen=64)
+        self._took: deque[tuple[int, float]] = deque(maxlen=64)
         self._watched = False
         self.requests = self.bytes = self.from_disk = self.hedges = 0
 
@@ -214,7 +212,7 @@ class Fetching:
                 self._leave(other)
             need.then()
             task.future.set_result(Loaded(EMPTY, need.mapped))
-        self._took.append(self._clock.now - task.began)
+        self._took.append((task.size, self._clock.now - task.began))
         self._pace.moved += task.size
         self._pace.look(self._clock.now, bool(self._queue))
         self._staff()
@@ -224,10 +222,8 @@ class Fetching:
         if not self._running and not self._queue:
             self._watched = False
             return
-        usual = statistics.median(self._took) if self._took else STALLED_LEAST
-        late = self._clock.now - max(STALLED_LEAST, STALLED * usual)
         for number, task in list(self._running.items()):
-            if task.twice or task.began > late:
+            if task.twice or self._clock.now - task.began < patience(task.size, self._took):
                 continue
             task.twice = True
             self.hedges += 1

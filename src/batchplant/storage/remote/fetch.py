@@ -16,7 +16,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -119,6 +119,15 @@ def weight_of(size: int) -> float:
     return min(1.0, max(SMALLEST, size / LARGE))
 
 
+def patience(size: int, took: Iterable[tuple[int, float]]) -> float:
+    """Seconds after which a request stalls, by how long others took that were not much smaller.
+
+    Smaller ones tell nothing: over a link that is full, the largest take longest, and twice would be worse.
+    """
+    seconds = [one for other, one in took if 2 * other >= size]
+    return max(STALLED_LEAST, STALLED * (statistics.median(seconds) if seconds else STALLED_LEAST))
+
+
 class Counts:
     """What was asked for more than once."""
 
@@ -140,7 +149,7 @@ class Fetcher:
         self._watched = False
         self.counts = Counts()
         self._pace = Pace(time.monotonic())
-        self._took: deque[float] = deque(maxlen=64)
+        self._took: deque[tuple[int, float]] = deque(maxlen=64)
         self.most_in_flight = 0
 
     @property
@@ -230,7 +239,7 @@ class Fetcher:
         self._settle(task, me, value=value)
         took = time.monotonic() - task.began
         with self._changed:
-            self._took.append(took)
+            self._took.append((task.size, took))
             self._pace.moved += task.size
             if self._pace.look(time.monotonic(), bool(self._queue)):
                 self._changed.notify_all()
@@ -272,10 +281,9 @@ class Fetcher:
                 if not self._running and not self._queue:
                     self._watched = False
                     return
-                usual = statistics.median(self._took) if self._took else STALLED_LEAST
-                late = time.monotonic() - max(STALLED_LEAST, STALLED * usual)
+                now = time.monotonic()
                 for thread, task in list(self._running.items()):
-                    if task.twice or task.began > late:
+                    if task.twice or now - task.began < patience(task.size, self._took):
                         continue
                     task.twice = True
                     self.counts.hedges += 1
