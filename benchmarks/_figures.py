@@ -113,6 +113,29 @@ def opening(found: dict[str, Any]) -> tuple[str, Panels]:
     }
 
 
+def simulate(found: dict[str, Any]) -> tuple[str, Panels]:
+    ratios = {
+        f"{name}, epoch {number + 1}": one["ratio"]
+        for name, case in found["cases"].items()
+        for number, one in enumerate(case["epochs"])
+    }
+    return "Simulation", {"seconds of an epoch, predicted / measured": ratios}
+
+
+def scale(found: dict[str, Any]) -> tuple[str, Panels]:
+    panels: Panels = {}
+    if "order" in found:
+        panels["one of 10^10 positions, in a batch: µs"] = {
+            f"batchplant {name}": one["one position of a batch, us"]["median"]
+            for name, one in found["order"]["orders"].items()
+        }
+    if "conversion" in found:
+        panels["re-encoding pictures: images/s"] = medians(
+            found["conversion"]["images/s"], prefix="batchplant "
+        )
+    return "Scale", panels
+
+
 FIGURES: dict[str, Callable[[dict[str, Any]], tuple[str, Panels]]] = {
     "loader": loader,
     "loader-threads": loader_threads,
@@ -124,6 +147,8 @@ FIGURES: dict[str, Callable[[dict[str, Any]], tuple[str, Panels]]] = {
     "gpu": gpu,
     "convert": convert,
     "open": opening,
+    "simulate": simulate,
+    "scale": scale,
 }
 
 

@@ -35,6 +35,7 @@ COMMANDS = (
     "verify",
     "stats",
     "doctor",
+    "simulate",
     "index",
     "cache",
     "bench",
