@@ -72,7 +72,7 @@ class ChunkCache:
                 return cast(T, self._values[key][0])
             if key in self._damaged:
                 # Whoever catches it may write a place into it.
-                raise copy.copy(self._damaged[key])
+                raise copy.copy(self._damaged[key]).with_traceback(None)
             waited = self._under_way.get(key)
             if waited is None:
                 mine: Future[T] = Future()
@@ -86,7 +86,7 @@ class ChunkCache:
             with self._lock:
                 same = self._is_awaited(key, mine)
                 if same and isinstance(error, DataError) and len(self._damaged) < MOST_DAMAGED:
-                    self._damaged[key] = copy.copy(error)
+                    self._damaged[key] = copy.copy(error).with_traceback(None)
             mine.set_exception(error)
             # Else the exception would hold itself, and through its frames whatever make needed.
             del mine

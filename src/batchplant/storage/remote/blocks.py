@@ -53,7 +53,7 @@ class Block:
             return self.future.result().data
         except BatchplantError as error:
             # Several may wait for it, and each may write a place into it.
-            raise copy.copy(error) from None
+            raise copy.copy(error).with_traceback(None) from None
 
 
 class RemoteObject(Cells):
