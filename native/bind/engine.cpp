@@ -277,7 +277,7 @@ nothing copied, if any is out of bounds.)")
                 const Seconds seconds = engine.seconds();
                 return std::tuple(seconds.decode, seconds.resample);
             },
-            "Seconds that the threads spent decoding and resampling so far, added up; raw pixels need no decoding.")
+            "Seconds that threads spent decoding and resampling, added up; raw pixels need no decoding.")
         .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>(),
              "End the threads, after the calls under way.");
 }

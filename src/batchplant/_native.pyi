@@ -238,7 +238,7 @@ class Engine:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Seconds that the threads spent decoding and resampling so far, added up; raw pixels need no decoding."""
+        """Seconds that threads spent decoding and resampling, added up; raw pixels need no decoding."""
 
     def close(self) -> None:
         """End the threads, after the calls under way."""
