@@ -25,8 +25,10 @@ from _throttled import Served, serving
 import batchplant
 from batchplant.simulation import Plan, simulate
 
-SAMPLES, SIZE, BATCH = 3000, 100_000, 32
-SHORTEST = 1.0
+# Sizes vary so little that every page has 20 samples, here and in the plan: lanes are then the same, and not
+# another draw of few pages.
+SAMPLES, SIZE, VARIES, BATCH = 3000, 101_000, 0.01, 32
+SHORTEST, GOAL = 1.0, 0.15
 # What is printed, predicted / measured, and in which unit.
 SHOWN = {"seconds": 1, "first batch": 1, "bytes": 1e6, "requests": 1}
 # Of a .beton, where the file has them.
@@ -67,6 +69,7 @@ class Case(NamedTuple):
     step: float = 0.0
     fetch: int = 96 << 20
     cache: int = 0
+    varies: float = VARIES
 
 
 CASES = {
@@ -75,24 +78,30 @@ CASES = {
     "3 ranks, 50 MB/s, no lanes": Case(3, 0.03, 50e6, lanes=False),
     "2 ranks, random, 100 ms": Case(2, 0.1, 80e6, order="random", fetch=24 << 20),
     "4 ranks, random, small memory": Case(4, 0.05, 50e6, order="random", fetch=16 << 20),
-    "2 ranks, slow connections": Case(2, 0.05, 1e9, connection=12e6),
+    "2 ranks, 12 MB/s each": Case(2, 0.05, 1e9, connection=12e6, fetch=160 << 20),
+    # Harder to predict: memory that is always full, requests of seconds, a server that may be the limit, and
+    # sizes that make other pages, and so another draw of lanes, than the plan has.
+    "2 ranks, 12 MB/s each, memory full": Case(2, 0.05, 1e9, connection=12e6),
+    "2 ranks, 4 MB/s each, memory full": Case(2, 0.05, 1e9, connection=4e6),
+    "3 ranks, 100 MB/s, no lanes": Case(3, 0.03, 100e6, lanes=False),
+    "4 ranks, 60 MB/s, sizes vary": Case(4, 0.03, 60e6, varies=0.5),
     "2 ranks, a step of 150 ms": Case(2, 0.03, 80e6, step=0.15),
     "3 ranks, shards": Case(3, 0.03, 60e6, order="shards"),
     "2 ranks, cache on disk": Case(2, 0.03, 60e6, cache=10**9),
 }
 
 
-def make(path: Path, samples: int) -> None:
+def make(path: Path, samples: int, varies: float) -> None:
     rng = np.random.default_rng(0)
     with batchplant.create(path, {"blob": batchplant.Bytes()}, page_size=PAGE) as out:
-        for size in rng.integers(SIZE // 2, SIZE * 3 // 2, samples):
+        for size in rng.integers(int(SIZE * (1 - varies)), int(SIZE * (1 + varies)), samples):
             out.append({"blob": rng.bytes(int(size))})
 
 
 def plan_of(case: Case, samples: int) -> Plan:
     return Plan().but(
-        data={"samples": samples, "sample_bytes": SIZE, "files": 1, "block_bytes": PAGE,
-              "aligned": True, "index_bytes": 0},
+        data={"samples": samples, "sample_bytes": SIZE, "varies": case.varies, "files": 1,
+              "block_bytes": PAGE, "aligned": True, "index_bytes": 0},
         loader={"order": case.order, "window": case.window, "lanes": case.lanes, "batch_size": BATCH,
                 "fetch_bytes": case.fetch},
         cluster={"ranks": case.ranks, "ranks_per_node": case.ranks, "decode": 1e6, "step": case.step,
@@ -187,22 +196,26 @@ def main() -> None:
     samples = 640 if args.quick else SAMPLES
     results: dict[str, Any] = {"samples": samples, "sample bytes": SIZE, "cases": {}}
     with workplace() as folder, others(results):
-        path = folder / "data" / "blobs.beton"
-        path.parent.mkdir()
-        make(path, samples)
-        with serving(path.parent) as served:
+        data = folder / "data"
+        data.mkdir()
+        for varies in {CASES[name].varies for name in args.parts}:
+            make(data / f"blobs-{varies}.beton", samples, varies)
+        with serving(data) as served:
             for name in args.parts:
-                results["cases"][name] = compare(name, served, path, samples, args.rounds)
+                results["cases"][name] = compare(name, served, data, samples, args.rounds)
     found = [one for case in results["cases"].values() for one in case["epochs"]]
     worst = max(abs(1 - one["ratio"]) for one in found if one["measured"]["seconds"] >= SHORTEST)
     results["worst error of an epoch's seconds"] = worst
-    print(f"worst error of an epoch's seconds: {worst:.1%}")
+    within = sum(abs(1 - one["ratio"]) <= GOAL for one in found if one["measured"]["seconds"] >= SHORTEST)
+    counted = sum(one["measured"]["seconds"] >= SHORTEST for one in found)
+    results["epochs within 15 %"], results["epochs"] = within, counted
+    print(f"worst error of an epoch's seconds: {worst:.1%}; {within} of {counted} epochs within {GOAL:.0%}")
     save(args.out, "simulate", results)
 
 
-def compare(name: str, served: Served, path: Path, samples: int, rounds: int) -> dict[str, Any]:
+def compare(name: str, served: Served, data: Path, samples: int, rounds: int) -> dict[str, Any]:
     case = CASES[name]
-    runs = [measured(case, served, path.name, path.parent.parent) for _ in range(rounds)]
+    runs = [measured(case, served, f"blobs-{case.varies}.beton", data.parent) for _ in range(rounds)]
     began = time.perf_counter()
     told = predicted(plan_of(case, samples))
     took = time.perf_counter() - began
@@ -212,7 +225,7 @@ def compare(name: str, served: Served, path: Path, samples: int, rounds: int) ->
         ratio = one["seconds"] / real["seconds"]
         epochs.append({"predicted": one, "measured": real, "ratio": ratio})
         both = (f"{one[key] / scale:,.2f} / {real[key] / scale:,.2f}" for key, scale in SHOWN.items())
-        print(f"{name:<31} epoch {number}  {ratio:4.2f}  {', '.join(both)}", flush=True)
+        print(f"{name:<35} epoch {number}  {ratio:4.2f}  {', '.join(both)}", flush=True)
     return {**case._asdict(), "simulated in seconds": took, "epochs": epochs}
 
 
