@@ -21,7 +21,8 @@ from ..errors import OptionError
 from ..measure import figures
 from ..simulation import Epoch, Plan, Simulation, example, hints, read_plan, simulate
 from ..simulation.drawing import draw
-from .terminal import console, counted, human_size, print_json, progress_bar
+from .found import show
+from .terminal import console, counted, human_size, progress_bar
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -52,14 +53,8 @@ def run(args: argparse.Namespace) -> int:
     plan = plan.set(changes)
     with progress_bar("simulating", quiet=args.quiet or args.json) as progress:
         found = simulate(plan, progress)
-    if args.figure:
-        figures.save(draw(found), args.figure)
-    if args.json:
-        print_json({**found.as_dict(), "hints": hints(found)})
-    else:
-        _print(found)
-        if args.figure:
-            print(f"\nwrote {args.figure}")
+    said = {**found.as_dict(), "hints": hints(found)}
+    show(args, said, lambda: _print(found), lambda: draw(found))
     return 0
 
 

@@ -26,6 +26,7 @@ from .. import stats
 from ..measure import figures
 from . import stats_figure
 from .engines import add_engine, engine_of
+from .found import show
 from .terminal import (
     add_source,
     console,
@@ -33,7 +34,6 @@ from .terminal import (
     human_size,
     names_of,
     parse_options,
-    print_json,
     printable,
     progress_bar,
     say,
@@ -71,14 +71,7 @@ def run(args: argparse.Namespace) -> int:
             workers=args.workers, progress=progress, format=args.format, skip=args.skip, where=args.where,
             **parse_options(args.option, stats.collect),
         )  # fmt: skip
-    if args.figure:
-        stats_figure.draw(found, args.figure)
-    if args.json:
-        print_json(_as_json(found))
-    else:
-        _print(found)
-        if args.figure:
-            print(f"\nwrote {args.figure}")
+    show(args, _as_json(found), lambda: _print(found), lambda: stats_figure.draw(found))
     return 1 if found.unreadable else 0
 
 

@@ -17,7 +17,7 @@ MOST, BARS = 24, 10
 Panel = tuple[str, Callable[[Any], None]]
 
 
-def draw(found: stats.Stats, path: str) -> None:
+def draw(found: stats.Stats) -> Any:
     panels = list(_panels(found))[:MOST]
     rows = max(1, -(-len(panels) // COLUMNS))
     figure = figures.blank(4 * COLUMNS, 2.6 * rows)
@@ -26,7 +26,7 @@ def draw(found: stats.Stats, path: str) -> None:
         paint(axes)
         axes.set_title(_safe(title), fontsize=9, loc="left")
         figures.tidy(axes)
-    figures.save(figure, path)
+    return figure
 
 
 def _panels(found: stats.Stats) -> Iterator[Panel]:

@@ -25,7 +25,8 @@ from ...measure.scratch import cool, scratch_folder
 from ...measure.watching import rows
 from ...reader import Reader
 from ...registry import open as open_reader
-from ..terminal import console, counted, human_size, open_source, print_json, progress_bar
+from ..found import show
+from ..terminal import console, counted, human_size, open_source, progress_bar
 from . import _way
 from .codecs import parse_resolutions
 
@@ -55,14 +56,7 @@ def run(args: argparse.Namespace) -> int:
             "size": args.size, "epochs": args.epochs,
         }  # fmt: skip
         found["rows"] = list(_rows(taken, resolutions, args))
-    if args.figure:
-        figures.save(draw(found), args.figure)
-    if args.json:
-        print_json(found)
-    else:
-        _print(found)
-        if args.figure:
-            print(f"\nwrote {args.figure}")
+    show(args, found, lambda: _print(found), lambda: draw(found))
     return 1 if any(row["skipped"] for row in found["rows"]) else 0
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from ...errors import OptionError
 from ...measure import chunks as measuring
 from ...measure import figures
+from ..found import show
 from ..terminal import (
     add_source,
     console,
@@ -31,7 +32,6 @@ from ..terminal import (
     names_of,
     open_source,
     parse_size,
-    print_json,
     progress_bar,
 )
 
@@ -97,14 +97,7 @@ def run(args: argparse.Namespace) -> int:
                 for layout in layouts
             },
         }  # fmt: skip
-    if args.figure:
-        figures.save(draw(found), args.figure)
-    if args.json:
-        print_json(found)
-    else:
-        print_found(found)
-        if args.figure:
-            print(f"\nwrote {args.figure}")
+    show(args, found, lambda: print_found(found), lambda: draw(found))
     return 0
 
 

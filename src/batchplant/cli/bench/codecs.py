@@ -34,7 +34,8 @@ from ...loading.plan import LONGEST_SIDE
 from ...measure import figures
 from ...reader import Reader
 from ...schema import Image
-from ..terminal import add_source, human_size, open_source, print_json, progress_bar
+from ..found import show
+from ..terminal import add_source, human_size, open_source, progress_bar
 from ._codec_tables import STORED, draw, print_found
 from ._coding import BY_PILLOW, RAW, Candidate, Tally, decoder, load, one_way, pillow_has, watch
 
@@ -92,14 +93,7 @@ def run(args: argparse.Namespace) -> int:
             "not one picture could be decoded; the first: " + str(Problem(**found["skipped"][0]))
         )
     found["advice"] = advise(found)
-    if args.figure:
-        figures.save(draw(found), args.figure)
-    if args.json:
-        print_json(found)
-    else:
-        print_found(found)
-        if args.figure:
-            print(f"\nwrote {args.figure}")
+    show(args, found, lambda: print_found(found), lambda: draw(found))
     return 1 if found["skipped"] else 0
 
 

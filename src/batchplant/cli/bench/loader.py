@@ -41,7 +41,8 @@ from ...measure import figures
 from ...measure.pipelines import PIPELINES, Undecoded, image_fields, pipelines
 from ...measure.watching import own_memory, rows
 from ...summary import LOOK_AT
-from ..terminal import add_source, human_size, open_source, print_json, progress_bar
+from ..found import show
+from ..terminal import add_source, human_size, open_source, progress_bar
 from . import _matrix, _way
 
 ORDERS = ("sequential", "random", "quasi_random", "shards", "windowed")
@@ -103,14 +104,7 @@ def run(args: argparse.Namespace) -> int:
             "workers": workers, "order": args.order, "pipeline": args.pipeline, "device": args.device,
             "unit": "images" if image_fields(reader.schema) else "samples", **measure(loader, args, began),
         }  # fmt: skip
-    if args.figure:
-        figures.save(_way.draw(found), args.figure)
-    if args.json:
-        print_json(found)
-    else:
-        _print(found, args.size)
-        if args.figure:
-            print(f"\nwrote {args.figure}")
+    show(args, found, lambda: _print(found, args.size), lambda: _way.draw(found))
     return 1 if found["skipped"] else 0
 
 

@@ -42,7 +42,8 @@ from ...order import quality
 from ...reader import Reader
 from ...schema import Bool, Int, Text
 from ...summary import LOOK_AT
-from ..terminal import add_source, console, human_size, open_source, print_json, progress_bar
+from ..found import show
+from ..terminal import add_source, console, human_size, open_source, progress_bar
 
 ORDERS = ("sequential", "windowed", "shards", "quasi_random", "random")
 LABELS = ("label", "labels", "class", "cls", "target")
@@ -113,14 +114,7 @@ def run(args: argparse.Namespace) -> int:
                 "MB/s": {k: v * size / 1e6 for k, v in speed.items()},
             }
         found["advice"] = advise(found)
-    if args.figure:
-        figures.save(draw(found, made), args.figure)
-    if args.json:
-        print_json(found)
-    else:
-        _print(found)
-        if args.figure:
-            print(f"\nwrote {args.figure}")
+    show(args, found, lambda: _print(found), lambda: draw(found, made))
     return 0
 
 

@@ -1,0 +1,24 @@
+"""What a command found: as a figure where one is asked for, and as JSON or in words."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..measure import figures
+from .terminal import print_json
+
+
+def show(
+    args: argparse.Namespace, found: Mapping[str, Any], say: Callable[[], None], draw: Callable[[], Any]
+) -> None:
+    """``say`` prints it in words, ``draw`` makes the figure."""
+    if args.figure:
+        figures.save(draw(), args.figure)
+    if args.json:
+        print_json(found)
+        return
+    say()
+    if args.figure:
+        print(f"\nwrote {args.figure}")
