@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import batchplant as bp
 import processes
 from batchplant import engines, lake
+from batchplant.cli import main
 from batchplant.conversion import run, spills, task
 from batchplant.conversion.job import Job
 from batchplant.conversion.plan import _filled
@@ -319,10 +320,14 @@ def test_wrong_arguments(source: Path, tmp_path: Path) -> None:
         engines.make("dusk")
     with pytest.raises(OptionError, match="at least 1"):
         engines.make("processes", workers=0)
+    with pytest.raises(OptionError, match="for the engines processes, dask and ray"):
+        engines.make("threads", workers=2)
     with pytest.raises(OptionError, match="for the engine ranks"):
         engines.make("threads", rank=0, world=2)
     with pytest.raises(OptionError, match="rank must be from 0 to 1"):
         engines.make("ranks", rank=2, world=2)
+    assert main(["convert", str(source), str(tmp_path / "a.tar"), "--processes", "0"]) == 2
+    assert os.listdir(tmp_path) == []
     with pytest.raises(OptionError, match="memory"):
         bp.convert({"n": [1, 2]}, tmp_path / "a.tar", engine="processes", shard_samples=1)
 

@@ -280,6 +280,22 @@ def test_ranks_of_a_bucket(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.Mon
             assert twin.read_bytes() == Path(shelf.root, name).read_bytes()
 
 
+def test_ranks_of_a_bucket_do_not_spill(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shelf.write("source.tfrecord", numbers(24))
+    for target, how in (
+        ("a.tfrecord", {"engine": engines.make("ranks", rank=0, world=1)}),
+        ("b.tfrecord", {}),
+    ):
+        source = f"{shelf.root}/source.tfrecord"
+        shelf.write(target, source, shard_samples=5, shuffle=True, two_passes=True, **how)
+    assert held(shelf.open("a-*.tfrecord")) == held(shelf.open("b-*.tfrecord"))
+    assert shelf.hidden() == []
+    assert "s3:" not in os.listdir(tmp_path)
+
+
 # -- killed ------------------------------------------------------------------------------------------------
 
 KILLED = """

@@ -25,7 +25,9 @@ def add_engine(parser: argparse._ActionsContainer, what: str, *, ranks: bool = F
 
 def engine_of(args: argparse.Namespace) -> engines.Engine:
     rank, world = getattr(args, "rank", None), getattr(args, "world", None)
-    usual = "processes" if args.processes else "ranks" if rank is not None else "threads"
+    usual = "threads" if rank is None else "ranks"
+    if args.processes is not None and rank is None:
+        usual = "processes"
     return engines.make(
         args.engine or usual, workers=args.processes, rank=rank, world=world, scheduler=args.scheduler
     )

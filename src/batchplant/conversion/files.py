@@ -139,7 +139,10 @@ class Place:
         return shards.name(self.first + number)
 
     @property
-    def spills(self) -> Spills:
+    def spills(self) -> Spills | None:
+        """What is spilled of a shuffled source; on a server there is no place for it."""
+        if not self.job.spills or is_remote(self.folder):
+            return None
         return Spills(self.job, os.path.join(self.folder, SPILLS))
 
     def write(self, number: int, workers: int | None, report: Report) -> Done:
@@ -154,7 +157,8 @@ class Place:
             # Left by another conversion.
             writer.abort()
             writer = self.job.prepared.make(path, dataclasses.replace(options, resume=False))
-        feed = SpilledFeed(self.job, span, self.spills) if self.job.spills else Feed(self.job, span)
+        spills = self.spills
+        feed = Feed(self.job, span) if spills is None else SpilledFeed(self.job, span, spills)
         done = write_file(self.job, writer, feed, report)
         _put(join(self.folder, name + NOTE), json.dumps(done.to_json()).encode())
         return done

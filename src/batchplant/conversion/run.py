@@ -147,8 +147,9 @@ def convert_to_files(
             tally.ended(number, one)
 
         inline = isinstance(engine, Inline)
-        if job.spills:
-            _spill(engine, files.place.spills, progress)
+        spills = files.place.spills
+        if spills is not None:
+            _spill(engine, spills, progress)
         work = Work(files.place, workers or engine.threads, tally.show if inline and not crew else None)
         todo = [number for number in engine.share(len(job.plan)) if number not in done]
         run(engine, work, todo, ended, tick=tally.look, name=files.place.name)

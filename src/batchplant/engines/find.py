@@ -29,6 +29,8 @@ def make(
         raise OptionError("rank and world are for the engine ranks")
     if scheduler is not None and name not in ("dask", "ray"):
         raise OptionError("a scheduler is for the engines dask and ray")
+    if workers is not None and name in ("threads", "ranks"):
+        raise OptionError("worker processes are for the engines processes, dask and ray")
     if name == "threads":
         return Inline()
     if name == "processes":
