@@ -53,6 +53,7 @@ LAYERS = [
     ["loading"],
     ["interop"],
     ["measure", "doctor", "advise", "simulation"],
+    ["viewer"],
     ["__init__", "ffcv", "ffrecord", "tfrecord", "cli", "testing", "__main__"],
 ]
 # The only ones that import modules of ours by their names, and why. They are not held to the layers by it.

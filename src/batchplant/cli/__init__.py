@@ -36,6 +36,7 @@ from . import (
     split,
     stats,
     verify,
+    view,
 )
 from .parser import Parser
 from .terminal import add_commands, print_json, printable
@@ -50,6 +51,7 @@ COMMANDS = (
     verify,
     stats,
     doctor,
+    view,
     advise,
     simulate,
     index,

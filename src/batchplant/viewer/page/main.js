@@ -1,0 +1,77 @@
+// The frame of the page: tabs, the theme, which panel is shown.
+
+import { ask } from "./api.js";
+import { h, number, put } from "./dom.js";
+import * as state from "./state.js";
+
+// Modules of panels/ and what their tabs say. A panel is loaded when it is first shown. Its module has
+// create(context) -> {element, show(state), hide()}; `when` says for which datasets the tab is there.
+const PANELS = [
+  { id: "grid", title: "Samples" },
+];
+
+const context = { dataset: null, say };
+const shown = new Map();
+let current = null;
+
+function say(text) {
+  document.getElementById("status").textContent = text;
+}
+
+function panels() {
+  return PANELS.filter((panel) => !panel.when || panel.when(context.dataset));
+}
+
+async function show(now) {
+  const panel = panels().find((one) => one.id === (now.tab ?? panels()[0].id)) ?? panels()[0];
+  for (const tab of document.querySelectorAll("[role=tab]")) {
+    tab.setAttribute("aria-selected", String(tab.dataset.panel === panel.id));
+  }
+  if (!shown.has(panel.id)) {
+    shown.set(panel.id, import(`./panels/${panel.id}.js`).then((module) => module.create(context)));
+  }
+  const made = await shown.get(panel.id);
+  if (current !== made) {
+    current?.hide?.();
+    put(document.getElementById("main"), made.element);
+    current = made;
+  }
+  await made.show(state.get());
+}
+
+function tabs() {
+  put(
+    document.getElementById("tabs"),
+    panels().map((panel) =>
+      h("button.tab", { role: "tab", "data-panel": panel.id, "aria-controls": "main", onclick: () => state.set({ tab: panel.id }) }, panel.title)),
+  );
+}
+
+function theme() {
+  const kept = localStorage.getItem("batchplant-theme");
+  if (kept) document.documentElement.dataset.theme = kept;
+  const button = h("button", { title: "Light or dark", "aria-label": "Light or dark", onclick: () => {
+    const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
+    document.documentElement.dataset.theme = dark ? "light" : "dark";
+    localStorage.setItem("batchplant-theme", document.documentElement.dataset.theme);
+  } }, "◐");
+  document.getElementById("tools").append(button);
+}
+
+async function start() {
+  theme();
+  try {
+    context.dataset = await ask("dataset");
+  } catch (error) {
+    put(document.getElementById("main"), h("p.error", { role: "alert" }, error.message));
+    return;
+  }
+  document.title = `${context.dataset.title} – batchplant`;
+  document.getElementById("title").textContent = context.dataset.title;
+  say(`${number(context.dataset.samples)} samples`);
+  tabs();
+  state.subscribe((now) => show(now).catch((error) => say(error.message)));
+  await show(state.get());
+}
+
+start().catch((error) => say(error.message));

@@ -1,0 +1,83 @@
+"""Who may ask, and what a browser may do with the answer.
+
+The page is for one person on this machine, the dataset may come from anybody: strings in it must not run as
+script, and no other page that the person has open may read it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# What a request line may hold: longer ones are nobody's filter.
+LONGEST_QUERY = 16_384
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+    "media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors {frames}"
+)
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+class Guard:
+    """Lets pass what has the token as the first part of its path, and a Host header that is this server's.
+
+    The token is part of the path, not a cookie: relative links carry it, two servers on one machine do not mix,
+    and a page in a notebook's frame works where browsers withhold cookies. The Host header is what a name that
+    was made to point to 127.0.0.1 (DNS rebinding) cannot fake.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str, hosts: Iterable[str], frames: bool = False) -> None:
+        self.app, self.token = app, token
+        self.hosts = frozenset(hosts)
+        self.policy = POLICY.format(frames="http: https:" if frames else "'none'")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        refused = self._refused(scope)
+        if refused is not None:
+            await PlainTextResponse(refused[1], status_code=refused[0], headers=HEADERS)(scope, receive, send)
+            return
+        rest = scope["path"].lstrip("/").partition("/")[2]
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["Content-Security-Policy"] = self.policy
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self.app({**scope, "path": "/" + rest, "raw_path": None, "root_path": ""}, receive, guarded)
+
+    def _refused(self, scope: Scope) -> tuple[int, str] | None:
+        headers = Headers(scope=scope)
+        if headers.get("host", "").rpartition(":")[0].strip("[]").lower() not in self.hosts:
+            return (
+                421,
+                "this server answers only under its own name; open the link that `batchplant view` printed",
+            )
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, "only GET"
+        if len(scope["query_string"]) > LONGEST_QUERY:
+            return 414, "the request is too long"
+        given = scope["path"].lstrip("/").partition("/")[0]
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode()):
+            return 403, "the token is missing or of another run; open the link that `batchplant view` printed"
+        return None

@@ -1,0 +1,62 @@
+"""What one viewer has open, and what it is computing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import NotFoundError, OptionError
+from ..reader import Reader
+from .jobs import Jobs
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One dataset: ``a``, or ``b`` that it is compared with."""
+
+    name: str
+    reader: Reader
+    title: str
+
+
+class Session:
+    def __init__(
+        self, reader: Reader, other: Reader | None = None, *, pipeline: Any = None, title: str = ""
+    ) -> None:
+        self.sides = {"a": Side("a", reader, title or str(reader.path))}
+        if other is not None:
+            self.sides["b"] = Side("b", other, str(other.path))
+        # A Loader's keyword arguments by name, or None: see routes/augment.py.
+        self.pipeline = pipeline
+        self.jobs = Jobs()
+
+    def side(self, params: Mapping[str, str]) -> Side:
+        name = params.get("side", "a")
+        if name not in self.sides:
+            raise NotFoundError(f"there is no dataset {name!r} here")
+        return self.sides[name]
+
+    def sample(self, side: Side, text: str) -> int:
+        """The number of a sample that is there."""
+        if not text.isdecimal() or int(text) >= len(side.reader):
+            raise NotFoundError(f"there is no sample {text[:20]}; there are {len(side.reader):,}")
+        return int(text)
+
+    def field(self, side: Side, name: str) -> str:
+        if name not in side.reader.schema:
+            raise NotFoundError(f"there is no field {name[:100]!r}")
+        return name
+
+    def close(self) -> None:
+        self.jobs.close()
+
+
+def whole(params: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    """A whole number out of a request, within bounds."""
+    text = params.get(name)
+    if text is None:
+        return default
+    if not text.lstrip("-").isdecimal() or len(text) > 20:
+        raise OptionError(f"{name} has to be a whole number")
+    return min(max(int(text), low), high)
