@@ -8,7 +8,7 @@ import shutil
 import signal
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -49,6 +49,15 @@ def _unsynced() -> Iterator[None]:
         patch.setattr(os, "fsync", lambda fd: None)
         patch.setattr(os, "sync", lambda: None)
         yield
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser for the tests of one module: while it runs, asyncio is taken in this thread."""
+    from browser import browser
+
+    with browser() as one:
+        yield one
 
 
 # Servers, for the tests that ask for one; one real server per process of tests, a bucket for each test.

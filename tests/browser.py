@@ -1,0 +1,119 @@
+"""A real browser, for the tests of the viewer: Chromium as the system has it, driven by Playwright."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.resources
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from batchplant.reader import Reader
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Nothing that asks servers elsewhere; without a GPU; root cannot have a sandbox.
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+    # A busy machine does not slow pages down on purpose.
+    "--disable-renderer-backgrounding", "--disable-background-timer-throttling",
+]  # fmt: skip
+# The machine may be busy: what does not come in this time does not come.
+PATIENCE = 120_000
+
+
+def executable() -> str:
+    """The browser; without one the test is skipped."""
+    found = os.environ.get("BATCHPLANT_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip("needs Chromium (Debian: apt-get install chromium)")
+    return found
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[Any]:
+    """Chromium, without a window."""
+    for needed in ("starlette", "uvicorn"):
+        pytest.importorskip(needed)
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    path = executable()
+    with playwright.sync_playwright() as driver:
+        one = driver.chromium.launch(executable_path=path, args=FLAGS, timeout=PATIENCE)
+        try:
+            yield one
+        finally:
+            one.close()
+
+
+class Tab:
+    """A page of the viewer over a dataset. What goes wrong in it is in ``complaints``, and fails the test."""
+
+    def __init__(self, page: Any, server: Any) -> None:
+        self.page, self.server = page, server
+        self.complaints: list[str] = []
+        page.set_default_timeout(PATIENCE)
+        page.on("console", lambda one: self.complaints.append(one.text) if one.type == "error" else None)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", self._dialog)
+        page.on("request", self._requested)
+
+    def _dialog(self, dialog: Any) -> None:
+        # Only a script out of the data would open one.
+        self.complaints.append(f"a dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _requested(self, request: Any) -> None:
+        if not request.url.startswith((self.server.url, "blob:", "data:")):
+            self.complaints.append(f"a request to elsewhere: {request.url}")
+
+    def go(self, hash: str = "") -> Tab:
+        """Opens the page at this state, as a link would."""
+        self.page.goto(self.server.url + (f"#{hash}" if hash else ""))
+        if hash:
+            self.page.reload()
+        return self
+
+    def axe(self) -> list[str]:
+        """What axe-core finds wrong for people who read by keyboard, screen reader or with weak eyes."""
+        pytest.importorskip("axe_playwright_python", reason="needs axe-playwright-python")
+        source = importlib.resources.files("axe_playwright_python") / "axe.min.js"
+        # Not as a script element, which the page's own policy forbids.
+        self.page.evaluate(source.read_text())
+        found = self.page.evaluate("() => axe.run()")
+        return [
+            f"{one['id']} ({one['impact']}): {one['help']}: {node['html'][:200]}"
+            for one in found["violations"]
+            for node in one["nodes"][:3]
+        ]
+
+
+@contextlib.contextmanager
+def viewed(
+    browser: Any,
+    reader: Reader,
+    other: Reader | None = None,
+    *,
+    allowed: tuple[str, ...] = (),
+    **options: Any,
+) -> Iterator[Tab]:
+    """A page that shows this dataset. Whatever it complains of is an error, but for what has an allowed text in it.
+
+    ``width``, ``height`` and ``scheme`` are the window's; what else is given goes to the session.
+    """
+    from batchplant.viewer.serve import serving
+    from batchplant.viewer.session import Session
+
+    size = {"width": options.pop("width", 1280), "height": options.pop("height", 800)}
+    scheme = options.pop("scheme", "light")
+    with serving(Session(reader, other, **options)) as server:
+        context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
+        try:
+            tab = Tab(context.new_page(), server)
+            yield tab
+        finally:
+            context.close()
+        wrong = [one for one in tab.complaints if not any(text in one for text in allowed)]
+        assert not wrong, wrong

@@ -1,0 +1,17 @@
+"""The viewer in a real browser: what every part of the page has to keep to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from browser import viewed
+
+import batchplant as bp
+
+
+def test_page_opens_and_is_accessible(chromium: Any) -> None:
+    reader = bp.open({"label": [0, 1, 2]})
+    with viewed(chromium, reader) as tab:
+        tab.go()
+        tab.page.wait_for_selector("[role=tab]")
+        assert tab.axe() == []
