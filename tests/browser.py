@@ -99,7 +99,7 @@ def viewed(
     allowed: tuple[str, ...] = (),
     **options: Any,
 ) -> Iterator[Tab]:
-    """A page that shows this dataset. Whatever it complains of is an error, but for what has an allowed text in it.
+    """A page that shows this dataset. Whatever it complains of fails the test, but for these texts.
 
     ``width``, ``height`` and ``scheme`` are the window's; what else is given goes to the session.
     """

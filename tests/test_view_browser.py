@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from browser import viewed
-
 import batchplant as bp
+from browser import viewed
 
 
 def test_page_opens_and_is_accessible(chromium: Any) -> None:
