@@ -22,7 +22,6 @@ import pytest
 import batchplant as bp
 from batchplant import advise
 from batchplant.advise import QUESTIONS, RULES, Answers, Case, Facts, FieldFacts, Machine, commands, prove
-from batchplant.advise.clock import alone
 from batchplant.advise.predict import Prediction, predict
 from batchplant.advise.rules import data as data_rules
 from batchplant.advise.trial import Trial, pilot_rows
@@ -388,24 +387,6 @@ def test_prediction(
     assert found.rate == pytest.approx(rate)
     assert found.bottleneck == bottleneck
     assert found.bytes == 1e9
-
-
-@pytest.mark.parametrize(
-    ("wall", "cpu", "delay", "cores", "wanted"),
-    [
-        # Nobody else; one thread that waits for a core half of the time; one that waits for a disk besides.
-        (1.0, 1.0, 0.0, 2, 1.0),
-        (2.0, 1.0, 1.0, 2, 1.0),
-        (3.0, 1.0, 1.0, 2, 2.0),
-        # Two threads that get half of two cores; four threads of ours on two cores, which they fill.
-        (2.0, 2.0, 2.0, 2, 1.0),
-        (1.0, 2.0, 2.0, 2, 1.0),
-    ],
-)
-def test_time_without_what_others_take(
-    wall: float, cpu: float, delay: float, cores: int, wanted: float
-) -> None:
-    assert alone(wall, cpu, delay, cores) == pytest.approx(wanted)
 
 
 def test_prediction_of_a_conversion() -> None:

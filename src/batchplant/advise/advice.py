@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -55,11 +54,6 @@ class Advice:
     seconds: float
 
     @property
-    def busy(self) -> float:
-        """The part of the time that other processes took from the trials; what is predicted is without it."""
-        return statistics.median(one.trial.busy for one in self.tried)
-
-    @property
     def format(self) -> str:
         return self.best.way.format
 
@@ -80,7 +74,7 @@ class Advice:
             "format": self.format, "settings": dict(self.settings), "advice": self.best.to_json(),
             "alternatives": [one.to_json() for one in self.alternatives],
             "now": None if self.now is None else self.now.to_json(), "unmet": list(self.unmet),
-            "busy": self.busy, "left out": dict(self.left_out),
+            "left out": dict(self.left_out),
             "commands": list(self.commands), "loop": self.loop,
             "rules": [
                 {"name": rule.name, "applies": seen.applies, "saw": seen.said, "sentence": rule.sentence,

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ..columns import I64, Columns
 from ..convert import convert
 from ..errors import BatchplantError
-from ..loading.loader import Loader
-from ..measure.pipelines import pipelines
+from ..measure import timing
 from ..measure.staging import size_of
-from ..measure.worker import COLUMN_ROWS, SCAN_BYTES, touch
 from ..reader import Reader
 from ..registry import open as open_reader
 from ..schema import Schema
 from ..storage import tree
-from .clock import Clock
 from .facts import Facts
 from .ways import Way
 
@@ -31,9 +26,6 @@ BYTES = 12 << 20
 LEAST = 8
 # Runs of neighbours, spread over the dataset: what compresses well does so by its neighbours.
 RUNS = 8
-# An epoch that is tried: at least so many batches, at most so many.
-FEW, MANY = 4, 4096
-BATCH_BYTES = 4 << 20
 # Samples of the first conversion, which shows what every conversion costs whatever its size.
 FIRST = 8
 
@@ -56,9 +48,9 @@ def hold(reader: Reader, facts: Facts) -> tuple[Held, float]:
     """Some samples in memory, and the seconds that reading one of them took."""
     count = int(np.clip(BYTES / max(facts.sample_bytes, 1), LEAST, SAMPLES))
     rows = pilot_rows(len(reader), count)
-    clock = Clock()
+    began = time.perf_counter()
     columns = reader.read(rows)
-    return Held(reader.path, reader.schema, columns), clock.read()[0] / max(len(rows), 1)
+    return Held(reader.path, reader.schema, columns), (time.perf_counter() - began) / max(len(rows), 1)
 
 
 def pilot_rows(samples: int, count: int) -> I64:
@@ -90,8 +82,6 @@ class Trial:
     parts: Mapping[str, float] = dataclasses.field(default_factory=dict)
     # Whether the format tells in which block a sample lies, as orders by blocks need it.
     blocks: bool = False
-    # The part of the time that other processes took meanwhile; the rates are without it.
-    busy: float = 0.0
     error: str | None = None
 
     def disk(self, samples: int) -> float:
@@ -105,12 +95,6 @@ class Bench:
         self.held, self.facts, self.folder, self.size = held, facts, folder, size
         self.batch_size = batch_size
         self._files: dict[str, Reader] = {}
-
-    @property
-    def batch(self) -> int:
-        """Large samples in small batches: one should not take a second."""
-        most = max(2, BATCH_BYTES // max(self.held.sample_bytes, 1))
-        return max(1, min(self.batch_size, len(self.held), most))
 
     def write(self, way: Way) -> Trial:
         """Convert the samples; a way that cannot hold them says why."""
@@ -133,12 +117,12 @@ class Bench:
     def _convert(self, way: Way, samples: int) -> tuple[int, float, int]:
         """Bytes, seconds and samples of a conversion."""
         target = os.path.join(self.folder, f"{way.format}-{len(os.listdir(self.folder))}{way.suffix}")
-        clock = Clock()
+        began = time.perf_counter()
         done = convert(
             self.held, target, target_format=way.format, images=way.image_options, limit=samples,
             target_options=dict(way.options),
         )  # fmt: skip
-        took = clock.read()[0]
+        took = time.perf_counter() - began
         self._files[way.label] = open_reader(done.files if len(done.files) > 1 else target, format=way.format)
         return sum(map(tree.size_below, done.files)), took, done.samples
 
@@ -155,76 +139,32 @@ class Bench:
         )  # fmt: skip
 
     def epoch(self, trial: Trial, seconds: float) -> Trial:
-        """A shuffled epoch through the Loader, as long as ``seconds`` allow."""
+        """A shuffled epoch through the Loader, for about so many seconds."""
         reader = self.reader(trial.way)
-        rows = pilot_rows(len(reader), len(self.held)) if trial.way.stays else np.arange(len(reader))
+        rows = pilot_rows(len(reader), len(self.held)) if trial.way.stays else None
         try:
-            batches = FEW
-            for _ in range(2):
-                took, busy, parts = self._run(reader, rows, batches)
-                rate = batches * self.batch / took
-                # The first is slower than what follows; it counts only where a second would take long.
-                if took > 2 * seconds:
-                    break
-                batches = int(np.clip(seconds * rate / self.batch, FEW, MANY))
+            timed = timing.epoch(
+                reader, timing.How(self.batch_size, size=self.size), sample_bytes=self.held.sample_bytes,
+                seconds=seconds, indices=rows,
+            )  # fmt: skip
         except (BatchplantError, OSError) as error:
             return dataclasses.replace(trial, error=str(error))
-        return dataclasses.replace(trial, epoch_rate=rate, parts=parts, busy=busy)
-
-    def _run(self, reader: Reader, rows: I64, batches: int) -> tuple[float, float, dict[str, float]]:
-        """Seconds of an epoch, the part of it that other processes took, and where the time went."""
-        loader = Loader(
-            reader, self.batch, order="random", indices=np.resize(rows, batches * self.batch),
-            pipelines=pipelines(reader.schema, "train", self.size),
-        )  # fmt: skip
-        with contextlib.closing(loader), warnings.catch_warnings():
-            # What an order costs over a network is what is being found out.
-            warnings.simplefilter("ignore")
-            clock = Clock()
-            for _ in loader:
-                pass
-            took, wall = clock.read()
-            stats = loader.stats()
-        parts = {name: float(stats[name]) for name in ("storage", "decode", "transforms")}
-        return took, 1 - took / wall, parts
+        return dataclasses.replace(trial, epoch_rate=timed.rate, parts=timed.parts)
 
     def scan(self, trial: Trial, seconds: float, field: str | None = None) -> Trial:
         """Samples/s from start to end; of one field, where it is named."""
-        reader = self.reader(trial.way)
         fields = None if field is None else [field]
-        # As `measure` does it, so that both count the same.
-        rows = COLUMN_ROWS if fields else int(np.clip(SCAN_BYTES / max(self.facts.sample_bytes, 1), 1, 4096))
         try:
-            # Once for nothing, as an epoch is: libraries are imported, and files opened.
-            _touched(next(iter(reader.scan(rows, fields))))
-            rate, busy = _rate(lambda: map(_touched, reader.scan(rows, fields)), seconds)
+            rate, _ = timing.scan(
+                self.reader(trial.way), sample_bytes=self.held.sample_bytes, seconds=seconds, fields=fields
+            )
         except (BatchplantError, OSError) as error:
             return dataclasses.replace(trial, error=str(error))
-        if field is not None:
-            return dataclasses.replace(trial, column_rate=rate, busy=busy)
-        return dataclasses.replace(trial, sequential_rate=rate, busy=busy)
+        if field is None:
+            return dataclasses.replace(trial, sequential_rate=rate)
+        return dataclasses.replace(trial, column_rate=rate)
 
     def close(self) -> None:
         for way, reader in self._files.items():
             if not way.endswith(" as it is"):
                 reader.close()
-
-
-def _touched(columns: Columns) -> int:
-    """How many samples, whose bytes are really read: cells may be views of a file."""
-    touch(columns)
-    return columns.rows
-
-
-def _rate(again: Callable[[], Iterator[int]], seconds: float) -> tuple[float, float]:
-    """How many a second, of an iteration begun anew until the time is over; what part others took of it."""
-    done, clock, began = 0, Clock(), time.perf_counter()
-    while True:
-        before = done
-        for count in again():
-            done += count
-            if time.perf_counter() - began > seconds:
-                break
-        if time.perf_counter() - began > seconds or done == before:
-            took, wall = clock.read()
-            return done / took, 1 - took / wall

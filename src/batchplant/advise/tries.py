@@ -30,6 +30,7 @@ ROUND_SECONDS = 0.15
 # The part of the time that is kept for trying the best of them again.
 KEPT = 0.3
 SHOWN = 4
+OVER = "not tried: the time was over"
 # Those who read a format in order to train from it.
 TRAINERS = frozenset({
     "DALI", "FFCV", "Hugging Face", "JAX", "Keras", "MXNet", "MosaicML Streaming", "PyTorch", "TensorFlow",
@@ -130,7 +131,7 @@ def tries(
         encoded, encode_each, ways = _encoded(bench, ways)
         if encoded is not None:
             bench.held = encoded
-        done: dict[str, Trial] = {}
+        done: dict[str, list[Trial]] = {}
         total = len(ways) + 1
 
         def told() -> None:
@@ -138,29 +139,28 @@ def tries(
                 progress(len(done), total)
 
         stays = Way(facts.format, stays=True)
-        done[stays.label] = _measure(bench, bench.stay(stays, reader), case, ROUND_SECONDS)
+        done[stays.label] = [_measure(bench, bench.stay(stays, reader), case, ROUND_SECONDS)]
         for way in ways:
             told()
             if time.monotonic() > deadline - KEPT * seconds and len(done) > 2:
-                done[way.label] = Trial(way=way, error="not tried: the time was over")
+                done[way.label] = [Trial(way=way, error=OVER)]
                 continue
             trial = bench.write(way)
-            if trial.error is None:
-                first = _measure(bench, trial, case, ROUND_SECONDS / 2)
-                trial = better(first, _measure(bench, trial, case, ROUND_SECONDS / 2), case)
-            done[way.label] = trial
-        near = _near(done.values(), case)
+            done[way.label] = [
+                trial if trial.error is not None else _measure(bench, trial, case, ROUND_SECONDS)
+            ]
+        near = _near((one for (one,) in done.values()), case)
         # What a conversion brings is known only if both are tried as often.
-        near += [one for one in done.values() if one.way.stays and one not in near and one.error is None]
+        near += [one for (one,) in done.values() if one.way.stays and one not in near and one.error is None]
         # In turns: what else the machine does meanwhile then hits all of them alike.
         for trial in itertools.chain.from_iterable(itertools.repeat(near, ROUNDS)):
             if time.monotonic() > deadline:
                 break
-            found = _measure(bench, trial, case, ROUND_SECONDS)
-            done[trial.way.label] = better(done[trial.way.label], found, case)
-        aside = _raw(bench, done.values(), case) if time.monotonic() < deadline else None
+            done[trial.way.label].append(_measure(bench, trial, case, ROUND_SECONDS))
+        trials = [middle(some, case) for some in done.values()]
+        aside = _raw(bench, trials, case) if time.monotonic() < deadline else None
         told()
-    tried = [_tried(one, case, read_each, encode_each) for one in done.values()]
+    tried = [_tried(one, case, read_each, encode_each) for one in trials]
     return [*tried, *([] if aside is None else [dataclasses.replace(_tried(aside, case), aside=True)])]
 
 
@@ -224,10 +224,12 @@ def value_of(trial: Trial, prediction: Prediction, goal: str) -> float | None:
     return trial.column_rate if figure == "column_rate" else prediction.rate
 
 
-def better(one: Trial, other: Trial, case: Case) -> Trial:
-    """The faster of two trials of one way: whatever disturbs a trial makes it slower."""
+def middle(trials: Sequence[Trial], case: Case) -> Trial:
+    """The median of the trials of one way, as `measure` takes that of its rounds; one may have failed."""
     figure = FIGURES[case.goal][0]
-    return max(one, other, key=lambda trial: 0.0 if trial.error else getattr(trial, figure, 0.0) or 0.0)
+    failed = [one for one in trials if one.error is not None]
+    ranked = failed or sorted(trials, key=lambda trial: getattr(trial, figure, 0.0) or 0.0)
+    return ranked[len(ranked) // 2]
 
 
 def _near(trials: Iterable[Trial], case: Case) -> list[Trial]:

@@ -41,8 +41,6 @@ from .terminal import (
 
 PROVE_SECONDS = 20.0
 INDENT = 12
-# A smaller part of the time that others took is not worth a line.
-BUSY = 0.2
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -144,9 +142,6 @@ def _print(found: Advice, proofs: list[Proof]) -> None:
     if found.now is not None and not stays and found.now.value is not None:
         _row("now", _short(found.now, found))
     _row("bottleneck", best.prediction.bottleneck + _enough(found))
-    if found.busy > BUSY:
-        said = "predicted is what a machine gives that does nothing else"
-        _row("busy", f"other processes took {found.busy:.0%} of the time of the trials; {said}")
     warned = [seen.said for _, seen in found.rules if seen.applies and seen.warns]
     for number, line in enumerate(warned):
         _row("" if number else "beware", line)

@@ -16,7 +16,8 @@ class Measured:
     pages of mapped files. Rates are samples/s but for ``sequential_mb_s``, which counts bytes of cells.
     ``column_rate``: one field from start to end (``pipelines.column_of``), as a query reads it.
     ``random_rate``: ``reader[i]``, decoded. ``epoch_cold``, ``epoch_warm``: a shuffled epoch through the
-    Loader, when the system holds nothing of the files in memory, and when it holds them all. ``fetched`` and
+    Loader, when the system holds nothing of the files in memory, and when it holds them all: the cold one
+    with its start, of which ``first_batch`` are the seconds; the warm one without it. ``fetched`` and
     ``requests``: of opening and one such epoch over the network; None for local files. None elsewhere: not
     measured, and ``error`` says why, or ``remarks`` where only a part could not be.
     """
@@ -36,6 +37,7 @@ class Measured:
     sequential_rate: float | None = None
     column_rate: float | None = None
     random_rate: float | None = None
+    first_batch: float | None = None
     epoch_cold: float | None = None
     epoch_warm: float | None = None
     fetched: int | None = None

@@ -6,9 +6,9 @@ Where the input ends, so does the process. It writes in a fork: the memory of wr
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gc
+import itertools
 import os
 import pickle
 import random
@@ -17,43 +17,33 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from ..columns import Columns, column_runs
 from ..errors import BatchplantError, WorkerError
-from ..loading.loader import Loader
 from ..reader import Reader
 from ..registry import create, open
 from ..schema import Schema
 from ..storage import reached, split_options, tree
 from ..storage.remote import totals
 from ..storage.settings import NAMES as STORAGE
+from . import timing
 from .choice import Candidate
-from .pipelines import Undecoded, column_of, pipelines
+from .pipelines import Undecoded, column_of
 from .scratch import cool, warm
 from .staging import Staged, size_of
-from .watching import own_memory, rows
+from .watching import own_memory
 
 COLD, WARM = "epoch_cold", "epoch_warm"
-SCAN_BYTES = 4 << 20
-# Rows of one column that are read at a time.
-COLUMN_ROWS = 4096
-PAGE = 4096
-# An epoch has at least so many, or the last one would be most of it; where time is short a batch is small,
-# for it cannot end amid one.
-BATCHES = 4
-QUICK_BATCH = 64
+# Asking how much memory is held takes time itself: so many seconds apart.
+NOTED = 0.02
 # For an epoch over the network to be a whole one.
 WHOLE_SECONDS = 10.0
 # For single samples, however many there are.
 RANDOM_SECONDS = 20.0
-
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +99,7 @@ class Task:
         self.reader: Reader | None = None
         self._before = own_memory()
         self._peak = 0
+        self._noted = 0.0
         self._seed = 0
 
     # -- writing ---------------------------------------------------------------------------------------
@@ -206,8 +197,7 @@ class Task:
             found.values["fetched"] = opened[1] - fetched + (totals()[1] - opened[1]) / share
         if local is not None:
             warm(local)
-        self._sequential(found, seconds)
-        self._column(found, seconds)
+        self._scans(found, seconds)
         self._random(found, seconds)
         self._epoch(found, WARM, seconds)
         self._note()
@@ -217,6 +207,11 @@ class Task:
     @property
     def _least(self) -> float:
         return WHOLE_SECONDS if self.job.remote else 0.0
+
+    @property
+    def _sample_bytes(self) -> float:
+        assert self.written is not None
+        return self.written.data / max(self.written.samples, 1)
 
     @property
     def _samples(self) -> int:
@@ -242,69 +237,40 @@ class Task:
         self.reader = None
         gc.collect()
 
-    @staticmethod
-    def _again(passes: Iterable[T], began: float, seconds: float | None) -> Iterator[T]:
-        """One pass, and others until the time is over: a short one alone would measure the clock."""
-        yield from passes
-        while seconds is not None and time.perf_counter() - began < seconds:
-            yield from passes
-
-    def _note(self) -> None:
-        self._peak = max(self._peak, own_memory() - self._before)
+    def _note(self, now: bool = True) -> None:
+        if now or time.perf_counter() - self._noted > NOTED:
+            self._peak = max(self._peak, own_memory() - self._before)
+            self._noted = time.perf_counter()
 
     def _epoch(self, found: Round, name: str, seconds: float | None) -> int:
         """A shuffled epoch, or its beginning; how many samples came."""
-        job, seen, done = self.job, self._seen(), 0
-        most = job.batch_size if seconds is None else min(job.batch_size, QUICK_BATCH)
+        job = self.job
         self._seed += 1
         try:
-            with contextlib.closing(
-                Loader(
-                    seen, max(1, min(most, self._samples // BATCHES)), order=job.order, rank=0,
-                    world=1, pipelines=pipelines(seen.schema, job.pipeline, job.size), workers=job.workers,
-                    seed=self._seed,
-                )
-            ) as loader:  # fmt: skip
-                began = time.perf_counter()
-                for batch in self._again(loader, began, None if name == COLD else seconds):
-                    done += rows(batch)
-                    self._note()
-                    if seconds is not None and time.perf_counter() - began > seconds:
-                        break
-                found.values[name] = done / (time.perf_counter() - began)
+            timed = timing.epoch(
+                self._seen(), timing.How(job.batch_size, job.order, job.pipeline, job.size, job.workers),
+                sample_bytes=self._sample_bytes, seconds=seconds, once=name == COLD, seed=self._seed,
+                note=lambda: self._note(now=False),
+            )  # fmt: skip
         except BatchplantError as error:
             # The rest can be measured all the same.
             found.remarks.append(f"no epoch: {error.message}")
             return 0
-        return done
+        # What is fetched before the first batch is no small part of a first epoch.
+        found.values[name] = timed.whole if name == COLD else timed.rate
+        if name == COLD:
+            found.values["first_batch"] = timed.first
+        return timed.samples
 
-    def _sequential(self, found: Round, seconds: float | None) -> None:
+    def _scans(self, found: Round, seconds: float | None) -> None:
         assert self.reader is not None
-        assert self.written is not None
-        done = size = 0
-        at_once = int(np.clip(SCAN_BYTES * self._samples // max(self.written.data, 1), 1, 4096))
-        began = time.perf_counter()
-        for columns in self._again(_Scan(self.reader, at_once), began, seconds):
-            done += columns.rows
-            size += touch(columns)
-            if seconds is not None and time.perf_counter() - began > seconds:
-                break
-        spent = time.perf_counter() - began
+        rate, size = timing.scan(self.reader, sample_bytes=self._sample_bytes, seconds=seconds)
+        found.values["sequential_rate"], found.values["sequential_mb_s"] = rate, size / 1e6
         self._note()
-        found.values["sequential_rate"] = done / spent
-        found.values["sequential_mb_s"] = size / spent / 1e6
-
-    def _column(self, found: Round, seconds: float | None) -> None:
-        assert self.reader is not None
-        began = time.perf_counter()
-        scan = _Scan(self.reader, COLUMN_ROWS, [column_of(self.reader.schema)])
-        done = 0
-        for columns in self._again(scan, began, seconds):
-            done += columns.rows
-            touch(columns)
-            if seconds is not None and time.perf_counter() - began > seconds:
-                break
-        found.values["column_rate"] = done / (time.perf_counter() - began)
+        found.values["column_rate"], _ = timing.scan(
+            self.reader, sample_bytes=self._sample_bytes, seconds=seconds,
+            fields=[column_of(self.reader.schema)],
+        )  # fmt: skip
 
     def _random(self, found: Round, seconds: float | None) -> None:
         """One decoded sample after the other."""
@@ -312,35 +278,14 @@ class Task:
         order = draw.sample(range(len(seen)), len(seen))
         began = time.perf_counter()
         done = 0
-        for row in self._again(order, began, seconds):
+        # A few samples again and again: one pass alone would measure the clock.
+        for row in order if seconds is None else itertools.cycle(order):
             seen[row]
             done += 1
             if time.perf_counter() - began > (RANDOM_SECONDS if seconds is None else seconds):
                 break
         found.values["random_rate"] = done / (time.perf_counter() - began)
         self._note()
-
-
-class _Scan:
-    """``reader.scan``, as often as somebody iterates."""
-
-    def __init__(self, reader: Reader, at_once: int, fields: list[str] | None = None) -> None:
-        self._reader, self._at_once, self._fields = reader, at_once, fields
-
-    def __iter__(self) -> Iterator[Columns]:
-        return self._reader.scan(self._at_once, self._fields)
-
-
-def touch(columns: Columns) -> int:
-    """Read something of every page, as cells may be views of a file that nobody has read; their bytes."""
-    total = 0
-    for column in columns.values():
-        data, starts, sizes = column_runs(column)
-        if len(starts):
-            first, end = int(starts.min()), int((starts + sizes.clip(0)).max())
-            int(data[first:end:PAGE].sum(dtype=np.int64))
-        total += int(sizes.clip(0).sum())
-    return total
 
 
 def _stop(number: int, frame: Any) -> None:

@@ -1,0 +1,175 @@
+"""How fast a reader gives its samples: one way to time an epoch and a scan.
+
+`bench formats` measures with it and `advise` predicts with it, so that both count the same. By the wall
+clock: what other processes take is missing to whoever trains beside them, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from .. import order as orders
+from ..columns import I64, Columns, column_runs
+from ..loading.loader import Loader
+from ..reader import Reader
+from ..schema import Schema
+from .pipelines import image_fields, pipelines
+from .watching import rows
+
+# A batch that is made in a moment, so that a short time has many of them.
+BATCH_BYTES = 8 << 20
+# An epoch of few samples has so many batches all the same.
+BATCHES = 4
+# So many count at least: threads make some at once, and what is under way at both ends must not matter.
+LEAST = 8
+# Few samples are taken again and again in one epoch, for between two the threads have nothing to do.
+LONG = 64
+# How many times longer than it should, something may take that is slow.
+LONGER = 6
+SCAN_BYTES = 4 << 20
+SCAN_ROWS = 4096
+PAGE = 4096
+CHANNELS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class How:
+    """What an epoch is like. ``batch_size``: at most, where the time is short."""
+
+    batch_size: int
+    order: str = "random"
+    pipeline: str = "train"
+    size: int = 224
+    workers: int | None = None
+
+    def batch(self, schema: Schema, sample_bytes: float) -> int:
+        """The batch size for samples of so many bytes, where the time is short."""
+        pixels = CHANNELS * self.size**2 * len(image_fields(schema))
+        made = pixels if self.pipeline in ("train", "val") else 0
+        return max(1, min(self.batch_size, int(BATCH_BYTES // max(sample_bytes, made, 1))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """What came: so many samples; the first batch after ``first`` seconds.
+
+    ``rate``: samples/s after the first batch of an epoch; ``whole``: with it. ``parts``: where the time went,
+    by the loader's own account.
+    """
+
+    samples: int
+    first: float
+    rate: float
+    whole: float
+    parts: Mapping[str, float]
+
+
+def epoch(
+    reader: Reader,
+    how: How,
+    *,
+    sample_bytes: float,
+    seconds: float | None,
+    once: bool = False,
+    indices: I64 | None = None,
+    seed: int = 0,
+    note: Callable[[], None] = lambda: None,
+) -> Timed:
+    """Epochs through the Loader for about so many seconds; None: one whole epoch, in batches as asked.
+
+    ``once``: one epoch or its beginning, as a first one is, in which no sample comes twice. ``indices``: only
+    these samples. ``note`` is called after every batch.
+    """
+    samples = np.arange(len(reader)) if indices is None else indices
+    batch = how.batch_size if seconds is None else how.batch(reader.schema, sample_bytes)
+    if once or seconds is None or how.order in orders.BY_BLOCKS:
+        batch = max(1, min(batch, len(samples) // BATCHES))
+    else:
+        indices = np.resize(samples, max(len(samples), LONG * batch))
+    done = counted = batches = 0
+    spent = first = 0.0
+    with contextlib.ExitStack() as stack:
+        # What an order costs over a network is what is being found out.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        loader = stack.enter_context(
+            contextlib.closing(
+                Loader(
+                    reader, batch, order=how.order, rank=0, world=1, indices=indices, workers=how.workers,
+                    pipelines=pipelines(reader.schema, how.pipeline, how.size), seed=seed,
+                )
+            )
+        )  # fmt: skip
+        began = now = time.perf_counter()
+        over = False
+        while not over:
+            start = None
+            asked = time.perf_counter()
+            for one in loader:
+                now = time.perf_counter()
+                done += rows(one)
+                if start is None:
+                    start = now
+                    first = first or now - asked
+                else:
+                    counted += rows(one)
+                    batches += 1
+                note()
+                if seconds is not None:
+                    enough = now - began >= seconds and (once or batches >= LEAST)
+                    over = enough or now - began >= LONGER * seconds
+                if over:
+                    break
+            spent += 0.0 if start is None else now - start
+            over = over or once or seconds is None
+        stats = loader.stats()
+    whole = done / max(now - began, 1e-9)
+    rate = counted / spent if counted and spent else whole
+    parts = {name: float(stats[name]) for name in ("storage", "decode", "transforms")}
+    return Timed(done, first, rate, whole, parts)
+
+
+def scan(
+    reader: Reader,
+    *,
+    sample_bytes: float,
+    seconds: float | None,
+    fields: Sequence[str] | None = None,
+) -> tuple[float, float]:
+    """Samples/s and bytes/s from start to end, in whole passes; None: one pass.
+
+    A pass is broken off only where it takes long: some formats unpack at its beginning what comes later.
+    """
+    at_once = SCAN_ROWS if fields else int(np.clip(SCAN_BYTES / max(sample_bytes, 1), 1, SCAN_ROWS))
+    # Once for nothing: libraries are imported.
+    next(iter(reader.scan(at_once, fields)), None)
+    done = size = 0
+    began = time.perf_counter()
+    while True:
+        before = done
+        for columns in reader.scan(at_once, fields):
+            done += columns.rows
+            size += touch(columns)
+            if seconds is not None and time.perf_counter() - began > 2 * seconds:
+                break
+        spent = time.perf_counter() - began
+        if seconds is None or spent > seconds or done == before:
+            return done / spent, size / spent
+
+
+def touch(columns: Columns) -> int:
+    """Read something of every page, as cells may be views of a file that nobody has read; their bytes."""
+    total = 0
+    for column in columns.values():
+        data, starts, sizes = column_runs(column)
+        if len(starts):
+            first, end = int(starts.min()), int((starts + sizes.clip(0)).max())
+            int(data[first:end:PAGE].sum(dtype=np.int64))
+        total += int(sizes.clip(0).sum())
+    return total
