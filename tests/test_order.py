@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchplant import _native
 from batchplant import order as orders
 from batchplant.errors import OptionError, SampleIndexError
 from batchplant.order import BlockIndex, Order, Shard, keyed, make, shard
@@ -669,6 +670,70 @@ def test_single_positions_are_those_of_the_row() -> None:
     for at in (100, -101):
         with pytest.raises(SampleIndexError):
             order[at]
+
+
+def large(n: int, seed: int, epoch: int, each: int, lanes: int, size: int) -> dict[str, Order]:
+    """Orders of many samples that take no memory for them; blocks have from 1 to 2 * each samples."""
+    count = max(1, min(n, n // each))
+    counts = np.full(count, n // count)
+    counts[: n % count] += 1
+    move = np.minimum(counts[::2][: count // 2] - 1, counts[1::2])
+    counts[: 2 * (count // 2) : 2] -= move
+    counts[1::2] += move
+    when = {"seed": seed, "epoch": epoch}
+    by = {"blocks": BlockIndex.of_sizes(counts), "lanes": lanes, "lane_size": size, **when}
+    return {
+        "random": orders.random(n, **when),
+        "windowed": orders.windowed(n, window=each, **when),
+        "all windowed": orders.windowed(n, window=n, **when),
+        "shards": orders.shards(n, **by),
+        "quasi_random": orders.quasi_random(n, window=1 + each % 5, **by),
+    }
+
+
+@given(st.integers(1, 2**48), seeds, st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 300), st.data())
+def test_one_position_alone_is_that_of_many(n, seed, epoch, lanes, size, data):
+    each = data.draw(st.integers(-(-n // 1000), max(n, 1)))
+    places = st.lists(st.integers(0, n - 1), min_size=1, max_size=10)
+    at = [near % n for one in data.draw(places) for near in (one, one + 1, one - 1)]
+    world = data.draw(st.integers(1, 10**4))
+    rank = data.draw(st.integers(0, world - 1))
+    for name, order in large(n, seed, epoch, each, lanes, size).items():
+        many = order.take(at).tolist()
+        assert [order[one] for one in at] == many, name
+        assert all(type(order[one]) is int for one in at[:1])
+        ours = shard(order, rank=rank, world=world, batch_size=size)
+        step = data.draw(st.integers(0, ours.steps - 1))
+        if len(ours.positions(step)) <= 300:
+            assert [order[one] for one in ours.positions(step)] == ours.batch(step).tolist(), name
+
+
+def test_the_native_arithmetic_refuses_what_would_lead_out_of_its_arrays() -> None:
+    turns, starts, firsts, rows = map(np.array, ([1, 0], [0, 3, 5], [0, 2, 5], [4, 3, 2, 1, 0]))
+    assert _native.walk(turns, starts, firsts, rows, 0) == 2
+    for at in (-1, 5, np.array([0, 5])):
+        with pytest.raises(ValueError, match="borders"):
+            _native.walk(turns, starts, firsts, rows, at)
+        with pytest.raises(ValueError, match="borders"):
+            _native.shuffle_windows(starts, 1, at)
+        with pytest.raises(ValueError, match="not below"):
+            _native.shuffle(5, 1, at)
+        with pytest.raises(ValueError, match="not below"):
+            _native.shuffle_runs(5, 2, [1], 1, at)
+    with pytest.raises(ValueError, match="no such block"):
+        _native.walk(turns + 1, starts, firsts, rows, 0)
+    with pytest.raises(ValueError, match="no such row"):
+        _native.walk(turns, starts, firsts, rows[:2], 0)
+    with pytest.raises(ValueError, match="entries"):
+        _native.walk(turns[:1], starts, firsts, rows, 0)
+    with pytest.raises(ValueError, match="run"):
+        _native.shuffle_runs(5, 0, [0], 1, 0)
+    with pytest.raises(ValueError, match="run"):
+        _native.shuffle_runs(5, 2, [2], 1, 0)
+    with pytest.raises(ValueError, match="lanes"):
+        _native.in_lanes(0, 1, 1, 0)
+    with pytest.raises(ValueError, match="lanes"):
+        _native.in_lanes(2**40, 2**40, 1, 0)
 
 
 @given(st.integers(1, 10**10), st.integers(0, 2**32), st.data())

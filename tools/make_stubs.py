@@ -38,7 +38,7 @@ def tidy(text: str) -> str:
     """A stub of stubgen's as this project writes one."""
     text = _ANNOTATED.sub(r"\1", text)
     text = _ANY_ARRAY.sub("NDArray[Any]", text)
-    text = text.replace("from typing import Annotated, Any\n", "from typing import Any\n")
+    text = text.replace("from typing import Annotated, ", "from typing import ")
     return _DOCSTRING.sub(_docstring, text)
 
 

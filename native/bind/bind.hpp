@@ -151,6 +151,7 @@ void bind_png(nb::module_& module);
 void bind_engine(nb::module_& module);
 void bind_lease(nb::module_& module);
 void bind_permute(nb::module_& module);
+void bind_orders(nb::module_& module);
 void bind_msgpack(nb::module_& module);
 void bind_lmdb(nb::module_& module);
 void bind_recordio(nb::module_& module);

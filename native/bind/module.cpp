@@ -17,6 +17,7 @@ array of bytes; runs may overlap.)";
     batchplant::bind_engine(module);
     batchplant::bind_lease(module);
     batchplant::bind_permute(module);
+    batchplant::bind_orders(module);
     batchplant::bind_msgpack(module);
     batchplant::bind_lmdb(module);
     batchplant::bind_recordio(module);

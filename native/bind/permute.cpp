@@ -1,6 +1,5 @@
-#include "../kernels/permute.hpp"
-
 #include "../kernels/draw.hpp"
+#include "../kernels/orders.hpp"
 
 #include "bind.hpp"
 
@@ -26,7 +25,6 @@ private:
     size_t step_;
 };
 
-template <int64_t (*go)(int64_t, uint64_t, uint64_t)>
 auto permute_all(const Int64s& at, const Borrowed<uint64_t>& count, const Borrowed<uint64_t>& key) {
     const size_t n = at.size();
     const Broadcast counts(count, n, "count"), keys(key, n, "key");
@@ -35,13 +33,8 @@ auto permute_all(const Int64s& at, const Borrowed<uint64_t>& count, const Borrow
     {
         nb::gil_scoped_release unlocked;
         for (size_t i = 0; i < n; ++i) {
-            const int64_t number = at.data()[i];
-            // Beyond 2^48 the products would not fit 64 bits.
-            constexpr uint64_t longest = uint64_t{1} << 48;
-            if (number < 0 || counts[i] > longest || static_cast<uint64_t>(number) >= counts[i]) {
-                throw std::invalid_argument(std::to_string(number) + " is not below " + std::to_string(counts[i]));
-            }
-            values[i] = go(number, counts[i], keys[i]);
+            check_below(at.data()[i], counts[i]);
+            values[i] = permute(at.data()[i], counts[i], keys[i]);
         }
     }
     return array_of(made, n);
@@ -54,7 +47,7 @@ auto derive_all(const Borrowed<uint64_t>& key, const Int64s& numbers) {
     auto made = std::make_unique_for_overwrite<uint64_t[]>(n);
     uint64_t* values = made.get();
     for (size_t i = 0; i < n; ++i) {
-        values[i] = mix(keys[i] + (static_cast<uint64_t>(numbers.data()[step * i]) + 1) * golden_ratio);
+        values[i] = derived(keys[i], numbers.data()[step * i]);
     }
     return array_of(made, n);
 }
@@ -83,9 +76,7 @@ void bind_permute(nb::module_& module) {
 first: the number of the first of 2 * tries + 2 draws that each sample's key gives.)");
     module.def("derive", derive_all, array_arg("key"), array_arg("numbers"),
                "A key of its own for each number; either may have one element for all of the other.");
-    module.def("unpermute", permute_all<unpermute>, array_arg("at"), array_arg("count"), array_arg("key"),
-               "The number that permute sends to each place.");
-    module.def("permute", permute_all<permute>, array_arg("at"), array_arg("count"), array_arg("key"),
+    module.def("permute", permute_all, array_arg("at"), array_arg("count"), array_arg("key"),
                R"(Where each number below its count goes in the permutation that its key chooses.
 
 count and key have one element for all numbers, or one for each.)");

@@ -6,7 +6,7 @@ array of bytes; runs may overlap.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -265,11 +265,6 @@ def random_boxes(
 def derive(key: NDArray[numpy.uint64], numbers: NDArray[numpy.int64]) -> NDArray[numpy.uint64]:
     """A key of its own for each number; either may have one element for all of the other."""
 
-def unpermute(
-    at: NDArray[numpy.int64], count: NDArray[numpy.uint64], key: NDArray[numpy.uint64]
-) -> NDArray[numpy.int64]:
-    """The number that permute sends to each place."""
-
 def permute(
     at: NDArray[numpy.int64], count: NDArray[numpy.uint64], key: NDArray[numpy.uint64]
 ) -> NDArray[numpy.int64]:
@@ -277,6 +272,54 @@ def permute(
 
     count and key have one element for all numbers, or one for each.
     """
+
+@overload
+def shuffle(count: int, key: int, at: int, back: bool = False) -> int: ...
+@overload
+def shuffle(count: int, key: int, at: NDArray[numpy.int64], back: bool = False) -> NDArray[numpy.int64]:
+    """Where each number below the count goes in the permutation that the key chooses; back: came from."""
+
+@overload
+def shuffle_runs(count: int, size: int, phases: Sequence[int], key: int, at: int) -> int: ...
+@overload
+def shuffle_runs(
+    count: int, size: int, phases: Sequence[int], key: int, at: NDArray[numpy.int64]
+) -> NDArray[numpy.int64]:
+    """The same within runs of one size, once for each phase: where the first one begins."""
+
+@overload
+def shuffle_windows(edges: NDArray[numpy.int64], key: int, at: int) -> int: ...
+@overload
+def shuffle_windows(edges: NDArray[numpy.int64], key: int, at: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
+    """The same between every two edges, which ascend from 0."""
+
+@overload
+def walk(
+    turns: NDArray[numpy.int64],
+    starts: NDArray[numpy.int64],
+    firsts: NDArray[numpy.int64],
+    rows: NDArray[numpy.int64] | None,
+    at: int,
+) -> int: ...
+@overload
+def walk(
+    turns: NDArray[numpy.int64],
+    starts: NDArray[numpy.int64],
+    firsts: NDArray[numpy.int64],
+    rows: NDArray[numpy.int64] | None,
+    at: NDArray[numpy.int64],
+) -> NDArray[numpy.int64]:
+    """The samples of blocks that are taken by turns.
+
+    starts: the first position of each turn, and the end; firsts: where the samples of each block begin in
+    rows (or where that is None, among all samples), and the end.
+    """
+
+@overload
+def in_lanes(lanes: int, size: int, each: int, at: int) -> int: ...
+@overload
+def in_lanes(lanes: int, size: int, each: int, at: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
+    """Positions of lanes, each so long, that are taken from in turn, size at a time."""
 
 def msgpack_scan(
     piece: NDArray[numpy.uint8], base: int, left: int, most: int, todo: int, skip: int

@@ -72,11 +72,10 @@ def uniform(key: U64, numbers: I64) -> npt.NDArray[np.float64]:
     return (derive(key, numbers) >> 11).astype(np.float64) * 2.0**-53
 
 
-def permute(at: I64, count: I64 | U64, key: U64, *, back: bool = False) -> I64:
-    """Where each number of [0, count) goes in the permutation that the key chooses; ``back``: came from.
+def permute(at: I64, count: I64 | U64, key: U64) -> I64:
+    """Where each number of [0, count) goes in the permutation that the key chooses.
 
     ``count`` and ``key`` have one element for all numbers, or one for each.
     """
     at = np.ascontiguousarray(at, dtype=np.int64)
-    go = _native.unpermute if back else _native.permute
-    return go(at, np.ascontiguousarray(count, dtype=np.uint64), np.ascontiguousarray(key))
+    return _native.permute(at, np.ascontiguousarray(count, dtype=np.uint64), np.ascontiguousarray(key))

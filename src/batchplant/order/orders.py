@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from ..columns import I64, starts_of
 from ..errors import OptionError, SampleIndexError, no_such
-from .keyed import CHUNK, LONGEST, U64, derive, key_of, mix, permute, uniform, whole
+from . import arithmetic
+from .keyed import CHUNK, LONGEST, U64, derive, key_of, permute, uniform, whole
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,6 +27,8 @@ class Order:
     _take: Callable[[I64], I64] = dataclasses.field(repr=False)
     # The positions of samples, where every sample has one and it can be computed.
     _find: Callable[[I64], I64] | None = dataclasses.field(repr=False, default=None)
+    # The same as _take of a single position, where that is cheaper than an array of one.
+    _one: Callable[[int], int] | None = dataclasses.field(repr=False, default=None)
 
     def find(self, samples: I64) -> I64:
         """The position of each sample; beyond the end where it has none."""
@@ -54,7 +57,8 @@ class Order:
         at = whole("position", position, -LONGEST)
         if not -self.length <= at < self.length:
             raise SampleIndexError(f"there is no position {at}; there are {self.length}")
-        return int(self._take(np.array([at % self.length]))[0])
+        at += self.length if at < 0 else 0
+        return int(self._take(np.array([at]))[0] if self._one is None else self._one(at))
 
     def __iter__(self) -> Iterator[int]:
         for start in range(0, self.length, CHUNK):
@@ -63,14 +67,15 @@ class Order:
 
 def sequential(n: int) -> Order:
     """The samples as they stand."""
-    return Order(n := whole("n", n, 0), n, np.asarray, np.asarray)
+    return Order(n := whole("n", n, 0), n, np.asarray, np.asarray, int)
 
 
 def random(n: int, *, seed: int, epoch: int) -> Order:
     """A permutation that is computed, not stored: no memory, whatever n is (up to 2**48)."""
     n = whole("n", n, 0)
-    go = partial(permute, count=np.array([n], dtype=np.uint64), key=key_of(seed, epoch, 1))
-    return Order(n, n, go, partial(go, back=True))
+    key = int(key_of(seed, epoch, 1)[0])
+    go = partial(arithmetic.shuffle, n, key)
+    return Order(n, n, go, partial(arithmetic.unshuffle, n, key), go)
 
 
 class BlockIndex:
@@ -119,6 +124,11 @@ class BlockIndex:
         at = self.starts[block] + place
         return at if self.rows is None else self.rows[at]
 
+    def turns(self, *, seed: int, epoch: int) -> tuple[I64, I64]:
+        """The blocks in the order of an epoch, and the first position of each turn, and the end."""
+        turns = random(len(self), seed=seed, epoch=epoch)[:]
+        return turns, starts_of(self.sizes[turns])
+
 
 @dataclasses.dataclass(frozen=True)
 class _Blocks:
@@ -126,18 +136,19 @@ class _Blocks:
     turns: I64  # the blocks in the order of this epoch
     starts: I64  # the first position of each turn, and the end
     edges: I64  # the first position of each window, and the end
-    key: U64
+    key: int
 
-    def find(self, at: I64) -> tuple[I64, I64]:
-        """The block that each position reads, and the place there."""
-        window = np.searchsorted(self.edges, at, side="right") - 1
-        first = self.edges[window]
-        there = first + permute(at - first, self.edges[window + 1] - first, derive(self.key, window))
-        turn = np.searchsorted(self.starts, there, side="right") - 1
-        return self.turns[turn], there - self.starts[turn]
+    def take(self, at: Any) -> Any:
+        return arithmetic.walk(self.index.starts, self.index.rows, self.turns, self.starts, self.turned(at))
 
-    def take(self, at: I64) -> I64:
-        return self.index.sample(*self.find(at))
+    def turned(self, at: Any) -> Any:
+        """Where each position reads, in the blocks one after another."""
+        return arithmetic.shuffle_windows(self.edges, self.key, at)
+
+    def read_by(self, at: I64) -> I64:
+        """The block that each position reads."""
+        turn: I64 = np.searchsorted(self.starts, self.turned(at), side="right") - 1
+        return self.turns[turn]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -149,7 +160,7 @@ class QuasiRandom(Order):
     def touched(self, start: int, stop: int) -> npt.NDArray[Any]:
         """The numbers of the blocks that positions [start, stop) read, first needed first."""
         at = np.arange(*slice(start, stop).indices(self.length), dtype=np.int64)
-        found, first = np.unique(self._blocks.find(at)[0], return_index=True)
+        found, first = np.unique(self._blocks.read_by(at), return_index=True)
         return self._blocks.index.names[found[np.argsort(first)]]
 
 
@@ -172,11 +183,10 @@ def quasi_random(
     n = whole("n", n, 0)
     index = _index_of("quasi_random", n, blocks)
     window = whole("window", index.window if window is None else window, 1)
-    turns = random(len(index), seed=seed, epoch=epoch)[:]
-    starts = starts_of(index.sizes[turns])
+    turns, starts = index.turns(seed=seed, epoch=epoch)
     edges = np.append(starts[:-1:window], n)
-    found = _Blocks(index, turns, starts, edges, key_of(seed, epoch, 2))
-    return in_lanes(QuasiRandom(n, n, found.take, _blocks=found), lanes, lane_size)
+    found = _Blocks(index, turns, starts, edges, int(key_of(seed, epoch, 2)[0]))
+    return in_lanes(QuasiRandom(n, n, found.take, _one=found.take, _blocks=found), lanes, lane_size)
 
 
 def shards(n: int, *, seed: int, epoch: int, blocks: Any, lanes: int = 1, lane_size: int = 1) -> Order:
@@ -187,9 +197,8 @@ def shards(n: int, *, seed: int, epoch: int, blocks: Any, lanes: int = 1, lane_s
     """
     n = whole("n", n, 0)
     index = _index_of("shards", n, blocks)
-    turns = random(len(index), seed=seed, epoch=epoch)[:]
-    made = Order(n, n, partial(_walk, index=index, turns=turns, starts=starts_of(index.sizes[turns])))
-    return in_lanes(made, lanes, lane_size)
+    go = partial(arithmetic.walk, index.starts, index.rows, *index.turns(seed=seed, epoch=epoch))
+    return in_lanes(Order(n, n, go, None, go), lanes, lane_size)
 
 
 def in_lanes(order: Order, lanes: int, size: int) -> Order:
@@ -202,21 +211,10 @@ def in_lanes(order: Order, lanes: int, size: int) -> Order:
     each = order.length // (lanes * size) * size
     if lanes == 1 or not each:
         return order
+    one = order._one and partial(arithmetic.change, order._one, lanes, size, each)
     return Order(
-        order.samples, order.length, partial(_change, inner=order._take, lanes=lanes, size=size, each=each)
+        order.samples, order.length, partial(arithmetic.change, order._take, lanes, size, each), None, one
     )
-
-
-def _change(at: I64, inner: Callable[[I64], I64], lanes: int, size: int, each: int) -> I64:
-    step, rest = np.divmod(at, lanes * size)
-    lane, place = np.divmod(rest, size)
-    # What does not fill all lanes alike stands at the end.
-    return inner(np.where(at < lanes * each, lane * each + step * size + place, at))
-
-
-def _walk(at: I64, index: BlockIndex, turns: I64, starts: I64) -> I64:
-    turn = np.searchsorted(starts, at, side="right") - 1
-    return index.sample(turns[turn], at - starts[turn])
 
 
 def _index_of(order: str, n: int, blocks: Any) -> BlockIndex:
@@ -235,21 +233,13 @@ def windowed(n: int, *, seed: int, epoch: int, window: int = 1000) -> Order:
     so that no border separates neighbours. Where the borders lie changes with the epoch. A window of n
     or more shuffles everything evenly.
     """
-    n, window, key = whole("n", n, 0), whole("window", window, 1), key_of(seed, epoch, 3)
-    size = n if window >= n else window // 2 + 1
-    phase = int(key[0]) % max(size, 1)
+    n, window = whole("n", n, 0), whole("window", window, 1)
+    key = int(key_of(seed, epoch, 3)[0])
+    size = max(n if window >= n else window // 2 + 1, 1)
+    phase = key % size
     phases = (0,) if window >= n else (phase, (phase + size // 2) % size)
-    return Order(n, n, partial(_shuffle_runs, n=n, size=size, phases=phases, key=key))
-
-
-def _shuffle_runs(at: I64, n: int, size: int, phases: tuple[int, ...], key: U64) -> I64:
-    for phase in phases:
-        key = mix(key + 1)
-        run = (at - phase) // max(size, 1)
-        first = np.maximum(run * size + phase, 0)
-        last = np.minimum(run * size + phase + size, n)
-        at = first + permute(at - first, last - first, derive(key, run))
-    return at
+    go = partial(arithmetic.shuffle_runs, n, size, phases, key)
+    return Order(n, n, go, None, go)
 
 
 def weighted(weights: Any, *, seed: int, epoch: int, count: int | None = None, replace: bool = True) -> Order:
@@ -313,7 +303,7 @@ def from_array(indices: Any, *, samples: int | None = None) -> Order:
     wrong = numbers[(numbers < 0) | (numbers >= bound)]
     if wrong.size:
         raise OptionError(f"the order has sample {wrong[0]}, but there are {bound} samples")
-    return Order(bound, len(numbers), partial(np.take, numbers))
+    return Order(bound, len(numbers), numbers.take, None, numbers.item)
 
 
 def from_function(fn: Callable[[int, np.random.Generator], Any], n: int, *, seed: int, epoch: int) -> Order:
@@ -327,11 +317,10 @@ def subset(order: Order | int, indices: Any) -> Order:
     inner, outer = order if isinstance(order, Order) else sequential(order), from_array(indices)
     if inner.samples != outer.length:
         raise OptionError(f"the order is of {inner.samples} samples, but there are {outer.length} indices")
-    return Order(outer.samples, inner.length, partial(_compose, inner=inner._take, outer=outer._take))
-
-
-def _compose(at: I64, inner: Callable[[I64], I64], outer: Callable[[I64], I64]) -> I64:
-    return outer(inner(at))
+    one = inner._one and outer._one and partial(arithmetic.compose, inner._one, outer._one)
+    return Order(
+        outer.samples, inner.length, partial(arithmetic.compose, inner._take, outer._take), None, one
+    )
 
 
 NAMED: dict[str, Callable[..., Order]] = {
