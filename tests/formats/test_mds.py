@@ -16,7 +16,8 @@ import pytest
 
 import batchplant as bp
 from batchplant.codecs.media import image
-from batchplant.formats.mds import packing, shards
+from batchplant.families.shards import runs
+from batchplant.formats.mds import packing
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
 from batchplant.testing.damage import memory_bounded
@@ -125,7 +126,7 @@ def test_what_streaming_has_unpacked_is_read_as_it_is(tmp_path: Path) -> None:
     shutil.copytree(OURS / "gz", tmp_path / "a")
     with bp.open(tmp_path / "a") as reader:
         for number, one in enumerate(index_of(tmp_path / "a")["shards"]):
-            data = reader._shards.open(number).source
+            data = reader.shards.open(number).source
             (tmp_path / "a" / one["raw_data"]["basename"]).write_bytes(data.view(0, data.size).tobytes())
             (tmp_path / "a" / one["zip_data"]["basename"]).unlink()
         want = cells(reader)
@@ -290,12 +291,12 @@ def test_shards_are_full_whatever_comes_at_a_time(tmp_path: Path) -> None:
 
 
 def test_shards_are_opened_when_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "OPEN_MOST", 3)
+    monkeypatch.setattr(runs, "OPEN_MOST", 3)
     path = numbers(tmp_path / "a", 60, size_limit=400)
     with bp.open(path) as reader:
         assert reader.facts()["shards"] > 10
         assert [one["n"] for one in reader.subset(range(59, -1, -1))] == list(range(59, -1, -1))
-        assert len(reader._shards._open) == 3
+        assert len(reader.shards._open) == 3
         assert reader.where(0).endswith("shard.00000.mds")
     (path / "shard.00002.mds").unlink()
     with bp.open(path) as reader:

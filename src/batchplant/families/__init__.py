@@ -1,6 +1,7 @@
 """Base classes of formats, one module or package for each way of storing samples.
 
 - ``records``: one run of bytes for each sample (TFRecord, RecordIO, FFRecord, MessagePack);
+- ``shards/``: the same in shards with an index, each record the cells of many columns (MDS, LitData);
 - ``text`` (and ``textscan``): rows of text (CSV, JSON);
 - ``tables/``: columns in row groups (Parquet, Arrow);
 - ``lake/``: tables whose files a log lists (Delta, Iceberg);

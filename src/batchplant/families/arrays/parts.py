@@ -96,6 +96,12 @@ class Part:
         self.lead = 0
         return whole[:size]
 
+    def take_all(self) -> U8:
+        """All bytes that wait."""
+        whole = self.rest()
+        self.waiting, self.waiting_bytes = [], 0
+        return whole
+
     def rest(self) -> U8:
         if len(self.waiting) > 1:
             self.waiting = [np.concatenate(self.waiting)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zipfile
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +23,7 @@ from ...errors import BatchplantError, OptionError
 from ...schema import Audio, Field, Float, Image, Schema, Tensor, Video
 from ...storage import Patch, files_below, put_file
 from ...writer import WriteOptions, Writer
+from . import pieces
 from .compression import level_of, numcodecs
 from .layout import OFFSETS, SHAPE, VALID, VALUES, Note, fixed, parts_of, paths_of
 from .parts import Chunks, Part, Style, chunk_rows, chunk_shapes, files_at, write_chunks
@@ -69,34 +70,27 @@ class GridWriter(Writer):
             raise error.at(path=path) from None
         self.style = style
         style.attributes = (attributes or {}).get("", {})
-        auto = compression == "auto"
-        kind = "zstd" if auto else compression
+        kind = "zstd" if compression == "auto" else compression
         level = level_of(kind, level, style.packings)
         self._how = kind, level
         if kind in ("zstd", "blosc"):
             numcodecs()
         self.paths = paths_of(schema)
-        self.parts: dict[tuple[str, str], Part] = {}
-        for name, field in schema.items():
-            for part, (dtype, row) in parts_of(field).items():
-                # Pictures, sound and video are packed already, and are used in place where they lie plain.
-                media = isinstance(field, Image | Audio | Video) and part == VALUES
-                packing = "none" if auto and media else kind
-                width = dtype.itemsize * math.prod(row)
-                wanted = None if part == VALUES and fixed(field) is None else chunk_samples
-                below = f"{self.paths[name]}/{part}" if part else self.paths[name]
-                cut = None
-                if name in shapes:
-                    wanted, cut = shapes[name]
-                rows = chunk_rows(width, packing, wanted)
-                self.parts[name, part] = Part(
-                    below, dtype, row, rows, packing, level if packing == kind else 0, chunks_per_file,
-                    attributes=(attributes or {}).get(name, {}) if part in ("", VALUES) else {},
-                    cut=cut if part in ("", VALUES) else None,
-                )  # fmt: skip
+        self.parts = _parts(schema, compression, level, chunk_samples, shapes, chunks_per_file, attributes)
         self._packers: ThreadPoolExecutor | None = None
         self._packing: deque[Future[None]] = deque()
         super().__init__(path, schema, options)
+
+    @classmethod
+    def piece_samples(cls, schema: Schema, samples: int, options: Mapping[str, Any]) -> int | None:
+        shapes = chunk_shapes(options.get("chunks"), schema)
+        how = options.get("compression", "auto"), 0, options.get("chunk_samples")
+        return pieces.unit(_parts(schema, *how, shapes, options.get("chunks_per_shard", 1)), samples)
+
+    def add_pieces(self, paths: Sequence[str]) -> None:
+        for samples in pieces.add(self, paths):
+            self.received += samples
+            self.written += samples
 
     @classmethod
     def refuses(cls, field: Field) -> str | None:
@@ -109,17 +103,23 @@ class GridWriter(Writer):
         return ImageTarget(ANY_ENCODED | {"raw"})
 
     @property
-    def _top(self) -> Path:
+    def top(self) -> Path:
         return self.partial.folder / "store"
 
     def _begin(self, state: dict[str, Any] | None) -> None:
-        self._top.mkdir(exist_ok=True)
+        self.top.mkdir(exist_ok=True)
         # Files of the dataset that only get more bytes, and from which on.
         self._leads: dict[str, int] = {}
+        self._piece: pieces.Piece | None = None
+        if self.options.piece is not None:
+            self._piece = pieces.Piece(self, self.options, ())
         if self.base is not None:
             assert isinstance(self.base, GridReader)
             self._begin_behind(self.base)
         if state is None and self.base is not None:
+            return
+        if state is None and self._piece is not None:
+            self._piece.begin()
             return
         if state is None:
             for (_, name), part in self.parts.items():
@@ -133,7 +133,7 @@ class GridWriter(Writer):
             data = data[size:]
             # Files after the checkpoint are written anew.
             number = files
-            while _remove([self._top / one for one in files_at(self.style, part, number)]):
+            while _remove([self.top / one for one in files_at(self.style, part, number)]):
                 number += 1
         self._tails = state["tails"]
 
@@ -145,7 +145,8 @@ class GridWriter(Writer):
             for part in self.parts.values():
                 out.write(part.rest().data)
         parts = [(part.rows, part.files, part.waiting_bytes, part.lead) for part in self.parts.values()]
-        return {"tails": self._tails, "parts": parts}
+        log = [] if self._piece is None else self._piece.log
+        return {"tails": self._tails, "parts": parts, "log": list(log)}
 
     def _begin_behind(self, base: GridReader) -> None:
         """Go on where the arrays of a dataset end. A file of packed chunks that is not full is made anew."""
@@ -186,9 +187,21 @@ class GridWriter(Writer):
                 self.parts[name, ""].add(column, len(column))
             else:
                 self._add_ragged(name, self.schema[name], column)
-        for part in self.parts.values():
-            while (data := part.take()) is not None:
-                self._submit_chunk(part, part.files - 1, data)
+        for number, part in enumerate(self.parts.values()):
+            self.write_full(number, part)
+
+    def write_full(self, number: int, part: Part) -> None:
+        """Write the files of an array that are full."""
+        while self._piece is not None and self._piece.is_kept(number):
+            placed = part.lead > 0
+            data = part.take() if placed else part.take_all()
+            if data is None:
+                return
+            self._piece.keep(number, data)
+            if not placed:
+                return
+        while (data := part.take()) is not None:
+            self._submit_chunk(part, part.files - 1, data)
 
     def reserve(self, samples: int) -> None:
         """So many samples whose chunks somebody else will write; see regions.py."""
@@ -222,11 +235,11 @@ class GridWriter(Writer):
     def _write_file(self, part: Part, number: int, data: U8) -> None:
         name = files_at(self.style, part, number)[0]
         if self._leads.get(name):
-            file = self._top / name
+            file = self.top / name
             file.parent.mkdir(parents=True, exist_ok=True)
             put_file(file, data)
         else:
-            write_chunks(self._top, self.style, part, number, part.values(data))
+            write_chunks(self.top, self.style, part, number, part.values(data))
 
     def _wait(self, most: int) -> None:
         while len(self._packing) > most:
@@ -239,6 +252,10 @@ class GridWriter(Writer):
         super()._stop()
 
     def _finish(self) -> str:
+        if self._piece is not None:
+            self._wait(0)
+            self._piece.finish(self)
+            return "store"
         for part in self.parts.values():
             if part.files == 0 and part.width and not self.options.append:
                 # One chunk is not longer than what it holds, if nothing follows.
@@ -247,7 +264,7 @@ class GridWriter(Writer):
                 self._submit_chunk(part, part.files, rest)
         self._wait(0)
         for name, data in self.style.describe(list(self.parts.values()), self._note()).items():
-            file = self._top / name
+            file = self.top / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
         return self._zipped() if self.path.lower().endswith(".zip") else "store"
@@ -259,7 +276,7 @@ class GridWriter(Writer):
         """New chunks, then the metadata of the arrays, then that of the top, which says how many samples."""
         patches, chunks, documents = [], [], []
         described = self.style.describe(list(self.parts.values()), self._note())
-        for one in files_below(self._top):
+        for one in files_below(self.top):
             move = f"{name}/{one}", f"{self.partial.name}/{one}"
             if self._leads.get(one):
                 patches.append(Patch(*move, self._leads[one]))
@@ -273,14 +290,43 @@ class GridWriter(Writer):
     def _zipped(self) -> str:
         """Stored, so that chunks are used where they lie; with fixed dates, so that equal data is equal."""
         with zipfile.ZipFile(self.partial.folder / "archive", "w", zipfile.ZIP_STORED) as archive:
-            files = [file for file in self._top.rglob("*") if file.is_file()]
+            files = [file for file in self.top.rglob("*") if file.is_file()]
             # The metadata of the top first, by which the file is recognised.
-            for file in sorted(files, key=lambda one: (len(one.relative_to(self._top).parts) > 1, one)):
-                member = zipfile.ZipInfo(file.relative_to(self._top).as_posix())
+            for file in sorted(files, key=lambda one: (len(one.relative_to(self.top).parts) > 1, one)):
+                member = zipfile.ZipInfo(file.relative_to(self.top).as_posix())
                 with open(file, "rb") as source, archive.open(member, "w", force_zip64=True) as out:
                     while data := source.read(1 << 24):
                         out.write(data)
         return "archive"
+
+
+def _parts(
+    schema: Schema, compression: str, level: int, chunk_samples: int | None,
+    shapes: Mapping[str, tuple[int, tuple[int, ...] | None]], chunks_per_file: int,
+    attributes: Attributes | None = None,
+) -> dict[tuple[str, str], Part]:  # fmt: skip
+    """The arrays of every field, and how they are cut into chunks."""
+    auto = compression == "auto"
+    kind = "zstd" if auto else compression
+    found, paths = {}, paths_of(schema)
+    for name, field in schema.items():
+        for part, (dtype, row) in parts_of(field).items():
+            # Pictures, sound and video are packed already, and are used in place where they lie plain.
+            media = isinstance(field, Image | Audio | Video) and part == VALUES
+            packing = "none" if auto and media else kind
+            width = dtype.itemsize * math.prod(row)
+            wanted = None if part == VALUES and fixed(field) is None else chunk_samples
+            below = f"{paths[name]}/{part}" if part else paths[name]
+            cut = None
+            if name in shapes:
+                wanted, cut = shapes[name]
+            rows = chunk_rows(width, packing, wanted)
+            found[name, part] = Part(
+                below, dtype, row, rows, packing, level if packing == kind else 0, chunks_per_file,
+                attributes=(attributes or {}).get(name, {}) if part in ("", VALUES) else {},
+                cut=cut if part in ("", VALUES) else None,
+            )  # fmt: skip
+    return found
 
 
 def _remove(files: list[Path]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -10,66 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from ...codecs import npy
-from ...columns import I64, U8, Column, Ragged, as_bytes, dense_of, starts_of
-from ...errors import BatchplantError, DecodeError
-from ...schema import Bool, Field, Float, Int, Tensor
-from .encodings import CHANNELS, DIGITS, DTYPES, MODES, MOST_SIZE, Encoding, stored_dtype
-
-
-@dataclasses.dataclass(frozen=True)
-class Inner:
-    """Where the cells of a field lie inside of those of its column, and the shapes of raw pixels."""
-
-    starts: I64
-    sizes: I64
-    shape: npt.NDArray[np.int32] | None = None
+from ...columns import I64, U8, Column, Ragged, as_bytes, dense_of
+from ...errors import DecodeError
+from ...families.shards import Inner, numbers_at, pil, wrong
+from ...schema import Field, Float, Int, Tensor
+from .encodings import DIGITS, DTYPES, MOST_SIZE, Encoding, stored_dtype
 
 
 def inner(encoding: Encoding, field: Field, data: U8, starts: I64, sizes: I64) -> Inner | None:
-    """The runs that are the field's cells as they are; None where they have to be made.
-
-    What is wrong with a cell is an error whose ``sample`` is the row.
-    """
+    """Where the pixels of pictures lie, and the values of arrays that say their shape; None: make them."""
     if encoding.text == "pil":
-        return _pixels(data, starts, sizes)
-    if encoding.text in DIGITS:
-        return None
-    if not encoding.varies:
-        return Inner(starts, sizes)
+        return pil.inner(data, starts, sizes)
     if not (isinstance(field, Tensor) and field.flat):
         return None
     heads, _ = _shapes(encoding, field, data, starts, sizes)
     return Inner(starts + heads, sizes - heads)
-
-
-def numbers_at(data: U8, starts: I64, count: int, width: int) -> npt.NDArray[Any]:
-    """``count`` unsigned numbers of so many bytes at each start: (starts, count)."""
-    found = data[starts[:, None] + np.arange(count * width)]
-    return np.ascontiguousarray(found).view(f"<u{width}")
-
-
-def _wrong(bad: npt.NDArray[np.bool_], message: str) -> None:
-    if bad.any():
-        raise DecodeError(message, sample=int(np.argmax(bad)))
-
-
-def _pixels(data: U8, starts: I64, sizes: I64) -> Inner:
-    _wrong(sizes < 12, "it is too short for a picture of Pillow")
-    width, height, length = numbers_at(data, starts, 3, 4).astype(np.int64).T
-    _wrong(length > np.minimum(sizes - 12, 16), "it is too short for a picture of Pillow")
-    channels = np.zeros(len(starts), dtype=np.int64)
-    for row, (start, count) in enumerate(zip((starts + 12).tolist(), length.tolist(), strict=True)):
-        mode = data[start : start + count].tobytes().decode("latin1")
-        if mode not in CHANNELS:
-            raise DecodeError(f"pixels of Pillow's mode {mode!r} are not read here", sample=row)
-        channels[row] = CHANNELS[mode]
-    head = 12 + length
-    left = sizes - head
-    # Two numbers of 32 bits; with the channels, the product stays below 2**63 only as a real.
-    _wrong(width.astype(np.float64) * height * channels != left, "its pixels are more or fewer than it says")
-    shape = np.stack([height, width, channels], axis=1)
-    _wrong(np.maximum(height, width) > 0x7FFFFFFF, "it is too large for a picture")
-    return Inner(starts + head, left, shape.astype(np.int32))
 
 
 def _shapes(
@@ -79,46 +33,47 @@ def _shapes(
     stored = stored_dtype(np.dtype(field.dtype))
     assert stored is not None
     extra = int(encoding.dtype is None)
-    _wrong(sizes <= extra, "it is too short for an array")
+    wrong(sizes <= extra, "it is too short for an array")
     if extra:
         code = next(key for key, one in DTYPES.items() if one == stored[0])
-        _wrong(data[starts] != code, f"its values are not {stored[0]}")
+        wrong(data[starts] != code, f"its values are not {stored[0]}")
     first = data[starts + extra].astype(np.int64)
     axes = len(field.shape) + len(stored[1])
-    _wrong(first >> 2 != axes, f"it has another number of axes than {axes}")
+    wrong(first >> 2 != axes, f"it has another number of axes than {axes}")
     widths = np.left_shift(1, first & 3)
     heads = extra + 1 + axes * widths
-    _wrong(heads > sizes, "it is too short for its shape")
+    wrong(heads > sizes, "it is too short for its shape")
     shapes = np.zeros((len(starts), axes), dtype=np.int64)
     for width in (1, 2, 4, 8):
         rows = np.flatnonzero(widths == width)
         if len(rows):
-            found = numbers_at(data, starts[rows] + extra + 1, axes, width)
+            found = numbers_at(data, starts[rows] + extra + 1, axes, f"<u{width}")
             shapes[rows] = np.minimum(found, np.array(MOST_SIZE, found.dtype) if width == 8 else found)
     want = (*field.shape, *stored[1])
     for axis, size in enumerate(want):
         if size is not None:
-            _wrong(shapes[:, axis] != size, f"its shape does not fit {field}")
+            wrong(shapes[:, axis] != size, f"its shape does not fit {field}")
     values = np.full(len(starts), np.dtype(stored[0]).itemsize, dtype=np.float64)
     for axis in range(axes):
         values = values * shapes[:, axis]
-    _wrong(values != sizes - heads, "its values are more or fewer than its shape says")
+    wrong(values != sizes - heads, "its values are more or fewer than its shape says")
     return heads, shapes
 
 
-def unpacked(encoding: Encoding, field: Field, cells: Ragged) -> Column:
+def unpacked(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
     """The cells of a field of which :func:`inner` knows no place."""
     assert isinstance(field, Tensor | Int | Float)
     if encoding.text in DIGITS:
-        return _numbers(field, cells)
+        made = _numbers(field, cells)
+        return Ragged(as_bytes(made), np.arange(len(made) + 1) * made.itemsize)
     assert isinstance(field, Tensor)
     heads, shapes = _shapes(encoding, field, cells.data, cells.starts, cells.sizes)
-    axes, dtype, made = len(field.shape), np.dtype(field.dtype), []
+    axes, dtype, whole = len(field.shape), np.dtype(field.dtype), []
     for row in range(len(cells)):
         cell = cells[row]
         shape = tuple(shapes[row, :axes].tolist())
-        made.append(None if cell is None else npy.header_bytes(dtype, shape) + cell[heads[row] :].tobytes())
-    return Ragged.from_cells(made)
+        whole.append(None if cell is None else npy.header_bytes(dtype, shape) + cell[heads[row] :].tobytes())
+    return Ragged.from_cells(whole)
 
 
 def _numbers(field: Field, cells: Ragged) -> npt.NDArray[Any]:
@@ -147,7 +102,7 @@ def packed(encoding: Encoding, field: Field, column: Column) -> Ragged:
         width = column.dtype.itemsize * math.prod(column.shape[1:])
         return Ragged(as_bytes(column), np.arange(len(column) + 1, dtype=np.int64) * width)
     if encoding.text == "pil":
-        return _packed_pixels(column)
+        return pil.packed(column)
     return _packed_arrays(encoding, field, column) if encoding.varies else column
 
 
@@ -159,17 +114,6 @@ def _filled(encoding: Encoding, field: Field, column: Ragged) -> Ragged:
         empty = zeros.tobytes() if field.flat else npy.write(zeros)
     cells = [empty if cell is None else cell for cell in column]
     return Ragged.from_cells(cells, [] if column.shape is None else list(map(tuple, column.shape.tolist())))
-
-
-def _packed_pixels(column: Ragged) -> Ragged:
-    made = []
-    for row, cell in enumerate(column):
-        assert cell is not None
-        assert column.shape is not None
-        height, width, channels = column.shape[row].tolist()
-        mode = MODES[channels].encode()
-        made.append(np.array([width, height, len(mode)], "<u4").tobytes() + mode + cell.tobytes())
-    return Ragged.from_cells(made)
 
 
 def _packed_arrays(encoding: Encoding, field: Field, column: Ragged) -> Ragged:
@@ -199,24 +143,3 @@ def _packed_arrays(encoding: Encoding, field: Field, column: Ragged) -> Ragged:
 def _head(shape: tuple[int, ...]) -> bytes:
     width = next(power for power in range(4) if max(shape) < 1 << (8 << power))
     return bytes([len(shape) << 2 | width]) + np.array(shape, f"<u{1 << width}").tobytes()
-
-
-def dense(field: Field, cells: Ragged, valid: npt.NDArray[np.bool_] | None) -> Column:
-    """The column of these cells: one array where all are alike; where some are missing, only the others."""
-    if valid is not None:
-        sizes = np.where(valid, cells.sizes, 0)
-        cells = cells if (cells.sizes == sizes).all() else cells.take(valid)
-        shape = cells.shape
-        return Ragged(cells.data, starts_of(sizes), shape, None if valid.all() else valid)
-    if field.cell is None:
-        return cells
-    dtype, shape_ = field.cell
-    if isinstance(field, Bool):
-        return np.asarray(cells.data != 0)
-    return np.asarray(cells.data.view(dtype).reshape(len(cells), *shape_))
-
-
-def placed(error: BatchplantError, indices: I64, path: str, field: str) -> BatchplantError:
-    """An error in a row as one in a sample."""
-    error.sample = None if error.sample is None else int(indices[error.sample])
-    return error.at(path=path, field=field)

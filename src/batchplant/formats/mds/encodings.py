@@ -31,7 +31,8 @@ import numpy as np
 from ...codecs.infer import infer_image
 from ...columns import Ragged, dense_of
 from ...errors import DamagedError
-from ...schema import Bytes, Decimal, Field, Float, Image, Int, Json, Schema, Tensor, Text
+from ...families.shards import pil
+from ...schema import Bytes, Decimal, Field, Float, Image, Int, Json, Tensor, Text
 
 INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "float32", "float64")
@@ -46,9 +47,6 @@ DIGITS = {"str_int": "int64", "str_float": "float64"}
 # Those whose cells we hand on as they are. A pickle would run code: it stays bytes.
 OPAQUE = ("bytes", "pkl", "jpeg_array", "jpegarray", "list[jpeg]", "list[png]", "list[pil]")
 PLAIN = (*OPAQUE, *TEXTS, *PICTURES, "json")
-# Pillow's modes that are pixels of so many bytes.
-CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4}
-MODES = {count: mode for mode, count in CHANNELS.items()}
 MOST_AXES = 63
 # No size of an array that fits into a shard is larger.
 MOST_SIZE = 1 << 40
@@ -158,7 +156,7 @@ def field_of(encoding: Encoding, cells: Ragged) -> Field:
     if dtype is not None:
         return Float(dtype) if dtype in FLOATS else Int(dtype)
     if encoding.text == "pil":
-        return _pixels_field(cells)
+        return pil.field_of(cells)
     if encoding.text in PICTURES:
         found = infer_image(cells) if len(cells) else None
         return Image(encoding.text) if found is None and not len(cells) else found or Bytes()
@@ -174,17 +172,3 @@ def _array_field(encoding: Encoding, cells: Ragged) -> Field:
     if dtype is None or not len(inside):
         raise DamagedError("its first cell is no array")
     return Tensor(dtype, (None,) * (int(inside[0]) >> 2))
-
-
-def _pixels_field(cells: Ragged) -> Field:
-    modes = set()
-    for cell in cells:
-        assert cell is not None
-        modes.add(cell[12:][: int.from_bytes(cell[8:12].tobytes(), "little")].tobytes().decode("latin1"))
-    mode = modes.pop() if len(modes) == 1 else None
-    return Image("raw", mode if mode in CHANNELS or mode is None else "RGB")
-
-
-def columns_of(schema: Schema) -> list[tuple[str, Encoding]]:
-    """The columns of our own sets: in order of name, as Streaming has them."""
-    return [(name, encoding_of(schema[name])) for name in sorted(schema)]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ...columns import Ragged
 from ...errors import BatchplantError, DamagedError, NotFoundError, SchemaError
+from ...families.shards import INDEX, MOST, NOTE, OTHERS, Note, optional_fields
 from ...format import Probe
 from ...schema import Field, Schema
 from ...storage import NOTE_ERRORS, is_below, is_remote, join, open_source, parse_object, read_beside
@@ -17,13 +18,7 @@ from . import encodings
 from .encodings import Encoding
 from .packing import ALGORITHMS
 
-INDEX = "index.json"
-NOTE = "batchplant"
-# A sample's flags of the optional fields, one byte each: 1 where it is missing.
-MISSING = "__missing__"
 HEAD = 64 << 10
-# Offsets are 32 bits.
-MOST = (1 << 32) - 1
 
 _SHARDS = re.compile(rb'"shards"\s*:\s*\[(\s*\])?')
 _FORMAT = re.compile(rb'"format"\s*:\s*"mds"')
@@ -49,14 +44,12 @@ class Shard(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """What an index says. ``said``: its shards as they stand there; ``schema``: None where it has no note."""
+    """What an index says. ``said``: its shards as they stand there."""
 
     shards: list[Shard]
     said: list[dict[str, Any]]
     columns: list[tuple[str, Encoding]]
-    schema: Schema | None
-    missing: str | None
-    note: Any
+    note: Note | None
 
 
 def read(folder: str) -> Index:
@@ -87,14 +80,13 @@ def _parsed(found: dict[str, Any]) -> Index:
         elif described != known:
             raise SchemaError(f"shard {number} has other columns than the first: {described[0]}")
         shards.append(_shard(one))
-    note = found.get(NOTE)
-    schema, missing = (None, None) if note is None else (Schema.from_json(note["schema"]), note["missing"])
+    if found.get(NOTE) is None:
+        return Index(shards, said, columns or [], None)
     if columns is None:
-        columns = encodings.columns_of(schema or Schema())
-        missing = None
-    if schema is not None:
-        _check_note(schema, missing, dict(columns), empty=not shards)
-    return Index(shards, said, columns, schema, missing, note)
+        columns = columns_of(Schema.from_json(found[NOTE]["schema"]))
+    note = Note.parse(found[NOTE], dict(columns))
+    _check_note(note, dict(columns))
+    return Index(shards, said, columns, note)
 
 
 def _columns(names: Any, named: Any, sizes: Any) -> list[tuple[str, Encoding]]:
@@ -148,39 +140,23 @@ def _count(value: Any) -> int:
     return value
 
 
-def _check_note(schema: Schema, missing: Any, columns: dict[str, Encoding], *, empty: bool) -> None:
-    optional = optional_fields(schema)
-    own = set(columns) - {missing}
-    flags = columns.get(missing) if isinstance(missing, str) else None
-    fits = own == set(schema) and all(encodings.holds(columns[name], schema[name]) for name in schema)
+def _check_note(note: Note, columns: dict[str, Encoding]) -> None:
+    optional = optional_fields(note.schema)
+    fits = all(encodings.holds(columns[name], field) for name, field in note.schema.items())
+    flags = None if note.missing is None else columns[note.missing].form
+    if not fits or flags != (("uint8", (len(optional),)) if optional else None):
+        raise DamagedError(OTHERS)
+
+
+def columns_of(schema: Schema) -> list[tuple[str, Encoding]]:
+    """The columns of our own sets, in order of name, as Streaming has them."""
+    found = {name: encodings.encoding_of(field) for name, field in schema.items()}
+    missing = Note.of(schema).missing
     if missing is not None:
-        fits = fits and flags is not None and flags.form == ("uint8", (len(optional),))
-    elif not empty:
-        fits = fits and not optional
-    if not fits:
-        raise DamagedError("its note names other fields than its columns are")
-
-
-def optional_fields(schema: Schema) -> list[str]:
-    return [name for name, field in schema.items() if field.optional]
-
-
-def missing_column(schema: Schema) -> tuple[str, Encoding] | None:
-    """The column of the flags that our own sets have, where a field may be missing."""
-    count = len(optional_fields(schema))
-    if not count:
-        return None
-    name = MISSING
-    while name in schema:
-        name += "_"
-    found = encodings.parse(f"ndarray:uint8:{count}")
-    assert found is not None
-    return name, found
-
-
-def note_of(schema: Schema) -> dict[str, Any]:
-    flags = missing_column(schema)
-    return {"schema": schema.to_json(), "missing": None if flags is None else flags[0]}
+        flags = encodings.parse(f"ndarray:uint8:{len(optional_fields(schema))}")
+        assert flags is not None
+        found[missing] = flags
+    return sorted(found.items(), key=lambda one: one[0])
 
 
 def document(said: Iterable[str], note: Any) -> Iterable[str]:

@@ -1,0 +1,23 @@
+"""Folders of shards of records, and an index of them (MDS, LitData): what both share.
+
+Little-endian. A shard begins with a u32, N, the number of its samples, and N + 1 u32: the places in the file
+where samples begin, and where the last one ends. A sample is a u32 for each column whose size varies, that
+size, and then the cells, one after another. A shard may be packed in any way; it is unpacked as a whole, into
+memory, and read there.
+
+What neither format has words for stands in its index, in a note of our own (:mod:`.note`): the schema, and
+the column whose bytes say which of the optional fields a sample lacks.
+"""
+
+from __future__ import annotations
+
+from . import pil
+from .note import NOTE, OTHERS, Note, optional_fields
+from .reader import Inner, ShardsReader
+from .runs import Opened, Shards, numbers_at, records_of, table_of, wrong
+from .writer import INDEX, MOST, ShardsWriter
+
+__all__ = [
+    "INDEX", "MOST", "NOTE", "OTHERS", "Inner", "Note", "Opened", "Shards", "ShardsReader", "ShardsWriter",
+    "numbers_at", "optional_fields", "pil", "records_of", "table_of", "wrong",
+]  # fmt: skip
