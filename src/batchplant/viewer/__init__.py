@@ -1,9 +1,10 @@
 """See a dataset: a web page on this machine over the public API, for every format.
 
 ``serve`` starts the server, ``app`` is its routes behind ``security``, ``session`` what is open and what is
-being computed for the page (``jobs``), ``rows`` which samples a filter, a search or a sort leaves.
-``routes/`` has one module for each part of the page: what it answers, as JSON or pictures. ``page/`` is the page itself:
-plain ES modules, no build, nothing from elsewhere.
+being computed for the page (``jobs``), ``rows`` which samples a filter, a search or a sort leaves, ``cells/``
+what is told of a cell, ``pixels`` pictures for a browser. ``routes/`` has one module for each part of the page:
+what it answers, as JSON or pictures. ``page/`` is the page itself: plain ES modules, no build, nothing from
+elsewhere.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from ..errors import BatchplantError, MissingLibraryError, NotFoundError, OptionError, SampleIndexError
 from .jobs import Job
 from .routes import ROUTES
+from .rows import NotReady, Rows
 from .session import Session
 
 PAGE = importlib.resources.files(__package__) / "page"
@@ -38,6 +39,8 @@ def _answering(session: Session, answer: Answer) -> Callable[[Request], Response
     def respond(request: Request) -> Response:
         try:
             value = answer(session, request)
+        except NotReady as error:
+            return _json(_told(error.job), 409)
         except BatchplantError as error:
             return _json(_error(error), _status(error))
         except (OSError, MemoryError) as error:
@@ -54,7 +57,8 @@ def _told(job: Job) -> dict[str, Any]:
         return {"state": "working", "done": job.done, "of": job.of}
     if job.error is not None:
         return {"state": "failed", **_error(job.error)}
-    return {"state": "ready", "value": job.value}
+    value = job.value.to_json() if isinstance(job.value, Rows) else job.value
+    return {"state": "ready", "value": value}
 
 
 def _error(error: Exception) -> dict[str, Any]:

@@ -29,6 +29,14 @@ class Job:
         self.asked = time.monotonic()
         self.stopped = False
 
+    @classmethod
+    def ready(cls, value: Any) -> Job:
+        """One that there was nothing to compute for."""
+        job = cls()
+        job.value = value
+        job.finished.set()
+        return job
+
     def told(self, done: int, of: int) -> None:
         self.done, self.of = done, of
         if self.stopped or time.monotonic() - self.asked > PATIENCE:

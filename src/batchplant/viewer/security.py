@@ -18,7 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 LONGEST_QUERY = 16_384
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
-    "media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors {frames}"
+    "media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors {frames}"
 )
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -36,9 +37,9 @@ def new_token() -> str:
 class Guard:
     """Lets pass what has the token as the first part of its path, and a Host header that is this server's.
 
-    The token is part of the path, not a cookie: relative links carry it, two servers on one machine do not mix,
-    and a page in a notebook's frame works where browsers withhold cookies. The Host header is what a name that
-    was made to point to 127.0.0.1 (DNS rebinding) cannot fake.
+    The token is part of the path, not a cookie: relative links carry it, two servers on one machine do not
+    mix, and a page in a notebook's frame works where browsers withhold cookies. The Host header is what a name
+    that was made to point to 127.0.0.1 (DNS rebinding) cannot fake.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, hosts: Iterable[str], frames: bool = False) -> None:

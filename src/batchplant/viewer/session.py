@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import NotFoundError, OptionError
+from ..loading.locate import Locator
 from ..reader import Reader
+from .cells import shows
 from .jobs import Jobs
+from .pixels import Pictures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,17 +23,33 @@ class Side:
     reader: Reader
     title: str
 
+    @functools.cached_property
+    def locator(self) -> Locator:
+        """Finds cells where they lie in files."""
+        return Locator(self.reader)
+
+    @functools.cached_property
+    def shows(self) -> dict[str, str]:
+        """How each field is shown."""
+        return {name: shows(name, kind) for name, kind in self.reader.schema.items()}
+
 
 class Session:
     def __init__(
-        self, reader: Reader, other: Reader | None = None, *, pipeline: Any = None, title: str = ""
-    ) -> None:
+        self, reader: Reader, other: Reader | None = None, *, pipeline: Any = None, live: Any = None,
+        title: str = "",
+    ) -> None:  # fmt: skip
         self.sides = {"a": Side("a", reader, title or str(reader.path))}
         if other is not None:
             self.sides["b"] = Side("b", other, str(other.path))
-        # A Loader's keyword arguments by name, or None: see routes/augment.py.
+        # A Loader's keyword arguments by name, or None: see augment.py.
         self.pipeline = pipeline
+        # The loaders that run in this process and are watched, or None: see dashboard.py.
+        self.live = live
+        # What else has to be closed.
+        self.closing: list[Callable[[], None]] = []
         self.jobs = Jobs()
+        self.pictures = Pictures()
 
     def side(self, params: Mapping[str, str]) -> Side:
         name = params.get("side", "a")
@@ -50,6 +70,9 @@ class Session:
 
     def close(self) -> None:
         self.jobs.close()
+        for close in self.closing:
+            close()
+        self.pictures.close()
 
 
 def whole(params: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

@@ -6,17 +6,78 @@ from typing import Any
 
 from starlette.requests import Request
 
-from ..session import Session
+from ..._version import __version__
+from ...errors import BatchplantError
+from ...kinds import Field
+from ...tensors import is_tensors
+from ..cells import shows
+from ..session import Session, Side
+
+# Class names that the page gets; more are shown sample by sample.
+MOST_NAMES = 2000
+# Fields whose cells fill a card of a grid; what has none of them is a table.
+SEEN = ("picture", "mask", "video", "sound")
+LABELS = ("label", "labels", "class", "target", "category", "caption", "text", "y", "cls", "fine_label")
 
 
 def dataset(session: Session, request: Request) -> dict[str, Any]:
     side = session.side(request.query_params)
+    reader = side.reader
     return {
         "title": side.title,
-        "samples": len(side.reader),
+        "path": str(reader.path),
+        "format": reader.format,
+        "samples": len(reader),
+        "facts": _facts(side),
+        "fields": [_field(name, kind) for name, kind in reader.schema.items()],
+        "layout": _layout(side),
+        "picture": _first(side, "picture") or _first(side, "mask"),
+        "label": _label(side),
+        "overlays": [],
         "sides": list(session.sides),
-        "fields": [{"name": name, "kind": type(kind).__name__} for name, kind in side.reader.schema.items()],
+        "pipeline": session.pipeline is not None,
+        "live": session.live is not None,
+        "keys": reader._key_kind() is not None,
+        "version": __version__,
     }
+
+
+def _facts(side: Side) -> dict[str, Any]:
+    try:
+        return side.reader.facts()
+    except (BatchplantError, OSError) as error:
+        return {"error": str(error)}
+
+
+def _field(name: str, kind: Field) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": name, "kind": str(kind), "shows": shows(name, kind), "optional": kind.optional
+    }  # fmt: skip
+    for part in ("dtype", "shape", "encoding", "mode", "mask"):
+        value = getattr(kind, part, None)
+        if value is not None:
+            found[part] = value
+    names = getattr(kind, "names", None)
+    if names:
+        found |= {"names": names[:MOST_NAMES], "classes": len(names)}
+    return found
+
+
+def _layout(side: Side) -> str:
+    if is_tensors(side.reader.schema):
+        return "model"
+    return "grid" if any(how in SEEN for how in side.shows.values()) else "table"
+
+
+def _first(side: Side, how: str) -> str | None:
+    return next((name for name, one in side.shows.items() if one == how), None)
+
+
+def _label(side: Side) -> str | None:
+    """What stands below a picture: its class, or a field that is called like one."""
+    named = [name for name in side.shows if name.lower() in LABELS]
+    likely = [name for name in named if side.shows[name] in ("number", "text", "bool")]
+    return _first(side, "class") or next(iter(likely), None)
 
 
 ROUTES = {"dataset": dataset}

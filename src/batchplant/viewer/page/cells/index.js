@@ -1,0 +1,23 @@
+// Cells, small in grids and tables, large in the view of a sample. One module for each way of showing.
+
+import { h } from "../dom.js";
+import * as picture from "./picture.js";
+import * as plain from "./plain.js";
+
+// What shows a cell by its `shows`; what is not here is shown as text.
+const MODULES = { picture, mask: picture };
+
+/** An element for a cell in a grid or a table. ctx: {sample, side, dataset}. */
+export function small(cell, ctx) {
+  if (!cell) return h("span.dim", {}, "");
+  if (cell.missing) return h("span.dim", { title: "missing" }, "–");
+  if (cell.error) return h("span.error", { title: cell.error }, "✕ broken");
+  return (MODULES[cell.shows] ?? plain).small(cell, ctx);
+}
+
+/** An element for a cell in the view of its sample. */
+export function large(cell, ctx) {
+  if (cell.missing) return h("p.dim", {}, "missing");
+  if (cell.error) return h("p.error", { role: "alert" }, cell.error);
+  return (MODULES[cell.shows] ?? plain).large(cell, ctx);
+}

@@ -1,0 +1,20 @@
+// Pictures.
+
+import { address } from "../api.js";
+import { h } from "../dom.js";
+
+/** The address of a picture of up to so many pixels. */
+export function source(cell, ctx, max) {
+  return address(`picture/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side, max });
+}
+
+export function small(cell, ctx) {
+  return h("img.small", { src: source(cell, ctx, 128), alt: `${cell.field} of sample ${ctx.sample}`, loading: "lazy" });
+}
+
+export function large(cell, ctx) {
+  const said = h("figcaption.dim", {}, [`${cell.width}×${cell.height}`, cell.encoding, cell.mode, cell.bits > 8 ? `${cell.bits} bits` : null].filter(Boolean).join(" · "));
+  const image = h("img.large", { src: source(cell, ctx, 2048), alt: `${cell.field} of sample ${ctx.sample}`, width: cell.width, height: cell.height,
+    onerror: () => image.replaceWith(h("p.error", { role: "alert" }, "This picture cannot be decoded.")) });
+  return h("figure", {}, image, said);
+}

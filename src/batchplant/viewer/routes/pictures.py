@@ -1,0 +1,47 @@
+"""Pictures: many small ones as one, or one."""
+
+from __future__ import annotations
+
+import json
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..cells.cell import Cell
+from ..pixels import for_browser
+from ..pixels import sheet as sheet_of
+from ..rows import ready_rows
+from ..session import Session, whole
+
+# Tiles in one sheet, and pixels of all of them.
+MOST, MOST_PIXELS = 200, 1 << 24
+KEPT = {"Cache-Control": "private, max-age=600"}
+
+
+def sheet(session: Session, request: Request) -> Response:
+    params = request.query_params
+    side = session.side(params)
+    found = ready_rows(session, side, params)
+    field = session.field(side, params.get("field", ""))
+    size = whole(params, "size", 160, 16, 512)
+    start = whole(params, "start", 0, 0, found.count)
+    count = min(whole(params, "count", 100, 1, MOST), max(1, MOST_PIXELS // size**2))
+    samples = found.take(start, count)
+    if not len(samples):
+        return Response(status_code=204)
+    tiles, wrong = session.pictures.tiles(side, field, samples, size)
+    # Which tiles are no pictures; what is wrong with them says the view of the sample.
+    headers = {"X-Broken": json.dumps(sorted(wrong))}
+    return Response(sheet_of(tiles), media_type="image/jpeg", headers={**KEPT, **headers})
+
+
+def picture(session: Session, request: Request) -> Response:
+    side = session.side(request.query_params)
+    number = session.sample(side, request.path_params["n"])
+    name = session.field(side, request.path_params["field"])
+    longest = whole(request.query_params, "max", 2048, 16, 8192)
+    data, kind = for_browser(Cell(side, number, name, side.shows[name]), longest)
+    return Response(data, media_type=kind, headers=KEPT)
+
+
+ROUTES = {"sheet": sheet, "picture/{n}/{field:path}": picture}
