@@ -11,7 +11,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.columns import Columns, Ragged
-from batchplant.formats.arrow import layout
+from batchplant.families.ipc import layout
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, check_samples, equal, jpeg
 from batchplant.testing.damage import cuts, flips, survive

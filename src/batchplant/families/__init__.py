@@ -4,6 +4,7 @@
 - ``shards/``: the same in shards with an index, each record the cells of many columns (MDS, LitData);
 - ``text`` (and ``textscan``): rows of text (CSV, JSON);
 - ``tables/``: columns in row groups (Parquet, Arrow);
+- ``ipc/``: Arrow's own files, by themselves or inside of others (Arrow, LitData);
 - ``lake/``: tables whose files a log lists (Delta, Iceberg);
 - ``arrays/``: arrays in chunks (Zarr, N5);
 - ``folders/``: one file for each sample (pictures, sound, video);

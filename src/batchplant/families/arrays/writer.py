@@ -112,7 +112,7 @@ class GridWriter(Writer):
         self._leads: dict[str, int] = {}
         self._piece: pieces.Piece | None = None
         if self.options.piece is not None:
-            self._piece = pieces.Piece(self, self.options, ())
+            self._piece = pieces.Piece(self, self.options, state["log"] if state else ())
         if self.base is not None:
             assert isinstance(self.base, GridReader)
             self._begin_behind(self.base)

@@ -13,14 +13,14 @@ from ...codecs.arrow import KEY, from_arrow, schema_of
 from ...codecs.arrow.files import with_files
 from ...columns import I64, Column, Columns, Ragged, Spans, concat_spans, spans_of, starts_of
 from ...errors import BatchplantError, DamagedError, Problem, SchemaError
+from ...families.ipc import Part
+from ...families.ipc.layout import FEATHER_1, MAGIC, SCHEMA, read_message
 from ...families.records import GivenSchema, given_schema
 from ...families.tables import TableReader
 from ...format import Probe
 from ...schema import Field, Schema
 from ...storage import MappedSource
 from .inplace import Places, places_of, shape_of
-from .layout import FEATHER_1, MAGIC, SCHEMA, read_message
-from .part import Part
 from .saved import SPLITS, STATE, saved_files
 
 

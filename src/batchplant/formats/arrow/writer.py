@@ -9,10 +9,10 @@ import numpy as np
 from ...codecs.arrow import arrow_schema, pyarrow, refuses, to_arrow, unfit
 from ...columns import Columns
 from ...errors import BatchplantError, OptionError
+from ...families.ipc.layout import BLOCK, END, MAGIC, make_footer
 from ...families.tables.reader import size_of
 from ...schema import Field, Schema
 from ...writer import WriteOptions, Writer
-from .layout import BLOCK, END, MAGIC, make_footer
 
 BATCH_BYTES = 4 << 20
 STREAM_SUFFIX = ".arrows"

@@ -39,10 +39,10 @@ MESSAGE_HEAD = 4096
 class Part:
     """One file: its schema, and where its record batches are."""
 
-    def __init__(self, path: str, feather1: bool = False) -> None:
-        self.path = path
+    def __init__(self, file: str | Source, feather1: bool = False) -> None:
+        self.source: Source = file if isinstance(file, Source) else open_source(file)
+        self.path = path = self.source.path
         self._feather1 = feather1
-        self.source: Source = open_source(path)
         self.ended = True
         self.table: Any = None
         self._dictionaries: list[Message] = []
