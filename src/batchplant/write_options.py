@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Literal
 
 from .codecs.media.image_rules import ImageOptions, Images
 from .errors import OptionError
@@ -21,6 +22,9 @@ class WriteOptions:
     of ``other_images``. checksums: also write a side-car with the CRC of every cell. resume: go on from the
     checkpoint of a writer that was suspended. append: more is
     to be appended, now or later. base: the dataset at the target, where samples are added to it.
+    first: where other writers write other samples of the dataset, the number of the first one here. piece:
+    what is written is a piece, for ``Writer.add_pieces``; aligned, if ``first`` is where its rows begin, or
+    loose, if samples before it may be missing.
     """
 
     overwrite: bool = False
@@ -33,6 +37,8 @@ class WriteOptions:
     resume: bool = False
     append: bool = False
     base: Reader | None = None
+    first: int = 0
+    piece: Literal["aligned", "loose"] | None = None
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "skip"):

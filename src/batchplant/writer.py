@@ -7,19 +7,18 @@ goes on from its last checkpoint. A format only ever sees finished cells, in ord
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from .appending import check_fields, grown_checksums, has_checksums
-from .codecs.cells import encode_samples
+from .codecs.cells import encode_samples, own_value
 from .codecs.media.image_rules import ImageTarget, conform, stored_field
 from .columns import Columns, Ragged, column_runs
 from .errors import BatchplantError, OptionError, Problem
@@ -147,6 +146,17 @@ class Writer:
         return self.schema
 
     @classmethod
+    def piece_samples(cls, schema: Schema, samples: int, options: Mapping[str, Any]) -> int | None:
+        """Several processes can write a dataset of so many samples, each a piece: a piece should have a
+        multiple of this many. None: they cannot. See ``WriteOptions.piece``, and families/arrays/pieces.py.
+        """
+        return None
+
+    def add_pieces(self, paths: Sequence[str]) -> None:
+        """Take what other writers wrote as pieces, in order."""
+        raise NotImplementedError
+
+    @classmethod
     def refuses(cls, field: Field) -> str | None:
         """Why a field of a kind that the format holds is refused all the same; None where it is not."""
         return None
@@ -214,7 +224,7 @@ class Writer:
                 self._submit(part.rows, functools.partial(self._encode, columns=part))
         else:
             # Arrays may be refilled by the caller while a worker still reads them.
-            self._waiting.append({name: _own(value) for name, value in samples.items()})
+            self._waiting.append({name: own_value(value) for name, value in samples.items()})
             if len(self._waiting) >= self._task_rows:
                 self._flush_samples()
         self._drain(2 * self._workers)
@@ -338,7 +348,8 @@ class Writer:
             if isinstance(field, Image) and isinstance(column, Ragged):
                 options = self.options.images_of(name)
                 target = self.image_target(field)
-                done[name], errors = conform(column, options, target, numbers, mask=field.mask)
+                draws = numbers + self.options.first
+                done[name], errors = conform(column, options, target, draws, mask=field.mask)
                 for row, error in errors:
                     failed.setdefault(row, error.at(field=name))
         for row, error in self._unfit(done).items():
@@ -382,19 +393,3 @@ class Writer:
 def _size(column: Any) -> int:
     """The bytes of all cells."""
     return int(column_runs(column)[2].clip(0).sum())
-
-
-def _own(value: Any) -> Any:
-    """The value, copied where the caller could change it later."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    try:
-        if isinstance(value, list | tuple | dict) or hasattr(value, "getbands"):
-            return copy.deepcopy(value)
-        # Tensors of other libraries.
-        return np.array(value) if hasattr(value, "__array__") and not isinstance(value, np.generic) else value
-    # The worker that encodes it will meet the same error, and say which sample it was.
-    except Exception:
-        return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import operator
@@ -23,6 +24,22 @@ from .media import audio, image, video
 from .nested import json_text
 
 Shape = tuple[int, ...] | None
+
+
+def own_value(value: Any) -> Any:
+    """The value, copied where the caller could change it later."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    try:
+        if isinstance(value, list | tuple | dict) or hasattr(value, "getbands"):
+            return copy.deepcopy(value)
+        # Tensors of other libraries.
+        return np.array(value) if hasattr(value, "__array__") and not isinstance(value, np.generic) else value
+    # The worker that encodes it will meet the same error, and say which sample it was.
+    except Exception:
+        return value
 
 
 def encode_samples(schema: Schema, samples: Sequence[Mapping[str, Any]]) -> Columns:

@@ -12,6 +12,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Literal
 
 from ..errors import ExistsError
 from ..shards import ShardNames
@@ -145,12 +146,20 @@ class Place:
             return None
         return Spills(self.job, os.path.join(self.folder, SPILLS))
 
+    @property
+    def _piece(self) -> Literal["aligned", "loose"] | None:
+        if self.job.piece_samples is None:
+            return None
+        # Where samples may be left out, those behind them move up.
+        return "aligned" if self.job.on_error == "raise" else "loose"
+
     def write(self, number: int, workers: int | None, report: Report) -> Done:
         """Make one file and its note."""
         name, span = self.name(number), self.job.plan.span(number)
         options = dataclasses.replace(
-            self.job.prepared.write, overwrite=True, length=len(span), base=None, workers=workers, resume=True
-        )
+            self.job.prepared.write, overwrite=True, length=len(span), base=None, workers=workers,
+            resume=True, first=span.start if self.job.parts else 0, piece=self._piece,
+        )  # fmt: skip
         path = join(self.folder, name)
         writer = self.job.prepared.make(path, options)
         if writer.resumed is not None and writer.resumed["identity"] != self.job.identity:

@@ -103,11 +103,20 @@ class Job:
     @functools.cached_property
     def plan(self) -> Plan:
         if self.parts:
-            return Plan(len(self.order), int(np.clip(len(self.order) // PARTS, 1, LARGEST_PART)))
+            each, unit = int(np.clip(len(self.order) // PARTS, 1, LARGEST_PART)), self.piece_samples or 1
+            return Plan(len(self.order), max(1, each // unit) * unit)
         return plan(
             self.reader, tuple(self.chosen), self.order, size=self.shard_size, samples=self.shard_samples,
             shuffled=self.shuffle,
         )  # fmt: skip
+
+    @functools.cached_property
+    def piece_samples(self) -> int | None:
+        """Where parts are pieces, which are taken as they are: they have a multiple of so many samples."""
+        made = self.made_by.writer
+        if not self.parts or self.append or made is None:
+            return None
+        return made.piece_samples(self.prepared.schema, len(self.order), self.prepared.options)
 
     @functools.cached_property
     def mean_size(self) -> int:
@@ -164,6 +173,13 @@ class Job:
         options = {name: value for name, value in self.target_options.items() if name not in own}
         path = f"{target.rstrip('/')}{part.suffixes[0]}"
         return prepare(path, schema, write, format=part.name, sharded=True, **options)
+
+    def whole(self) -> Job:
+        """The same without parts."""
+        found = dataclasses.replace(self, parts=False)
+        # The source is open already.
+        found.__dict__["reader"] = self.reader
+        return found
 
     def joining(self, paths: list[str]) -> Job:
         """What puts the parts together: cells pass as they are."""

@@ -166,8 +166,7 @@ def convert_to_files(
                 return _waiting(job, [done[one] for one in engine.share(len(job.plan)) if one in done], began)
         if job.parts:
             files.partial.settled()
-            joined = convert_to_file(job.joining(files.paths()), workers=None, resume=resume, progress=None)
-            paths = joined.files
+            paths = _joined(job, files.paths(), resume=resume)
             files.partial.discard()
         else:
             paths = files.commit()
@@ -175,6 +174,16 @@ def convert_to_files(
         files.leave()
         raise
     return _told(job, paths, [done[number] for number in sorted(done)], before + sum(resumed), began)
+
+
+def _joined(job: Job, parts: list[str], *, resume: bool) -> list[str]:
+    """One file or folder of its parts."""
+    if job.piece_samples is None:
+        return convert_to_file(job.joining(parts), workers=None, resume=resume, progress=None).files
+    whole = job.whole().prepared
+    with whole.make(whole.path, whole.write) as writer:
+        writer.add_pieces(parts)
+    return writer.files
 
 
 def _spill(engine: Engine, spills: Spills, progress: Progress | None) -> None:

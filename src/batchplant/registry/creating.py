@@ -106,6 +106,8 @@ class Prepared:
     write: WriteOptions
     shards: ShardNames | None
     make: Callable[[str, WriteOptions], Writer]
+    # Those of the format's own, each of its type.
+    options: Mapping[str, Any]
 
 
 def prepare(
@@ -155,7 +157,7 @@ def prepare(
     def make(shard: str, how: WriteOptions) -> Writer:
         return made(shard, stored, how, **options)
 
-    return Prepared(path, found, stored, write, shards, make)
+    return Prepared(path, found, stored, write, shards, make, options)
 
 
 def _format_of(path: str, schema: Schema | None, format: str | None, mode: str) -> Format:

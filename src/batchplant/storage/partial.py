@@ -252,6 +252,13 @@ class Partial:
         except OSError:
             shutil.copyfile(self.folder / name, where)
 
+    def adopt(self, files: Iterable[tuple[str, str, int]]) -> None:
+        """Take files that others made for the same target: (path or URL, path inside, size of a URL's).
+
+        They stay where they are: until the commit, nothing is lost.
+        """
+        self._target.adopt(self.folder, files)
+
     def commit(
         self, name: str, beside: Iterable[tuple[str, str]] = (), side_cars: Iterable[str] = ()
     ) -> None:

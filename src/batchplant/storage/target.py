@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
-from ..errors import OptionError
+from ..errors import NotFoundError, OptionError
 from .commit import commit, is_decided, recover, sync_all
 from .patches import Patch
 from .work import partial_folder
@@ -75,6 +76,18 @@ class Target(ABC):
     @property
     def staging(self) -> str | None:
         return None
+
+    def adopt(self, folder: Path, files: Iterable[tuple[str, str, int]]) -> None:
+        """Files that others made, (path, path in the hidden folder, size), are in the folder as well."""
+        for path, inside, _ in files:
+            there = folder / inside
+            there.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path, there, follow_symlinks=False)
+            except FileNotFoundError:
+                raise NotFoundError("it was there, and is gone", path=path) from None
+            except OSError:
+                shutil.copyfile(path, there, follow_symlinks=False)
 
     def settled(self) -> None:  # noqa: B027
         """Wait until all that was staged is there."""

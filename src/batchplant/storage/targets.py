@@ -19,7 +19,7 @@ import json
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from ..errors import AccessError, BatchplantError, BusyError, ExistsError, NotFoundError, OptionError
@@ -64,6 +64,8 @@ class RemoteTarget(Target):
         self._state: bytes | None = None
         self._saved: frozenset[str] = frozenset()
         self._saving = threading.Lock()
+        # Objects of others that are files of the hidden folder: path in there → URL and size.
+        self._adopted: dict[str, tuple[str, int]] = {}
         self._decided = False
 
     def begin(self, check: Callable[[], None]) -> None:
@@ -278,6 +280,10 @@ class RemoteTarget(Target):
     def refresh(self) -> None:
         self._take(uploads.below(self._staging))
 
+    def adopt(self, folder: Path, files: Iterable[tuple[str, str, int]]) -> None:
+        """The server copies them when the folder is sent."""
+        self._adopted |= {inside: (url, size) for url, inside, size in files}
+
     def read(self, name: str) -> bytes | None:
         return uploads.get_bytes(join(self._staging, name))
 
@@ -291,13 +297,22 @@ class RemoteTarget(Target):
         for inside, name in moves:
             files = dict(plans.files_of(folder / inside, name))
             uploads.send_all(((path, join(self._staging, key)) for key, path in files.items()), stopped)
+            sizes = {key: path.stat().st_size for key, path in files.items()}
+            begin = f"{inside}/"
+            adopted = {
+                f"{name}/{path.removeprefix(begin)}": one
+                for path, one in self._adopted.items()
+                if path.startswith(begin)
+            }
+            uploads.copy_all((url, join(self._staging, key)) for key, (url, _) in adopted.items())
+            sizes |= {key: size for key, (_, size) in adopted.items()}
             # What a writer that was killed had sent under the same name is not part of it.
             known = self._sizes if name in self._names else {}
-            other = [key for key in known if plans.top(key) == name and key not in files]
+            other = [key for key in known if plans.top(key) == name and key not in sizes]
             uploads.remove_all(join(self._staging, key) for key in other)
             for key in other:
                 del self._sizes[key]
-            self._sizes |= {key: path.stat().st_size for key, path in files.items()}
+            self._sizes |= sizes
             self._names.add(name)
 
     def _commit_staged(
