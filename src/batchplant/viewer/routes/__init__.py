@@ -6,6 +6,16 @@ response.
 
 from __future__ import annotations
 
-from . import dataset, live, pictures, samples
+from . import comparing, dataset, epochs, health, live, media, overview, pictures, samples
 
-ROUTES = {**dataset.ROUTES, **samples.ROUTES, **pictures.ROUTES, **live.ROUTES}
+ROUTES = {
+    **comparing.ROUTES,
+    **dataset.ROUTES,
+    **epochs.ROUTES,
+    **health.ROUTES,
+    **live.ROUTES,
+    **media.ROUTES,
+    **overview.ROUTES,
+    **pictures.ROUTES,
+    **samples.ROUTES,
+}
