@@ -6,9 +6,11 @@ that only the fields that the condition names. What had to be read is remembered
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +122,20 @@ class Filtered:
 
 
 Matches = tuple[I64, Pruned | None]
+_LOCAL = threading.local()
+
+
+@contextlib.contextmanager
+def watching(told: Callable[[int, int], None]) -> Iterator[None]:
+    """Within it, filters in this thread tell how many samples they have looked at, of how many.
+
+    What it raises ends the filter.
+    """
+    _LOCAL.told = told
+    try:
+        yield
+    finally:
+        _LOCAL.told = None
 
 
 def as_where(given: str | Condition) -> Condition:
@@ -216,28 +232,32 @@ def scan(reader: Reader, bound: Bound, fields: Sequence[str]) -> I64:
                 error.sample += start
             raise error.at(path=reader.path) from None
 
+    told = getattr(_LOCAL, "told", None) or (lambda done, of: None)
+    parts = [np.empty(0, dtype=np.int64)]
+    with contextlib.closing(_each(look, runs)) as found:
+        for run, part in zip(runs, found, strict=True):
+            parts.append(part)
+            told(run[1], len(reader))
+    return np.concatenate(parts)
+
+
+def _each(look: Callable[[tuple[int, int]], I64], runs: list[tuple[int, int]]) -> Generator[I64, None, None]:
+    """What is found in each run; after an error no more of them are begun than are waiting already."""
     threads = min(THREADS, len(os.sched_getaffinity(0)), len(runs))
     if threads < 2:
-        found = list(map(look, runs))
-    else:
-        with ThreadPoolExecutor(threads, thread_name_prefix="batchplant-filter") as pool:
-            found = _all(pool, look, runs, 4 * threads)
-    return np.concatenate([np.empty(0, dtype=np.int64), *found])
-
-
-def _all(pool: ThreadPoolExecutor, look: Any, runs: list[tuple[int, int]], ahead: int) -> list[I64]:
-    """What is found in all runs; after an error no more of them are begun than are waiting already."""
-    found: list[I64] = []
-    waiting = [pool.submit(look, run) for run in runs[:ahead]]
-    try:
-        for number in range(len(runs)):
-            found.append(waiting[number].result())
-            if number + ahead < len(runs):
-                waiting.append(pool.submit(look, runs[number + ahead]))
-    finally:
-        for task in waiting:
-            task.cancel()
-    return found
+        yield from map(look, runs)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="batchplant-filter") as pool:
+        ahead = 4 * threads
+        waiting = [pool.submit(look, run) for run in runs[:ahead]]
+        try:
+            for number in range(len(runs)):
+                yield waiting[number].result()
+                if number + ahead < len(runs):
+                    waiting.append(pool.submit(look, runs[number + ahead]))
+        finally:
+            for task in waiting:
+                task.cancel()
 
 
 def _remembered(reader: Reader, fields: Sequence[str], text: str, look: Callable[[Reader], I64]) -> I64:

@@ -10,10 +10,12 @@ from typing import Any
 
 Progress = Callable[[int, int], None]
 
-# Results that are kept, and jobs that run at a time.
-KEPT, RUNNING = 32, 2
+# Results that are kept, how many bytes of them, and jobs that run at a time.
+KEPT, KEPT_BYTES, RUNNING = 32, 96 << 20, 2
 # A job that nobody asks for any more is given up: its page was closed.
 PATIENCE = 20.0
+# What went wrong may go better later: a server that was down, a file that was being written.
+AGAIN = 5.0
 
 
 class Abandoned(Exception):  # noqa: N818
@@ -27,6 +29,7 @@ class Job:
         self.error: Exception | None = None
         self.finished = threading.Event()
         self.asked = time.monotonic()
+        self.ended = 0.0
         self.stopped = False
 
     @classmethod
@@ -59,6 +62,8 @@ class Jobs:
         """
         with self._lock:
             job = self._jobs.get(key)
+            if job is not None and job.error is not None and time.monotonic() - job.ended > AGAIN:
+                job = None
             if job is None and not self._closed:
                 job = self._jobs[key] = Job()
                 threading.Thread(
@@ -88,8 +93,14 @@ class Jobs:
             self._jobs.clear()
 
     def _drop(self) -> None:
+        """Lets go of what was asked for longest ago, where there is too much; the newest stays."""
         ready = [key for key, job in self._jobs.items() if job.finished.is_set()]
-        for key in ready[: max(0, len(self._jobs) - KEPT)]:
+        sizes = [getattr(self._jobs[key].value, "nbytes", 0) for key in ready]
+        total = sum(sizes)
+        for key, size in zip(ready[:-1], sizes, strict=False):
+            if len(self._jobs) <= KEPT and total <= KEPT_BYTES:
+                return
+            total -= size
             del self._jobs[key]
 
     def _run(self, key: Hashable, job: Job, work: Callable[[Progress], Any]) -> None:
@@ -105,4 +116,7 @@ class Jobs:
             except Exception as error:
                 job.error = error
             finally:
+                job.ended = time.monotonic()
                 job.finished.set()
+                with self._lock:
+                    self._drop()

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ..codecs.cells import decode_cell
 from ..columns import I64, Column, Ragged, end_within
 from ..errors import BatchplantError, OptionError
+from ..filters import watching
 from ..kinds import Bool, Float, Int, Json, Tensor, Text
 from ..reader import Reader
 from .jobs import Job, Progress
@@ -102,6 +103,21 @@ def ready_rows(session: Session, side: Side, params: Mapping[str, str]) -> Rows:
     return found
 
 
+def chosen(session: Session, side: Side, params: Mapping[str, str]) -> tuple[Query, I64 | None]:
+    """What a filter and a search leave, as the dataset has it, whatever it is sorted by; None: all."""
+    asked = {name: params[name] for name in ("where", "search") if name in params}
+    found = ready_rows(session, side, asked)
+    return Query.of(asked), None if found.numbers is None else found.all()
+
+
+def row_of(found: Rows, sample: int) -> int | None:
+    """The row that a sample is in, if it is in one."""
+    if found.numbers is None:
+        return sample
+    at = np.flatnonzero(found.numbers == sample)
+    return int(at[0]) if len(at) else None
+
+
 def find(side: Side, query: Query, told: Progress) -> Rows:
     """Filters, then searches what is left, then sorts what is left of that."""
     reader, note = side.reader, ""
@@ -118,7 +134,8 @@ def find(side: Side, query: Query, told: Progress) -> Rows:
 
 
 def _filtered(reader: Reader, where: str, told: Progress) -> I64:
-    found = reader.filter(where)
+    with watching(told):
+        found = reader.filter(where)
     numbers: I64 = found.indices  # type: ignore[attr-defined]
     return numbers
 

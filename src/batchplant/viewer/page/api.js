@@ -7,11 +7,12 @@ export class ApiError extends Error {
   }
 }
 
-/** The address of api/PATH with parameters; what is empty is left out. */
+/** The address of api/PATH with parameters; what is empty is left out, a list is given one by one. */
 export function address(path, params = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
-    if (value !== undefined && value !== null && value !== "" && value !== false) query.set(name, value === true ? "1" : value);
+    if (Array.isArray(value)) for (const one of value) query.append(name, one);
+    else if (value !== undefined && value !== null && value !== "" && value !== false) query.set(name, value === true ? "1" : value);
   }
   const text = query.toString();
   return `api/${path}${text ? `?${text}` : ""}`;

@@ -1,0 +1,77 @@
+// The bar above the samples: a condition, a text to find, what to sort by, how large.
+
+import { h, number, put } from "../dom.js";
+import * as state from "../state.js";
+
+export class Bar {
+  constructor(context, { resized, layout, jump, help }) {
+    this.context = context;
+    this.where = h("input.mono", { id: "where", name: "where", placeholder: 'label == "cat" and width > 500', "aria-label": "Filter: a condition", autocomplete: "off", spellcheck: "false", autocapitalize: "off" });
+    this.search = h("input", { id: "search", type: "search", name: "search", placeholder: "Search texts  /", "aria-label": "Search in texts, classes and keys", autocomplete: "off" });
+    this.sort = h("select", { id: "sort", "aria-label": "Sort by", onchange: () => state.set({ sort: this.sort.value, down: "" }) });
+    this.down = h("button", { type: "button", "aria-label": "Largest first", title: "Largest first", onclick: () => state.set({ down: state.get().down ? "" : "1" }) }, "↓");
+    this.size = h("input", { id: "size", type: "range", min: 64, max: 480, step: 8, "aria-label": "Size of pictures", oninput: () => resized(Number(this.size.value)) });
+    this.layout = h("button", { type: "button", onclick: layout }, "");
+    this.side = h("select", { "aria-label": "Dataset", hidden: true, onchange: () => state.set({ side: this.side.value === "a" ? "" : this.side.value, sample: "", row: "" }) });
+    this.count = h("span.count", { role: "status" });
+    this.error = h("div.wrong", { role: "alert", hidden: true });
+    this.clear = h("button", { type: "button", hidden: true, onclick: () => state.set({ where: "", search: "", sort: "", down: "" }) }, "Clear");
+    const form = h("form.asking", { role: "search", "aria-label": "Which samples", onsubmit: (event) => { event.preventDefault(); this.submit(); } },
+      this.side, this.where, this.search, h("button.main", { type: "submit" }, "Filter"), h("span.sorting", {}, this.sort, this.down), this.clear,
+      h("span.spring"), this.size, this.layout,
+      h("button", { type: "button", title: "Go to a sample (g)", onclick: jump }, "Go to…"), h("button", { type: "button", "aria-label": "Keys", title: "Keys (?)", onclick: help }, "?"));
+    // The cross in a search field empties it without submitting.
+    this.search.addEventListener("search", () => { if (!this.search.value && state.get().search) this.submit(); });
+    this.element = h("div.filter", {}, form, this.error, this.count);
+  }
+
+  submit() {
+    state.set({ where: this.where.value.trim(), search: this.search.value.trim() });
+  }
+
+  /** As the state says; not what is being typed in. */
+  show(now, dataset, layout, size) {
+    for (const name of ["where", "search"]) {
+      if (document.activeElement !== this[name] || this.shown !== (now[name] ?? "")) this[name].value = now[name] ?? "";
+    }
+    put(this.sort, h("option", { value: "" }, "as stored"), dataset.fields.map((one) => h("option", { value: one.name, selected: one.name === now.sort }, `by ${one.name}`)));
+    this.sort.value = now.sort ?? "";
+    this.down.hidden = !now.sort;
+    this.down.textContent = now.down ? "↓" : "↑";
+    this.down.setAttribute("aria-pressed", String(Boolean(now.down)));
+    this.clear.hidden = !(now.where || now.search || now.sort);
+    this.size.hidden = layout !== "grid";
+    this.size.value = size;
+    this.layout.textContent = layout === "grid" ? "Table" : "Grid";
+    this.layout.setAttribute("aria-label", layout === "grid" ? "Show as a table" : "Show as a grid");
+    const sides = this.context.dataset.sides ?? ["a"];
+    this.side.hidden = sides.length < 2;
+    if (this.side.childElementCount !== sides.length) put(this.side, sides.map((one) => h("option", { value: one }, one === "a" ? "first" : "second")));
+    this.side.value = now.side ?? "a";
+  }
+
+  /** How many samples there are; while it is being found out, how far that is. */
+  working(done, of) {
+    this.count.textContent = of ? `looking… ${Math.floor((100 * done) / of)} %` : "looking…";
+  }
+
+  found({ count, of, note }) {
+    this.error.hidden = true;
+    this.where.removeAttribute("aria-invalid");
+    const all = count === of;
+    this.count.textContent = `${all ? "" : `${number(count)} of `}${number(of)} sample${of === 1 ? "" : "s"}${note ? ` · ${note}` : ""}`;
+  }
+
+  /** An error, under the place of the condition that it speaks of where it names one. */
+  failed(error, where) {
+    const found = /column (\d+) of the filter ".*": (.*)$/s.exec(error.message);
+    this.error.hidden = false;
+    this.count.textContent = "";
+    if (found && where) {
+      this.where.setAttribute("aria-invalid", "true");
+      const at = Number(found[1]) - 1;
+      put(this.error, h("pre.mono", {}, where.slice(0, at), h("mark", {}, where.slice(at, at + 1) || " "), where.slice(at + 1)), h("span.error", {}, found[2]));
+      this.where.setSelectionRange(at, at);
+    } else put(this.error, h("span.error", {}, error.message));
+  }
+}

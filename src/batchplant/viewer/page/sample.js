@@ -1,0 +1,140 @@
+// One sample in full: every field, what it is, where it lies.
+
+import { address, ask, wait } from "./api.js";
+import { large } from "./cells/index.js";
+import { bytes, h, number, put } from "./dom.js";
+import * as state from "./state.js";
+
+const WIDE = new Set(["picture", "mask", "video", "sound", "text", "tree", "tokens", "array"]);
+
+export class Sample {
+  /** close() goes back to the list; move({sample, row}) to another sample. */
+  constructor(context, { close, move }) {
+    Object.assign(this, { context, close, move });
+    this.previous = h("button", { "aria-label": "Previous sample", title: "Previous (k, ←)", onclick: () => this.step("previous") }, "←");
+    this.next = h("button", { "aria-label": "Next sample", title: "Next (j, →)", onclick: () => this.step("next") }, "→");
+    this.title = h("h2", { tabindex: "-1" });
+    this.copied = h("span.dim", { role: "status" });
+    this.body = h("div.fields");
+    this.element = h("section.sample", { hidden: true, "aria-label": "Sample" },
+      h("div.row.tools", {}, h("button", { title: "Back (Escape)", onclick: () => this.close() }, "Back"), this.previous, this.next, this.title,
+        h("span.spring"), this.copied, h("button", { onclick: () => this.copy() }, "Copy link")), this.body);
+    this.found = null;
+    this.asked = "";
+  }
+
+  async show(now, dataset) {
+    const side = now.side ?? "a";
+    const asked = JSON.stringify([now.sample, side, state.query()]);
+    const first = this.element.hidden;
+    this.element.hidden = false;
+    if (asked === this.asked) return;
+    this.asked = asked;
+    this.controller?.abort();
+    const { signal } = (this.controller = new AbortController());
+    if (first) put(this.body, h("p.dim", {}, "reading…"));
+    this.title.textContent = `Sample ${now.sample}`;
+    this.copied.textContent = "";
+    try {
+      const found = await ask(`sample/${encodeURIComponent(now.sample)}`, { ...state.query(), side, row: now.row }, signal);
+      this.found = found;
+      this.paint(found, { sample: found.sample, side, dataset });
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      this.found = null;
+      put(this.body, h("p.error", { role: "alert" }, error.message));
+    }
+    if (first) this.title.focus({ preventScroll: true });
+  }
+
+  hide() {
+    this.element.hidden = true;
+    this.controller?.abort();
+    this.asked = "";
+    put(this.body);
+  }
+
+  step(where) {
+    const to = this.found?.[where];
+    if (to) this.move(to);
+  }
+
+  pressed(event) {
+    if (event.key === "Escape") { this.close(); return true; }
+    // In pictures that are moved through by keys, and in texts that scroll, the arrows are theirs.
+    const taken = event.target.closest("input, select, video, audio, [role=slider], pre, .own-keys");
+    if (["j", "k"].includes(event.key) || (!taken && ["ArrowLeft", "ArrowRight"].includes(event.key))) {
+      this.step(["j", "ArrowRight"].includes(event.key) ? "next" : "previous");
+      return true;
+    }
+    return false;
+  }
+
+  paint(found, ctx) {
+    this.title.textContent = `Sample ${number(found.sample)}${found.key !== undefined ? ` · ${found.key}` : ""}`;
+    this.title.title = found.key ?? "";
+    this.previous.disabled = !found.previous;
+    this.next.disabled = !found.next;
+    put(this.body, found.cells.map((cell) => this.card(cell, ctx)));
+    this.body.scrollTop = 0;
+  }
+
+  card(cell, ctx) {
+    const facts = [cell.kind, cell.size !== undefined ? bytes(cell.size) : null].filter(Boolean).join(" · ");
+    return h(`article.card${WIDE.has(cell.shows) ? ".wide" : ""}`, { "aria-label": cell.field },
+      h("h3", {}, cell.field, h("span.dim.kind", {}, facts)), large(cell, ctx), this.where(cell, ctx));
+  }
+
+  /** Where a cell lies, and its first bytes. */
+  where(cell, ctx) {
+    if (cell.missing) return null;
+    const { place } = cell;
+    const said = h("span", { role: "status" });
+    const check = h("button", { onclick: () => this.check(cell, ctx, said) }, "Check");
+    const rows = [
+      place && ["file", h("span.mono.path", {}, place.file)],
+      place?.start !== undefined && ["place", `${place.exact ? "" : `${place.runs} run${place.runs === 1 ? "" : "s"} from `}byte ${number(place.start)}, ${number(place.size)} bytes`],
+      cell.encoding && ["encoding", cell.encoding], cell.dtype && ["dtype", cell.dtype], cell.shape && ["shape", `(${cell.shape.map((one) => one ?? "any").join(", ")})`],
+      ["checksum", [check, " ", said]],
+    ].filter(Boolean);
+    return h("details.where", {}, h("summary", {}, "Where it lies"),
+      h("table", {}, h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value))))),
+      cell.hex ? h("pre.hex.mono", { tabindex: "0", "aria-label": "First bytes" }, dump(cell.hex)) : null,
+      h("a", { href: address(`bytes/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side }), download: "" }, "Download the bytes"));
+  }
+
+  async check(cell, ctx, said) {
+    said.className = "dim";
+    said.textContent = "checking…";
+    try {
+      const found = await wait(`check/${ctx.sample}`, { side: ctx.side }, (done, of) => { said.textContent = of ? `checking… ${Math.floor((100 * done) / of)} %` : "checking…"; });
+      const wrong = found.problems.filter((one) => !one.field || one.field === cell.field);
+      said.className = wrong.length ? "error" : "good";
+      said.textContent = wrong.length ? wrong.map((one) => one.message).join("; ")
+        : found.checks.length ? `sound: ${found.checks.join(", ")}` : "it can be read; this format keeps no checksum of it";
+    } catch (error) {
+      said.className = "error";
+      said.textContent = error.message;
+    }
+  }
+
+  async copy() {
+    try {
+      await navigator.clipboard.writeText(location.href);
+      this.copied.textContent = "copied";
+    } catch {
+      this.copied.textContent = location.href;
+    }
+  }
+}
+
+/** Sixteen bytes a line: where, hexadecimal, letters. */
+function dump(hex) {
+  const lines = [];
+  for (let at = 0; at < hex.length; at += 32) {
+    const pairs = hex.slice(at, at + 32).match(/../g);
+    const letters = pairs.map((one) => { const code = parseInt(one, 16); return code >= 32 && code < 127 ? String.fromCharCode(code) : "·"; }).join("");
+    lines.push(`${(at / 2).toString(16).padStart(4, "0")}  ${pairs.join(" ").padEnd(47)}  ${letters}`);
+  }
+  return lines.join("\n");
+}
