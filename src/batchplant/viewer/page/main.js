@@ -8,6 +8,12 @@ import * as state from "./state.js";
 // create(context) -> {element, show(state), hide()}; `when` says for which datasets the tab is there.
 const PANELS = [
   { id: "grid", title: "Samples" },
+  { id: "overview", title: "Overview" },
+  { id: "order", title: "Order", when: (dataset) => dataset.layout !== "model" },
+  { id: "health", title: "Health" },
+  { id: "compare", title: "Compare", when: (dataset) => dataset.sides.length > 1 },
+  { id: "augment", title: "Augment", when: (dataset) => dataset.pipeline || dataset.fields.some((one) => one.shows === "picture") },
+  { id: "live", title: "Live", when: (dataset) => dataset.live },
 ];
 
 const context = { dataset: null, say };

@@ -1,0 +1,181 @@
+// The epoch as a Loader reads it: which rank sees which sample when, how mixed the labels are, what is in a batch.
+
+import { small } from "../cells/index.js";
+import { h, number, put } from "../dom.js";
+import * as plots from "../plots.js";
+import * as state from "../state.js";
+import { chosen, field, filterNote, percent, result, runner, sampleLink } from "./shared.js";
+
+const ORDERS = ["sequential", "random", "quasi_random", "shards", "windowed", "class_balanced"];
+const SAID = {
+  sequential: "the samples as stored",
+  random: "a uniform shuffle",
+  quasi_random: "storage blocks in random order, samples shuffled within some blocks",
+  shards: "storage blocks in random order, the samples of each as stored",
+  windowed: "a shuffle buffer: no sample moves further than its window",
+  class_balanced: "every class equally often",
+};
+// Ranks that have a colour.
+const COLOURED = 8;
+const DEFAULTS = { by: "random", seed: 0, epoch: 0, batch: 256, world: 1, window: "", lanes: 1, drop: "", label: "", step: 0, rank: 0 };
+
+export function create(context) {
+  const controls = h("form.row.controls", { "aria-label": "How the Loader reads", onsubmit: (event) => event.preventDefault() });
+  const [note, picture, batch, found] = [h("div"), h("div"), h("div"), h("div")];
+  const stepControls = h("form.row.controls", { "aria-label": "Which batch", onsubmit: (event) => event.preventDefault() });
+  const element = h("section.order", { "aria-label": "Order" }, note,
+    h("article.card", {}, h("h2", {}, "The epoch"), controls, picture),
+    h("article.card", {}, h("h2", {}, "What a rank sees at a step"), stepControls, batch),
+    h("article.card", {}, h("h2", {}, "When a sample is seen"), finder(), found));
+  const [ofPicture, ofBatch, ofFound] = [picture, batch, found].map((box) => runner(box, context.say));
+  let [madePicture, madeBatch, labels] = [null, null, null];
+
+  const value = (now, name) => now[`order_${name}`] ?? String(DEFAULTS[name]);
+  const set = (changes, options) => state.set(Object.fromEntries(Object.entries(changes).map(([name, one]) =>
+    [`order_${name}`, String(one) === String(DEFAULTS[name]) ? null : one])), options);
+  const asked = (now) => ({
+    ...chosen(now), order: value(now, "by"), seed: value(now, "seed"), epoch: value(now, "epoch"), batch_size: value(now, "batch"),
+    world: value(now, "world"), window: value(now, "window"), lanes: value(now, "lanes"), drop_last: value(now, "drop"), label: value(now, "label"),
+  });
+
+  function whole(now, name, label, min, more = {}) {
+    return field(label, h("input", { type: "number", min, step: 1, value: value(now, name), name, size: 6, ...more,
+      onchange: (event) => set({ [name]: event.target.value === "" ? DEFAULTS[name] : Math.max(min, Math.round(Number(event.target.value) || 0)), ...(name === "step" || name === "rank" ? {} : { step: 0, rank: 0 }) }) }));
+  }
+
+  function form(now) {
+    const by = value(now, "by");
+    const focused = document.activeElement?.name;
+    put(controls,
+      field("Order", h("select", { name: "by", onchange: (event) => set({ by: event.target.value, step: 0 }) },
+        ORDERS.map((name) => h("option", { value: name, selected: name === by }, name)))),
+      whole(now, "seed", "Seed", 0), whole(now, "epoch", "Epoch", 0), whole(now, "batch", "Batch size", 1), whole(now, "world", "Ranks", 1),
+      ["windowed", "quasi_random"].includes(by) ? whole(now, "window", "Window", 1, { placeholder: "default" }) : null,
+      ["shards", "quasi_random"].includes(by) ? whole(now, "lanes", "Lanes", 1) : null,
+      h("label.check", {}, h("input", { type: "checkbox", name: "drop", checked: value(now, "drop") === "1", onchange: (event) => set({ drop: event.target.checked ? 1 : "", step: 0 }) }), "drop_last"),
+      labels?.length ? field("Classes", h("select", { name: "label", onchange: (event) => set({ label: event.target.value }) },
+        h("option", { value: "" }, "found by name"), labels.map((name) => h("option", { value: name, selected: name === value(now, "label") }, name)))) : null,
+      h("p.dim.wide", {}, SAID[by] ?? ""));
+    if (focused) controls.querySelector(`[name="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  function stepForm(now, steps, world) {
+    const focused = document.activeElement?.name;
+    const step = Number(value(now, "step"));
+    put(stepControls,
+      h("button", { type: "button", name: "back", disabled: step <= 0, onclick: () => set({ step: step - 1 }) }, "Previous step"),
+      whole(now, "step", `Step, up to ${number(Math.max(steps - 1, 0))}`, 0, { max: Math.max(steps - 1, 0) }),
+      h("button", { type: "button", name: "on", disabled: step >= steps - 1, onclick: () => set({ step: step + 1 }) }, "Next step"),
+      world > 1 ? whole(now, "rank", `Rank, up to ${number(world - 1)}`, 0, { max: world - 1 }) : null);
+    if (focused) stepControls.querySelector(`[name="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  function finder() {
+    const input = h("input", { type: "number", min: 0, step: 1, size: 10, required: true });
+    return h("form.row.controls", { "aria-label": "Find a sample", onsubmit: (event) => {
+      event.preventDefault();
+      ofFound.run("Looking for the sample", async (told, signal) =>
+        when(Number(input.value), await result(`when/${input.value}`, asked(state.get()), told, signal)));
+    } }, field("Sample", input), h("button", { type: "submit" }, "Find"));
+  }
+
+  function when(sample, { seen }) {
+    if (!seen.length) return h("p", {}, "This epoch does not have it.");
+    return h("ul", {}, seen.map((one) => h("li", {}, one.step === undefined
+      ? `position ${number(one.position)}, which drop_last leaves out`
+      : h("button", { onclick: () => set({ step: one.step, rank: one.rank }) }, `step ${number(one.step)} of rank ${number(one.rank)}`),
+      one.step === undefined ? null : ` – position ${number(one.position)} of the epoch`)));
+  }
+
+  function show(now) {
+    form(now);
+    const params = asked(now);
+    const key = JSON.stringify(params);
+    if (key !== madePicture) {
+      madePicture = key;
+      put(note, filterNote(now));
+      put(found);
+      ofPicture.run("Reading the order", async (told, signal) => {
+        const value = await result("epoch", params, told, signal);
+        labels = value.labels;
+        form(state.get());
+        return epoch(value, params, (step, rank = 0) => set({ step, rank }));
+      });
+    }
+    const what = JSON.stringify([key, value(now, "step"), value(now, "rank")]);
+    if (what !== madeBatch) {
+      madeBatch = what;
+      ofBatch.run("Reading the batch", async (told, signal) => {
+        const seen = await result("step", { ...params, step: value(now, "step"), rank: value(now, "rank") }, told, signal);
+        stepForm(state.get(), seen.steps, seen.world);
+        return batchOf(seen, now, context);
+      });
+    }
+  }
+
+  return { element, show, hide() {
+    for (const runs of [ofPicture, ofBatch, ofFound]) {
+      if (runs.busy()) madePicture = madeBatch = null;
+      runs.stop();
+    }
+  } };
+}
+
+function epoch(found, params, pick) {
+  const world = Number(params.world);
+  const groups = Array.from({ length: Math.min(world, COLOURED + 1) }, (_, rank) => ({ name: rank < COLOURED ? `rank ${rank}` : "other ranks", points: [] }));
+  for (const [position, step, sample, rank] of found.dots) {
+    groups[Math.min(rank, COLOURED)].points.push([found.steps > 200 ? step : position / (world * Number(params.batch_size)), sample, 1, [step, rank]]);
+  }
+  const facts = [
+    `${number(found.steps)} steps`,
+    world > 1 ? `of ${number(world)} ranks` : null,
+    `${number(found.length)} samples`,
+    found.left_out ? `${number(found.left_out)} left out by drop_last` : null,
+    found.idle ? `${number(found.idle)} ranks have nothing at the last step` : null,
+  ].filter(Boolean).join(", ");
+  const blocks = found.blocks && `${number(found.blocks.count)} storage blocks; a batch reads from ${plots.short(found.blocks.per_batch)} of them on average.`;
+  return [
+    h("p", {}, `${facts}.`, blocks ? ` ${blocks}` : " This format has no storage blocks.", ` ${percent(found.kept_neighbours)} of samples are followed by the one stored beside them.`),
+    h("div.cards.wide", {},
+      h("div", {}, h("h3", {}, "Which sample is read at which step"),
+        plots.scatter(groups, { label: `Samples by step, ${world > 1 ? "colours are ranks" : "one rank"}`, xlabel: "step", ylabel: "sample", dot: 1.6, height: 300, pick: ([step, rank]) => pick(step, rank) }),
+        h("p.dim", {}, "A line is no shuffle, an even field is a uniform one, steps of a stair are blocks. Choose a dot to see its batch.")),
+      found.mixing ? mixing(found, params, pick) : h("div", {}, h("h3", {}, "Labels along the epoch"), h("p.dim", {}, "There is no field of classes; choose one above."))),
+  ];
+}
+
+function mixing(found, params, pick) {
+  const { names, counts, entropy, batch_entropy: batch, again, every } = found.mixing;
+  const columns = counts[0]?.length ?? 0;
+  const share = entropy > 0 ? batch / entropy : 1;
+  return h("div", {}, h("h3", {}, `Labels along the epoch: ${found.label}`),
+    plots.stacked(names.map((name, at) => ({ name, values: counts[at] })), {
+      label: `Shares of classes along the epoch: ${names.join(", ")}`, xlabel: "step", x: [0, found.steps], height: 230,
+      pick: (column) => pick(Math.min(found.steps - 1, Math.floor(((column + 0.5) / columns) * found.steps))) }),
+    h("p", {}, `A batch holds ${batch.toFixed(2)} of the ${entropy.toFixed(2)} bits that labels have (${percent(share, 0)}). `,
+      again > 0.05 ? h("span.warn", {}, `The next sample has the same label ${percent(again, 0)} more often than by chance.`) : "The label of a sample does not tell the next one."),
+    every ? null : h("p.dim", {}, h("span.sampled", {}, "sampled"), " some samples of each column; the numbers are of the first batches."),
+    plots.table(["class", "share of what was looked at"], names.map((name, at) => [name, percent(sum(counts[at]) / Math.max(1, sum(counts.map(sum))))])));
+}
+
+const sum = (values) => values.reduce((total, one) => total + one, 0);
+
+function batchOf(seen, now, context) {
+  const { dataset } = context;
+  const [picture, label] = [dataset.picture, dataset.label];
+  const shown = seen.shown.map(({ sample, cells }) => {
+    const ctx = { sample, side: now.side, dataset };
+    const main = picture ? cells[picture] : null;
+    const rest = label && cells[label] ? [cells[label]] : Object.values(cells).slice(0, 3);
+    return h("li.seen", {}, main ? h("div.seen-picture", {}, small(main, ctx)) : null,
+      sampleLink(sample, number(sample)), rest.filter((cell) => cell !== main).map((cell) => h("div.seen-cell", {}, small(cell, ctx))));
+  });
+  const more = seen.count - seen.shown.length;
+  return [
+    h("p", {}, `Step ${number(seen.step)} of rank ${number(seen.rank)}: ${number(seen.count)} samples`, seen.position === null ? "." : ` from position ${number(seen.position)} of the epoch on.`),
+    seen.classes ? plots.bars(seen.classes.map((one) => ({ label: one.label, value: one.count })), { label: "Classes in this batch", shown: 6 }) : null,
+    h("ol.batch", {}, shown),
+    more > 0 ? h("details", {}, h("summary", {}, `${number(more)} more`), h("p", {}, Array.from(seen.samples.slice(seen.shown.length), (sample, at) => [at ? ", " : null, sampleLink(sample, number(sample))]))) : null,
+  ];
+}
