@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 NAMES = ("sequential", "random", "quasi_random", "shards", "windowed", "class_balanced")
 # Dots of the picture of an epoch; columns of the one of labels, and samples that are read for each.
-DOTS, COLUMNS, EACH = 3000, 80, 64
+DOTS, COLUMNS, EACH, FEWEST = 3000, 80, 64, 32
 # Of so few samples all labels are read. class_balanced, which needs all, stops here.
 ALL_LABELS, MOST_LABELS = 20_000, 20_000_000
 # Positions in a row that tell how mixed batches are.
@@ -211,7 +211,8 @@ class Epoch:
     def _mixing(self, told: Progress, stretch: I64) -> dict[str, Any]:
         """Classes along the epoch, and how much a batch tells of all of them."""
         length = self.order.length
-        columns = min(COLUMNS, length)
+        # A column of a handful would show chance alone.
+        columns = int(np.clip(length // FEWEST, min(length, 8), COLUMNS))
         edges = np.linspace(0, length, columns + 1).astype(np.int64)
         rng = np.random.default_rng(0)
         every = length <= ALL_LABELS

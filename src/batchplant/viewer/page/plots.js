@@ -59,14 +59,14 @@ export function legend(names, note = () => null) {
 }
 
 /** Values and how often they are there, one bar below the other. items: {label, value, pick, note, colour} */
-export function bars(items, { label, shown = 12, log = false, unit = "" } = {}) {
+export function bars(items, { label, shown = 12, log = false, name = number } = {}) {
   const most = items.reduce((found, one) => Math.max(found, one.value), 0);
   const share = (value) => (!most ? 0 : log ? Math.log1p(value) / Math.log1p(most) : value / most);
   const bar = (one) => {
     const inside = [
       h(`span.bar-fill${one.colour === undefined ? "" : `.${colour(one.colour)}`}`, { "aria-hidden": "true", style: { width: `${(100 * share(one.value)).toFixed(2)}%` } }),
       h("span.bar-label", { title: one.label }, h("bdi", {}, one.label)),
-      h("span.bar-value", {}, number(one.value) + unit, one.note ? h("span.dim", {}, ` ${one.note}`) : null),
+      h("span.bar-value", {}, name(one.value), one.note ? h("span.dim", {}, ` ${one.note}`) : null),
     ];
     return h("li", {}, one.pick ? h("button.bar", { onclick: one.pick, title: one.title }, inside) : h("div.bar", {}, inside));
   };
@@ -78,7 +78,7 @@ export function bars(items, { label, shown = 12, log = false, unit = "" } = {}) 
 }
 
 /** Counts between edges. pick(index) is called with a bin that was chosen. */
-export function histogram({ edges, counts }, { label, pick, name = short, height = 130, log = false } = {}) {
+export function histogram({ edges, counts }, { label, pick, name = short, axis = name, height = 130, log = false } = {}) {
   if (!counts.length) return h("p.dim", {}, "nothing to count");
   const most = Math.max(...counts);
   const tall = (count) => (!count ? 0 : log ? Math.log1p(count) / Math.log1p(most) : count / most);
@@ -98,10 +98,12 @@ export function histogram({ edges, counts }, { label, pick, name = short, height
       if (!pick || !count) return svg("g", {}, parts);
       return svg("g.pick", { role: "button", tabindex: "0", "aria-label": said, onclick: () => pick(at), onkeydown: pressed(() => pick(at)) }, parts);
     });
-    const marks = [0, Math.floor(counts.length / 2), counts.length];
+    const texts = edges.map(axis);
+    // Long names leave room for the ends only.
+    const marks = Math.max(...texts.map((one) => one.length)) * 7 * 3 < inner ? [0, Math.floor(counts.length / 2), counts.length] : [0, counts.length];
     return svg("svg", { width, height, role: pick ? "group" : "img", "aria-label": label },
       axisY(most, floor, width, tall, log), bins,
-      marks.map((at) => svg("text", { x: PAD.left + at * step, y: height - 10, "text-anchor": at === 0 ? "start" : at === counts.length ? "end" : "middle" }, name(edges[Math.min(at, edges.length - 1)]))));
+      marks.map((at) => svg("text", { x: PAD.left + at * step, y: height - 10, "text-anchor": at === 0 ? "start" : at === counts.length ? "end" : "middle" }, texts[Math.min(at, edges.length - 1)])));
   });
 }
 
@@ -186,7 +188,8 @@ export function scatter(groups, { label, xlabel, ylabel, xrange, yrange, xname, 
   const xs = extent(points.map((one) => one[0]), xrange);
   const ys = extent(points.map((one) => one[1]), yrange);
   const heaviest = points.reduce((found, one) => Math.max(found, one[2] ?? 1), 1);
-  const radius = (weight) => (heaviest === 1 ? dot : dot + 9 * Math.sqrt((weight ?? 1) / heaviest));
+  // An area for a weight, but none so large that it hides the rest.
+  const radius = (weight) => dot + (9 * (Math.sqrt(weight ?? 1) - 1)) / Math.max(Math.sqrt(heaviest) - 1, 9);
   const chart = sized("scatter", (width) => {
     const view = frame(width, height, xs, ys, { xlabel, ylabel, xname, yname });
     const drawn = groups.map((group, at) => {

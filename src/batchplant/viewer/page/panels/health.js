@@ -53,14 +53,14 @@ function problems(found) {
     h(`p.verdict.${found.ok ? "good" : "bad"}`, { role: "status" }, found.ok ? "✓ Nothing wrong" : `✕ ${number(count)} problem${count > 1 ? "s" : ""}`,
       h("span.dim", {}, ` in ${number(found.samples)}${part} samples; checked ${found.checks.join(", ")}`)),
     count ? h("ul.problems", {}, found.problems.map((one) => h("li", {},
-      place(one), h("span", {}, one.message), one.path ? h("span.dim.mono", {}, ` ${one.path}`) : null, one.offset === null ? null : h("span.dim", {}, ` byte ${number(one.offset)}`)))) : null,
+      place(one, one.message), one.path ? h("span.dim.mono", {}, ` ${one.path}`) : null, one.offset === null ? null : h("span.dim", {}, ` byte ${number(one.offset)}`)))) : null,
     found.remarks.map((remark) => h("p.dim", {}, remark)),
   ];
 }
 
-function place(one) {
-  if (one.sample === null || one.sample === undefined) return null;
-  return h("span.place", {}, sampleLink(one.sample), one.field ? h("span.dim", {}, ` ${one.field}`) : null, ": ");
+function place(one, said) {
+  if (one.sample === null || one.sample === undefined) return said;
+  return [sampleLink(one.sample), one.field ? h("span.dim", {}, ` ${one.field}`) : null, said ? `: ${said}` : null];
 }
 
 function findings(found) {
@@ -72,7 +72,7 @@ function findings(found) {
       h("h3", {}, h(`span.severity.${one.severity}`, {}, h("span", { "aria-hidden": "true" }, MARKS[one.severity]), ` ${one.severity}`), ` ${one.check}`,
         h("span.dim", {}, ` ${one.about ? "about " : ""}${number(one.count)} of ${number(one.of)} ${one.unit}`)),
       h("p", {}, one.message),
-      one.examples.length ? h("ul.problems", {}, one.examples.map((example) => h("li", {}, place(example), [example.key ?? example.path, example.said].filter(Boolean).join(" – ")))) : null,
+      one.examples.length ? h("ul.problems", {}, one.examples.map((example) => h("li", {}, place(example, [example.key ?? example.path, example.said].filter(Boolean).join(" – "))))) : null,
       one.mend ? h("pre.mend", { tabindex: "0" }, one.mend) : null,
       h("p.dim", {}, one.why))),
     found.remarks.map((remark) => h("p.dim", {}, remark)),

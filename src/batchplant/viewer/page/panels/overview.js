@@ -46,7 +46,6 @@ function draw(found, log) {
 
 function summary(found) {
   const facts = [
-    ["looked at", `${number(found.looked_at)} of ${number(found.samples)}`],
     ["bytes", bytes(found.bytes)],
     ["cannot be read", found.unreadable ? h("span.error", {}, number(found.unreadable)) : "none"],
     found.copies && ["the same as another", copies(found.copies, found.exact)],
@@ -56,7 +55,7 @@ function summary(found) {
     h("dl.facts", {}, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     found.problems.length ? h("ul.problems", {}, found.problems.map((one) =>
       h("li.error", {}, one.sample === null ? null : sampleLink(one.sample), one.sample === null ? null : ": ", one.message))) : null,
-    sizes.length > 1 ? [h("h3", {}, "Bytes by field"), plots.bars(sizes.map((one) => ({ label: one.name, value: one.bytes, note: `B, ${percent(one.bytes / Math.max(found.bytes, 1), 0)}` })), { label: "Bytes by field" })] : null,
+    sizes.length > 1 ? [h("h3", {}, "Bytes by field"), plots.bars(sizes.map((one) => ({ label: one.name, value: one.bytes, note: percent(one.bytes / Math.max(found.bytes, 1), 0) })), { label: "Bytes by field", name: bytes })] : null,
     found.remarks.map((remark) => h("p.dim", {}, remark)));
 }
 
@@ -85,13 +84,20 @@ function card(field, found, log) {
       { label: `Resolutions of ${field.name}: width and height in pixels`, xlabel: "width", ylabel: "height", xrange: [0], yrange: [0], diagonal: true }));
   }
   for (const [what, one] of Object.entries(field.values)) {
-    if (what === "values" || (what !== "resolutions" && one.items.length < 2)) continue;
+    // One of a kind, or each of a kind of its own, tells nothing.
+    if (what === "values" || one.items.length < 2 || one.items[0].count < 0.02 * found.looked_at) continue;
     const chart = counts(one, `${what} of ${field.name}`, log, what === "resolutions" ? 5 : 8);
     parts.push(what === "resolutions" ? chart : [h("h3", {}, what), chart]);
   }
   if (field.copies?.count) parts.push(h("p", {}, "The same as in an earlier sample: ", copies(field.copies, found.exact)));
   if (!parts.length) parts.push(h("p.dim", {}, field.count ? `${number(field.count)} values, all different.` : "nothing here"));
   return h("article.card", {}, h("h2", {}, h("bdi", {}, field.name)), h("p.dim.kind", {}, field.type), parts);
+}
+
+/** Times on an axis: the day, or also the time where all are of one day. */
+function date(texts, told) {
+  const same = texts.every((one) => one.slice(0, 10) === texts[0].slice(0, 10));
+  return (value) => told(value).slice(0, same ? 16 : 10).replace("T", " ");
 }
 
 const picks = (where) => (where ? () => filterBy(where) : undefined);
@@ -107,11 +113,12 @@ function measured(field, what, one, log) {
   const name = UNITS[what] ?? plots.short;
   const told = one.texts ? (value) => one.texts[one.edges.indexOf(value)] ?? String(value) : name;
   const title = TITLES[what] ?? what;
+  if (one.min === one.max && !one.nan && !one.infinite) return h("p", {}, `${title}: `, h("span.dim", {}, `always ${one.texts ? one.texts[0] : name(one.min)}`));
   const rows = one.counts.map((count, at) => [`${told(one.edges[at])} to ${told(one.edges[at + 1])}`, count]);
   const can = one.wheres.some(Boolean);
   const odd = [one.nan ? `${number(one.nan)} NaN` : null, one.infinite ? `${number(one.infinite)} infinite` : null].filter(Boolean);
   return h("div", {}, h("h3", {}, title),
-    plots.histogram(one, { label: `Histogram of ${title} of ${field.name}`, name: told, log, pick: can ? (at) => one.wheres[at] && filterBy(one.wheres[at]) : undefined }),
+    plots.histogram(one, { label: `Histogram of ${title} of ${field.name}`, name: told, axis: one.texts ? date(one.texts, told) : told, log, pick: can ? (at) => one.wheres[at] && filterBy(one.wheres[at]) : undefined }),
     one.texts ? null : h("p.dim.numbers", {}, `min ${name(one.min)} · median ${name(one.median)} · mean ${name(one.mean)} · max ${name(one.max)} · std ${name(one.std)}`),
     odd.length ? h("p.warn", {}, odd.join(", ")) : null,
     plots.table([title, "samples"], rows));
