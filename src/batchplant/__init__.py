@@ -64,6 +64,7 @@ from .schema import (
 from .split import split
 from .storage import index
 from .verify import verify
+from .viewer.notebook import view
 from .windows import Windows
 from .writer import WriteOptions, Writer
 
@@ -87,6 +88,20 @@ def _keras_part() -> object:
     from .interop import keras
 
     return keras
+
+
+@_frameworks.register("dashboard")
+def _dashboard_part() -> object:
+    from .viewer import dashboard
+
+    return dashboard
+
+
+@_frameworks.register("notebook")
+def _notebook_part() -> object:
+    from .viewer import notebook
+
+    return notebook
 
 
 __all__ = [
@@ -156,4 +171,5 @@ __all__ = [
     "open",
     "split",
     "verify",
+    "view",
 ]

@@ -237,6 +237,11 @@ class Reader(Made, Keyed, Filterable):
     def __repr__(self) -> str:
         return f"<{self.format or type(self).__name__}: {len(self)} samples of {', '.join(self.schema)}>"
 
+    def _repr_html_(self) -> str:
+        """Its fields and first samples, small, for notebooks."""
+        text: str = frameworks.part("notebook").reader_html(self)
+        return text
+
     def _names(self, fields: Iterable[str] | None) -> tuple[str, ...]:
         """The names of these fields, all of which are there."""
         if isinstance(fields, list | tuple) and all(map(self.schema.__contains__, fields)):

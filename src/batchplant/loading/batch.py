@@ -26,7 +26,7 @@ from .decoded import Decoded
 from .locate import Located, Locator, sizes_of, turns_of
 from .on_cpu import OnCpu
 from .pictures import Backend, Device, Failures, Request, Result
-from .plan import ImageStage, Output, Plan, Step, spec_of
+from .plan import Output, Plan, Step, spec_of
 
 # Threads that make batches: while the engine decodes one, the Python part of the next runs.
 PRODUCERS = 2
@@ -123,8 +123,7 @@ class Executor:
         for output in self.plan.pictures:
             if failures:
                 break
-            assert output.image is not None
-            request, failures = self._request(output, output.image, ids, epoch)
+            request, failures = self.request(output, ids, epoch)
             if request is not None:
                 began = time.perf_counter()
                 pictures[output.name] = self._begin(output, request, list(failures))
@@ -223,10 +222,10 @@ class Executor:
                 failures[row] = error.at(field=field)
         return failures
 
-    def _request(
-        self, output: Output, stage: ImageStage, ids: I64, epoch: int
-    ) -> tuple[Request | None, Failures]:
+    def request(self, output: Output, ids: I64, epoch: int) -> tuple[Request | None, Failures]:
         """What is asked of the back end, and what is wrong with pictures that must not be decoded."""
+        stage = output.image
+        assert stage is not None
         field, decoder, flip = output.field, stage.decoder, stage.flip
         began = time.perf_counter()
         try:

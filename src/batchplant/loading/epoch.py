@@ -44,7 +44,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.waited, self.stepped, self.batches = 0.0, 0.0, 0
+        self.waited, self.stepped, self.batches, self.samples = 0.0, 0.0, 0, 0
         self.skipped: list[Problem] = []
 
 
@@ -229,6 +229,13 @@ class Epoch:
         """Whether there is nothing more to come."""
         return self._shared.stopped
 
+    @property
+    def queue(self) -> tuple[int, int]:
+        """How many batches are ready, and how many are being made."""
+        shared = self._shared
+        ready = len(shared.made)
+        return ready, max(0, shared.next - shared.taken - ready)
+
     def __len__(self) -> int:
         """Batches that are left."""
         progress = self.progress or (self._begin(False) if self._begin else None)
@@ -269,6 +276,7 @@ class Epoch:
         batch, ticket = made
         with self._tally.lock:
             self._tally.batches += 1
+            self._tally.samples += len(batch.ids)
             self._tally.skipped += batch.skipped
             if self.progress is not None:
                 self.progress.given += 1

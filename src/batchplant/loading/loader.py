@@ -20,6 +20,7 @@ from ..registry import open as open_reader
 from .advice import Traffic, advise, warn_of_obstacles
 from .balance import make_sizes
 from .batch import Executor
+from .bridges import Bridges
 from .buffers import Buffers
 from .decoded import Decoded, Wish
 from .epoch import Delivery, Epoch, Progress, Tally, check_process
@@ -33,7 +34,7 @@ from .state import STATE_VERSION, place_in
 BESIDE_A_DEVICE = 10
 
 
-class Loader:
+class Loader(Bridges):
     """Batches of a dataset, epoch after epoch: ``for batch in Loader("train.beton", 256, order="random")``.
 
     source: a Reader or what :func:`batchplant.open` takes. order: ``sequential``, ``random``, ``shards``,
@@ -52,6 +53,8 @@ class Loader:
     the decoder, for the epochs that follow; cache_bytes: how much at most (default: a quarter of the memory);
     cache_dir: in a file there, not in memory. order_options: as in ``{"window": 64}``, and
     ``{"lanes": world}`` for ranks that read from a bucket. source_options: as in ``{"cache": "/data"}``.
+    dashboard: True, or a port, to see on a web page where time goes; the link is printed, and
+    ``loader.dashboard.url``.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Loader:
         cache_dir: str | os.PathLike[str] | None = None,
         order_options: Mapping[str, Any] | None = None,
         source_options: Mapping[str, Any] | None = None,
+        dashboard: bool | int | None = None,
         **picture_options: Any,
     ) -> None:
         if batch_size < 1 or ahead < 1:
@@ -99,7 +103,7 @@ class Loader:
             "drop_last": drop_last, "evaluate": evaluate, "balance": balance, "sizes": sizes,
             "workers": workers, "cpus": cpus, "ahead": ahead, "device": device, "pictures": pictures,
             "on_error": on_error, "ids": ids, "order_options": order_options, "cache": cache,
-            "cache_bytes": cache_bytes, "cache_dir": cache_dir,
+            "cache_bytes": cache_bytes, "cache_dir": cache_dir, "dashboard": False,
         }  # fmt: skip
         wish = Wish.of(cache, cache_bytes, cache_dir, decode=pictures.decode)
         self.reader = source if isinstance(source, Reader) else open_reader(source, **(source_options or {}))
@@ -143,6 +147,7 @@ class Loader:
         )  # fmt: skip
         self._tally = Tally()
         self._traffic = Traffic(self.reader, self.plan.fields)
+        self._watched(dashboard)
 
     def _on_cpu(self, engine: _native.Engine) -> OnCpu:
         pictures: PictureOptions = self._options["pictures"]
@@ -331,22 +336,6 @@ class Loader:
         options = {**self._options, "indices": self.indices}
         return _remake, (type(self), self.reader, self.batch_size, options, state["epoch"], state["position"])
 
-    def as_iterable_dataset(self) -> Any:
-        """A torch IterableDataset of whole batches, for code that wants to make its own DataLoader."""
-        return frameworks.part("torch").as_iterable_dataset(self)
-
-    def as_data_loader(self, **options: Any) -> Any:
-        """A torch DataLoader of our batches, dealt out to ranks already; options: the DataLoader's own."""
-        return frameworks.part("torch").as_data_loader(self, **options)
-
-    def as_map_dataset(self) -> Any:
-        """A map-style torch dataset of single samples, for trainers that sample and batch on their own."""
-        return frameworks.part("map_dataset").MapDataset(self)
-
-    def as_keras(self, inputs: Any, targets: Any = None, weights: str | None = None) -> Any:
-        """What Keras takes: ``model.fit(loader.as_keras("image", "label"))``; each is a field, or several."""
-        return frameworks.part("keras").KerasData(self, inputs, targets, weights)
-
     def stats(self) -> dict[str, Any]:
         """What the epochs so far waited for, in seconds, and what to do about it."""
         spent = self._executor.timer.seconds
@@ -357,14 +346,25 @@ class Loader:
             **parts, **(self._device.stats() if self._device else {}), **self._traffic.stats(),
             **(self._decoded.stats(self.samples) if self._decoded else {}),
             **({"functions": dict(own)} if (own := self._executor.functions.seconds) else {}),
-            "waited": tally.waited, "step": tally.stepped, "batches": tally.batches,
+            "waited": tally.waited, "step": tally.stepped, "batches": tally.batches, "samples": tally.samples,
+            "queue": self._queue(),
             "workers": self._executor.on_cpu.stats(), "jpeg warnings": self._executor.on_cpu.warnings,
             "skipped": len(self.skipped), "bottleneck": bottleneck, "advice": advice,
         }  # fmt: skip
 
+    def _queue(self) -> dict[str, int]:
+        """Of the epochs under way: batches that are ready, that are being made, and how many may be."""
+        found = [one.queue for one in list(self._live) if not one.over]
+        return {
+            "ready": sum(one for one, _ in found),
+            "making": sum(one for _, one in found),
+            "ahead": self.ahead,
+        }
+
     def close(self) -> None:
         """Stop the running epochs and the engine's threads."""
         self._closed = True
+        self._unwatched()
         for live in list(self._live):
             live.stop()
         # A function may take long, and in a process it can be ended.

@@ -195,6 +195,8 @@ class Poison(PictureOp):
 class ImageMixup(PictureOp):
     """Mix every picture with the one before it in the batch; use LabelMixup with the same arguments."""
 
+    mixes = True
+
     def __init__(self, alpha: float, same_lambda: bool = True) -> None:
         self.alpha, self.same_lambda = check_alpha(alpha), bool(same_lambda)
         self.share = f"mixup {self.alpha} {self.same_lambda}"

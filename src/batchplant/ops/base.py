@@ -137,10 +137,12 @@ class Op:
     ``share``: ops with the same name draw the same numbers for a sample, in whatever fields they run.
     ``on_device(batch, ids, draws, tensors)``: ``run`` for a tensor on a device, with the same draws; an op
     without it (None) runs on the CPU. ``batches``: how many of them it is good to run it on at a time.
+    ``mixes``: what a sample becomes depends on the others of its batch.
     """
 
     share: str | None = None
     batches: int = 1
+    mixes: bool = False
     on_device: Callable[[Any, I64, Draws, Tensors], Any] | None = None
 
     def infer(self, spec: Spec) -> Spec:

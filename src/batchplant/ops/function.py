@@ -60,6 +60,8 @@ class Function(Op):
         """Make what the calls run in; nothing is started before it is needed."""
         self._count = count = (self.workers or default_threads()) if self.parallel else 1
         self.batches = 1 if self.each else count
+        # Nobody knows what a function does with a batch.
+        self.mixes = not self.each
         self._threads = Threads(count)
         self._processes: processes.Processes | None = None
         if self.parallel == "processes":

@@ -33,6 +33,8 @@ class ReplaceLabel(Op):
 class LabelMixup(Op):
     """Labels for ImageMixup: (own label, the other's, how much of its own) for every sample."""
 
+    mixes = True
+
     def __init__(self, alpha: float, same_lambda: bool = True) -> None:
         self.alpha, self.same_lambda = check_alpha(alpha), bool(same_lambda)
         self.share = f"mixup {self.alpha} {self.same_lambda}"

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import NotFoundError, OptionError
 from ..loading.locate import Locator
 from ..reader import Reader
+from ..tensors import is_tensors
 from .cells import shows
 from .jobs import Jobs
+from .loaders import Loaders
+from .media.recent import Recent
+from .media.sound import Window
+from .media.tokens import Tokenizer
+from .media.video import Clip
 from .pixels import Pictures
+
+# Bytes of decoded sounds, and of videos, that are kept.
+KEPT = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +31,8 @@ class Side:
     name: str
     reader: Reader
     title: str
+    # What token numbers stand for, where it was named.
+    tokenizer: Tokenizer | None = None
 
     @functools.cached_property
     def locator(self) -> Locator:
@@ -31,25 +42,30 @@ class Side:
     @functools.cached_property
     def shows(self) -> dict[str, str]:
         """How each field is shown."""
-        return {name: shows(name, kind) for name, kind in self.reader.schema.items()}
+        found = {name: shows(name, kind) for name, kind in self.reader.schema.items()}
+        # The bytes of a tensor are an array.
+        return found | ({"data": "array"} if is_tensors(self.reader.schema) else {})
 
 
 class Session:
     def __init__(
         self, reader: Reader, other: Reader | None = None, *, pipeline: Any = None, live: Any = None,
-        title: str = "",
+        title: str = "", tokenizer: Tokenizer | None = None,
     ) -> None:  # fmt: skip
-        self.sides = {"a": Side("a", reader, title or str(reader.path))}
+        self.sides = {"a": Side("a", reader, title or str(reader.path), tokenizer)}
         if other is not None:
-            self.sides["b"] = Side("b", other, str(other.path))
+            self.sides["b"] = Side("b", other, str(other.path), tokenizer)
         # A Loader's keyword arguments by name, or None: see augment.py.
         self.pipeline = pipeline
         # The loaders that run in this process and are watched, or None: see dashboard.py.
         self.live = live
-        # What else has to be closed.
-        self.closing: list[Callable[[], None]] = []
+        # What makes samples as a pipeline says.
+        self.loaders = Loaders()
         self.jobs = Jobs()
         self.pictures = Pictures()
+        # Sounds and videos that are being looked at.
+        self.windows: Recent[Window] = Recent(KEPT, lambda one: one.samples.nbytes)
+        self.clips: Recent[Clip] = Recent(KEPT, len)
 
     def side(self, params: Mapping[str, str]) -> Side:
         name = params.get("side", "a")
@@ -70,9 +86,10 @@ class Session:
 
     def close(self) -> None:
         self.jobs.close()
-        for close in self.closing:
-            close()
+        self.loaders.close()
         self.pictures.close()
+        self.windows.clear()
+        self.clips.clear()
 
 
 def whole(params: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

@@ -6,9 +6,10 @@ response.
 
 from __future__ import annotations
 
-from . import comparing, dataset, epochs, health, live, media, overview, pictures, samples
+from . import augment, comparing, dataset, epochs, health, live, media, overview, pictures, samples
 
 ROUTES = {
+    **augment.ROUTES,
     **comparing.ROUTES,
     **dataset.ROUTES,
     **epochs.ROUTES,

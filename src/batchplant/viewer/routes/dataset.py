@@ -10,7 +10,6 @@ from ..._version import __version__
 from ...errors import BatchplantError
 from ...kinds import Field
 from ...tensors import is_tensors
-from ..cells import shows
 from ..session import Session, Side
 
 # Class names that the page gets; more are shown sample by sample.
@@ -29,7 +28,7 @@ def dataset(session: Session, request: Request) -> dict[str, Any]:
         "format": reader.format,
         "samples": len(reader),
         "facts": _facts(side),
-        "fields": [_field(name, kind) for name, kind in reader.schema.items()],
+        "fields": [_field(name, kind, side.shows[name]) for name, kind in reader.schema.items()],
         "layout": _layout(side),
         "picture": _first(side, "picture") or _first(side, "mask"),
         "label": _label(side),
@@ -49,9 +48,9 @@ def _facts(side: Side) -> dict[str, Any]:
         return {"error": str(error)}
 
 
-def _field(name: str, kind: Field) -> dict[str, Any]:
+def _field(name: str, kind: Field, how: str) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "name": name, "kind": str(kind), "shows": shows(name, kind), "optional": kind.optional
+        "name": name, "kind": str(kind), "shows": how, "optional": kind.optional
     }  # fmt: skip
     for part in ("dtype", "shape", "encoding", "mode", "mask"):
         value = getattr(kind, part, None)

@@ -1,0 +1,91 @@
+"""One sample as a loader gives it in an epoch, and what was drawn for it: for those who want to see it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..columns import I64
+from ..errors import DataError, OptionError
+from .batch import Executor
+from .loader import Loader
+from .plan import Output
+
+
+class Cut(NamedTuple):
+    """The box of a picture that an output is made of.
+
+    size: height and width of the picture, turned as its EXIF data say where ``turn`` is not 1. box: (left,
+    top, right, bottom). flip: whether it is mirrored.
+    """
+
+    size: tuple[int, int]
+    box: tuple[float, float, float, float]
+    flip: bool
+    turn: int
+
+
+class Preview(NamedTuple):
+    """``values`` by output, ``cuts`` by output of a picture; ``batch``: the samples that it was made with."""
+
+    values: dict[str, Any]
+    cuts: dict[str, Cut]
+    batch: I64
+
+
+def mixes(loader: Loader) -> bool:
+    """Whether what a sample becomes may depend on the others of its batch."""
+    return any(op.mixes for op in loader.plan.ops)
+
+
+def preview(loader: Loader, sample: int, epoch: int) -> Preview:
+    """What the loader's own executor makes of a sample in an epoch: the same draws, the same pixels.
+
+    Where ops mix samples, the whole batch is made that has it in this epoch.
+    """
+    ids = _batch_with(loader, sample, epoch) if mixes(loader) else np.array([sample], dtype=np.int64)
+    made = loader._executor.run(ids, epoch)
+    at = np.flatnonzero(made.ids == sample)
+    if not len(at):
+        # It was left out, with on_error="skip".
+        found = next((one for one in made.skipped if one.sample == sample), None)
+        raise DataError("the loader leaves it out" if found is None else str(found), sample=sample)
+    row = int(at[0])
+    values = {name: _row(value, row) for name, value in made.values.items()}
+    one = np.array([sample], dtype=np.int64)
+    cuts = {output.name: _cut(loader._executor, output, one, epoch) for output in loader.plan.pictures}
+    return Preview(values, cuts, made.ids)
+
+
+def _batch_with(loader: Loader, sample: int, epoch: int) -> I64:
+    shard = loader._shard(epoch, 0)
+    for number in range(len(shard)):
+        ids = loader.ids_at(shard.batch(number))
+        if (ids == sample).any():
+            return ids
+    raise OptionError(f"epoch {epoch} has no sample {sample}: it is left out, or dropped with the last batch")
+
+
+def _cut(executor: Executor, output: Output, one: I64, epoch: int) -> Cut:
+    request, failures = executor.request(output, one, epoch)
+    if request is None or failures:
+        raise next(iter(failures.values())).at(sample=int(one[0]))
+    size, box = request.sizes[0], request.boxes[0]
+    if not size.all():
+        # The header does not tell; then the executor draws anew, for what was decoded.
+        height, width = request.pixels(0).shape[:2]
+        size, box = np.array([height, width]), request.redraw(0, (height, width))
+    left, top, right, bottom = map(float, box)
+    return Cut(
+        (int(size[0]), int(size[1])), (left, top, right, bottom),
+        request.flips is not None and bool(request.flips[0]),
+        1 if request.turns is None else int(request.turns[0]),
+    )  # fmt: skip
+
+
+def _row(value: Any, row: int) -> Any:
+    if isinstance(value, tuple):
+        values, offsets = value
+        return values[offsets[row] : offsets[row + 1]]
+    return value[row]

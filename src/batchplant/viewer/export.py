@@ -1,0 +1,189 @@
+"""A report as one HTML file: pictures inside, no script, nothing from elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .markup import Markup, style, tag
+from .report import text_of
+
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+# Bars of a chart, and fields that get charts.
+BARS, FIELDS = 12, 100
+LETTERS = 300
+STYLE = """
+:root { color-scheme: light dark; --page: #fbfbfa; --card: #fff; --line: #d9d9d4; --text: #1b1d1c;
+ --dim: #5a605d; --bar: #1f6b66; --bad: #b3261e; font: 14px/1.45 system-ui, sans-serif; }
+@media (prefers-color-scheme: dark) { :root { --page: #161817; --card: #1f2221;
+ --line: #3a403d; --text: #e8eae9; --dim: #a5ada9; --bar: #6cc5bd; --bad: #f2948c; } }
+body { margin: 0 auto; max-width: 1200px; padding: 16px; background: var(--page); color: var(--text); }
+h1 { font-size: 20px; overflow-wrap: anywhere; } h2 { font-size: 16px; margin-top: 28px; }
+h3 { font-size: 14px; margin: 0; } p { margin: 4px 0; }
+.dim { color: var(--dim); } .bad { color: var(--bad); }
+table { border-collapse: collapse; overflow-wrap: anywhere; }
+th, td { text-align: left; vertical-align: top; padding: 2px 14px 2px 0; }
+.cards, .samples { display: grid; gap: 12px; align-items: start; }
+.cards { grid-template-columns: repeat(auto-fill, minmax(min(100%, 260px), 1fr)); }
+.samples { grid-template-columns: repeat(auto-fill, minmax(min(100%, 170px), 1fr)); }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: 10px;
+ min-width: 0; overflow-wrap: anywhere; }
+.card img { display: block; max-width: 100%; object-fit: fill; border-radius: 3px; }
+.card svg { width: 100%; height: 90px; display: block; } .chart { fill: var(--bar); }
+.card svg.thin { height: 4px; }
+.bar, .ends { display: flex; justify-content: space-between; gap: 8px; } .ends { font-size: 12px; }
+.wide { overflow-x: auto; }
+@media print { .card { break-inside: avoid; } }
+"""
+
+
+def html(found: dict[str, Any]) -> str:
+    """The page of a report."""
+    statistics = found["statistics"]
+    body = [
+        tag("h1", None, found["title"]),
+        tag(
+            "p",
+            {"class": "dim"},
+            f"{found['count']:,} samples, {found['format'] or 'in memory'}, {found['path']}",
+        ),
+        tag("div", {"class": "wide"}, _table([*found["facts"].items()])) if found["facts"] else None,
+        tag("h2", None, "Fields"),
+        _remarks(statistics),
+        tag("div", {"class": "cards"}, [_field(one) for one in _fields(found)]),
+        tag("h2", None, f"The first {len(found['samples']):,} of {found['count']:,} samples"),
+        tag("div", {"class": "samples"}, [_sample(one) for one in found["samples"]]),
+        tag("p", {"class": "dim"}, f"Made by batchplant {found['version']}."),
+    ]
+    head = [
+        tag("meta", {"charset": "utf-8"}),
+        tag("meta", {"http-equiv": "Content-Security-Policy", "content": POLICY}),
+        tag("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
+        tag("title", None, f"{found['title']} – batchplant"),
+        style(STYLE),
+    ]
+    return (
+        "<!doctype html>\n"
+        + tag("html", {"lang": "en"}, tag("head", None, head), tag("body", None, body))
+        + "\n"
+    )
+
+
+def _table(rows: list[tuple[Any, Any]]) -> Markup:
+    cells = [(tag("th", {"scope": "row"}, key), tag("td", None, _cut(value))) for key, value in rows]
+    return tag("table", None, [tag("tr", None, *one) for one in cells])
+
+
+def _cut(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= LETTERS else text[:LETTERS] + "…"
+
+
+def _remarks(statistics: dict[str, Any]) -> list[Markup]:
+    if "error" in statistics:
+        return [tag("p", {"class": "bad"}, statistics["error"])]
+    looked, of = statistics["looked_at"], statistics["samples"]
+    said = (
+        f"Statistics of all {of:,} samples."
+        if looked == of
+        else f"Statistics of {looked:,} of {of:,} samples."
+    )
+    found = [tag("p", {"class": "dim"}, said)]
+    if statistics["unreadable"]:
+        found.append(tag("p", {"class": "bad"}, f"{statistics['unreadable']:,} of them cannot be read."))
+    found += [tag("p", {"class": "bad"}, _cut(one["message"])) for one in statistics["problems"][:5]]
+    copies = statistics["copies"]
+    if copies and copies["count"]:
+        found.append(tag("p", None, f"{copies['count']:,} samples equal an earlier one in all fields."))
+    return found
+
+
+def _fields(found: dict[str, Any]) -> list[dict[str, Any]]:
+    by_name = {one["name"]: one for one in found["statistics"].get("fields", [])}
+    return [{**by_name.get(one["name"], {}), **one} for one in found["fields"][:FIELDS]]
+
+
+def _field(one: dict[str, Any]) -> Markup:
+    parts: list[Any] = [tag("h3", None, one["name"]), tag("p", {"class": "dim"}, _cut(one["kind"]))]
+    if one.get("missing"):
+        parts.append(tag("p", None, f"{one['missing']:,} missing"))
+    if (copies := one.get("copies")) and copies["count"]:
+        parts.append(tag("p", None, f"{copies['count']:,} equal an earlier one"))
+    values = one.get("values", {})
+    for what, found in list(values.items())[:3]:
+        parts.append(_bars(what, found))
+    if "values" not in values:
+        for what, found in list(one.get("numbers", {}).items())[:3]:
+            parts.append(_histogram(what, found))
+    return tag("section", {"class": "card"}, parts)
+
+
+def _bars(what: str, found: dict[str, Any]) -> list[Markup]:
+    items = found["items"][:BARS]
+    most = max((one["count"] for one in items), default=1)
+    rows = []
+    for one in items:
+        label, count = tag("span", None, _cut(one["label"])), tag("span", None, f"{one['count']:,}")
+        frame = {
+            "class": "thin",
+            "viewBox": "0 0 100 1",
+            "preserveAspectRatio": "none",
+            "aria-hidden": "true",
+        }
+        size = {"class": "chart", "width": f"{100 * one['count'] / most:.2f}", "height": 1}
+        rows.append(
+            tag("div", None, tag("div", {"class": "bar"}, label, count), tag("svg", frame, tag("rect", size)))
+        )
+    left = found["different"] - len(items)
+    return [
+        tag("p", {"class": "dim"}, what),
+        *rows,
+        *([tag("p", {"class": "dim"}, f"{left:,} more")] if left > 0 else []),
+    ]
+
+
+def _histogram(what: str, found: dict[str, Any]) -> list[Markup]:
+    counts = found["counts"]
+    said = f"{what}: {_number(found['min'])} to {_number(found['max'])}, mean {_number(found['mean'])}"
+    if not counts or not max(counts):
+        return [tag("p", {"class": "dim"}, said)]
+    most, width = max(counts), 100 / len(counts)
+    bars = [
+        tag("rect", {"class": "chart", "x": f"{at * width:.3f}", "y": f"{50 - 50 * count / most:.3f}",
+                     "width": f"{0.92 * width:.3f}", "height": f"{50 * count / most:.3f}"})
+        for at, count in enumerate(counts)
+    ]  # fmt: skip
+    ends = found["texts"] or [_number(one) for one in found["edges"]]
+    return [
+        tag("p", {"class": "dim"}, said),
+        tag(
+            "svg",
+            {"viewBox": "0 0 100 50", "preserveAspectRatio": "none", "role": "img", "aria-label": said},
+            bars,
+        ),
+        tag("div", {"class": "ends dim"}, tag("span", None, ends[0]), tag("span", None, ends[-1])),
+    ]
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _sample(one: dict[str, Any]) -> Markup:
+    parts: list[Any] = [tag("h3", None, f"{one['sample']:,}")]
+    for name, cell in one["cells"].items():
+        if "src" in cell:
+            parts.append(thumbnail(name, cell, 148, 148))
+        else:
+            kind = {"class": "bad"} if "error" in cell else None
+            parts.append(tag("p", kind, tag("span", {"class": "dim"}, f"{name}: "), _cut(text_of(cell))))
+    return tag("article", {"class": "card"}, parts)
+
+
+def thumbnail(name: str, cell: dict[str, Any], widest: int, tallest: int) -> Markup:
+    """The square picture, stretched back to its shape."""
+    width, height = max(1, cell.get("width", 1)), max(1, cell.get("height", 1))
+    scale = min(widest / width, tallest / height)
+    size = {"width": max(1, round(width * scale)), "height": max(1, round(height * scale))}
+    return tag("img", {"src": cell["src"], "alt": f"{name}, {width}×{height}", **size})
