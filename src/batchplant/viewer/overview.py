@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -106,8 +107,9 @@ def _numbers(reader: Reader, name: str, field: Field, what: str, found: Numbers)
     if isinstance(field, Time | Duration) and what == "values":
         texts = _times(field, edges)
     wheres: list[str | None] = []
+    # Of whole numbers, those below an edge are those below the next whole number.
     if what == "values" and type(field) in (Int, Float, Time, Duration):
-        ends: list[Any] = list(texts or (map(int, edges) if isinstance(field, Int) else edges))
+        ends: list[Any] = list(texts or (map(math.ceil, edges) if isinstance(field, Int) else edges))
         wheres = [_between(reader, name, field, ends, at) for at in range(len(counts))]
     return {
         "count": found.count, "min": found.min, "max": found.max, "mean": found.mean, "std": found.std,
@@ -117,7 +119,7 @@ def _numbers(reader: Reader, name: str, field: Field, what: str, found: Numbers)
 
 
 def _times(field: Time | Duration, edges: list[float]) -> list[str]:
-    found = times.texts_of(field, np.array([round(one) for one in edges], dtype=np.int64))
+    found = times.texts_of(field, np.array([math.ceil(one) for one in edges], dtype=np.int64))
     return [text.decode() for text in found.tolist()]
 
 

@@ -16,7 +16,9 @@ from ..errors import BatchplantError, OptionError
 from ..filters import watching
 from ..kinds import Bool, Float, Int, Json, Tensor, Text
 from ..reader import Reader
+from ..scans import step
 from .jobs import Job, Progress
+from .measures import Measure
 from .session import Session, Side
 
 # Samples, and bytes of them, that are looked at together.
@@ -33,16 +35,18 @@ class Query:
     search: str = ""
     sort: str = ""
     down: bool = False
+    measure: str = ""
 
     @classmethod
     def of(cls, params: Mapping[str, str]) -> Query:
         where, search, sort = (params.get(name, "").strip() for name in ("where", "search", "sort"))
-        return cls(where, search, sort, bool(sort) and params.get("down", "") not in ("", "0"))
+        down = bool(sort) and params.get("down", "") not in ("", "0")
+        return cls(where, search, sort, down, params.get("measure", ""))
 
     @property
     def plain(self) -> bool:
         """Whether it means all samples in their order."""
-        return not (self.where or self.search or self.sort)
+        return not (self.where or self.search or self.measure or self.sort)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +109,7 @@ def ready_rows(session: Session, side: Side, params: Mapping[str, str]) -> Rows:
 
 def chosen(session: Session, side: Side, params: Mapping[str, str]) -> tuple[Query, I64 | None]:
     """What a filter and a search leave, as the dataset has it, whatever it is sorted by; None: all."""
-    asked = {name: params[name] for name in ("where", "search") if name in params}
+    asked = {name: params[name] for name in ("where", "search", "measure") if name in params}
     found = ready_rows(session, side, asked)
     return Query.of(asked), None if found.numbers is None else found.all()
 
@@ -126,6 +130,8 @@ def find(side: Side, query: Query, told: Progress) -> Rows:
         numbers = _filtered(reader, query.where, told)
     if query.search:
         numbers = _searched(reader, numbers, query.search, told)
+    if query.measure:
+        numbers = _measured(reader, numbers, query.measure, told)
     if query.sort:
         numbers, note = _sorted(reader, numbers, query.sort, query.down, told)
     if numbers is not None and len(reader) < 2**31:
@@ -145,11 +151,12 @@ def _chunks(
 ) -> Iterator[tuple[I64, Any]]:
     """Columns of these samples, some at a time; a sample that cannot be read is left out."""
     count = len(reader) if numbers is None else len(numbers)
-    sizes = reader.sizes() if numbers is None else None
-    end = 0
+    known = reader.sizes()
+    sizes = known if known is None or numbers is None else known[numbers]
+    each, end = step(reader.select(fields), ROWS, ROWS_BYTES), 0
     while end < count:
         told(end, count)
-        start, end = end, end_within(sizes, end, min(ROWS, count - end), ROWS_BYTES)
+        start, end = end, end_within(sizes, end, min(each, count - end), ROWS_BYTES)
         ids = np.arange(start, end) if numbers is None else numbers[start:end]
         yield from _read(reader, ids, fields)
     told(count, count)
@@ -193,6 +200,15 @@ def _searched(reader: Reader, numbers: I64 | None, text: str, told: Progress) ->
             elif isinstance(column, Ragged):
                 hit |= holding(column, text)
         found.append(ids[hit])
+    return np.concatenate(found)
+
+
+def _measured(reader: Reader, numbers: I64 | None, measure: str, told: Progress) -> I64:
+    wanted = Measure.of(measure, reader)
+    kind = reader.schema[wanted.field]
+    found: list[I64] = [np.empty(0, dtype=np.int64)]
+    for ids, columns in _chunks(reader, numbers, [wanted.field], told):
+        found.append(ids[wanted.holds(kind, columns[wanted.field])])
     return np.concatenate(found)
 
 

@@ -27,8 +27,17 @@ export function subscribe(listener) {
 
 /** The part of the state that says which samples: what rows, samples and sheets take as parameters. */
 export function query() {
-  const { where, search, sort, down } = get();
-  return { where, search, sort, down };
+  const { where, search, measure, sort, down } = get();
+  return { where, search, measure, sort, down };
+}
+
+/** A measure in words. */
+export function measureText(said) {
+  const parts = said.replace(/=$/, "").split("|");
+  const numbers = parts.length > 3 && parts.slice(-2).every((one) => one !== "" && !Number.isNaN(Number(one)));
+  const [low, high] = numbers ? parts.splice(-2).map((one) => String(Number(Number(one).toPrecision(4)))) : [parts.pop()];
+  const what = parts.pop();
+  return `${what} of ${parts.join("|")} ${high === undefined ? low : low === high ? low : `${low} to ${high}`}`;
 }
 
 function tell() {

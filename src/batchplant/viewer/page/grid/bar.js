@@ -15,9 +15,10 @@ export class Bar {
     this.side = h("select", { "aria-label": "Dataset", hidden: true, onchange: () => state.set({ side: this.side.value === "a" ? "" : this.side.value, sample: "", row: "" }) });
     this.count = h("span.count", { role: "status" });
     this.error = h("div.wrong", { role: "alert", hidden: true });
-    this.clear = h("button", { type: "button", hidden: true, onclick: () => state.set({ where: "", search: "", sort: "", down: "" }) }, "Clear");
+    this.clear = h("button", { type: "button", hidden: true, onclick: () => state.set({ where: "", search: "", measure: "", sort: "", down: "" }) }, "Clear");
+    this.measure = h("button", { type: "button", hidden: true, title: "Leave this out of the filter", onclick: () => state.set({ measure: "" }) });
     const form = h("form.asking", { role: "search", "aria-label": "Which samples", onsubmit: (event) => { event.preventDefault(); this.submit(); } },
-      this.side, this.where, this.search, h("button.main", { type: "submit" }, "Filter"), h("span.sorting", {}, this.sort, this.down), this.clear,
+      this.side, this.where, this.search, this.measure, h("button.main", { type: "submit" }, "Filter"), h("span.sorting", {}, this.sort, this.down), this.clear,
       h("span.spring"), this.size, this.layout,
       h("button", { type: "button", title: "Go to a sample (g)", onclick: jump }, "Go to…"), h("button", { type: "button", "aria-label": "Keys", title: "Keys (?)", onclick: help }, "?"));
     // The cross in a search field empties it without submitting.
@@ -39,7 +40,9 @@ export class Bar {
     this.down.hidden = !now.sort;
     this.down.textContent = now.down ? "↓" : "↑";
     this.down.setAttribute("aria-pressed", String(Boolean(now.down)));
-    this.clear.hidden = !(now.where || now.search || now.sort);
+    this.clear.hidden = !(now.where || now.search || now.measure || now.sort);
+    this.measure.hidden = !now.measure;
+    this.measure.textContent = now.measure ? `${state.measureText(now.measure)} ✕` : "";
     this.size.hidden = layout !== "grid";
     this.size.value = size;
     this.layout.textContent = layout === "grid" ? "Table" : "Grid";

@@ -30,7 +30,7 @@ export function create(context) {
 
   function show(now) {
     form(now);
-    const asked = { where: now.where, search: now.search, by: now.compare_by ?? "position" };
+    const asked = { where: now.where, search: now.search, measure: now.measure, by: now.compare_by ?? "position" };
     const key = JSON.stringify(asked);
     if (key !== made) {
       made = key;

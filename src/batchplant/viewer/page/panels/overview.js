@@ -3,7 +3,7 @@
 import { bytes, h, number, put } from "../dom.js";
 import * as plots from "../plots.js";
 import * as state from "../state.js";
-import { chosen, filterBy, filterNote, percent, result, runner, sampleLink } from "./shared.js";
+import { chosen, filterBy, filterNote, measureBy, percent, result, runner, sampleLink } from "./shared.js";
 
 // Whole numbers without names that are so few are bars, not a histogram.
 const FEW = 12;
@@ -81,12 +81,13 @@ function card(field, found, log) {
   }
   if (field.resolutions.length) {
     parts.push(h("h3", {}, "Resolutions"), plots.scatter([{ name: field.name, points: field.resolutions }],
-      { label: `Resolutions of ${field.name}: width and height in pixels`, xlabel: "width", ylabel: "height", xrange: [0], yrange: [0], diagonal: true }));
+      { label: `Resolutions of ${field.name}: width and height in pixels`, xlabel: "width", ylabel: "height", xrange: [0], yrange: [0], diagonal: true, pick: ([width, height]) => measureBy(field.name, "resolutions", `${width}×${height}`) }));
   }
   for (const [what, one] of Object.entries(field.values)) {
     // One of a kind, or each of a kind of its own, tells nothing.
     if (what === "values" || one.items.length < 2 || one.items[0].count < 0.02 * found.looked_at) continue;
-    const chart = counts(one, `${what} of ${field.name}`, log, what === "resolutions" ? 5 : 8);
+    const items = one.items.map((item) => ({ ...item, measure: [field.name, what, item.label] }));
+    const chart = counts({ ...one, items }, `${what} of ${field.name}`, log, what === "resolutions" ? 5 : 8);
     parts.push(what === "resolutions" ? chart : [h("h3", {}, what), chart]);
   }
   if (field.copies?.count) parts.push(h("p", {}, "The same as in an earlier sample: ", copies(field.copies, found.exact)));
@@ -103,7 +104,7 @@ function date(texts, told) {
 const picks = (where) => (where ? () => filterBy(where) : undefined);
 
 function counts(found, label, log, shown = 10) {
-  const items = found.items.map((one) => ({ label: one.label, value: one.count, pick: picks(one.where), title: one.where }));
+  const items = found.items.map((one) => ({ label: one.label, value: one.count, pick: one.measure ? () => measureBy(...one.measure) : picks(one.where), title: one.where }));
   const most = found.different > found.items.length ? ` (the most frequent of ${number(found.different)})` : "";
   return h("div", {}, plots.bars(items, { label: label + most, shown, log }),
     found.exact ? null : h("p.dim", {}, `Rare values are left out, and a count may be up to ${number(found.slack)} too low.`));
@@ -115,10 +116,13 @@ function measured(field, what, one, log) {
   const title = TITLES[what] ?? what;
   if (one.min === one.max && !one.nan && !one.infinite) return h("p", {}, `${title}: `, h("span.dim", {}, `always ${one.texts ? one.texts[0] : name(one.min)}`));
   const rows = one.counts.map((count, at) => [`${told(one.edges[at])} to ${told(one.edges[at + 1])}`, count]);
-  const can = one.wheres.some(Boolean);
+  const last = one.counts.length - 1;
+  const pick = one.wheres.length
+    ? (at) => one.wheres[at] && filterBy(one.wheres[at])
+    : what === "values" ? undefined : (at) => measureBy(field.name, what, one.edges[at], one.edges[at + 1] + (at === last ? "=" : ""));
   const odd = [one.nan ? `${number(one.nan)} NaN` : null, one.infinite ? `${number(one.infinite)} infinite` : null].filter(Boolean);
   return h("div", {}, h("h3", {}, title),
-    plots.histogram(one, { label: `Histogram of ${title} of ${field.name}`, name: told, axis: one.texts ? date(one.texts, told) : told, log, pick: can ? (at) => one.wheres[at] && filterBy(one.wheres[at]) : undefined }),
+    plots.histogram(one, { label: `Histogram of ${title} of ${field.name}`, name: told, axis: one.texts ? date(one.texts, told) : told, log, pick }),
     one.texts ? null : h("p.dim.numbers", {}, `min ${name(one.min)} · median ${name(one.median)} · mean ${name(one.mean)} · max ${name(one.max)} · std ${name(one.std)}`),
     odd.length ? h("p.warn", {}, odd.join(", ")) : null,
     plots.table([title, "samples"], rows));

@@ -3,11 +3,12 @@
 import { wait } from "../api.js";
 import { h, number, put } from "../dom.js";
 import * as state from "../state.js";
+import { measureText } from "../state.js";
 
 /** The value of a job on the samples that the filter leaves; `told` hears how far it is. */
 export async function result(path, params, told, signal) {
-  const chosen = { side: params.side, where: params.where, search: params.search };
-  if (chosen.where || chosen.search) await wait("rows", chosen, told, signal);
+  const chosen = { side: params.side, where: params.where, search: params.search, measure: params.measure };
+  if (chosen.where || chosen.search || chosen.measure) await wait("rows", chosen, told, signal);
   return wait(path, params, told, signal);
 }
 
@@ -56,16 +57,21 @@ export function filterBy(where) {
   state.set({ where: parts.join(" and "), tab: "grid", sample: null });
 }
 
+/** The same for what a condition cannot name, such as the width of a picture; see measures.py. */
+export function measureBy(field, what, ...rest) {
+  state.set({ measure: [field, what, ...rest].join("|"), tab: "grid", sample: null });
+}
+
 /** Says which samples are meant, where a filter is set. */
 export function filterNote(now) {
-  if (!now.where && !now.search) return null;
-  const said = [now.where, now.search ? `“${now.search}”` : null].filter(Boolean).join(", ");
+  if (!now.where && !now.search && !now.measure) return null;
+  const said = [now.where, now.search ? `“${now.search}”` : null, now.measure ? measureText(now.measure) : null].filter(Boolean).join(", ");
   return h("p.filter-note.row", {}, h("span", {}, "Only samples with ", h("code", {}, said)),
-    h("button", { onclick: () => state.set({ where: null, search: null }) }, "All samples"));
+    h("button", { onclick: () => state.set({ where: null, search: null, measure: null }) }, "All samples"));
 }
 
 /** The part of the state that says which samples, without the order in which they are shown. */
-export const chosen = (now) => ({ side: now.side, where: now.where, search: now.search });
+export const chosen = (now) => ({ side: now.side, where: now.where, search: now.search, measure: now.measure });
 
 /** A labelled control. */
 export const field = (label, control) => h("label.field", {}, h("span", {}, label), control);
