@@ -8,6 +8,7 @@ from __future__ import annotations
 import _thread
 import argparse
 import contextlib
+import importlib
 import io
 import os
 import signal
@@ -19,52 +20,21 @@ from typing import Any
 
 from .. import __version__
 from ..errors import BatchplantError, DataError
-from . import (
-    advise,
-    bench,
-    cache,
-    completion,
-    convert,
-    doctor,
-    formats,
-    head,
-    index,
-    info,
-    lake,
-    merge,
-    simulate,
-    split,
-    stats,
-    verify,
-    view,
-)
 from .parser import Parser
 from .terminal import add_commands, print_json, printable
 
 COMMANDS = (
-    formats,
-    info,
-    head,
-    convert,
-    merge,
-    split,
-    verify,
-    stats,
-    doctor,
-    view,
-    advise,
-    simulate,
-    index,
-    lake,
-    cache,
-    bench,
-    completion,
-)
+    "formats", "info", "head", "convert", "merge", "split", "verify", "stats", "doctor", "view", "advise",
+    "simulate", "index", "lake", "cache", "bench", "completion",
+)  # fmt: skip
+# What speaks of all the others.
+WHOLE = "completion"
 # Set, an error that is not ours is shown as Python shows it.
 DEBUG = "BATCHPLANT_DEBUG"
 
 
-def build_parser() -> Parser:
+def build_parser(only: str | None = None) -> Parser:
+    """The parser of all commands, or of one: most of what a command needs, others do not."""
     parser = Parser(
         prog="batchplant",
         description="Open, check and convert machine-learning data, whatever format it is in.",
@@ -75,7 +45,8 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"batchplant {__version__}")
     # Here, for the commands only set it where it is given: `bench --json loader` is one of two places.
     parser.set_defaults(json=False, root=parser)
-    add_commands(parser, COMMANDS)
+    names = COMMANDS if only is None else (only,)
+    add_commands(parser, [importlib.import_module(f"batchplant.cli.{name}") for name in names])
     return parser
 
 
@@ -100,7 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    args = build_parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    only = given[0] if given and given[0] in COMMANDS and given[0] != WHOLE else None
+    args = build_parser(only).parse_args(given)
     # A kill is treated like Ctrl-C: the writer stops in order.
     # Outside of the main thread (ValueError) signals are the caller's.
     before = None

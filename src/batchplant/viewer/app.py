@@ -2,37 +2,68 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.resources
 import json
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import anyio.to_thread
 import numpy as np
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from ..errors import BatchplantError, MissingLibraryError, NotFoundError, OptionError, SampleIndexError
 from .jobs import Job
-from .routes import ROUTES
+from .routes import FIRST, Routes, others
 from .rows import NotReady, Rows
 from .session import Session
 
 PAGE = importlib.resources.files(__package__) / "page"
 Answer = Callable[[Session, Request], Any]
+# Requests that are answered at a time.
+THREADS = 8
 
 
 def application(session: Session) -> Starlette:
     """Everything behind the guard."""
     routes = [
         Route("/", lambda request: FileResponse(str(PAGE / "index.html"))),
-        *(Route(f"/api/{path}", _answering(session, answer)) for path, answer in ROUTES.items()),
+        *_routes(session, FIRST, "/api/"),
+        Mount("/api", _Later(session)),
         Mount("/page", StaticFiles(directory=str(PAGE))),
     ]
-    return Starlette(routes=routes)
+    return Starlette(routes=routes, lifespan=_few_threads)
+
+
+def _routes(session: Session, answers: Routes, prefix: str) -> list[Route]:
+    return [Route(f"{prefix}{path}", _answering(session, answer)) for path, answer in answers.items()]
+
+
+class _Later:
+    """The other routes, made when one of them is first asked for."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._router: Router | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._router is None:
+            found = await anyio.to_thread.run_sync(others)
+            self._router = Router(_routes(self._session, found, "/"))
+        await self._router(scope, receive, send)
+
+
+@contextlib.asynccontextmanager
+async def _few_threads(app: Starlette) -> AsyncIterator[None]:
+    """Many tabs wait for each other; they do not take the machine."""
+    anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+    yield
 
 
 def _answering(session: Session, answer: Answer) -> Callable[[Request], Response]:

@@ -15,6 +15,7 @@ from ..columns import I64
 from ..errors import BatchplantError, DecodeError
 from ..loading.locate import turns_of
 from .cells.cell import Cell, cells_of
+from .media.masks import classes, coloured
 
 U8 = npt.NDArray[np.uint8]
 
@@ -41,6 +42,8 @@ class Pictures:
     def __init__(self) -> None:
         self._engine: _native.Engine | None = None
         self._lock = threading.Lock()
+        # The engine makes one after the other anyway; those that wait need no memory.
+        self._sheets = threading.BoundedSemaphore(2)
         self._closed = False
 
     @property
@@ -57,6 +60,12 @@ class Pictures:
             self._closed = True
             if self._engine is not None:
                 self._engine.close()
+
+    def sheet(self, side: Any, field: str, samples: I64, size: int) -> tuple[bytes, dict[int, str]]:
+        """One JPEG of the tiles of these samples, ten in a row; and what is wrong with some, by row."""
+        with self._sheets:
+            tiles, wrong = self.tiles(side, field, samples, size)
+            return _sheet(tiles), wrong
 
     def tiles(self, side: Any, field: str, samples: I64, size: int) -> tuple[U8, dict[int, str]]:
         """(n, size, size, 3): whole pictures, stretched to squares; and what is wrong with some, by row."""
@@ -91,25 +100,28 @@ class Pictures:
             )  # fmt: skip
         except (BatchplantError, OSError, MemoryError, ValueError, IndexError):
             return np.arange(len(samples))
-        out[there[status == 0]] = made[status == 0]
+        for row, one in zip(there[status == 0], made[status == 0], strict=True):
+            out[row] = one
         wrong.update({int(there[row]): message for row, message in errors})
         return np.asarray(there[status == NOT_NATIVE])
 
 
-def sheet(tiles: U8) -> bytes:
-    """One JPEG of all tiles, ten in a row."""
+def _sheet(tiles: U8) -> bytes:
     count, size = tiles.shape[:2]
-    rows = -(-count // COLUMNS)
     width = min(count, COLUMNS)
-    whole = np.full((rows * width, size, size, 3), GREY, dtype=np.uint8)
-    whole[:count] = tiles
-    grid = whole.reshape(rows, width, size, size, 3).swapaxes(1, 2).reshape(rows * size, width * size, 3)
-    return image.encode(np.ascontiguousarray(grid), "jpeg", quality=85)
+    whole, rest = divmod(count, width)
+    grid = np.full((whole + bool(rest), size, width, size, 3), GREY, dtype=np.uint8)
+    grid[:whole] = tiles[: whole * width].reshape(whole, width, size, size, 3).swapaxes(1, 2)
+    if rest:
+        grid[whole, :, :rest] = tiles[whole * width :].swapaxes(0, 1)
+    return image.encode(grid.reshape(len(grid) * size, width * size, 3), "jpeg", quality=85)
 
 
 def as_shown(cell: Cell) -> U8:
     """A picture as 8 bits, grey or RGB, turned as EXIF says. Other values are stretched to 0…255."""
     raw = cell.pixels_shape
+    if cell.shows == "mask":
+        return coloured(classes(cell.value()))[..., :3]
     if raw is None and _plain_cmyk(cell):
         return np.asarray(image.to_rgb(cell.data), dtype=np.uint8)
     pixels = np.asarray(cell.value())
@@ -164,7 +176,7 @@ def _square(pixels: U8, size: int) -> U8:
 def for_browser(cell: Cell, longest: int) -> tuple[bytes, str]:
     """The picture and its media type: as it is stored where a browser shows that and it is not larger."""
     raw = cell.pixels_shape
-    if raw is None:
+    if raw is None and cell.shows != "mask":
         data = cell.data
         found = image.header(data)
         image.check(found, data)

@@ -38,8 +38,8 @@ class Guard:
     """Lets pass what has the token as the first part of its path, and a Host header that is this server's.
 
     The token is part of the path, not a cookie: relative links carry it, two servers on one machine do not
-    mix, and a page in a notebook's frame works where browsers withhold cookies. The Host header is what a name
-    that was made to point to 127.0.0.1 (DNS rebinding) cannot fake.
+    mix, and a page in a notebook's frame works where browsers withhold cookies. The Host header is what a
+    name that was made to point to 127.0.0.1 (DNS rebinding) cannot fake.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, hosts: Iterable[str], frames: bool = False) -> None:
@@ -48,6 +48,9 @@ class Guard:
         self.policy = POLICY.format(frames="http: https:" if frames else "'none'")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
         if scope["type"] != "http":
             return
         refused = self._refused(scope)

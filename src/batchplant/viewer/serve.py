@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 
 from ..errors import AccessError, MissingLibraryError
 from .session import Session
 
-# Requests that are answered at a time, and connections that may wait.
-THREADS, CONNECTIONS = 8, 256
+# Connections that may wait.
+CONNECTIONS = 256
 
 
 class Server:
@@ -34,8 +36,8 @@ class Server:
         names = {"127.0.0.1", "localhost", "::1", host}
         app = Guard(application(session), token=self.token, hosts=names, frames=frames)
         config = uvicorn.Config(
-            app, log_level="error", access_log=False, lifespan="off", server_header=False,
-            limit_concurrency=CONNECTIONS, timeout_keep_alive=30, ws="none",
+            app, log_level="error", log_config=None, access_log=False, lifespan="on", server_header=False,
+            limit_concurrency=CONNECTIONS, timeout_keep_alive=30, timeout_graceful_shutdown=1, ws="none",
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None
@@ -88,3 +90,14 @@ def _listening(host: str, port: int) -> socket.socket:
         one.close()
         raise AccessError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     return one
+
+
+def show(url: str) -> None:
+    """Opens the page, where there is a screen; a browser in the terminal would take it over."""
+    if sys.platform.startswith("linux") and not ({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()):
+        print("no screen here: open the link in a browser (Ctrl-C ends it)", file=sys.stderr)
+        return
+    import webbrowser
+
+    # Some browsers return only when they are closed.
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

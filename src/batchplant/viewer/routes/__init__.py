@@ -6,17 +6,27 @@ response.
 
 from __future__ import annotations
 
-from . import augment, comparing, dataset, epochs, health, live, media, overview, pictures, samples
+from collections.abc import Callable
+from typing import Any
 
-ROUTES = {
-    **augment.ROUTES,
-    **comparing.ROUTES,
-    **dataset.ROUTES,
-    **epochs.ROUTES,
-    **health.ROUTES,
-    **live.ROUTES,
-    **media.ROUTES,
-    **overview.ROUTES,
-    **pictures.ROUTES,
-    **samples.ROUTES,
-}
+from . import dataset, pictures, samples
+
+Routes = dict[str, Callable[..., Any]]
+
+# What a page asks for first.
+FIRST: Routes = {**dataset.ROUTES, **pictures.ROUTES, **samples.ROUTES}
+
+
+def others() -> Routes:
+    """What it asks for when somebody looks further: it brings much, and is imported then."""
+    from . import augment, comparing, epochs, health, live, media, overview
+
+    return {
+        **augment.ROUTES,
+        **comparing.ROUTES,
+        **epochs.ROUTES,
+        **health.ROUTES,
+        **live.ROUTES,
+        **media.ROUTES,
+        **overview.ROUTES,
+    }

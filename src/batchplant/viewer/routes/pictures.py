@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from ..cells.cell import Cell
 from ..pixels import for_browser
-from ..pixels import sheet as sheet_of
 from ..rows import ready_rows
 from ..session import Session, whole
 
@@ -29,10 +28,10 @@ def sheet(session: Session, request: Request) -> Response:
     samples = found.take(start, count)
     if not len(samples):
         return Response(status_code=204)
-    tiles, wrong = session.pictures.tiles(side, field, samples, size)
+    made, wrong = session.pictures.sheet(side, field, samples, size)
     # Which tiles are no pictures; what is wrong with them says the view of the sample.
     headers = {"X-Broken": json.dumps(sorted(wrong))}
-    return Response(sheet_of(tiles), media_type="image/jpeg", headers={**KEPT, **headers})
+    return Response(made, media_type="image/jpeg", headers={**KEPT, **headers})
 
 
 def picture(session: Session, request: Request) -> Response:

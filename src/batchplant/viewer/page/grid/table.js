@@ -15,7 +15,7 @@ export class Table {
     this.made = new Map();
     this.fields = ctx.dataset.fields;
     this.tall = this.fields.some((one) => SEEN.has(one.shows));
-    this.columns = `90px ${ctx.dataset.keys ? "180px " : ""}${this.fields.map((one) => `minmax(${WIDTHS[one.shows] ?? 160}px, ${one.shows === "text" ? 3 : 1}fr)`).join(" ")}`;
+    this.columns = `90px ${ctx.dataset.keys ? "180px " : ""}${this.fields.map((one) => `minmax(${WIDTHS[one.shows] ?? 160}px, ${one.shows === "text" ? "1fr" : `${WIDTHS[one.shows] ?? 160}px`})`).join(" ")}`;
     const least = 90 + (ctx.dataset.keys ? 180 : 0) + this.fields.reduce((sum, one) => sum + (WIDTHS[one.shows] ?? 160), 0);
     this.width = least + 12 * (this.fields.length + 1);
     this.head = h("div.head", { role: "row", "aria-rowindex": 1 });
