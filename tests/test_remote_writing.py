@@ -280,6 +280,50 @@ def test_ranks_of_a_bucket(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.Mon
             assert twin.read_bytes() == Path(shelf.root, name).read_bytes()
 
 
+@pytest.mark.parametrize("here", [False, True])
+def test_pieces_in_a_bucket(
+    here: bool, shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks that workers have sent are copied by the server; the dataset is the one that threads make."""
+    pytest.importorskip("numcodecs")
+    monkeypatch.setattr("batchplant.conversion.run.WAIT", 0.05)
+    monkeypatch.setattr("batchplant.conversion.job.PARTS", 2)
+    monkeypatch.setattr("batchplant.families.arrays.pieces.OTHERS", 2)
+    source = tmp_path / "source.tfrecord"
+    bp.convert(numbers(8), source)
+    copied: list[str] = []
+    copy_all = uploads.copy_all
+
+    def spy(pairs: Any) -> None:
+        pairs = list(pairs)
+        copied.extend(pair[0] for pair in pairs if "/a-0000" in pair[0] and "/c/" in pair[0])
+        copy_all(pairs)
+
+    monkeypatch.setattr(uploads, "copy_all", spy)
+    (tmp_path / "one").mkdir()
+    how: dict[str, Any] = {"checksums": True, "target_options": {"chunk_samples": 2}}
+
+    def rank(number: int) -> int:
+        by = engines.make("ranks", rank=number, world=2)
+        return len(shelf.write("a.zarr", source, engine=by, **how).files)
+
+    if here:
+        # As worker processes of this machine do it.
+        by = engines.make("threads")
+        by.world = 2
+        shelf.write("a.zarr", source, engine=by, **how)
+    else:
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(rank, range(2))) == [1, 0]
+    assert copied
+    assert shelf.hidden() == []
+    bp.convert(source, tmp_path / "one" / "a.zarr", **how)
+    names = _files(str(tmp_path / "one"))
+    assert shelf.names() == sorted(names)
+    for name in names:
+        assert Path(shelf.root, name).read_bytes() == (tmp_path / "one" / name).read_bytes()
+
+
 def test_ranks_of_a_bucket_do_not_spill(
     shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

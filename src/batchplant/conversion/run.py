@@ -160,8 +160,7 @@ def convert_to_files(
                 time.sleep(WAIT)
                 done = files.done()
                 tally.told(done)
-            waits = len(done) < len(job.plan) or (engine.rank > 0 and files.partial.staging is not None)
-            if waits or not files.partial.lead():
+            if len(done) < len(job.plan) or not _leads(files, engine):
                 files.partial.suspend()
                 return _waiting(job, [done[one] for one in engine.share(len(job.plan)) if one in done], began)
         if job.parts:
@@ -174,6 +173,18 @@ def convert_to_files(
         files.leave()
         raise
     return _told(job, paths, [done[number] for number in sorted(done)], before + sum(resumed), began)
+
+
+def _leads(files: Files, engine: Ranks) -> bool:
+    """All files are done: whether it is this rank that finishes."""
+    if files.partial.staging is None:
+        return files.partial.lead()
+    # Others of this machine that are done, too, are about to go.
+    while engine.rank == 0 and files.partial.folder.exists():
+        if files.partial.lead():
+            return True
+        time.sleep(WAIT)
+    return False
 
 
 def _joined(job: Job, parts: list[str], *, resume: bool) -> list[str]:
