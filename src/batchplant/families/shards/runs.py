@@ -22,11 +22,13 @@ class Opened(NamedTuple):
     """A shard whose table is known: where its samples begin, and the last one ends.
 
     ``absent``: by the name of a column, which samples lack a cell of it, where the shard itself says so.
+    ``head``: before this byte there is no sample; None: the table lies before them, whose size tells it.
     """
 
     source: Source
     table: npt.NDArray[np.uint32]
     absent: dict[str, Flags] | None = None
+    head: int | None = None
 
 
 class Records(NamedTuple):
@@ -55,8 +57,8 @@ class Shards:
     """All shards, safe from many threads.
 
     ``counts``: the samples of each. ``columns``: names, with the size of all cells or None where samples tell
-    it. ``bare``: samples tell no sizes; the one column is all of each. ``load`` opens a shard, ``unpacked``
-    says how many bytes it takes in memory; None: it is read where it lies.
+    it. ``bare``: samples tell no sizes; the one column is all of each. ``load`` opens a shard, and ``packed``
+    says whether it has to be unpacked for that.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class Shards:
         counts: Sequence[int],
         columns: Sequence[tuple[str, int | None]],
         load: Callable[[int], Opened],
-        unpacked: Callable[[int], int | None],
+        packed: Callable[[int], bool],
         *,
         bare: bool = False,
     ) -> None:
@@ -73,23 +75,22 @@ class Shards:
         self._places = {name: place for place, (name, _) in enumerate(columns)}
         self._fixed = np.array([size or 0 for _, size in columns], dtype=np.int64)
         self._varying = [place for place, (_, size) in enumerate(columns) if size is None]
-        self._load, self._size, self._bare = load, unpacked, bare
+        self._load, self._packed, self._bare = load, packed, bare
         self._open = ChunkCache(OPEN_MOST)
         self._unpacked = ChunkCache()
 
     def open(self, number: int) -> Opened:
-        size = self._size(number)
-        cache = self._open if size is None else self._unpacked
-        return cache.get(number, lambda: self._load(number), lambda _: 1 if size is None else size)
+        packed = self._packed(number)
+        cache = self._unpacked if packed else self._open
+        return cache.get(number, lambda: self._load(number), lambda one: one.source.size if packed else 1)
 
     def are_open(self, numbers: Sequence[int]) -> bool:
         """Whether all of these are, as they are in their files."""
-        packed = any(self._size(number) is not None for number in numbers)
-        return not packed and self._open.all_of(numbers) is not None
+        return not any(map(self._packed, numbers)) and self._open.all_of(numbers) is not None
 
     def in_place(self, indices: I64) -> bool:
         """Whether none of these samples lies in a shard that has to be unpacked."""
-        return all(self._size(number) is None for number in np.unique(self.numbers(indices)).tolist())
+        return not any(map(self._packed, np.unique(self.numbers(indices)).tolist()))
 
     # -- where cells lie -------------------------------------------------------------------------------
 
@@ -114,7 +115,8 @@ class Shards:
         local = indices - self.firsts[number]
         starts = shard.table[local].astype(np.int64)
         sizes = shard.table[local + 1] - starts
-        bad = shard.source.outside(starts, sizes, head=4 * len(shard.table) + 4)
+        head = 4 * len(shard.table) + 4 if shard.head is None else shard.head
+        bad = shard.source.outside(starts, sizes, head=head)
         if bad is not None:
             raise DamagedError(
                 f"the shard says that it lies from {starts[bad]} to {starts[bad] + sizes[bad]}",

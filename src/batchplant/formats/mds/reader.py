@@ -39,7 +39,7 @@ class MdsReader(ShardsReader):
             [one.samples for one in every],
             [(name, one.size) for name, one in self.columns],
             lambda number: shards.load(path, every[number]),
-            lambda number: None if every[number].packed is None else every[number].raw.size,
+            lambda number: every[number].packed is not None,
         )
         self.length = int(self.shards.firsts[-1])
         # Whoever shuffles takes a number for each sample, so many have to be there.

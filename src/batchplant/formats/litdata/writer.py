@@ -1,0 +1,155 @@
+"""Writing LitData."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from typing import Any
+
+import numpy as np
+
+from ...columns import I64, U8, Columns, Ragged
+from ...errors import BatchplantError, EncodeError, OptionError, SchemaError
+from ...families.shards import MOST, NOTE, Note, ShardsWriter, records_of
+from ...schema import Schema, Tensor
+from ...writer import WriteOptions
+from . import cells, index, spec
+from .index import LEVELS, TOKENS, TREES
+from .packing import BATCH, pack, packed_chunk
+from .reader import LitDataReader
+
+LIMIT = 1 << 26
+# The table of a chunk, and then some.
+ROOM = 1 << 20
+
+
+class LitDataWriter(ShardsWriter):
+    """Writes folders of LitData; samples are dicts of the fields.
+
+    ``chunk_bytes``: the most bytes of the samples of a chunk, 64 MiB; so much is held in memory.
+    ``compression``: none or ``zstd``, with a level as in ``zstd:7``. ``compression_level``: what is packed by
+    itself: a ``chunk``, which every version of LitData reads, a ``batch`` of 256 samples, or each ``sample``.
+    ``tokens``: write the one field, an array with one axis, for LitData's ``TokensLoader``.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        options: WriteOptions,
+        *,
+        chunk_bytes: int = LIMIT,
+        compression: str | None = None,
+        compression_level: str = "chunk",
+        tokens: bool = False,
+    ) -> None:
+        if not 1 <= chunk_bytes <= MOST:
+            raise OptionError(f"chunk_bytes is a number of bytes from 1 to 2**32 - 1, not {chunk_bytes}")
+        if compression_level not in LEVELS:
+            raise OptionError(f"compression_level is one of {', '.join(LEVELS)}, not {compression_level!r}")
+        self._limit = chunk_bytes
+        self._compression = None if compression in (None, "none") else compression
+        self._pack = None if self._compression is None else pack(self._compression)
+        self._level = compression_level
+        self._tokens = tokens
+        super().__init__(path, schema, options)
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        self._columns = index.columns_of(self.schema)
+        self._flags = Note.of(self.schema).missing
+        self._first = 0
+        if self._tokens:
+            self._check_tokens()
+        if self.base is not None:
+            self._continue(self.base)
+        self._open_shards(state)
+
+    def _check_tokens(self) -> None:
+        field = next(iter(self.schema.values()))
+        array = isinstance(field, Tensor) and len(field.shape) == 1 and not field.optional
+        if len(self._columns) != 1 or not array or self._columns[0][1].form != "flat":
+            raise SchemaError(
+                "tokens=True is for datasets with one field, an array with one axis: choose it with --fields",
+                path=self.path, field=next(iter(self.schema)),
+            )  # fmt: skip
+
+    def _continue(self, base: Any) -> None:
+        """Write on as what is there was written: LitData has one compression for all chunks."""
+        assert isinstance(base, LitDataReader)
+        found = base.index
+        pickled = next((name for name, one in base.columns if one.form == "pickle"), None)
+        if pickled is not None:
+            raise self.cannot_append(f"its field {pickled!r} holds pickles")
+        if base.columns != found.columns:
+            raise self.cannot_append("its chunks are Arrow tables, and hold more keys than its first sample")
+        if base.missing is None and self._flags is not None:
+            raise self.cannot_append("its samples have no value that says what is missing")
+        asked, there = (one and one.partition(":")[0] for one in (self._compression, found.compression))
+        if asked not in (None, there):
+            raise self.cannot_append("its chunks are not packed, and LitData packs all of them or none")
+        self._columns, self._flags, self._tokens = base.columns, base.missing, found.bare
+        if there is not None:
+            self._pack = self._pack or pack(str(found.compression))
+        self._compression, self._level = found.compression, found.level
+        names = (re.search(r"chunk-\d+-(\d{1,9})\D", one.name) for one in found.chunks)
+        self._first = max((int(one[1]) for one in names if one), default=-1) + 1
+
+    # -- samples ---------------------------------------------------------------------------------------
+
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        sizes = sum(
+            (column.sizes for column in columns.values() if isinstance(column, Ragged)),
+            np.zeros(columns.rows, np.int64),
+        )
+        rows = np.flatnonzero(sizes > MOST - ROOM)
+        return {
+            int(row): EncodeError(f"LitData holds samples up to 4 GiB, and this has {sizes[row]:,} bytes")
+            for row in rows
+        }
+
+    def _packed(self, columns: Columns) -> Ragged:
+        found = [
+            self._missing(columns) if name == self._flags
+            else cells.packed(one, self.schema[name], columns[name])
+            for name, one in self._columns
+        ]  # fmt: skip
+        return found[0] if self._tokens else records_of(found, [True] * len(found))
+
+    # -- chunks ----------------------------------------------------------------------------------------
+
+    def _file_name(self, number: int) -> str:
+        packed = f".{self._compression}" if self._compression is not None and self._level == "chunk" else ""
+        return f"chunk-0-{self._first + number}{packed}.bin"
+
+    def _shard(self, number: int, head: list[U8], sizes: I64) -> tuple[U8, dict[str, Any]]:
+        records = np.concatenate(self._records)
+        whole = data = np.concatenate([*head, records])
+        if self._pack is not None:
+            data = packed_chunk(self._level, self._pack, head, records, sizes)
+        tokens = len(records) // np.dtype(str(self._columns[0][1].dtype)).itemsize if self._tokens else None
+        said = {
+            "filename": self._file_name(number), "chunk_size": len(sizes), "dim": tokens,
+            "chunk_bytes": len(whole if self._level == "chunk" else data), "crc": zlib.crc32(data.data),
+        }  # fmt: skip
+        return data, said
+
+    def _index(self, lines: list[str]) -> str:
+        made = [json.loads(line) for line in lines]
+        # So that the index changes whenever the bytes do.
+        sums = [one.pop("crc") for one in made]
+        if self.base is not None:
+            assert isinstance(self.base, LitDataReader)
+            said = dict(self.base.index.said)
+            said["chunks"] = [*said["chunks"], *made]
+            return index.document(said, sums)
+        inside = self._level if self._compression is not None and self._level != "chunk" else None
+        config = {
+            "chunk_bytes": self._limit, "chunk_size": None, "compression": self._compression,
+            "compression_level": inside, "ipc_compression": None,
+            "compression_batch_size": BATCH if inside == "batch" else None,
+            "data_format": [one.text for _, one in self._columns],
+            "data_spec": spec.single() if self._tokens else spec.dict_of([name for name, _ in self._columns]),
+            "types": None, "encryption": None, "item_loader": TOKENS if self._tokens else TREES,
+        }  # fmt: skip
+        return index.document({"chunks": made, "config": config, NOTE: Note.of(self.schema).said}, sums)
