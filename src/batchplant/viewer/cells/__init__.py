@@ -29,14 +29,20 @@ from ...kinds import (
     Uuid,
     Video,
 )
-from . import picture, plain
+from . import array, boxes, mask, picture, plain, sound, tokens, tree, video
 from .cell import Cell
 from .place import place_of
 
 # What shows a cell. What is not here is shown as plain text.
 MODULES: dict[str, ModuleType] = {
     "picture": picture,
-    "mask": picture,
+    "mask": mask,
+    "sound": sound,
+    "video": video,
+    "tree": tree,
+    "tokens": tokens,
+    "array": array,
+    "boxes": boxes,
 }
 BYTES_SHOWN = 256
 

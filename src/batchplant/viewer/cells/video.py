@@ -1,0 +1,21 @@
+"""Videos: their encoding in short, what their packets tell in full. Frames come by routes of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...codecs import video as codec
+from ..media import video
+
+if TYPE_CHECKING:
+    from .cell import Cell
+
+
+def short(cell: Cell) -> dict[str, Any]:
+    data = cell.data
+    encoding = codec.encoding_of(data) or "unknown"
+    return {"size": len(data), "encoding": encoding, "text": f"{encoding}, {len(data):,} bytes"}
+
+
+def full(cell: Cell) -> dict[str, Any]:
+    return {**short(cell), **video.facts(codec.Clip(cell.data.tobytes()))}

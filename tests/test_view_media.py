@@ -1,0 +1,425 @@
+"""The viewer: sounds, videos, arrays, masks, trees, tokens, models, and what is drawn over pictures."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchplant as bp
+from batchplant import schema
+from batchplant.codecs import audio, image, video
+from batchplant.errors import NotFoundError, OptionError
+from batchplant.tensors import TENSORS, from_array
+
+pytest.importorskip("starlette")
+from starlette.testclient import TestClient
+
+from batchplant.viewer.app import application
+from batchplant.viewer.media import annotations, masks, overlays, tokens, tree
+from batchplant.viewer.session import Session
+
+RATE = 8000
+
+
+@contextlib.contextmanager
+def asked(reader: Any, **options: Any) -> Iterator[Any]:
+    """Asks the routes, without the guard in front of them; waits for jobs."""
+    session = Session(reader, **options)
+    with contextlib.closing(session), TestClient(application(session)) as client:
+
+        def ask(path: str, expect: int = 200, /, **params: Any) -> Any:
+            headers = params.pop("headers", None)
+            found = client.get(f"/api/{path}", params=params, headers=headers)
+            assert found.status_code == expect, found.text
+            if not found.headers.get("content-type", "").startswith("application/json"):
+                return found
+            value = found.json()
+            if isinstance(value, dict) and value.get("state") == "working":
+                return ask(path, expect, **params)
+            return value["value"] if isinstance(value, dict) and value.get("state") == "ready" else value
+
+        yield ask
+
+
+def written(path: Path, fields: dict[str, Any], samples: list[dict[str, Any]]) -> Any:
+    with bp.create(path, schema.Schema(fields)) as out:
+        for sample in samples:
+            out.append(sample)
+    return bp.open(path)
+
+
+def cells(ask: Any, sample: int = 0) -> dict[str, Any]:
+    return {cell["field"]: cell for cell in ask(f"sample/{sample}")["cells"]}
+
+
+def pixels(answer: Any) -> Any:
+    return image.decode(answer.content)
+
+
+# -- sound ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sounds(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    beat = np.sin(np.arange(2 * RATE) * 2 * np.pi * 1000 / RATE).astype(np.float32) * 0.5
+    quiet = np.zeros((100, 2), np.float32)
+    long = np.tile(np.arange(-100, 100, dtype=np.int16), 70 * RATE // 200)
+    cells = [audio.encode(one, RATE, "wav") for one in (beat, quiet, long)]
+    samples = [{"sound": cell} for cell in [*cells, b"no sound"]]
+    return written(tmp_path_factory.mktemp("sounds") / "a.beton", {"sound": schema.Audio()}, samples)
+
+
+def test_sound_is_told_drawn_and_played(sounds: Any) -> None:
+    with asked(sounds) as ask:
+        cell = cells(ask)["sound"]
+        assert (cell["shows"], cell["rate"], cell["channels"], cell["seconds"]) == ("sound", RATE, 1, 2.0)
+        wave = pixels(ask("wave/0/sound", width=200, height=40))
+        assert wave.shape == (40, 200, 4)
+        # Half of full scale: the middle rows are inked, the outer ones are not.
+        assert wave[20, :, 3].all()
+        assert not wave[:8, :, 3].any()
+        drawn = pixels(ask("spectrogram/0/sound", width=100, height=64)).astype(int).sum(axis=2)
+        # 1000 of 4000 Hz, counted from the bottom.
+        assert abs(int(drawn.mean(axis=1).argmax()) - 48) <= 1
+        found = audio.decode(ask("sound/0/sound").content)
+        np.testing.assert_allclose(found[:, 0], audio.decode(sounds[0]["sound"])[:, 0], atol=1e-4)
+
+
+def test_silence_and_damage(sounds: Any) -> None:
+    with asked(sounds) as ask:
+        wave = pixels(ask("wave/1/sound", width=50, height=40))
+        # A line for each channel.
+        assert (wave[:, :, 3].any(axis=1)).sum() == 4
+        assert pixels(ask("spectrogram/1/sound")).shape[2] == 3
+        assert "error" in cells(ask, 3)["sound"]
+        ask("wave/3/sound", 422)
+        ask("sound/9/sound", 404)
+
+
+def test_long_sounds_are_heard_in_windows(sounds: Any) -> None:
+    with asked(sounds) as ask:
+        cell = cells(ask, 2)["sound"]
+        assert (cell["seconds"], cell["window"]) == (70, 60)
+        assert len(audio.decode(ask("sound/2/sound").content)) == 60 * RATE
+        assert len(audio.decode(ask("sound/2/sound", start=65).content)) == 5 * RATE
+
+
+def test_ranges(sounds: Any) -> None:
+    with asked(sounds) as ask:
+        whole = ask("sound/0/sound").content
+        for asked_for, part in (("0-9", whole[:10]), ("100-", whole[100:]), ("-7", whole[-7:])):
+            found = ask("sound/0/sound", 206, headers={"Range": f"bytes={asked_for}"})
+            assert found.content == part
+            assert found.headers["content-range"].endswith(f"/{len(whole)}")
+        assert ask("sound/0/sound", 416, headers={"Range": f"bytes={len(whole)}-"}).content == b""
+        # What is no range is as if it were not there.
+        for odd in ("bytes=-", "lines=1-2", "bytes=1-2,4-5"):
+            assert ask("sound/0/sound", headers={"Range": odd}).content == whole
+
+
+# -- video ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    pytest.importorskip("av")
+    frames = np.zeros((20, 48, 64, 3), np.uint8)
+    frames += (np.arange(20) * 12).astype(np.uint8)[:, None, None, None]
+    samples = [{"clip": video.encode(frames, 10, kind)} for kind in ("mp4", "avi")] + [{"clip": b"no video"}]
+    return written(tmp_path_factory.mktemp("clips") / "a.beton", {"clip": schema.Video()}, samples)
+
+
+def test_video(clips: Any) -> None:
+    with asked(clips) as ask:
+        cell = cells(ask)["clip"]
+        assert (cell["frames"], cell["fps"], cell["width"], cell["height"]) == (20, 10, 64, 48)
+        for number in (0, 10, 19):
+            shown = pixels(ask("frame/0/clip", at=number))
+            assert shown.shape == (48, 64, 3)
+            assert abs(int(shown.mean()) - 12 * number) < 6
+        assert pixels(ask("frame/0/clip", at=3, max=32)).shape == (24, 32, 3)
+        strip = pixels(ask("strip/0/clip", count=5, height=24))
+        assert strip.shape == (24, 160, 3)
+        assert (np.diff(strip.mean(axis=(0, 2)).reshape(5, 32).mean(axis=1)) > 20).all()
+        part = ask("video/0/clip", 206, headers={"Range": "bytes=4-7"})
+        assert (part.content, part.headers["content-type"]) == (b"ftyp", "video/mp4")
+        # No browser plays it; its frames are there all the same.
+        assert cells(ask, 1)["clip"]["plays"] is False
+        ask("video/1/clip", 400)
+        assert pixels(ask("strip/1/clip")).shape[0] == 72
+        assert "error" in cells(ask, 2)["clip"]
+        ask("frame/2/clip", 422)
+
+
+# -- arrays --------------------------------------------------------------------------------------------------
+
+
+def slice_of(answer: Any) -> tuple[dict[str, Any], Any]:
+    facts = json.loads(answer.headers["x-slice"])
+    return facts, np.frombuffer(answer.content, f"<{facts['type']}")
+
+
+def test_slices_of_a_volume(tmp_path: Path) -> None:
+    volume = np.arange(3 * 6 * 7 * 8, dtype=np.float32).reshape(3, 6, 7, 8)
+    reader = written(
+        tmp_path / "a.zarr", {"ct": schema.Tensor("float32", (6, 7, 8))}, [{"ct": one} for one in volume]
+    )
+    with asked(reader) as ask:
+        cell = cells(ask, 1)["ct"]
+        assert (cell["shape"], cell["axes"], cell["every"]) == ([6, 7, 8], [1, 2], True)
+        for axes, want in (("1,2", volume[1, 2]), ("2,1", volume[1, 2].T), ("0,2", volume[1, :, 3])):
+            facts, values = slice_of(ask("slice/1/ct", axes=axes, at="2,3,0"))
+            np.testing.assert_array_equal(values.reshape(facts["shape"]), want)
+            assert (facts["low"], facts["high"]) == (want.min(), want.max())
+        # Across all samples.
+        facts, values = slice_of(ask("slice/1/ct", axes="0,3", at="0,2,4,0", every=1))
+        np.testing.assert_array_equal(values.reshape(facts["shape"]), volume[:, 2, 4])
+        assert facts["whole"] == [3, 6, 7, 8]
+        for bad in ({"axes": "1,1"}, {"axes": "9"}, {"axes": "0,1", "at": "0,0,8"}, {"at": "x"}):
+            ask("slice/1/ct", 400, **bad)
+
+
+def test_large_slices_are_thinned(tmp_path: Path) -> None:
+    wide = np.arange(3000, dtype=np.int64)[None].repeat(40, 0)
+    line = np.zeros(5000, np.float64)
+    line[1234] = 7
+    line[77] = np.nan
+    fields = {"wide": schema.Tensor("int64", (40, 3000)), "line": schema.Tensor("float64", (None,))}
+    reader = written(tmp_path / "a.npz", fields, [{"wide": wide, "line": line}])
+    with asked(reader) as ask:
+        facts, values = slice_of(ask("slice/0/wide"))
+        assert (facts["steps"], facts["shape"], facts["type"]) == ([1, 6], [40, 500], "f8")
+        np.testing.assert_array_equal(values[:500], np.arange(0, 3000, 6))
+        facts, values = slice_of(ask("slice/0/line"))
+        # No peak is lost.
+        assert facts["peaks"]
+        assert facts["odd"] == 1
+        assert np.nanmax(values) == 7
+        assert len(values) == 2 * facts["shape"][0]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "complex64", "datetime64[s]", "float16", "uint8"])
+def test_every_dtype_can_be_drawn(dtype: str) -> None:
+    values = np.arange(12).reshape(1, 3, 4).astype("int64").astype(dtype)
+    with asked(bp.open({"x": values})) as ask:
+        found = slice_of(ask("slice/0/x"))[1]
+        want = np.arange(12) > 0 if dtype == "bool" else np.arange(12)
+        np.testing.assert_array_equal(found, want)
+        assert len(cells(ask)["x"]["values"]) == 12
+
+
+def test_empty_and_flat_arrays() -> None:
+    with asked(bp.open({"none": np.zeros((1, 0, 5)), "flat": np.full((1, 4, 5), 3.0)})) as ask:
+        assert slice_of(ask("slice/0/none"))[0]["values"] == 0
+        assert ask("statistics/0/none")["values"] == 0
+        found = ask("statistics/0/flat")
+        assert (found["low"], found["high"], found["mean"], found["spread"]) == (3, 3, 3, 0)
+        assert sum(found["histogram"]["counts"]) == 20
+
+
+def test_a_model_is_a_list_of_tensors(tmp_path: Path) -> None:
+    weights = {
+        "a.weight": np.linspace(-1, 1, 600, dtype=np.float32).reshape(20, 30),
+        "b.bias": np.ones(7, np.int8),
+    }
+    with bp.create(tmp_path / "m.safetensors", TENSORS) as out:
+        for name, array in weights.items():
+            out.append(from_array(name, array))
+    with asked(bp.open(tmp_path / "m.safetensors")) as ask:
+        assert ask("dataset")["layout"] == "model"
+        found = ask("tensors", sort="parameters", down=1)
+        assert [one["name"] for one in found["tensors"]] == ["a.weight", "b.bias"]
+        assert (found["parameters"], found["bytes"], found["dtypes"]) == (
+            607,
+            2407,
+            {"float32": 1, "int8": 1},
+        )
+        assert ask("tensors", search="BIAS")["count"] == 1
+        sample = found["tensors"][0]["sample"]
+        facts = ask(f"statistics/{sample}/data")
+        assert (facts["low"], facts["high"], facts["values"]) == (-1, 1, 600)
+        assert abs(facts["mean"]) < 1e-6
+        assert sum(facts["histogram"]["counts"]) == 600
+        facts, values = slice_of(ask(f"slice/{sample}/data"))
+        np.testing.assert_array_equal(values.reshape(20, 30), weights["a.weight"])
+        assert cells(ask, sample)["data"]["shape"] == [20, 30]
+
+
+# -- trees and tokens ----------------------------------------------------------------------------------------
+
+
+def test_trees_are_bounded_and_grow() -> None:
+    value = {"big": list(range(5000)), "deep": {"a": {"b": [None, True, 2**60, 1.5, "x" * 5000]}}}
+    with asked(bp.open({"meta": [value, value]})) as ask:
+        found = cells(ask)["meta"]["tree"]
+        big, deep = found["entries"][0][1], found["entries"][1][1]
+        assert (big["of"], len(big["entries"])) == (5000, tree.ENTRIES)
+        rest = ask("tree/0/meta", path=json.dumps(["big"]), start=4990)
+        assert [node["text"] for _, node in rest["entries"]] == [str(one) for one in range(4990, 5000)]
+        last = deep["entries"][0][1]["entries"][0][1]["entries"]
+        assert [node["is"] for _, node in last] == ["null", "bool", "number", "number", "text"]
+        # Digits that JavaScript would lose; texts have an end.
+        assert last[2][1]["text"] == str(2**60)
+        assert len(last[4][1]["text"]) == tree.LETTERS
+        assert last[4][1]["letters"] == 5000
+        ask("tree/0/meta", 404, path='["nobody"]')
+        for bad in ("{}", "[", "[[]]"):
+            ask("tree/0/meta", 400, path=bad)
+
+
+def test_a_tree_has_an_end_however_it_is_nested() -> None:
+    value: Any = []
+    for _ in range(200):
+        value = [value, value]
+    assert len(json.dumps(tree.node(value))) < 200_000
+
+
+def test_tokens_and_their_pieces(tmp_path: Path) -> None:
+    numbers = [np.array([2, 0, 3, 9], np.int32)]
+    reader = written(
+        tmp_path / "a.beton", {"input_ids": schema.Tensor("int32", (None,))}, [{"input_ids": numbers[0]}]
+    )
+    with asked(reader) as ask:
+        cell = cells(ask)["input_ids"]
+        assert (cell["shows"], cell["tokens"], cell["of"]) == ("tokens", [2, 0, 3, 9], 4)
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"hello": 0, "[UNK]": 1, "[CLS]": 2, "world": 3}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    made.save(str(tmp_path / "tokenizer.json"))
+    with asked(reader, tokenizer=tokens.Tokenizer(tmp_path / "tokenizer.json")) as ask:
+        cell = cells(ask)["input_ids"]
+        assert cell["pieces"] == ["[CLS]", "hello", "world", None]
+        assert cell["decoded"] == "[CLS] hello world"
+        assert ask("samples", count=1)["samples"][0]["cells"]["input_ids"]["text"] == "[CLS] hello world"
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(OptionError, match=r"tokenizer\.json"):
+        tokens.Tokenizer(tmp_path / "tokenizer.json")
+    with pytest.raises(NotFoundError):
+        tokens.Tokenizer(tmp_path / "nothing.json")
+
+
+# -- masks ---------------------------------------------------------------------------------------------------
+
+
+def test_masks_have_colours_and_a_legend(tmp_path: Path) -> None:
+    values = np.zeros((10, 20), np.uint8)
+    values[:, 15:] = 3
+    fields = {"mask": schema.Image("png", mask=True)}
+    reader = written(tmp_path / "a.beton", fields, [{"mask": values}])
+    with asked(reader) as ask:
+        cell = cells(ask)["mask"]
+        assert [(one["class"], one["share"]) for one in cell["legend"]] == [(0, 0.75), (3, 0.25)]
+        over = pixels(ask("mask/0/mask", over=1))
+        assert over.shape == (10, 20, 4)
+        assert (over[..., 3] > 0).sum() == 50
+        colour = "#" + bytes(over[0, 19, :3].tolist()).hex()
+        assert colour == cell["legend"][1]["colour"]
+        # So do the picture and the tiles of a grid.
+        assert bytes(pixels(ask("picture/0/mask"))[0, 19].tolist()).hex() == colour[1:]
+
+
+@pytest.mark.parametrize(
+    ("value", "want"),
+    [
+        (np.array([[1, 0]]), [[1, 0]]),
+        (np.array([[[True, False]], [[True, True]]]), [[1, 2]]),
+        (np.full((5, 1, 3), 255, np.uint8), [[0xFFFFFF]] * 5),
+        (np.array([[[4], [5]]]), [[4, 5]]),
+    ],
+)
+def test_what_masks_are(value: Any, want: Any) -> None:
+    assert masks.classes(value).tolist() == want
+
+
+# -- overlays ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("format", overlays.FORMATS)
+def test_how_boxes_are_meant_is_guessed(format: str, relative: bool) -> None:
+    rng = np.random.default_rng(3)
+    corners = np.sort(rng.random((200, 2, 2)), axis=1).reshape(200, 4)
+    size = corners[:, 2:] - corners[:, :2]
+    made = {
+        "xyxy": corners,
+        "xywh": np.concatenate([corners[:, :2], size], axis=1),
+        "cxcywh": np.concatenate([corners[:, :2] + size / 2, size], axis=1),
+    }[format]
+    boxes = made if relative else made * [640, 480, 640, 480]
+    assert overlays.guess([(boxes, 640.0, 480.0)], "things") == (format, relative)
+    assert overlays.guess([(boxes, 640.0, 480.0)], "boxes_xywh") == ("xywh", relative)
+
+
+def detection(path: Path) -> Any:
+    """Two pictures: arrays of boxes and points beside the first field, annotations as COCO has them."""
+    coco = [
+        {"bbox": [10, 5, 30, 20], "category_id": 7, "segmentation": [[10, 5, 40, 5, 40, 25]], "score": 0.5},
+        {"bbox": [0, 0, 64, 48], "category": "<b>all</b>", "keypoints": [5, 5, 2, 9, 9, 0]},
+    ]
+    mask = np.zeros((48, 64), np.uint8)
+    mask[:10] = 2
+    samples = [
+        {
+            "image": np.full((48, 64, 3), 90 + 50 * at, np.uint8), "mask": mask, "annotations": coco,
+            "boxes": np.array([[4, 4, 20, 20], [8, 6, 60, 40]], np.float32), "labels": np.array([1, 0]),
+            "keypoints": np.array([[[3, 3, 1], [30, 20, 0]]], np.float32),
+        }
+        for at in range(2)
+    ]  # fmt: skip
+    fields = {
+        "image": schema.Image("png"), "mask": schema.Image("png", mask=True), "annotations": schema.Json(),
+        "boxes": schema.Tensor("float32", (None, 4)), "labels": schema.Tensor("int64", (None,)),
+        "keypoints": schema.Tensor("float32", (None, 2, 3)),
+    }  # fmt: skip
+    return written(path, fields, samples)
+
+
+def test_overlays_of_a_detection_dataset(tmp_path: Path) -> None:
+    with asked(detection(tmp_path / "a.beton")) as ask:
+        found = ask("overlays")
+        assert [(one["field"], one["draws"], one["format"], one["labels"]) for one in found] == [
+            ("mask", "mask", "xyxy", None),
+            ("annotations", "annotations", "xywh", None),
+            ("boxes", "boxes", "xyxy", "labels"),
+            ("keypoints", "points", "xyxy", None),
+        ]
+        assert not any(one["relative"] for one in found)
+        drawn = ask("drawn", samples="0,1")
+        assert list(drawn) == ["0", "1"]
+        mask, coco, boxes, points = drawn["1"]
+        assert mask == {}
+        assert coco["boxes"] == [[10, 5, 30, 20], [0, 0, 64, 48]]
+        assert coco["labels"] == [7, "<b>all</b>"]
+        assert coco["scores"] == [0.5, None]
+        assert coco["polygons"] == [[[10, 5, 40, 5, 40, 25]], None]
+        assert coco["points"] == [None, [[5, 5, 1], [9, 9, 0]]]
+        assert boxes == {"boxes": [[4, 4, 20, 20], [8, 6, 60, 40]], "labels": [1, 0]}
+        assert points == {"points": [[[3, 3, 1], [30, 20, 0]]]}
+        ask("drawn", 404, samples="7")
+
+
+def test_a_table_has_no_overlays() -> None:
+    with asked(bp.open({"boxes": np.zeros((3, 2, 4)), "meta": ["a", "b", "c"]})) as ask:
+        assert ask("overlays") == []
+        assert ask("drawn", samples="0") == {"0": []}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [None, 5, "x", [], [1, 2], {"bbox": "no"}, {"bbox": [1, 2, 3]}, [{"bbox": [1, 2, 3, None]}],
+     [{"bbox": [1e400] * 4}], {"annotations": [[]]}, [{"keypoints": [1, 2]}], [{"segmentation": [[1]]}],
+     {"bbox": [[]]}, {"objects": 3}],
+)  # fmt: skip
+def test_json_that_is_no_annotation(odd: Any) -> None:
+    assert annotations.of_json(odd) == {}
+
+
+def test_lists_in_an_object_are_annotations_too() -> None:
+    found = annotations.of_json({"bbox": [[1, 2, 3, 4], [5, 6, 7, 8]], "category": ["a", "b"], "area": 3})
+    assert found == {"boxes": [[1, 2, 3, 4], [5, 6, 7, 8]], "labels": ["a", "b"]}
