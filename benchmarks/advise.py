@@ -95,7 +95,8 @@ def one(dataset: Dataset, folder: Path, scale: float, seconds: float) -> dict[st
             made = folder / f"encoded{found.best.way.suffix}"
             bp.convert(reader, made, images=found.best.way.image_options, target_format=found.format)
             source = bp.open(str(made), format=found.format)
-        ways = [way for way in found.tried if way.trial.error is None and not way.way.stays and not way.aside]
+        # Those too that there was no time to try.
+        ways = [way for way in found.tried if not way.way.stays and not way.aside]
         # The pictures are as they are to be already.
         plain = [measure.Candidate(way.way.format, dict(way.way.options)) for way in ways]
         rows = measure.formats(source, plain, seconds=seconds, **how)

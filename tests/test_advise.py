@@ -25,12 +25,12 @@ from batchplant.advise import QUESTIONS, RULES, Answers, Case, Facts, FieldFacts
 from batchplant.advise.predict import Prediction, predict
 from batchplant.advise.rules import data as data_rules
 from batchplant.advise.trial import Trial, pilot_rows
-from batchplant.advise.tries import TRAINERS, Tried, choose, eligible, value_of, virtues
+from batchplant.advise.tries import OVER, TRAINERS, Tried, choose, eligible, value_of, virtues
 from batchplant.advise.ways import Way, raw_of, way_of
 from batchplant.cli import main
 from batchplant.errors import OptionError
 from batchplant.format import Format
-from batchplant.measure import Measured
+from batchplant.measure import Measured, choice
 from batchplant.registry import all_formats, get_format
 from batchplant.schema import Field, Float, Image, Int, Schema, Tensor, Text
 
@@ -462,6 +462,37 @@ def test_what_no_format_can_do_is_said() -> None:
     assert left["beton"] == "cannot be read by people"
 
 
+def test_formats_that_are_not_tried_are_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(choice, "_installed", lambda package: package != "pyarrow")
+
+    def some(reader: Any, where: Case, formats: Sequence[Format], *_: Any, **more: Any) -> list[Tried]:
+        found = {one.name: trial(one.name) for one in formats}
+        found["lmdb"] = Trial(way=Way("lmdb"), error=OVER)
+        found["hdf5"] = Trial(way=Way("hdf5"), error="it failed")
+        return [tried(one, where) for one in found.values()]
+
+    source = bp.open({"x": np.zeros((50, 2, 2), "uint8"), "y": [f"text {n}" for n in range(50)]})
+    found = advise.advise(source, on=HERE, try_ways=some)
+    assert found.not_tried["no time left"] == ["lmdb"]
+    assert found.not_tried["failed"] == ["hdf5"]
+    assert "parquet" in found.not_tried["not installed"]
+    assert "npy" in found.not_tried["cannot hold these fields"]
+    assert "json" in found.not_tried["not made for what is asked"]
+    told = {name for names in found.not_tried.values() for name in names}
+    assert not told.intersection(one.way.format for one in found.tried if one.trial.error is None)
+    # Every one of them has a reason in words.
+    assert told <= {*found.left_out, "lmdb", "hdf5"}
+    # Of those that are named, none is missing.
+    assert set(advise.advise(source, on=HERE, try_ways=some, formats=("lmdb", "beton")).not_tried) == {
+        "no time left"
+    }
+    np.save(tmp_path / "x.npy", np.zeros((50, 2)))
+    assert main(["advise", str(tmp_path / "x.npy"), "--formats", "npy,imagefolder", "--seconds", "0.1"]) == 0
+    assert "\nnot tried   failed: imagefolder\n" in capsys.readouterr().out
+
+
 def test_ways() -> None:
     schema = Schema({"image": Image()})
     settings = {"unit_bytes": 1 << 20, "max_resolution": 256, "quality": 80, "image_format": "jpeg"}
@@ -682,7 +713,9 @@ def test_proof(monkeypatch: pytest.MonkeyPatch, made: Callable[[str], str]) -> N
 
     def measured(reader: Any, ways: list[Any], **options: Any) -> list[Measured]:
         asked.extend(ways)
-        first = Measured(ways[0].format, samples=100, bytes=250_000, epoch_warm=1600.0, write_rate=10_000.0)
+        first = Measured(
+            ways[0].format, samples=100, bytes=250_000, best={"epoch_warm": 1600.0}, write_rate=10_000.0
+        )
         return [first, Measured(ways[1].format, error="it failed")]
 
     monkeypatch.setattr("batchplant.measure.formats", measured)
@@ -694,6 +727,32 @@ def test_proof(monkeypatch: pytest.MonkeyPatch, made: Callable[[str], str]) -> N
     assert errors["bytes"] == pytest.approx(abs(found.best.trial.disk(100) / 250_000 - 1))
     assert "25% off" in next(proofs[0].lines())
     assert list(proofs[1].lines()) == ["not measured: it failed"]
+
+
+def test_proof_for_real(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As typed: what is advised and the runner-up are converted and measured, and nothing is left behind."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("batchplant.cli.advise.PROVE_SECONDS", 0.1)
+    argv = ["advise", str(pictures), "--formats", "beton,tfrecord", "--seconds", "0.1", "--size", "16"]
+    assert main([*argv, "--prove"]) == 0
+    shown = capsys.readouterr().out
+    proved = shown.partition("\nproved")[2].split("\n\n")[0]
+    ways = [line for line in proved.splitlines() if line.endswith(", 12 samples")]
+    assert len(ways) == 2
+    assert {line.split()[0] for line in ways} == {"beton", "tfrecord"}
+    pattern = r"samples/s of an epoch: ([\d,]+) predicted, ([\d,]+) measured \(([\d,]+)% off\)"
+    found = re.findall(pattern, proved)
+    assert len(found) == 2
+    assert "not measured" not in proved
+    for figures in found:
+        predicted, measured, error = (int(one.replace(",", "")) for one in figures)
+        assert min(predicted, measured) > 0
+        assert error == pytest.approx(100 * abs(predicted / measured - 1), abs=1.5)
+    assert len(re.findall(r"  bytes: [\d,]+ predicted", proved)) == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_predictions_are_given_as_data() -> None:

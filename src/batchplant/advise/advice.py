@@ -21,8 +21,9 @@ from .machine import Machine, machine
 from .predict import Prediction
 from .rules import RULES, Case, Rule, Seen
 from .tries import Tried, choose, eligible, tries
+from .untried import untried
 
-SECONDS = 5.0
+SECONDS = 6.0
 
 Progress = Callable[[int, int], None]
 
@@ -54,6 +55,11 @@ class Advice:
     seconds: float
 
     @property
+    def not_tried(self) -> dict[str, list[str]]:
+        """The formats that were not tried, by the reason."""
+        return untried(self.facts.schema, self.tried, self.answers.formats)
+
+    @property
     def format(self) -> str:
         return self.best.way.format
 
@@ -74,7 +80,7 @@ class Advice:
             "format": self.format, "settings": dict(self.settings), "advice": self.best.to_json(),
             "alternatives": [one.to_json() for one in self.alternatives],
             "now": None if self.now is None else self.now.to_json(), "unmet": list(self.unmet),
-            "left out": dict(self.left_out),
+            "left out": dict(self.left_out), "not tried": self.not_tried,
             "commands": list(self.commands), "loop": self.loop,
             "rules": [
                 {"name": rule.name, "applies": seen.applies, "saw": seen.said, "sentence": rule.sentence,

@@ -64,10 +64,11 @@ MEASURED = {
 
 
 def measured_figure(row: Measured, goal: str, *, remote: bool = False) -> float | None:
-    """What a goal is about, as it was measured."""
+    """What a goal is about, as it was measured: the best of the rounds, as a prediction is of the trials."""
     name = MEASURED[FIGURES[goal][0]]
-    found: float | None = getattr(row, "epoch_cold" if remote and name == "epoch_warm" else name)
-    return None if row.error is not None else found
+    if row.error is not None or name == "bytes":
+        return None if row.error else row.bytes
+    return row.best.get("epoch_cold" if remote and name == "epoch_warm" else name)
 
 
 def predicted_figure(one: Tried, goal: str, samples: int, *, remote: bool = False) -> float | None:
@@ -106,9 +107,9 @@ def compare(tried: Tried, row: Measured, goal: str) -> Proof:
     seconds = trial.seconds_fixed + trial.seconds_each * row.samples
     written = None if tried.way.stays or not seconds else row.samples / seconds
     pairs = [
-        ("samples/s of an epoch", trial.epoch_rate, row.epoch_warm),
-        ("samples/s from start to end", trial.sequential_rate, row.sequential_rate),
-        ("samples/s of one column", trial.column_rate, row.column_rate),
+        ("samples/s of an epoch", trial.epoch_rate, row.best.get("epoch_warm")),
+        ("samples/s from start to end", trial.sequential_rate, row.best.get("sequential_rate")),
+        ("samples/s of one column", trial.column_rate, row.best.get("column_rate")),
         ("bytes", trial.disk(row.samples), row.bytes),
         ("samples/s written", written, row.write_rate),
     ]  # fmt: skip

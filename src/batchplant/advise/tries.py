@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import BatchplantError, OptionError
 from ..format import Format
-from ..measure.choice import ALL, candidates, chosen
+from ..measure.choice import ALL, candidates, chosen, refusals
 from ..measure.pipelines import column_of
 from ..reader import Reader
 from ..registry import get_format
+from ..schema import Schema
 from .predict import FIGURES, Prediction, predict
 from .rules import Case, Must
 from .trial import Bench, Held, Trial, hold
@@ -24,9 +26,9 @@ from .ways import PICTURES, Way, raw_of, way_of
 TIE = 0.05
 # What a conversion must bring, for it costs time, space and a second copy.
 GAIN = 0.10
-# How many are tried once more, and how much worse they may have been.
-AGAIN, NEAR, ROUNDS = 4, 0.30, 3
-ROUND_SECONDS = 0.15
+# How much worse one may have been that is tried again, and how often.
+NEAR, ROUNDS = 0.30, 4
+ROUND_SECONDS = 0.1
 # The part of the time that is kept for trying the best of them again.
 KEPT = 0.3
 SHOWN = 4
@@ -74,13 +76,18 @@ def eligible(case: Case, musts: Sequence[Must]) -> tuple[list[str], list[str], d
     for pool in (usual, every):
         fitting = [name for name in pool if not _fails(name, musts)]
         if fitting:
-            left = {name: _fails(name, musts) or "" for name in every if name not in fitting}
-            return fitting, [], {name: f"cannot {why}" for name, why in left.items() if why}
+            left = {name: _fails(name, musts) for name in every if name not in fitting}
+            reasons = {name: f"cannot {why}" for name, why in left.items() if why}
+            return fitting, [], {**({} if named else _refused(schema, fitting)), **reasons}
     # Those that can do most of it.
     counts = {name: sum(not one.holds(get_format(name)) for one in musts) for name in every}
     fitting = [name for name in every if counts[name] == min(counts.values())]
     unmet = [one.words for one in musts if not all(one.holds(get_format(name)) for name in fitting)]
     return fitting, unmet, {name: f"cannot {_fails(name, musts)}" for name in every if name not in fitting}
+
+
+def _refused(schema: Schema, but: Sequence[str]) -> dict[str, str]:
+    return {name: why for name, why in refusals(schema).items() if name not in but}
 
 
 def _fails(name: str, musts: Iterable[Must]) -> str | None:
@@ -150,14 +157,12 @@ def tries(
                 trial if trial.error is not None else _measure(bench, trial, case, ROUND_SECONDS)
             ]
         near = _near((one for (one,) in done.values()), case)
-        # What a conversion brings is known only if both are tried as often.
-        near += [one for (one,) in done.values() if one.way.stays and one not in near and one.error is None]
         # In turns: what else the machine does meanwhile then hits all of them alike.
         for trial in itertools.chain.from_iterable(itertools.repeat(near, ROUNDS)):
             if time.monotonic() > deadline:
                 break
             done[trial.way.label].append(_measure(bench, trial, case, ROUND_SECONDS))
-        trials = [middle(some, case) for some in done.values()]
+        trials = [fastest(some, case) for some in done.values()]
         aside = _raw(bench, trials, case) if time.monotonic() < deadline else None
         told()
     tried = [_tried(one, case, read_each, encode_each) for one in trials]
@@ -185,16 +190,11 @@ def _encoded(bench: Bench, ways: list[Way]) -> tuple[Held | None, float, list[Wa
     for way in ways:
         if not way.images:
             break
-        trial = bench.write(way)
-        if trial.error is None:
-            reader = bench.reader(way)
-            with contextlib.suppress(BatchplantError):
-                columns = reader.read(range(len(reader)))
-                return (
-                    Held(reader.path, reader.schema, columns.take(range(columns.rows))),
-                    trial.seconds_each,
-                    ways,
-                )
+        with contextlib.suppress(BatchplantError, OSError):
+            reader, seconds = bench.converted(way)
+            columns = reader.read(range(len(reader)))
+            held = Held(reader.path, reader.schema, columns.take(range(columns.rows)))
+            return held, seconds / max(len(reader), 1), ways
     return None, 0.0, [dataclasses.replace(one, images={}) for one in ways]
 
 
@@ -224,22 +224,25 @@ def value_of(trial: Trial, prediction: Prediction, goal: str) -> float | None:
     return trial.column_rate if figure == "column_rate" else prediction.rate
 
 
-def middle(trials: Sequence[Trial], case: Case) -> Trial:
-    """The median of the trials of one way, as `measure` takes that of its rounds; one may have failed."""
+def fastest(trials: Sequence[Trial], case: Case) -> Trial:
+    """Of the trials of one way, as `measure` finds the best of its rounds; one that failed has failed.
+
+    Whatever else happens on a machine makes a short trial slower, and nothing makes it faster.
+    """
     figure = FIGURES[case.goal][0]
     failed = [one for one in trials if one.error is not None]
-    ranked = failed or sorted(trials, key=lambda trial: getattr(trial, figure, 0.0) or 0.0)
-    return ranked[len(ranked) // 2]
+    return failed[0] if failed else max(trials, key=lambda one: getattr(one, figure, 0.0) or 0.0)
 
 
 def _near(trials: Iterable[Trial], case: Case) -> list[Trial]:
-    """Those that may be the best: tried again, for the first time was short."""
+    """Those that may be the best, the most able first: tried again, for the first time was short."""
     figure = FIGURES[case.goal][0]
     if figure == "bytes":
         return []
     rated = [(getattr(one, figure), one) for one in trials if one.error is None and getattr(one, figure)]
-    rated.sort(key=lambda one: -one[0])
-    return [one for rate, one in rated if rate >= (1 - NEAR) * rated[0][0]][:AGAIN]
+    most = max((rate for rate, _ in rated), default=0.0)
+    near = [one for rate, one in rated if rate >= (1 - NEAR) * most]
+    return sorted(near, key=lambda one: -math.inf if one.way.stays else -virtues(one.way.format, case.goal))
 
 
 def choose(

@@ -18,7 +18,7 @@ import argparse
 import dataclasses
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..advise import GOALS, QUESTIONS, STORAGES, Advice, Answers
@@ -41,6 +41,8 @@ from .terminal import (
 
 PROVE_SECONDS = 20.0
 INDENT = 12
+# Of the formats that were not tried for one reason.
+NAMED = 3
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -149,6 +151,8 @@ def _print(found: Advice, proofs: list[Proof]) -> None:
         print()
     for number, one in enumerate(found.alternatives):
         _row("" if number else "or", f"{one.way.label}: {_short(one, found)}  ({one.price})")
+    if found.not_tried:
+        _row("not tried", "; ".join(f"{why}: {_some(names)}" for why, names in found.not_tried.items()))
     for number, proof in enumerate(proofs):
         if not number:
             print()
@@ -163,6 +167,11 @@ def _print(found: Advice, proofs: list[Proof]) -> None:
         print()
         for line in found.loop.splitlines():
             print(f"  {printable(line)}" if line else "")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _row(name: str, said: str, indent: int = INDENT) -> None:

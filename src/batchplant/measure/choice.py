@@ -93,21 +93,21 @@ def refusal(found: Format, schema: Mapping[str, Field]) -> str | None:
     except SchemaError as error:
         # Its second half is advice for a conversion.
         return error.message.partition(";")[0]
-    missing = _missing(found.extra)
-    if not missing:
+    lacking = missing(found)
+    if not lacking:
         return None
-    return f'{", ".join(missing)} is not installed: pip install "batchplant[{found.extra}]"'
+    return f'{", ".join(lacking)} is not installed: pip install "batchplant[{found.extra}]"'
 
 
-def _missing(extra: str | None) -> list[str]:
-    """The packages of an extra that are not installed."""
-    if extra is None:
+def missing(found: Format) -> list[str]:
+    """The packages that a format needs and that are not installed."""
+    if found.extra is None:
         return []
     try:
         needed = importlib.metadata.requires("batchplant") or []
     except importlib.metadata.PackageNotFoundError:
         return []
-    wanted = re.compile(rf"""extra\s*==\s*["']{re.escape(extra)}["']""")
+    wanted = re.compile(rf"""extra\s*==\s*["']{re.escape(found.extra)}["']""")
     names = [re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in needed if wanted.search(one)]
     return [name for name in names if not _installed(name)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,22 +17,28 @@ import numpy as np
 
 from .. import order as orders
 from ..columns import I64, Columns, column_runs
+from ..loading.batch import PRODUCERS
 from ..loading.loader import Loader
 from ..reader import Reader
 from ..schema import Schema
 from .pipelines import image_fields, pipelines
 from .watching import rows
 
-# A batch that is made in a moment, so that a short time has many of them.
-BATCH_BYTES = 8 << 20
+# Where the time is short, a batch takes so long at most, or a few of them would take all of it. It is no
+# smaller than that: every batch costs something, however few samples it has.
+BATCH_SECONDS = 0.012
+# A batch that is surely made so quickly.
+BATCH_BYTES = 4 << 20
 # An epoch of few samples has so many batches all the same.
 BATCHES = 4
-# So many count at least: threads make some at once, and what is under way at both ends must not matter.
+# So many count at least, after those that fill the threads: what is under way at the end must not matter.
 LEAST = 8
+# Enough to see about how long one takes.
+FEW = 4
 # Few samples are taken again and again in one epoch, for between two the threads have nothing to do.
 LONG = 64
-# How many times longer than it should, something may take that is slow.
-LONGER = 6
+# How many times longer than it should, something may take that is slow, and than how much at least.
+LONGER, MOMENT = 6, 0.1
 SCAN_BYTES = 4 << 20
 SCAN_ROWS = 4096
 PAGE = 4096
@@ -40,7 +47,7 @@ CHANNELS = 3
 
 @dataclasses.dataclass(frozen=True)
 class How:
-    """What an epoch is like. ``batch_size``: at most, where the time is short."""
+    """What an epoch is like. ``batch_size``: where the time is short, at most (:func:`quick_batch`)."""
 
     batch_size: int
     order: str = "random"
@@ -48,18 +55,18 @@ class How:
     size: int = 224
     workers: int | None = None
 
-    def batch(self, schema: Schema, sample_bytes: float) -> int:
-        """The batch size for samples of so many bytes, where the time is short."""
+    def small_batch(self, schema: Schema, sample_bytes: float) -> int:
+        """As many samples as are surely made in a moment."""
         pixels = CHANNELS * self.size**2 * len(image_fields(schema))
         made = pixels if self.pipeline in ("train", "val") else 0
-        return max(1, min(self.batch_size, int(BATCH_BYTES // max(sample_bytes, made, 1))))
+        return min(self.batch_size, _power(BATCH_BYTES / max(sample_bytes, made, 1)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
     """What came: so many samples; the first batch after ``first`` seconds.
 
-    ``rate``: samples/s after the first batch of an epoch; ``whole``: with it. ``parts``: where the time went,
+    ``rate``: samples/s once the threads are busy; ``whole``: with the start. ``parts``: where the time went,
     by the loader's own account.
     """
 
@@ -70,24 +77,38 @@ class Timed:
     parts: Mapping[str, float]
 
 
+def quick_batch(reader: Reader, how: How, *, sample_bytes: float, indices: I64 | None = None) -> int:
+    """The batch size where the time is short: as asked, unless such a batch takes long."""
+    small = how.small_batch(reader.schema, sample_bytes)
+    if small >= how.batch_size:
+        return small
+    rate = epoch(reader, how, batch=small, seconds=0.0, least=FEW, indices=indices).rate
+    return min(how.batch_size, max(small, _power(BATCH_SECONDS * rate)))
+
+
+def _power(size: float) -> int:
+    """A power of two: nearly the same speed gives the same batches, and they are dealt evenly to threads."""
+    return 1 << int(math.log2(max(size, 1.0)))
+
+
 def epoch(
     reader: Reader,
     how: How,
     *,
-    sample_bytes: float,
+    batch: int,
     seconds: float | None,
     once: bool = False,
+    least: int = LEAST,
     indices: I64 | None = None,
     seed: int = 0,
     note: Callable[[], None] = lambda: None,
 ) -> Timed:
-    """Epochs through the Loader for about so many seconds; None: one whole epoch, in batches as asked.
+    """Epochs through the Loader in batches of ``batch``, for about so many seconds; None: one whole epoch.
 
     ``once``: one epoch or its beginning, as a first one is, in which no sample comes twice. ``indices``: only
     these samples. ``note`` is called after every batch.
     """
     samples = np.arange(len(reader)) if indices is None else indices
-    batch = how.batch_size if seconds is None else how.batch(reader.schema, sample_bytes)
     if once or seconds is None or how.order in orders.BY_BLOCKS:
         batch = max(1, min(batch, len(samples) // BATCHES))
     else:
@@ -109,24 +130,25 @@ def epoch(
         began = now = time.perf_counter()
         over = False
         while not over:
-            start = None
-            asked = time.perf_counter()
-            for one in loader:
+            start = asked = time.perf_counter()
+            for number, one in enumerate(loader):
                 now = time.perf_counter()
                 done += rows(one)
-                if start is None:
+                first = first or now - asked
+                if number < PRODUCERS:
                     start = now
-                    first = first or now - asked
                 else:
                     counted += rows(one)
                     batches += 1
                 note()
                 if seconds is not None:
-                    enough = now - began >= seconds and (once or batches >= LEAST)
-                    over = enough or now - began >= LONGER * seconds
+                    # Batches are made at the same time, and come in twos.
+                    even = batches and batches % PRODUCERS == 0
+                    enough = now - began >= seconds and (once or (even and batches >= least))
+                    over = enough or now - began >= LONGER * max(seconds, MOMENT)
                 if over:
                     break
-            spent += 0.0 if start is None else now - start
+            spent += now - start
             over = over or once or seconds is None
         stats = loader.stats()
     whole = done / max(now - began, 1e-9)

@@ -100,6 +100,7 @@ class Task:
         self._before = own_memory()
         self._peak = 0
         self._noted = 0.0
+        self._batch = 0
         self._seed = 0
 
     # -- writing ---------------------------------------------------------------------------------------
@@ -244,12 +245,18 @@ class Task:
 
     def _epoch(self, found: Round, name: str, seconds: float | None) -> int:
         """A shuffled epoch, or its beginning; how many samples came."""
-        job = self.job
+        job, seen = self.job, self._seen()
+        how = timing.How(job.batch_size, job.order, job.pipeline, job.size, job.workers)
         self._seed += 1
         try:
+            batch = job.batch_size
+            if seconds is not None and name == COLD:
+                batch = how.small_batch(seen.schema, self._sample_bytes)
+            elif seconds is not None:
+                self._batch = self._batch or timing.quick_batch(seen, how, sample_bytes=self._sample_bytes)
+                batch = self._batch
             timed = timing.epoch(
-                self._seen(), timing.How(job.batch_size, job.order, job.pipeline, job.size, job.workers),
-                sample_bytes=self._sample_bytes, seconds=seconds, once=name == COLD, seed=self._seed,
+                seen, how, batch=batch, seconds=seconds, once=name == COLD, seed=self._seed,
                 note=lambda: self._note(now=False),
             )  # fmt: skip
         except BatchplantError as error:
