@@ -5,6 +5,9 @@ examples:
   batchplant view 'train-*.tar' --where "label == 'cat'"    (quotes around a glob)
   batchplant view s3://bucket/train.parquet --port 8080
   batchplant view train.beton photos/                       (two datasets, side by side)
+  batchplant view photos/ --pipeline train.py:augment       (samples as the Loader augments them)
+  batchplant view photos/ --export report.html              (one file to send; no server)
+  batchplant view --attach 4711                             (a running Loader with dashboard=True)
 
 The page is served on this machine only, under a link with a token. Nothing is uploaded or changed. Ctrl-C
 ends it. On a server, forward its port: ssh -L PORT:127.0.0.1:PORT HOST, with --port PORT.
@@ -14,19 +17,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
+import json
 import sys
-import threading
 from typing import Any
 
-from ..errors import OptionError
+from ..errors import AccessError, OptionError, shown
 from ..reader import Reader
 from ..registry import open as open_reader
-from .terminal import add_reading, parse_options, print_json, say
+from ..storage.commit import put_file
+from .terminal import add_reading, human_size, parse_options, plain, print_json, progress_bar, say
+
+# Seconds that a browser has to start, where this process does not stay.
+STARTING = 10.0
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="PATH", help="file, folder, URL, or a glob or braces of shards")
+    parser.add_argument(
+        "source", metavar="PATH", nargs="?", help="file, folder, URL, or a glob or braces of shards"
+    )
     parser.add_argument(
         "other",
         metavar="OTHER",
@@ -39,13 +47,41 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--port", type=int, metavar="N", default=0, help="of the page (default: a free one)")
     parser.add_argument("--no-browser", action="store_true", help="print the link, open nothing")
+    parser.add_argument(
+        "--pipeline",
+        metavar="FILE.py:NAME",
+        help="show samples after augmentation, too: NAME is a Loader, its arguments, its pipelines or a list "
+        "of ops; FILE.py is run, so name only a file that you trust",
+    )
+    parser.add_argument(
+        "--attach",
+        metavar="WHICH",
+        nargs="?",
+        const="",
+        help="watch a Loader of this machine that runs with dashboard=True: by its process, port or link "
+        "(default: the only one); with --json its figures now",
+    )
+    parser.add_argument(
+        "--export",
+        metavar="FILE",
+        help="write a report to send: .html, or .json; - for standard output. Without a page",
+    )
+    parser.add_argument(
+        "--samples", type=int, metavar="N", default=50, help="in the report (default: %(default)s)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     if not 0 <= args.port < 65536:
         raise OptionError(f"--port is a number from 1 to 65535, not {args.port}")
+    if args.attach is not None:
+        return _attach(args)
+    if args.source is None:
+        args.parser.error("the following arguments are required: PATH (or --attach)")
     with contextlib.ExitStack() as opened:
         reader = opened.enter_context(_first(args))
+        if args.export is not None:
+            return _export(args, reader)
         other = None if args.other is None else opened.enter_context(_second(args))
         return _serve(args, reader, other)
 
@@ -68,29 +104,71 @@ def _second(args: argparse.Namespace) -> Reader:
 
 def _serve(args: argparse.Namespace, reader: Reader, other: Reader | None) -> int:
     # A server brings much, and no other command needs it.
-    from ..viewer.serve import Server
+    from ..viewer.serve import Server, show
     from ..viewer.session import Session
 
-    server = Server(Session(reader, other), port=args.port)
+    pipeline = None
+    if args.pipeline is not None:
+        from ..viewer.pipelines import arguments, load
+
+        pipeline = arguments(load(args.pipeline), reader)
+    server = Server(Session(reader, other, pipeline=pipeline), port=args.port)
     if args.json:
         print_json({"url": server.url, "samples": len(reader)})
     else:
         say(server.url)
     sys.stdout.flush()
     if not args.no_browser and not args.json:
-        _show(server.url)
+        show(server.url)
     # Ctrl-C is how it ends, and no mistake.
     with contextlib.suppress(KeyboardInterrupt):
         server.run()
     return 0
 
 
-def _show(url: str) -> None:
-    """Opens the page, where there is a screen; a browser in the terminal would take it over."""
-    if sys.platform.startswith("linux") and not ({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()):
-        print("no screen here: open the link in a browser (Ctrl-C ends it)", file=sys.stderr)
-        return
-    import webbrowser
+def _attach(args: argparse.Namespace) -> int:
+    """The page of a loader that runs in another process."""
+    from ..viewer import attach
+    from ..viewer.serve import show
 
-    # Some browsers return only when they are closed.
-    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+    if args.source is not None or args.export is not None:
+        args.parser.error("--attach shows a running Loader; it goes with no PATH and no --export")
+    url = attach.find(args.attach)
+    if args.json:
+        print_json(attach.ask(url, "live"))
+        return 0
+    # Says so where it has ended.
+    attach.ask(url, "dataset")
+    say(url)
+    sys.stdout.flush()
+    if not args.no_browser and (opening := show(url)) is not None:
+        opening.join(STARTING)
+    return 0
+
+
+def _export(args: argparse.Namespace, reader: Reader) -> int:
+    from ..viewer.export import html
+    from ..viewer.report import report
+    from ..viewer.session import Side
+
+    name = args.export
+    if args.samples < 0:
+        raise OptionError(f"--samples is a number from 0 on, not {args.samples}")
+    if name != "-" and not name.lower().endswith((".html", ".htm", ".json")):
+        raise OptionError(f"--export writes .html or .json, not {name!r}")
+    with progress_bar("report") as told:
+        found = report(Side("a", reader, shown(args.source)), args.samples, told=told)
+    if name != "-":
+        text = json.dumps(plain(found), ensure_ascii=False) if name.lower().endswith(".json") else html(found)
+        data = text.encode("utf-8", "replace")
+        try:
+            put_file(name, data)
+        except OSError as error:
+            raise AccessError(f"cannot write it: {error.strerror or error}", path=name) from error
+    if args.json:
+        print_json(found)
+    elif name == "-":
+        sys.stdout.write(html(found))
+    else:
+        say(f"{name}: {len(found['samples']):,} of {found['count']:,} samples, {human_size(len(data))}")
+    return 0

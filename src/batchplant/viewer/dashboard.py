@@ -171,6 +171,8 @@ class Dashboard:
                 return
 
     def close(self) -> None:
+        if os.getpid() != self.process:
+            return
         self._end()
         if self._thread is not threading.current_thread():
             self._thread.join()

@@ -182,7 +182,7 @@ def view(
     ``close``, or until the program ends.
     """
     from .pipelines import arguments
-    from .serve import Server
+    from .serve import Server, show
     from .session import Session
 
     own: list[Reader] = []
@@ -211,9 +211,7 @@ def view(
     server.start()
     made = View(server, own, height)
     if browser or (browser is None and not inside):
-        import webbrowser
-
-        webbrowser.open(made.url)
+        show(made.url)
     return made
 
 

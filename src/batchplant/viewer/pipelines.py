@@ -8,6 +8,7 @@ import json
 import math
 import os
 import sys
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,8 +64,9 @@ def load(text: str) -> Any:
     module = _run(path)
     if name:
         if not hasattr(module, name):
-            public = [one for one in vars(module) if not one.startswith("_")]
-            raise OptionError(no_such("name", name, public), path=path)
+            kinds = (Mapping, list, tuple, Loader, types.FunctionType)
+            own = [one for one, value in vars(module).items() if one[0] != "_" and isinstance(value, kinds)]
+            raise OptionError(no_such("name", name, own), path=path)
         return getattr(module, name)
     found = [one for one in NAMES if hasattr(module, one)]
     if not found:

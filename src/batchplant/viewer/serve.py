@@ -92,12 +92,16 @@ def _listening(host: str, port: int) -> socket.socket:
     return one
 
 
-def show(url: str) -> None:
-    """Opens the page, where there is a screen; a browser in the terminal would take it over."""
+def show(url: str) -> threading.Thread | None:
+    """Opens the page, where there is a screen; a browser in the terminal would take it over.
+
+    The thread that does so ends when the browser was started, or, with some of them, when it is closed.
+    """
     if sys.platform.startswith("linux") and not ({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()):
-        print("no screen here: open the link in a browser (Ctrl-C ends it)", file=sys.stderr)
-        return
+        print("no screen here: open the link in a browser", file=sys.stderr)
+        return None
     import webbrowser
 
-    # Some browsers return only when they are closed.
-    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+    thread = threading.Thread(target=webbrowser.open, args=(url,), daemon=True)
+    thread.start()
+    return thread
