@@ -375,6 +375,25 @@ def test_two_passes_make_the_same_bytes(
     assert found != sorted(found)
 
 
+@pytest.mark.parametrize("how", [{}, {"shard_samples": 20}], ids=["file", "shards"])
+def test_progress_covers_both_passes(
+    how: dict[str, Any], source: Path, tmp_path: Path, small_runs: None
+) -> None:
+    seen: list[tuple[int, int]] = []
+    bp.convert(
+        source, tmp_path / "a.tfrecord", shuffle=True, two_passes=True,
+        progress=lambda *one: seen.append(one), **how,
+    )  # fmt: skip
+    now = [one for one, _ in seen]
+    assert now == sorted(now)
+    assert {total for _, total in seen} == {60}
+    assert 30 in now
+    # Several times in each pass.
+    assert len({one for one in now if 0 < one < 30}) > 2
+    assert len({one for one in now if 30 < one < 60}) > 1
+    assert now[-1] == 60
+
+
 def test_two_passes_by_ranks(
     source: Path, wanted: dict[str, bytes], tmp_path: Path, small_runs: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ class Tally:
         self._total = len(files.job.order)
         self._done, self._progress = done, progress
         self._sum = sum(one.samples for one in done.values())
+        self._said = 0
 
     def ended(self, number: int, one: Done) -> None:
         self._done[number] = one
@@ -88,8 +89,10 @@ class Tally:
         self.show(0)
 
     def show(self, more: int) -> None:
+        # Never back, although a file may be begun anew.
+        self._said = max(self._said, min(self._sum + more, self._total))
         if self._progress is not None:
-            self._progress(min(self._sum + more, self._total), self._total)
+            self._progress(self._said, self._total)
 
     def look(self) -> None:
         """What workers have noted of files that are not done."""
@@ -110,7 +113,8 @@ def convert_to_file(job: Job, *, workers: int | None, resume: bool, progress: Pr
     total = len(job.order)
     options = dataclasses.replace(job.prepared.write, workers=workers, resume=resume)
     writer: Writer = job.prepared.make(job.prepared.path, options)
-    report: Report = (lambda count: None) if progress is None else lambda count: progress(count, total)
+    first, second = _passes(progress) if job.spills else (None, progress)
+    report: Report = (lambda count: None) if second is None else lambda count: second(count, total)
     feed = Feed(job, range(total))
     if job.spills:
         spills = Spills(job, str(writer.partial.folder / SPILLS))
@@ -118,7 +122,7 @@ def convert_to_file(job: Job, *, workers: int | None, resume: bool, progress: Pr
             if writer.resumed is None:
                 # What is spilled stays for a resume.
                 writer.checkpoint({"identity": job.identity, "unread": []})
-            _spill(Inline(), spills, progress)
+            _spill(Inline(), spills, first)
         except BaseException:
             writer.give_up()
             raise
@@ -138,7 +142,9 @@ def convert_to_files(
     try:
         done = files.done()
         before = sum(one.samples for one in done.values())
-        tally = Tally(files, done, progress)
+        spills = files.place.spills
+        first_pass, second_pass = (None, progress) if spills is None else _passes(progress)
+        tally = Tally(files, done, second_pass)
         resumed: list[int] = []
 
         def ended(number: int, one: Done) -> None:
@@ -147,9 +153,8 @@ def convert_to_files(
             tally.ended(number, one)
 
         inline = isinstance(engine, Inline)
-        spills = files.place.spills
         if spills is not None:
-            _spill(engine, spills, progress)
+            _spill(engine, spills, first_pass)
         work = Work(files.place, workers or engine.threads, tally.show if inline and not crew else None)
         todo = [number for number in engine.share(len(job.plan)) if number not in done]
         run(engine, work, todo, ended, tick=tally.look, name=files.place.name)
@@ -199,17 +204,37 @@ def _joined(job: Job, parts: list[str], *, resume: bool) -> list[str]:
 
 def _spill(engine: Engine, spills: Spills, progress: Progress | None) -> None:
     """The first pass of a shuffle."""
-    count = len(spills.plan)
-    missing = [number for number in engine.share(count) if not spills.done(number)]
+    plan, total = spills.plan, len(spills.job.order)
+    done = {number for number in range(len(plan)) if spills.done(number)}
+
+    def show(more: int = 0) -> None:
+        if progress is not None:
+            read = sum(len(plan.span(number)) for number in done) + more
+            progress(total * read // max(1, plan.samples), total)
 
     def ended(number: int, samples: int) -> None:
-        if progress is not None:
-            progress(0, len(spills.job.order))
+        done.add(number)
+        show()
 
-    run(engine, spills, missing, ended, name=lambda number: f"run {number} of the first pass")
+    work = dataclasses.replace(spills, report=show) if isinstance(engine, Inline) else spills
+    missing = [number for number in engine.share(len(plan)) if number not in done]
+    run(engine, work, missing, ended, name=lambda number: f"run {number} of the first pass")
     # What other ranks read is needed as well.
-    while not all(spills.done(number) for number in range(count)):
-        time.sleep(WAIT)
+    while len(done) < len(plan):
+        done.update(number for number in range(len(plan)) if number not in done and spills.done(number))
+        show()
+        if len(done) < len(plan):
+            time.sleep(WAIT)
+
+
+def _passes(progress: Progress | None) -> tuple[Progress | None, Progress | None]:
+    """The progress of the first pass and of the second, each of which is half of the work."""
+    if progress is None:
+        return None, None
+    return (
+        lambda now, total: progress(now // 2, total),
+        lambda now, total: progress((total + now) // 2, total),
+    )
 
 
 def _told(job: Job, files: list[str], done: Iterable[Done], resumed: int, began: float) -> Conversion:

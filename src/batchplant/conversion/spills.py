@@ -40,6 +40,8 @@ class Spills:
 
     job: Job
     folder: str
+    # How far the run at work is; only where that is in this process.
+    report: Report | None = None
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -51,7 +53,7 @@ class Spills:
 
     def __call__(self, number: int) -> int:
         """Make a run."""
-        return self.spill(number, lambda count: None)
+        return self.spill(number, self.report or (lambda count: None))
 
     def path(self, number: int) -> Path:
         return Path(self.folder, f"run-{number:06}")
