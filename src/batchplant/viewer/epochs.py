@@ -33,6 +33,8 @@ STEP = 4096
 # Classes that have a colour of their own, and samples of a batch that are listed.
 CLASSES, LISTED = 7, 512
 CHUNK = 1 << 18
+# Times that a sample is seen that are told.
+PLACES = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,18 +127,37 @@ class Epoch:
 
     def place(self, sample: int, told: Progress) -> list[dict[str, int]]:
         """When this sample is seen: the first few times, for some orders repeat samples or leave some out."""
+        row = sample
+        if self.rows is not None:
+            # In the order of the dataset.
+            row = int(np.searchsorted(self.rows, sample))
+            if row == len(self.rows) or self.rows[row] != sample:
+                return []
         found: list[dict[str, int]] = []
-        length = self.order.length
-        for start in range(0, length, CHUNK):
-            told(start, length)
-            positions = np.arange(start, min(start + CHUNK, length))
-            for at in positions[self.samples(positions) == sample].tolist():
+        first, last = self._around(row)
+        for start in range(first, last, CHUNK):
+            told(start - first, last - first)
+            positions = np.arange(start, min(start + CHUNK, last))
+            for at in positions[self.order.take(positions) == row].tolist():
                 found.append({"position": at, **self._when(at)})
-                if len(found) == 5:
+                if len(found) == PLACES:
                     return found
             if found and self.wish.order != "class_balanced":
                 break
         return found
+
+    def _around(self, row: int) -> tuple[int, int]:
+        """Between which positions a sample stands, as far as that is known without looking."""
+        length = self.order.length
+        if self.wish.order == "sequential":
+            return row, row + 1
+        if self.wish.order == "random":
+            at = int(self.order.find(np.array([row]))[0])
+            return at, at + 1
+        if self.wish.order == "windowed":
+            far = self.wish.window or inspect.signature(orders.windowed).parameters["window"].default
+            return max(0, row - far), min(length, row + far + 1)
+        return 0, length
 
     def _when(self, position: int) -> dict[str, int]:
         """The step and the rank that have a position; none where drop_last leaves it out."""
@@ -259,8 +280,23 @@ class Epoch:
             raise OptionError("class_balanced needs a field of classes, and there is none")
         if self.count > MOST_LABELS:
             raise OptionError(f"class_balanced reads all labels, here of up to {MOST_LABELS:,} samples")
-        rows = np.arange(self.count) if self.rows is None else self.rows
-        return quality.codes_of(self._labels(rows, told))
+        reader, name, count = self.reader, self.label, self.count
+        codes = np.empty(count, dtype=np.int64)
+        known: dict[str, int] = {}
+        for start in range(0, count, CHUNK):
+            told(start, count)
+            end = min(start + CHUNK, count)
+            some = np.arange(start, end) if self.rows is None else self.rows[start:end]
+            column = reader.read(some, [name])[name] if type(reader.schema[name]) in (Int, Bool) else None
+            if isinstance(column, np.ndarray):
+                codes[start:end] = column
+            else:
+                codes[start:end] = [known.setdefault(one, len(known)) for one in self._labels(some)]
+        if known:
+            # Classes count in their order, as they do where the labels themselves are given.
+            order = np.argsort(np.argsort(list(known)))
+            codes = order[codes]
+        return codes
 
 
 def label_of(reader: Reader, asked: str | None) -> str | None:
