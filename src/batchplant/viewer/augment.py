@@ -13,7 +13,7 @@ from ..loading.plan import Output
 from ..loading.preview import Cut, mixes, preview
 from .cells.cell import cells_of
 from .media import png
-from .pixels import stretched
+from .pixels import as_shown, stretched
 from .session import Session, Side
 
 MOST_VIEWS = 16
@@ -59,10 +59,19 @@ def augmented(
 
 def _original(side: Side, sample: int, field: str, cut: Cut) -> dict[str, Any]:
     """The whole picture as the decoder sees it: turned only where the pipeline turns it."""
-    pixels = image.expand(np.asarray(cells_of(side, [sample], [field])[0][field].value()))
-    pixels = image.orient(pixels, cut.turn) if cut.turn != 1 else pixels
     height, width = cut.size
-    return {"field": field, "turn": cut.turn, "width": width, "height": height, "src": data_uri(pixels)}
+    found = {"field": field, "turn": cut.turn, "width": width, "height": height}
+    try:
+        cell = cells_of(side, [sample], [field])[0][field]
+        upright = cell.pixels_shape is not None or image.orientation(cell.data) == 1
+        turned = cut.turn != 1 or upright
+        return {
+            **found,
+            "src": data_uri(as_shown(cell) if turned else image.expand(np.asarray(cell.value()))),
+        }
+    except (BatchplantError, OSError, MemoryError) as error:
+        # The box may lie where it is not damaged.
+        return {**found, "error": str(error)}
 
 
 def data_uri(pixels: Any, longest: int = LONGEST_SIDE) -> str:

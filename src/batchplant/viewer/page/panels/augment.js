@@ -174,13 +174,13 @@ function original(one, views) {
     svg("text.aug-mark", { x: left + 2 * thick, y: top + 10 * thick, "font-size": 9 * thick, "stroke-width": 2 * thick }, String(epoch))));
   return h("figure.aug-original", {},
     h("div.aug-stage", { style: { aspectRatio: `${one.width} / ${one.height}` } },
-      h("img", { src: one.src, alt: `${one.field}, the original` }),
+      one.error ? h("p.error", {}, one.error) : h("img", { src: one.src, alt: `${one.field}, the original` }),
       svg("svg.aug-overlay", { viewBox: `0 0 ${one.width} ${one.height}`, role: "img", "aria-label": `${boxes.length} crop boxes` }, drawn)),
     h("figcaption.dim", {}, `${one.field}: ${one.width}×${one.height}, and what each epoch cuts out of it`));
 }
 
 function card(view, at, found) {
-  const head = h("h3", {}, h(`span.swatch.${colour(at % 8)}`, { "aria-hidden": "true" }), `Epoch ${number(view.epoch)}`);
+  const head = h("h2", {}, h(`span.swatch.${colour(at % 8)}`, { "aria-hidden": "true" }), `Epoch ${number(view.epoch)}`);
   if (view.error) return h("div.card.aug-view", {}, head, h("p.error", {}, view.error));
   return h("div.card.aug-view", {}, head, view.outputs.map((one) => value(one, view.epoch, found)));
 }
