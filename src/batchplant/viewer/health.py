@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ Progress = Callable[[int, int], None]
 
 # Problems that the page gets; verify looks for no more.
 PROBLEMS = 1000
+_SAMPLE = re.compile(r"\bsample (\d[\d,]*)")
 
 
 def verified(
@@ -64,11 +66,19 @@ def _problem(one: Problem, rows: I64 | None, reader: Reader) -> dict[str, Any]:
     return found
 
 
+def _number(text: str, rows: I64) -> str:
+    at = int(text.replace(",", ""))
+    return f"{int(rows[at]):,}" if at < len(rows) else text
+
+
 def _placed(found: dict[str, Any], rows: I64 | None, path: str | None = None) -> dict[str, Any]:
     """With the sample's number in the whole dataset; without a path that is known anyway."""
     sample = found.get("sample")
     if sample is not None and rows is not None and 0 <= sample < len(rows):
         found["sample"] = int(rows[sample])
+    if rows is not None and found.get("said"):
+        # Another sample that it is like.
+        found["said"] = _SAMPLE.sub(lambda one: f"sample {_number(one[1], rows)}", found["said"])
     if path is not None and found.get("path") == path:
         found["path"] = None
     return found

@@ -1,0 +1,404 @@
+"""The viewer: statistics, the order of an epoch, health, and two datasets side by side."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchplant as bp
+from batchplant import schema
+from batchplant.codecs import image
+from batchplant.viewer import comparing, epochs, overview
+from batchplant.viewer.epochs import Epoch, Wish
+from browser import viewed
+from viewing import asked
+
+CLASSES = ("cat", "dog", "<img src=x onerror=alert(1)>")
+FIELDS = {
+    "image": schema.Image(), "label": schema.Int(names=CLASSES), "size": schema.Int("int32"),
+    "score": schema.Float(), "caption": schema.Text(optional=True), "day": schema.Time("s"),
+    "ok": schema.Bool(),
+}  # fmt: skip
+COUNT = 120
+
+
+def samples() -> list[dict[str, Any]]:
+    rng = np.random.default_rng(7)
+    made = []
+    for number in range(COUNT):
+        width = int(rng.integers(8, 60))
+        pixels = np.full((16, width, 3), (number * 2, 40, 200 - number), np.uint8)
+        made.append(
+            {
+                "image": image.encode(pixels, "png"), "label": number * 3 // COUNT, "size": width,
+                "score": float(rng.normal()), "caption": None if number % 8 == 0 else f"text {number % 5}",
+                "day": datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=number), "ok": number % 3 > 0,
+            }
+        )  # fmt: skip
+    made[77] = dict(made[76])
+    return made
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Any:
+    with bp.create(path, schema.Schema(FIELDS)) as out:
+        for one in rows:
+            out.append(one)
+    return bp.open(path)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return written(tmp_path_factory.mktemp("panels") / "a.beton", samples())
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The same in another format and encoding, but for three cells and the end."""
+    rows = samples()
+    rows[10]["label"] = 2
+    rows[20]["caption"] = "something else"
+    rows[30]["image"] = image.encode(255 - image.decode(rows[30]["image"]), "png")
+    return written(tmp_path_factory.mktemp("panels") / "b.parquet", rows[:-5])
+
+
+def told(done: int, of: int) -> None:
+    """Nobody listens."""
+
+
+# -- overview ------------------------------------------------------------------------------------------------
+
+
+def test_every_bar_leaves_as_many_samples_as_it_counts(pictures: Any) -> None:
+    bars = 0
+    with asked(pictures) as ask:
+        for field in ask("overview", exact=1)["fields"]:
+            wanted = [({"where": field["missing_where"]}, field["missing"])] if field["missing"] else []
+            for what, one in field["numbers"].items():
+                ends = [*map(str, one["edges"][1:-1]), f"{one['edges'][-1]}="]
+                for at, count in enumerate(one["counts"]):
+                    measure = {"measure": f"{field['name']}|{what}|{one['edges'][at]}|{ends[at]}"}
+                    wanted.append(({"where": one["wheres"][at]} if one["wheres"] else measure, count))
+            for what, found in field["values"].items():
+                for item in found["items"]:
+                    measure = {"measure": f"{field['name']}|{what}|{item['label']}"}
+                    wanted.append(({"where": item["where"]} if item["where"] else measure, item["count"]))
+            for asks, count in wanted[::3]:
+                assert ask("rows", **asks)["count"] == count, asks
+            bars += len(wanted)
+    assert bars > 150
+
+
+def test_some_samples_unless_all_are_asked_for(pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "SAMPLE", 40)
+    with asked(pictures) as ask:
+        some, every = ask("overview"), ask("overview", exact=1)
+    assert (some["looked_at"], some["samples"], some["exact"]) == (40, COUNT, False)
+    assert (every["looked_at"], every["exact"]) == (COUNT, True)
+
+
+def test_overview_is_of_what_the_filter_leaves(pictures: Any) -> None:
+    with asked(pictures) as ask:
+        found = ask("overview", where="label == 'dog'", sort="size")
+        assert found["samples"] == 40
+        # Numbers of the dataset, not of what is left.
+        assert found["copies"]["groups"] == [[76, 77]]
+        label = next(one for one in found["fields"] if one["name"] == "label")
+        assert [one["label"] for one in label["values"]["values"]["items"]] == ["dog"]
+        assert "column 7" in ask("overview", 400, where="label ~ 3")["error"]["message"]
+        assert "no measure" in ask("rows", measure="nonsense")["error"]["message"]
+
+
+# -- order ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", epochs.NAMES)
+@pytest.mark.parametrize("where", ["", "label != 'dog'"])
+def test_steps_are_those_of_the_loader(pictures: Any, order: str, where: str) -> None:
+    """With ranks, a filter, and a last step that does not come out even."""
+    chosen = np.arange(COUNT) if not where else np.flatnonzero([one["label"] != 1 for one in samples()])
+    options: dict[str, Any] = {}
+    if order == "class_balanced":
+        options["labels"] = np.array([one["label"] for one in samples()])[chosen]
+    params = {"order": order, "seed": 3, "epoch": 1, "batch_size": 7, "world": 3, "where": where}
+    with asked(pictures) as ask:
+        for rank in range(3):
+            loader = bp.Loader(
+                pictures, 7, order=order, order_options=options, seed=3, rank=rank, world=3, indices=chosen,
+                pipelines={name: None for name in FIELDS if name != "label"}, ids=True, workers=1,
+            )  # fmt: skip
+            loader.go_to(1)
+            for step, batch in enumerate(loader):
+                found = ask("step", **params, step=step, rank=rank)
+                assert found["samples"] == batch["ids"].tolist()
+                assert found["steps"] == len(loader)
+            loader.close()
+        assert "no step" in ask("step", **params, step=99)["error"]["message"]
+        seen = ask("when/100", **params)["seen"]
+        assert 100 in ask("step", **params, step=seen[0]["step"], rank=seen[0]["rank"])["samples"]
+
+
+@pytest.mark.parametrize(
+    ("world", "batch", "drop"), [(1, 256, ""), (3, 7, ""), (7, 9, ""), (50, 2, ""), (4, 8, "1")]
+)
+def test_every_position_has_its_step_and_rank(pictures: Any, world: int, batch: int, drop: str) -> None:
+    epoch = Epoch(
+        pictures, None, Wish("random", batch_size=batch, world=world, drop_last=bool(drop)), None, told
+    )
+    steps, ranks = epoch.steps_and_ranks(np.arange(COUNT))
+    expected = {
+        position: (number, rank)
+        for rank in range(world)
+        for number in range(len(epoch.shard(rank)))
+        for position in epoch.shard(rank).positions(number)
+    }
+    found = {at: (int(steps[at]), int(ranks[at])) for at in range(COUNT) if steps[at] >= 0}
+    assert found == expected
+
+
+def test_labels_along_the_epoch(pictures: Any) -> None:
+    with asked(pictures) as ask:
+        sorted_, mixed = (
+            ask("epoch", order=one, batch_size=10)["mixing"] for one in ("sequential", "random")
+        )
+        first = [counts[0] for counts in sorted_["counts"]]
+        assert sorted(first) == [0, 0, 15]
+        assert np.array(sorted_["counts"]).sum() == COUNT
+        assert sorted_["batch_entropy"] < 0.3 < mixed["batch_entropy"]
+        assert mixed["again"] < 0.3 < 0.9 < sorted_["again"]
+        named = ask("epoch", label="caption")["mixing"]["names"]
+        assert {"(missing)", "text 1"} <= set(named)
+
+
+def test_blocks_and_ranks_of_an_epoch(pictures: Any) -> None:
+    with asked(pictures) as ask:
+        found = ask("epoch", order="shards", world=4, batch_size=5)
+        assert (found["steps"], found["length"]) == (6, COUNT)
+        assert {dot[3] for dot in found["dots"]} == {0, 1, 2, 3}
+        assert sorted(dot[2] for dot in found["dots"]) == list(range(COUNT))
+        assert found["blocks"]["count"] >= 1
+        dropped = ask("epoch", batch_size=50, drop_last=1)
+        assert (dropped["steps"], dropped["left_out"], len(dropped["dots"])) == (2, 20, 100)
+        assert ask("when/3", order="sequential", batch_size=50, world=2)["seen"] == [
+            {"position": 3, "step": 0, "rank": 0}
+        ]
+
+
+def test_orders_that_cannot_be_had(pictures: Any) -> None:
+    with asked(bp.open({"x": np.arange(5, dtype=np.float32)})) as ask:
+        assert "no blocks" in ask("epoch", order="shards")["error"]["message"]
+        assert "needs a field of classes" in ask("epoch", order="class_balanced")["error"]["message"]
+        assert "mixing" not in ask("epoch")
+    with asked(pictures) as ask:
+        assert "no order" in ask("epoch", 400, order="weighted")["error"]["message"]
+        assert "no field of classes" in ask("epoch", 400, label="image")["error"]["message"]
+        assert ask("when/5", where="label == 'dog'")["seen"] == []
+        assert "no sample" in ask(f"when/{COUNT}", 404)["error"]["message"]
+
+
+# -- health --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    rows = samples()
+    rows[90]["image"] = rows[90]["image"][:60] + b"?" * 20
+    return written(tmp_path_factory.mktemp("panels") / "damaged.parquet", rows)
+
+
+def test_problems_name_the_sample(damaged: Any) -> None:
+    with asked(damaged) as ask:
+        assert ask("verify")["ok"]
+        found = ask("verify", decode=1)
+        assert "decode" in found["checks"]
+        assert not found["ok"]
+        assert [(one["sample"], one["field"]) for one in found["problems"]] == [(90, "image")]
+        # By the number in the dataset, also where a filter is set.
+        left = ask("verify", decode=1, where="label == 2")
+        assert ([one["sample"] for one in left["problems"]], left["of"]) == ([90], 40)
+        assert ask("verify", decode=1, where="label == 'cat'")["ok"]
+        assert ask("verify", sample=10)["samples"] == 10
+
+
+def test_findings_name_the_samples(damaged: Any) -> None:
+    with asked(damaged) as ask:
+        found = {one["check"]: one for one in ask("doctor", where="label != 'cat'")["findings"]}
+    assert [one["sample"] for one in found["corrupt-samples"]["examples"]] == [90]
+    twice = [(one["sample"], one["said"]) for one in found["duplicates"]["examples"]]
+    assert twice == [(77, "as sample 76")]
+    assert all(one["why"] and one["mend"] for one in found.values())
+
+
+def test_work_that_nobody_wants_ends(pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page is closed while all samples are counted."""
+    begun, ended = threading.Event(), threading.Event()
+    from batchplant.viewer.session import Session
+
+    session = Session(pictures)
+    real = overview.stats.collect
+
+    def collect(*args: Any, progress: Any, **options: Any) -> Any:
+        begun.set()
+        try:
+            while True:
+                progress(0, 1)
+                real(*args, progress=progress, **options)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(overview.stats, "collect", collect)
+    session.jobs.get("x", lambda told: overview.overview(pictures, None, exact=True, told=told))
+    assert begun.wait(60)
+    session.close()
+    assert ended.wait(60)
+
+
+# -- compare -------------------------------------------------------------------------------------------------
+
+
+def test_cells_that_differ_come_first(pictures: Any, changed: Any) -> None:
+    with asked(pictures, changed) as ask:
+        found = ask("compare")
+        assert found["pairs"] == found["compared"] == COUNT - 5
+        differ = {(one["sample"], one["field"]): one["said"] for one in found["cells"]}
+        assert set(differ) == {(10, "label"), (20, "caption"), (30, "image")}
+        assert differ[10, "label"] == f"cat and {CLASSES[2]}"
+        assert "PSNR" in differ[30, "image"]
+        assert found["alone"] == {"count": 5, "samples": [115, 116, 117, 118, 119]}
+        assert [one["distance"] for one in found["cells"]] == sorted(
+            (one["distance"] for one in found["cells"]), reverse=True
+        )
+        assert ask("compare", where="label == 'dog'")["cells"] == []
+        pair = {one["field"]: one["same"] for one in ask("pair/30/30")["fields"]}
+        assert pair == {name: name != "image" for name in FIELDS}
+
+
+def test_samples_are_matched_by_a_field(pictures: Any) -> None:
+    turned = pictures.subset(np.arange(COUNT)[::-1])
+    keyed = bp.open({"id": [5, 3, 9], "x": [1.0, 2.0, 3.0]})
+    other = bp.open({"id": [9, 5, 7, 5], "x": [3.0, 1.5, 0.0, 0.0]})
+    with asked(keyed, other) as ask:
+        found = ask("compare", by="field:id")
+        assert [(one["sample"], one["other"], one["said"]) for one in found["cells"]] == [(0, 1, "0.5 apart")]
+        assert (found["pairs"], found["again"]) == (2, 1)
+        assert (found["alone"]["samples"], found["others_alone"]["samples"]) == ([1], [2])
+        assert {"by": "field:id", "title": "the field id"} in found["ways"]
+        assert "cannot be matched" in ask("compare", by="field:y")["error"]["message"]
+    with asked(pictures, turned) as ask:
+        assert len(ask("compare")["cells"]) > 50
+
+
+def test_formats_with_keys_are_matched_by_them(tmp_path: Path) -> None:
+    for name, numbers in (("a", (0, 1, 2)), ("b", (1, 2, 9))):
+        (tmp_path / name / "x").mkdir(parents=True)
+        for number in numbers:
+            data = image.encode(np.full((4, 4, 3), number * 20, np.uint8), "png")
+            (tmp_path / name / "x" / f"{number}.png").write_bytes(data)
+    with asked(bp.open(tmp_path / "a"), bp.open(tmp_path / "b")) as ask:
+        found = ask("compare", by="key")
+        assert (found["pairs"], found["cells"]) == (2, [])
+        assert (found["alone"]["count"], found["others_alone"]["count"]) == (1, 1)
+
+
+def test_difference_picture(pictures: Any, changed: Any) -> None:
+    with asked(pictures, changed) as ask:
+        mine = image.decode(samples()[30]["image"]).astype(int)
+        found = image.decode(ask("apart/30/30/image", gain=2).content)
+        assert np.array_equal(found, np.clip(np.abs(mine - (255 - mine)) * 2, 0, 255))
+        assert not image.decode(ask("apart/0/0/image").content).any()
+        assert "gain" in ask("apart/0/0/image", 400, gain=0)["error"]["message"]
+        assert "gain" in ask("apart/0/0/image", 400, gain="x")["error"]["message"]
+        assert "pixels" in ask("apart/0/1/image", 400)["error"]["message"]
+        assert "not a field of pictures" in ask("apart/0/0/label", 400)["error"]["message"]
+    with asked(pictures) as ask:
+        assert "nothing to compare" in ask("compare", 404)["error"]["message"]
+
+
+def test_how_far_values_are_apart() -> None:
+    def said(one: Any, two: Any) -> tuple[bool, str]:
+        found = comparing._told(one, two)
+        return found["same"], found["said"]
+
+    assert said(None, None) == (True, "missing in both")
+    assert said(None, 3) == (False, "missing here")
+    assert said(3, None) == (False, "missing there")
+    assert said(float("nan"), float("nan")) == (True, "the same")
+    assert said(True, False) == (False, "True and False")
+    assert said("a" * 50, "a" * 49 + "b") == (False, "differ from letter 50 on")
+    assert said(b"ab", b"abc") == (False, "differ from byte 3 on; 2 and 3 bytes")
+    assert said(np.zeros((2, 3)), np.zeros((3, 2))) == (False, "2×3 and 3×2")
+    assert said(np.array([1.0, np.nan, np.inf]), np.array([1.0, np.nan, np.inf])) == (True, "the same")
+    assert said(np.zeros(0), np.zeros(0)) == (True, "both empty")
+    far = comparing._told(np.array([0.0, np.inf]), np.array([0.0, 1.0]))
+    assert (far["same"], far["distance"]) == (False, 1.0)
+
+
+# -- in a browser --------------------------------------------------------------------------------------------
+
+
+def test_overview_in_a_browser(chromium: Any, pictures: Any) -> None:
+    with viewed(chromium, pictures) as tab:
+        tab.go("tab=overview")
+        page = tab.page
+        page.get_by_role("button", name=CLASSES[2]).wait_for()
+        page.get_by_label("Histogram of width in pixels of image").wait_for()
+        assert tab.axe() == []
+        page.get_by_role("button", name="dog").click()
+        page.wait_for_function("location.hash.includes('dog') && location.hash.includes('tab=grid')")
+        page.get_by_text("40 of 120 samples").wait_for()
+        tab.go("tab=overview&where=label+%3D%3D+'dog'")
+        page.get_by_text("All 40 samples").wait_for()
+        # A bin of a histogram by keyboard, beside the filter that is set.
+        page.locator("svg[aria-label='Histogram of width in pixels of image'] g[role=button]").first.press(
+            "Enter"
+        )
+        page.wait_for_function("location.hash.includes('measure=') && location.hash.includes('where=')")
+        page.get_by_role("button", name="width of image").click()
+        page.get_by_text("40 of 120 samples").wait_for()
+
+
+def test_order_in_a_browser(chromium: Any, pictures: Any) -> None:
+    with viewed(chromium, pictures, width=390, height=844, scheme="dark") as tab:
+        tab.go("tab=order&order_batch=8&order_world=2&order_by=sequential")
+        page = tab.page
+        page.get_by_text("Step 0 of rank 0: 8 samples").wait_for()
+        page.get_by_label("Shares of classes along the epoch").wait_for()
+        assert tab.axe() == []
+        page.get_by_role("button", name="Next step").click()
+        page.get_by_text("Step 1 of rank 0: 8 samples from position 16").wait_for()
+        page.get_by_role("spinbutton", name="Sample").fill("77")
+        page.get_by_role("button", name="Find").click()
+        page.get_by_role("button", name="step 4 of rank 1").click()
+        page.get_by_text("Step 4 of rank 1: 8 samples").wait_for()
+        page.get_by_role("link", name="77", exact=True).click()
+        page.wait_for_function("location.hash.includes('sample=77')")
+
+
+def test_health_in_a_browser(chromium: Any, damaged: Any) -> None:
+    with viewed(chromium, damaged, allowed=("Failed to load resource",)) as tab:
+        tab.go("tab=health")
+        page = tab.page
+        page.get_by_text("findings by").wait_for()
+        page.get_by_text("1 problem", exact=False).first.wait_for()
+        assert tab.axe() == []
+        page.get_by_role("link", name="sample 90").first.click()
+        page.wait_for_function("location.hash.includes('sample=90')")
+
+
+def test_compare_in_a_browser(chromium: Any, pictures: Any, changed: Any) -> None:
+    with viewed(chromium, pictures, changed) as tab:
+        tab.go("tab=compare")
+        page = tab.page
+        page.get_by_text("3 cells differ").wait_for()
+        page.get_by_role("button", name="sample 30 image").click()
+        page.get_by_role("heading", name="Sample 30").wait_for()
+        apart = page.get_by_alt_text("Where image differs")
+        apart.wait_for()
+        page.wait_for_function("document.querySelector('.apart').naturalWidth > 0")
+        assert tab.axe() == []
+        page.get_by_label("Brighter").fill("5")
+        page.wait_for_function("document.querySelector('.apart').src.includes('gain=32')")

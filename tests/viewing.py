@@ -1,0 +1,37 @@
+"""Asks the routes of the viewer as its page does, without a browser and without the guard before them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette")
+from starlette.testclient import TestClient
+
+from batchplant.viewer.app import application
+from batchplant.viewer.session import Session
+
+
+@contextlib.contextmanager
+def asked(reader: Any, other: Any = None, **options: Any) -> Iterator[Any]:
+    """``ask(path, status, **params)``: the JSON, of a job its value once it is there; else the response."""
+    session = Session(reader, other, **options)
+    with contextlib.closing(session), TestClient(application(session)) as client:
+
+        def ask(path: str, expect: int = 200, /, **params: Any) -> Any:
+            while True:
+                found = client.get(f"/api/{path}", params=params)
+                if not found.headers.get("content-type", "").startswith("application/json"):
+                    assert found.status_code == expect, found.text
+                    return found
+                value = found.json()
+                if isinstance(value, dict) and value.get("state") == "working":
+                    # A request waits for a moment, so this is no busy loop. 409: the samples are looked for.
+                    continue
+                assert found.status_code == expect, found.text
+                return value["value"] if isinstance(value, dict) and value.get("state") == "ready" else value
+
+        yield ask
