@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...codecs import video as codec
+from ...errors import DecodeError
 from ..media import video
 
 if TYPE_CHECKING:
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
 
 def short(cell: Cell) -> dict[str, Any]:
     data = cell.data
-    encoding = codec.encoding_of(data) or "unknown"
+    encoding = codec.encoding_of(data)
+    if encoding is None:
+        raise DecodeError("these bytes are no video that batchplant knows" if len(data) else "it is empty")
     return {"size": len(data), "encoding": encoding, "text": f"{encoding}, {len(data):,} bytes"}
 
 

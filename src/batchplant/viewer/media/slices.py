@@ -72,8 +72,9 @@ def _of_values(values: npt.NDArray[Any]) -> Source:
 def drawn_axes(shape: Sequence[int]) -> tuple[int, ...]:
     """The axes to begin with: the last two that are longer than a few channels, rows before columns."""
     wide = [axis for axis, size in enumerate(shape) if size > 4]
-    axes = (wide or list(range(len(shape))))[-2:]
-    return tuple(axes)
+    narrow = [axis for axis, size in enumerate(shape) if 1 < size <= 4]
+    axes = (narrow[len(wide) - 2 :] if len(wide) < 2 else []) + wide[-2:]
+    return tuple(sorted(axes)) or tuple(range(len(shape)))[-2:]
 
 
 def take(source: Source, axes: Sequence[int], at: Sequence[int]) -> tuple[dict[str, Any], bytes]:

@@ -2,11 +2,13 @@
 
 import { ask } from "./api.js";
 import { h, number, put } from "./dom.js";
+import * as kept from "./kept.js";
 import * as state from "./state.js";
 
 // Modules of panels/ and what their tabs say. A panel is loaded when it is first shown. Its module has
 // create(context) -> {element, show(state), hide()}; `when` says for which datasets the tab is there.
 const PANELS = [
+  { id: "model", title: "Tensors", when: (dataset) => dataset.layout === "model" },
   { id: "grid", title: "Samples" },
   { id: "overview", title: "Overview" },
   { id: "order", title: "Order", when: (dataset) => dataset.layout !== "model" },
@@ -54,12 +56,12 @@ function tabs() {
 }
 
 function theme() {
-  const kept = localStorage.getItem("batchplant-theme");
-  if (kept) document.documentElement.dataset.theme = kept;
+  const before = kept.get("theme");
+  if (before) document.documentElement.dataset.theme = before;
   const button = h("button", { title: "Light or dark", "aria-label": "Light or dark", onclick: () => {
     const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
     document.documentElement.dataset.theme = dark ? "light" : "dark";
-    localStorage.setItem("batchplant-theme", document.documentElement.dataset.theme);
+    kept.set("theme", document.documentElement.dataset.theme);
   } }, "◐");
   document.getElementById("tools").append(button);
 }
@@ -73,8 +75,15 @@ async function start() {
     return;
   }
   document.title = `${context.dataset.title} – batchplant`;
-  document.getElementById("title").textContent = context.dataset.title;
-  say(`${number(context.dataset.samples)} samples`);
+  const { title, path, samples, format } = context.dataset;
+  document.getElementById("title").textContent = title;
+  document.getElementById("title").title = path;
+  say([`${number(samples)} sample${samples === 1 ? "" : "s"}`, format, path].filter(Boolean).join(" · "));
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    // The address after "#" is the page's state.
+    event.preventDefault();
+    (document.querySelector("#main [tabindex='0']") ?? document.getElementById("main")).focus();
+  });
   tabs();
   state.subscribe((now) => show(now).catch((error) => say(error.message)));
   await show(state.get());

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 
 from ..._version import __version__
-from ...errors import BatchplantError
+from ...errors import BatchplantError, shown
 from ...kinds import Field
 from ...tensors import is_tensors
 from ..session import Session, Side
@@ -23,8 +23,8 @@ def dataset(session: Session, request: Request) -> dict[str, Any]:
     side = session.side(request.query_params)
     reader = side.reader
     return {
-        "title": side.title,
-        "path": str(reader.path),
+        "title": _title(side.title),
+        "path": shown(str(reader.path)),
         "format": reader.format,
         "samples": len(reader),
         "facts": _facts(side),
@@ -32,13 +32,18 @@ def dataset(session: Session, request: Request) -> dict[str, Any]:
         "layout": _layout(side),
         "picture": _first(side, "picture") or _first(side, "mask"),
         "label": _label(side),
-        "overlays": [],
         "sides": list(session.sides),
         "pipeline": session.pipeline is not None,
         "live": session.live is not None,
         "keys": reader._key_kind() is not None,
         "version": __version__,
     }
+
+
+def _title(name: str) -> str:
+    """The last part of a path, without what signs a URL."""
+    whole = shown(name)
+    return whole.rstrip("/").rpartition("/")[2] or whole
 
 
 def _facts(side: Side) -> dict[str, Any]:

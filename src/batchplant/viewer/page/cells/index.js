@@ -1,11 +1,19 @@
 // Cells, small in grids and tables, large in the view of a sample. One module for each way of showing.
 
 import { h } from "../dom.js";
+import * as array from "./array.js";
+import * as boxes from "./boxes.js";
+import * as mask from "./mask.js";
 import * as picture from "./picture.js";
 import * as plain from "./plain.js";
+import * as sound from "./sound.js";
+import * as text from "./text.js";
+import * as tokens from "./tokens.js";
+import * as tree from "./tree.js";
+import * as video from "./video.js";
 
 // What shows a cell by its `shows`; what is not here is shown as text.
-const MODULES = { picture, mask: picture };
+const MODULES = { picture, mask, sound, video, text, tokens, tree, array, boxes };
 
 /** An element for a cell in a grid or a table. ctx: {sample, side, dataset}. */
 export function small(cell, ctx) {

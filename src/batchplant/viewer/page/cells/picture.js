@@ -2,6 +2,7 @@
 
 import { address } from "../api.js";
 import { h } from "../dom.js";
+import * as overlay from "../overlay.js";
 
 /** The address of a picture of up to so many pixels. */
 export function source(cell, ctx, max) {
@@ -15,6 +16,8 @@ export function small(cell, ctx) {
 export function large(cell, ctx) {
   const said = h("figcaption.dim", {}, [`${cell.width}×${cell.height}`, cell.encoding, cell.mode, cell.bits > 8 ? `${cell.bits} bits` : null].filter(Boolean).join(" · "));
   const image = h("img.large", { src: source(cell, ctx, 2048), alt: `${cell.field} of sample ${ctx.sample}`, width: cell.width, height: cell.height,
-    onerror: () => image.replaceWith(h("p.error", { role: "alert" }, "This picture cannot be decoded.")) });
-  return h("figure", {}, image, said);
+    onerror: () => stage.replaceWith(h("p.error", { role: "alert" }, "This picture cannot be decoded.")) });
+  const { field, width, height } = cell;
+  const stage = h("div.stage", {}, image, overlay.layer({ sample: ctx.sample, side: ctx.side, field, width, height }));
+  return h("figure", {}, stage, said, overlay.controls(ctx.side, field));
 }

@@ -1,13 +1,15 @@
 // The samples, as pictures or as rows, and one of them in full.
 
 import { ask, wait } from "../api.js";
-import { h } from "../dom.js";
+import { h, put } from "../dom.js";
 import { Bar } from "../grid/bar.js";
 import * as dialogs from "../grid/dialogs.js";
 import { Scroller } from "../grid/scroller.js";
 import { Source } from "../grid/source.js";
 import { Table } from "../grid/table.js";
 import { Tiles } from "../grid/tiles.js";
+import * as kept from "../kept.js";
+import * as overlay from "../overlay.js";
 import { Sample } from "../sample.js";
 import * as state from "../state.js";
 
@@ -19,14 +21,15 @@ export function create(context) {
   const bar = new Bar(context, { resized, layout: () => state.set({ layout: layout === "grid" ? "table" : "grid" }), jump, help: dialogs.help });
   const sample = new Sample(context, { close: () => state.set({ sample: "", row: "" }), move });
   const empty = h("p.nothing", { hidden: true });
-  const list = h("div.list", {}, bar.element, empty, field);
+  const drawn = h("div.drawn-over");
+  const list = h("div.list", {}, bar.element, drawn, empty, field);
   const element = h("div.grid-panel", {}, list, sample.element);
   const scroller = new Scroller(field, layer, spacer, paint);
   const datasets = new Map([["a", context.dataset]]);
 
   let dataset = context.dataset, layout = null, view = null, source = null, query = null, looking = null;
   let cursor = 0, visible = false, width = 0;
-  let size = Number(localStorage.getItem("batchplant-size")) || 160;
+  let size = Number(kept.get("size")) || 160;
 
   async function show(now) {
     if (!visible) { visible = true; document.addEventListener("keydown", pressed); }
@@ -63,9 +66,10 @@ export function create(context) {
     const shows = Object.fromEntries(dataset.fields.map((one) => [one.name, one.shows]));
     const main = dataset.picture ?? dataset.fields.find((one) => MAIN.includes(one.shows))?.name ?? dataset.fields[0]?.name;
     const picture = layout === "grid" && ["picture", "mask"].includes(shows[main]) ? main : null;
-    const fields = layout === "grid" ? [...new Set([main, dataset.label, ...(dataset.overlays ?? []).flatMap((one) => one.fields ?? [])].filter(Boolean))] : [];
+    const fields = layout === "grid" ? [...new Set([main, dataset.label].filter(Boolean))] : [];
     source = new Source({ side, query: params, count: found.count, fields, picture }, () => scroller.ask(), (error) => context.say(error.message));
-    const ctx = { side, dataset, main };
+    const ctx = { side, dataset, main, decorate };
+    put(drawn, picture ? overlay.controls(side, picture) : null);
     view = layout === "grid" ? new Tiles(layer, ctx, pick) : new Table(layer, ctx, pick, sorted);
     field.setAttribute("role", layout === "grid" ? "listbox" : "grid");
     field.setAttribute("aria-label", "Samples");
@@ -79,6 +83,11 @@ export function create(context) {
     field.hidden = !found.count;
     width = 0;
     paint();
+  }
+
+  /** What lies over the picture of a card. */
+  function decorate(shown, sample, cell, { width }) {
+    shown.append(overlay.layer({ sample: sample.sample, side: state.get().side ?? "a", field: cell.field, width: cell.width, height: cell.height, labels: width >= 140, mask: 256 }));
   }
 
   function lay() {
@@ -98,7 +107,7 @@ export function create(context) {
 
   function resized(to) {
     size = to;
-    localStorage.setItem("batchplant-size", String(to));
+    kept.set("size", String(to));
     const line = view?.line(cursor);
     width = 0;
     paint();

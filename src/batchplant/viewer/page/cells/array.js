@@ -1,0 +1,183 @@
+// Arrays: one or two axes at a time, as a curve or a heat map, with a slider for every other axis.
+
+import { address, ApiError, wait } from "../api.js";
+import { MAPS, ofClass, ramp } from "../colours.js";
+import { h, number, put } from "../dom.js";
+import { histogram, lines } from "../plots.js";
+import * as plain from "./plain.js";
+
+export const { small } = plain;
+
+// A heat map is at least so wide, where its cells can be seen.
+const WIDE = 420, LARGEST_PIXEL = 24;
+// So few numbers are read, not drawn.
+const FEW = 64;
+
+/** The values of a slice and what is known of it. */
+async function slice(cell, ctx, params, signal) {
+  const response = await fetch(address(`slice/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side, ...params }), { signal });
+  if (!response.ok) throw new ApiError((await response.json()).error, response.status);
+  const facts = JSON.parse(response.headers.get("X-Slice"));
+  const data = await response.arrayBuffer();
+  return { ...facts, data: facts.type === "f4" ? new Float32Array(data) : new Float64Array(data) };
+}
+
+export function large(cell, ctx, { told = true } = {}) {
+  if (cell.values && cell.shape.length === 1 && cell.values.length <= FEW) return h("div", {}, numbers(cell), statistics(cell, ctx));
+  if (!cell.shape.length) return h("p", {}, String(cell.values?.[0] ?? ""));
+  const drawn = h("div.drawn"), places = h("div.places"), said = h("p.dim.facts"), wrong = h("p.error", { role: "alert" });
+  const choose = (name, options, change) => h("select", { "aria-label": `${name} of ${cell.field}`, onchange: change }, options.map(([value, text]) => h("option", { value }, text)));
+  const rows = h("select", { "aria-label": `Rows of ${cell.field}`, onchange: () => turned(rows, columns, axes.at(-2)) });
+  const columns = h("select", { "aria-label": `Columns of ${cell.field}`, onchange: () => turned(columns, rows, axes.at(-1)) });
+  const map = choose("Colours", Object.entries(MAPS), () => paint());
+  const scale = choose("Range", [["all", "least to most"], ["middle", "middle 98 %"]], () => paint());
+  const log = h("input", { type: "checkbox", onchange: () => paint() });
+  const every = h("input", { type: "checkbox", onchange: () => { axes = at = null; look(); } });
+  let axes = null, at = null, shape = cell.shape, found = null, asking = null, again = false;
+
+  async function look() {
+    // While a slice comes, only the last place that was chosen is remembered: a slider can ask faster than it gets.
+    if (asking) { again = true; return; }
+    asking = slice(cell, ctx, { axes: axes?.join(","), at: at?.join(","), every: every.checked });
+    try {
+      const now = await asking;
+      const other = !axes || JSON.stringify(now.whole) !== JSON.stringify(shape);
+      found = now;
+      if (!again) ({ axes, at, whole: shape } = now);
+      wrong.textContent = "";
+      if (other) controls();
+      paint();
+    } catch (error) {
+      wrong.textContent = error.message;
+    } finally {
+      asking = null;
+      if (again) { again = false; look(); }
+    }
+  }
+
+  const name = (axis) => (every.checked && axis === 0 ? "sample" : `axis ${every.checked ? axis - 1 : axis}`);
+
+  function controls() {
+    for (const [select, chosen] of [[rows, axes.at(-2)], [columns, axes.at(-1)]]) {
+      put(select, select === rows ? h("option", { value: "", selected: chosen === undefined }, "– (a curve)") : null,
+        shape.map((size, axis) => h("option", { value: axis, selected: axis === chosen }, `${name(axis)} (${number(size)})`)));
+    }
+    put(places, shape.map((size, axis) => {
+      if (axes.includes(axis) || size < 2) return null;
+      const value = h("output", {}, at[axis]);
+      return h("label.place", {}, name(axis), h("input", { type: "range", min: 0, max: size - 1, step: 1, value: at[axis],
+        oninput: (event) => { at[axis] = Number(event.target.value); value.textContent = at[axis]; look(); } }), value, h("span.dim", {}, `of ${number(size)}`));
+    }));
+  }
+
+  function turned(changed, other, before) {
+    // The one that is taken already changes places.
+    if (other.value === changed.value) other.value = before ?? "";
+    axes = [rows, columns].filter((one) => one.value !== "").map((one) => Number(one.value));
+    controls();
+    look();
+  }
+
+  function paint() {
+    if (!found) return;
+    const flat = found.shape.length < 2;
+    for (const one of [map, scale, log.parentElement]) if (one) one.hidden = flat;
+    put(drawn, !found.values ? h("p.dim", {}, "empty") : flat ? curve(cell, found) : heat(cell, found, { map: map.value, middle: scale.value === "middle", log: log.checked }));
+    const thinned = found.steps.some((one) => one > 1) ? `every ${found.steps.map((one) => number(one)).join(" and ")}. value is shown` : null;
+    said.textContent = [found.low === null ? null : `${show(found.low)} to ${show(found.high)}, mean ${show(found.mean)}`, found.odd ? `${number(found.odd)} not finite` : null, thinned].filter(Boolean).join(" · ");
+  }
+
+  const many = cell.shape.length > 1;
+  const tools = h("div.row.tools-of-array", {},
+    many ? [h("label", {}, "Down ", rows), h("label", {}, "Across ", columns)] : null,
+    map, scale, h("label", {}, log, " log"),
+    cell.every && cell.shape.length ? h("label", {}, every, " through all samples") : null);
+  look();
+  return h("figure.array.own-keys", {}, tools, places, drawn, wrong, said, cell.values ? h("details", { open: cell.values.length <= FEW }, h("summary", {}, "Numbers"), numbers(cell)) : null, told ? statistics(cell, ctx) : null);
+}
+
+const show = (value) => (typeof value === "number" ? (Number.isInteger(value) ? number(value) : String(Number(value.toPrecision(5)))) : String(value));
+
+/** One axis: a curve; of many values the least and the most of each part. */
+function curve(cell, found) {
+  const count = found.shape[0], all = Array.from(found.data), step = found.values / count;
+  const x = Array.from({ length: count }, (_, at) => at * step * found.steps[0]);
+  const series = found.peaks ? [{ name: "least", x, y: all.slice(0, count) }, { name: "most", x, y: all.slice(count) }] : [{ name: cell.field, x, y: all }];
+  return lines(series, { label: `${cell.field}: ${number(found.values)} values from ${show(found.low)} to ${show(found.high)}`, yrange: [] });
+}
+
+/** Two axes: a heat map. The value under the pointer is told. */
+function heat(cell, found, { map, middle, log }) {
+  const [height, width] = found.shape, { data } = found;
+  let [low, high] = [found.low ?? 0, found.high ?? 0];
+  if (middle) {
+    const sorted = Float64Array.from(data.filter(Number.isFinite)).sort();
+    [low, high] = [sorted[Math.floor(sorted.length * 0.01)] ?? low, sorted[Math.ceil(sorted.length * 0.99) - 1] ?? high];
+  }
+  if (map === "two") { const most = Math.max(Math.abs(low), Math.abs(high)); [low, high] = [-most, most]; }
+  // Logarithms on both sides of zero, straight near it.
+  const bent = log ? (value) => Math.sign(value) * Math.log1p(Math.abs(value)) : (value) => value;
+  const [from, to] = [bent(low), bent(high)], span = to - from || 1;
+  const table = map === "classes" ? null : ramp(map);
+  const canvas = h("canvas", { width, height, role: "img", "aria-label": `${cell.field}: ${height} by ${width} values from ${show(found.low)} to ${show(found.high)}` });
+  const context = canvas.getContext("2d"), image = context.createImageData(width, height);
+  for (let one = 0; one < data.length; one += 1) {
+    const value = data[one];
+    // What is not finite is left transparent.
+    if (!Number.isFinite(value)) continue;
+    const colour = table ? table[Math.max(0, Math.min(255, Math.round((255 * (bent(value) - from)) / span)))] : ofClass(Math.trunc(value));
+    image.data.set([...colour, 255], 4 * one);
+  }
+  context.putImageData(image, 0, 0);
+  const pixel = Math.max(1, Math.min(LARGEST_PIXEL, Math.round(WIDE / Math.max(width, height))));
+  canvas.style.width = `${width * pixel}px`;
+  const told = h("output.dim", { "aria-hidden": "true" }, "\u00a0");
+  canvas.addEventListener("pointermove", (event) => {
+    const box = canvas.getBoundingClientRect();
+    const [row, column] = [Math.floor(((event.clientY - box.top) / box.height) * height), Math.floor(((event.clientX - box.left) / box.width) * width)];
+    if (row < 0 || column < 0 || row >= height || column >= width) return;
+    told.textContent = `[${row * found.steps[0]}, ${column * found.steps[1]}] = ${show(data[row * width + column])}`;
+  });
+  const bar = table ? h("div.colour-bar", { "aria-hidden": "true" }, h("span", {}, show(low)), gradient(table), h("span", {}, show(high))) : null;
+  return h("div", {}, h("div.heat", {}, canvas), bar, told);
+}
+
+function gradient(table) {
+  const canvas = h("canvas", { width: 256, height: 1 });
+  const context = canvas.getContext("2d"), image = context.createImageData(256, 1);
+  table.forEach((colour, one) => image.data.set([...colour, 255], 4 * one));
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+/** The values of a small array: rows and columns of its last two axes. */
+export function numbers(cell) {
+  const { values, shape } = cell;
+  if (!values) return h("p.dim", {}, `${shape.join("×")} values`);
+  const wide = shape.at(-1) ?? 1;
+  const lines = [];
+  for (let from = 0; from < values.length; from += wide) lines.push(values.slice(from, from + wide));
+  return h("div.numbers.own-keys", { tabindex: "0", role: "region", "aria-label": `Numbers of ${cell.field}` }, h("table.mono", {}, h("tbody", {}, lines.map((line) => h("tr", {}, line.map((one) => h("td.number", {}, show(one))))))));
+}
+
+/** Statistics and a histogram of all values, on request: they have to be read. */
+export function statistics(cell, ctx, { open = false } = {}) {
+  const box = h("div", { "aria-live": "polite" });
+  let started = false;
+  const start = async () => {
+    if (started) return;
+    started = true;
+    put(box, h("p.dim", {}, "reading…"));
+    try {
+      const found = await wait(`statistics/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side }, (done, of) => put(box, h("progress", { max: of || undefined, value: of ? done : undefined, "aria-label": "Statistics" })));
+      const rows = [["values", found.values], ["least", found.low], ["most", found.high], ["mean", found.mean], ["standard deviation", found.spread], ["zeros", found.zeros], ["not finite", found.not_finite]];
+      put(box, h("table", {}, h("tbody", {}, rows.filter(([, value]) => value !== undefined).map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td.number", {}, show(value)))))),
+        found.histogram ? histogram(found.histogram, { label: `Histogram of ${cell.field}` }) : null);
+    } catch (error) {
+      started = false;
+      put(box, h("p.error", { role: "alert" }, error.message));
+    }
+  };
+  if (open) { start(); return box; }
+  return h("details", { ontoggle: (event) => { if (event.target.open) start(); } }, h("summary", {}, "Statistics"), box);
+}

@@ -1,0 +1,149 @@
+// What belongs onto a picture: boxes, points, polygons and masks out of other fields of its sample. How their numbers
+// are meant is a guess of the server's, which is shown and can be changed; changes stay in the address.
+
+import { address, ask, wait } from "./api.js";
+import { ofLabel } from "./colours.js";
+import { h, put, svg } from "./dom.js";
+import * as state from "./state.js";
+
+const FORMATS = { xyxy: "two corners", xywh: "corner, width, height", cxcywh: "middle, width, height" };
+// Samples whose shapes are remembered.
+const KEPT = 2000;
+
+const known = new Map();
+const drawn = new Map();
+const pending = new Map();
+// How to draw anew what is on the page; what left it is forgotten.
+const paints = new WeakMap();
+
+/** The overlays of a dataset; none where they cannot be told. */
+export function overlays(side = "a") {
+  if (!known.has(side)) known.set(side, wait("overlays", { side }).catch(() => { known.delete(side); return []; }));
+  return known.get(side);
+}
+
+/** What people chose: FIELD → {off, format, relative}. In the address as FIELD~off or FIELD~format~relative, with ";" between. */
+function chosen() {
+  const found = {};
+  for (const one of (state.get().overlays ?? "").split(";").filter(Boolean)) {
+    const [field, first, second] = one.split("~");
+    const name = decodeURIComponent(field);
+    found[name] = first === "off" ? { off: true } : { format: first in FORMATS ? first : undefined, relative: second === undefined ? undefined : second === "1" };
+  }
+  return found;
+}
+
+function choose(field, change) {
+  const all = { ...chosen(), [field]: change };
+  const text = Object.entries(all).filter(([, one]) => one).map(([name, one]) => `${encodeURIComponent(name)}~${one.off ? "off" : `${one.format}~${one.relative ? 1 : 0}`}`).join(";");
+  state.set({ overlays: text }, { replace: true });
+  for (const one of document.querySelectorAll(".overlay, .overlay-controls")) paints.get(one)?.();
+}
+
+/** How an overlay is drawn now: the guess, or what was chosen. */
+function meant(one, choice = chosen()[one.field] ?? {}) {
+  return { ...one, off: choice.off ?? false, format: choice.format ?? one.format, relative: choice.relative ?? one.relative };
+}
+
+/** What there is to draw of a sample, in the order of the overlays. Many that are asked for together are one request. */
+function shapes(sample, side) {
+  const key = `${side} ${sample}`;
+  if (drawn.has(key)) return drawn.get(key);
+  const found = new Promise((resolve) => {
+    if (!pending.has(side)) { pending.set(side, new Map()); setTimeout(() => flush(side), 20); }
+    pending.get(side).set(sample, resolve);
+  });
+  drawn.set(key, found);
+  if (drawn.size > KEPT) drawn.delete(drawn.keys().next().value);
+  return found;
+}
+
+async function flush(side) {
+  const asked = pending.get(side);
+  pending.delete(side);
+  const samples = [...asked.keys()];
+  for (let from = 0; from < samples.length; from += 200) {
+    const part = samples.slice(from, from + 200);
+    let found = {};
+    try { found = await ask("drawn", { side, samples: part.join(",") }); } catch { for (const one of part) drawn.delete(`${side} ${one}`); }
+    for (const one of part) asked.get(one)(found[one] ?? []);
+  }
+}
+
+/** An element to lie over a picture of this size in pixels; it fills itself. */
+export function layer({ sample, side = "a", field, width, height, labels = true, mask = 1024 }) {
+  const box = h("div.overlay", { "aria-hidden": "true" });
+  async function paint() {
+    const all = (await overlays(side)).map((one) => meant(one));
+    if (!all.some((one) => one.picture === field && !one.off)) { put(box); return; }
+    const found = all.every((one) => one.draws === "mask") ? [] : await shapes(sample, side);
+    put(box, all.map((one, at) => (one.picture !== field || one.off ? null : one.draws === "mask"
+      ? h("img.over", { src: address(`mask/${sample}/${encodeURIComponent(one.field)}`, { side, over: 1, max: mask }), alt: "", loading: "lazy" })
+      : shape(one, found[at] ?? {}, width, height, labels))));
+  }
+  paints.set(box, paint);
+  paint();
+  return box;
+}
+
+/** Four numbers as [x, y, width, height] in pixels. */
+export function corners([a, b, c, d], { format, relative }, width, height) {
+  const [w, ht] = relative ? [width, height] : [1, 1];
+  if (format === "xyxy") return [a * w, b * ht, (c - a) * w, (d - b) * ht];
+  if (format === "cxcywh") return [(a - c / 2) * w, (b - d / 2) * ht, c * w, d * ht];
+  return [a * w, b * ht, c * w, d * ht];
+}
+
+function shape(one, found, width, height, labels) {
+  const count = Math.max(...["boxes", "points", "polygons"].map((name) => found[name]?.length ?? 0));
+  const parts = [], names = [];
+  const [w, ht] = one.relative ? [width, height] : [1, 1];
+  for (let at = 0; at < count; at += 1) {
+    const label = found.labels?.[at], score = found.scores?.[at];
+    const colour = ofLabel(label ?? (count > 1 ? at : 0));
+    const box = found.boxes?.[at] && corners(found.boxes[at], one, width, height);
+    for (const polygon of found.polygons?.[at] ?? []) {
+      const points = [];
+      for (let corner = 0; corner + 1 < polygon.length; corner += 2) points.push(`${polygon[corner] * w},${polygon[corner + 1] * ht}`);
+      parts.push(svg("polygon", { points: points.join(" "), style: { stroke: colour, fill: colour } }));
+    }
+    if (box) {
+      const [x, y, wide, high] = [Math.min(box[0], box[0] + box[2]), Math.min(box[1], box[1] + box[3]), Math.abs(box[2]), Math.abs(box[3])];
+      // A dark line below the coloured one: it is seen on any ground.
+      for (const kind of ["under", "edge"]) parts.push(svg(`rect.${kind}`, { x, y, width: wide, height: high, style: kind === "edge" ? { stroke: colour } : {} }));
+      const text = [label, typeof score === "number" ? score.toFixed(2) : null].filter((part) => part !== null && part !== undefined).join(" ");
+      if (labels && text !== "") names.push(h("span.box-label", { style: { left: `${clamp((100 * x) / width)}%`, top: `${clamp((100 * y) / height)}%`, borderColor: colour } }, text));
+    }
+    for (const [x, y, shown] of found.points?.[at] ?? []) {
+      // A line of no length with round ends: a dot that keeps its size.
+      if (shown) for (const kind of ["under", "dot"]) parts.push(svg(`path.${kind}.point`, { d: `M${x * w} ${y * ht}h0`, style: kind === "dot" ? { stroke: colour } : {} }));
+    }
+  }
+  return [svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none" }, parts), names];
+}
+
+const clamp = (value) => Math.max(0, Math.min(96, value));
+
+/** Which overlays are drawn and how they are meant; empty where there are none. */
+export function controls(side = "a", field = null) {
+  const box = h("div.overlay-controls", { hidden: true });
+  async function paint() {
+    const all = (await overlays(side)).filter((one) => field === null || one.picture === field).map((one) => meant(one));
+    box.hidden = !all.length;
+    put(box, all.map((one) => control(one)));
+  }
+  paints.set(box, paint);
+  paint();
+  return box;
+}
+
+function control(one) {
+  const on = h("input", { type: "checkbox", checked: !one.off, onchange: () => choose(one.field, on.checked ? null : { off: true }) });
+  const kept = () => ({ format: format.value, relative: relative.value === "1" });
+  const format = h("select", { "aria-label": `How the numbers of ${one.field} are meant`, onchange: () => choose(one.field, kept()) },
+    Object.entries(FORMATS).map(([value, text]) => h("option", { value, selected: value === one.format }, text)));
+  const relative = h("select", { "aria-label": `Unit of ${one.field}`, onchange: () => choose(one.field, kept()) },
+    [["0", "pixels"], ["1", "0 to 1"]].map(([value, text]) => h("option", { value, selected: (value === "1") === one.relative }, text)));
+  return h("span.overlay-control", { title: one.why ? `${one.field} ${one.why}` : null }, h("label", {}, on, ` ${one.field}`),
+    one.off || one.draws === "mask" ? null : [one.draws === "points" ? null : format, relative]);
+}

@@ -1,0 +1,82 @@
+// The tensors of a model: what each is; statistics, a histogram and a heat map of the one that is opened.
+
+import { wait } from "../api.js";
+import * as array from "../cells/array.js";
+import { bytes, h, number, put } from "../dom.js";
+import * as state from "../state.js";
+
+const PAGE = 200;
+const COLUMNS = [["name", "Name", false], ["dtype", "Dtype", false], [null, "Shape", false], ["parameters", "Parameters", true], ["bytes", "Size", true]];
+
+export function create() {
+  const search = h("input", { type: "search", placeholder: "Part of a name", "aria-label": "Find tensors by name", autocomplete: "off", oninput: () => later() });
+  const summary = h("p.dim", { role: "status" });
+  const head = h("thead"), body = h("tbody");
+  const table = h("table.tensors", {}, head, body);
+  const more = h("button", { hidden: true, onclick: () => load(shown) }, "Show more");
+  const wrong = h("p.error", { role: "alert" });
+  const element = h("div.model", {}, h("div.row", {}, search, summary), wrong, h("div.scrolling", {}, table), more);
+  let shown = 0, timer = 0, asked = null, controller = null, side = "a";
+
+  function later() {
+    clearTimeout(timer);
+    timer = setTimeout(() => state.set({ model_search: search.value }, { replace: true }), 200);
+  }
+
+  function sorted(name) {
+    const now = state.get();
+    if (now.model_sort !== name) state.set({ model_sort: name, model_down: ["parameters", "bytes"].includes(name) ? "1" : "" }, { replace: true });
+    else state.set({ model_down: now.model_down ? "" : "1" }, { replace: true });
+  }
+
+  async function load(start) {
+    controller?.abort();
+    controller = new AbortController();
+    const now = state.get();
+    try {
+      const found = await wait("tensors", { side, search: now.model_search, sort: now.model_sort, down: now.model_down, start, count: PAGE },
+        (done, of) => { summary.textContent = `reading ${number(done)} of ${number(of)} names…`; }, controller.signal);
+      wrong.textContent = "";
+      if (!start) put(body);
+      body.append(...found.tensors.flatMap(line));
+      shown = start + found.tensors.length;
+      more.hidden = shown >= found.count;
+      const kinds = Object.entries(found.dtypes).map(([name, count]) => `${number(count)} ${name}`).join(", ");
+      summary.textContent = `${number(found.count)}${found.count < found.of ? ` of ${number(found.of)}` : ""} tensors · ${number(found.parameters)} parameters · ${bytes(found.bytes)}${kinds ? ` · ${kinds}` : ""}`;
+    } catch (error) {
+      if (error.name !== "AbortError") wrong.textContent = error.message;
+    }
+  }
+
+  function line(one) {
+    const inside = h("td", { colspan: COLUMNS.length });
+    const below = h("tr.opened", { hidden: true }, inside);
+    const button = h("button.tensor", { "aria-expanded": "false", onclick: () => {
+      below.hidden = !below.hidden;
+      button.setAttribute("aria-expanded", String(!below.hidden));
+      if (!below.hidden && !inside.firstChild) put(inside, opened(one));
+    } }, one.name || "(no name)");
+    return [h("tr", {}, h("th", { scope: "row" }, button, one.error ? h("span.error", {}, ` ${one.error}`) : null), h("td.mono", {}, one.dtype), h("td.mono", {}, one.shape.length ? one.shape.join("×") : "one value"),
+      h("td.number", {}, number(one.parameters)), h("td.number", {}, bytes(one.bytes))), below];
+  }
+
+  function opened(one) {
+    const cell = { field: "data", shape: one.shape, dtype: one.dtype };
+    const ctx = { sample: one.sample, side };
+    return h("div.opened-tensor", {}, h("div", {}, array.statistics(cell, ctx, { open: true })), h("div", {}, array.large(cell, ctx, { told: false })),
+      h("p", {}, h("a", { href: `#${new URLSearchParams({ tab: "grid", sample: one.sample })}` }, "Where it lies")));
+  }
+
+  async function show(now) {
+    side = now.side ?? "a";
+    const key = JSON.stringify([side, now.model_search, now.model_sort, now.model_down]);
+    if (key === asked) return;
+    asked = key;
+    if (document.activeElement !== search) search.value = now.model_search ?? "";
+    put(head, h("tr", {}, COLUMNS.map(([name, title, right]) => h(right ? "th.number" : "th", { scope: "col", "aria-sort": name && now.model_sort === name ? (now.model_down ? "descending" : "ascending") : null },
+      name ? h("button.sort", { onclick: () => sorted(name) }, title, now.model_sort === name ? (now.model_down ? " ↓" : " ↑") : "") : title))));
+    await load(0);
+  }
+
+  return { element, show, hide() { controller?.abort(); } };
+}
