@@ -12,12 +12,14 @@ export function create(context) {
   const [note, controls, list, pair] = [h("div"), h("form.row.controls", { "aria-label": "How samples are matched", onsubmit: (event) => event.preventDefault() }), h("div"), h("div")];
   const element = h("section.compare", { "aria-label": "Compare" }, note, h("article.card", {}, h("h2", {}, "What differs"), controls, list), h("article.card", {}, pair));
   const [ofList, ofPair] = [runner(list, context.say), runner(pair, context.say)];
+  // Tensors of a model go by their names.
+  const usual = context.dataset.layout === "model" ? "key" : "position";
   let [made, shown, ways, other, found] = [null, null, [{ by: "position", title: "position" }], null, null];
 
   function form(now) {
-    const by = now.compare_by ?? "position";
+    const by = now.compare_by ?? usual;
     const focused = controls.contains(document.activeElement);
-    const select = h("select", { onchange: (event) => state.set({ compare_by: event.target.value === "position" ? null : event.target.value, compare_pair: null }) },
+    const select = h("select", { onchange: (event) => state.set({ compare_by: event.target.value === usual ? null : event.target.value, compare_pair: null }) },
       ways.map((way) => h("option", { value: way.by, selected: way.by === by }, way.title)));
     put(controls, field("Match samples by", select));
     if (focused) select.focus();
@@ -30,7 +32,7 @@ export function create(context) {
 
   function show(now) {
     form(now);
-    const asked = { where: now.where, search: now.search, measure: now.measure, by: now.compare_by ?? "position" };
+    const asked = { where: now.where, search: now.search, measure: now.measure, by: now.compare_by ?? usual };
     const key = JSON.stringify(asked);
     if (key !== made) {
       made = key;

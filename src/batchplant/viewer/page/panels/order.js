@@ -103,7 +103,7 @@ export function create(context) {
       });
     }
     const what = JSON.stringify([key, value(now, "step"), value(now, "rank")]);
-    if (what !== madeBatch) {
+    if (what !== madeBatch && context.dataset.samples) {
       madeBatch = what;
       ofBatch.run("Reading the batch", async (told, signal) => {
         const seen = await result("step", { ...params, step: value(now, "step"), rank: value(now, "rank") }, told, signal);

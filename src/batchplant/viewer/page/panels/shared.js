@@ -64,10 +64,11 @@ export function measureBy(field, what, ...rest) {
 
 /** Says which samples are meant, where a filter is set. */
 export function filterNote(now) {
-  if (!now.where && !now.search && !now.measure) return null;
+  const second = now.side === "b" ? h("p.dim", {}, "Of the second dataset.") : null;
+  if (!now.where && !now.search && !now.measure) return second;
   const said = [now.where, now.search ? `“${now.search}”` : null, now.measure ? measureText(now.measure) : null].filter(Boolean).join(", ");
-  return h("p.filter-note.row", {}, h("span", {}, "Only samples with ", h("code", {}, said)),
-    h("button", { onclick: () => state.set({ where: null, search: null, measure: null }) }, "All samples"));
+  return [second, h("p.filter-note.row", {}, h("span", {}, "Only samples with ", h("code", {}, said)),
+    h("button", { onclick: () => state.set({ where: null, search: null, measure: null }) }, "All samples"))];
 }
 
 /** The part of the state that says which samples, without the order in which they are shown. */
