@@ -9,7 +9,7 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...errors import BatchplantError, OptionError
+from ...errors import BatchplantError, OptionError, shown
 from ...verify import verify
 from ..cells import full, short
 from ..cells.cell import Cell, cells_of
@@ -55,7 +55,7 @@ def sample(session: Session, request: Request) -> dict[str, Any]:
     return {
         "sample": number,
         "of": len(side.reader),
-        "file": side.reader.where(number),
+        "file": shown(side.reader.where(number)),
         **({} if keys is None else {"key": keys[0]}),
         **_neighbours(session, side, request, number),
         "cells": [full(Cell(side, number, name, how)) for name, how in side.shows.items()],

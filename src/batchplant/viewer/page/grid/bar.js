@@ -67,14 +67,13 @@ export class Bar {
 
   /** An error, under the place of the condition that it speaks of where it names one. */
   failed(error, where) {
-    const found = /column (\d+) of the filter ".*": (.*)$/s.exec(error.message);
+    const found = /column (\d+) of the filter,? (['"])(.*?)\2: (.*)$/s.exec(error.message);
     this.error.hidden = false;
     this.count.textContent = "";
     if (found && where) {
       this.where.setAttribute("aria-invalid", "true");
-      const at = Number(found[1]) - 1;
-      put(this.error, h("pre.mono", {}, where.slice(0, at), h("mark", {}, where.slice(at, at + 1) || " "), where.slice(at + 1)), h("span.error", {}, found[2]));
-      this.where.setSelectionRange(at, at);
+      const at = Number(found[1]) - 1, [, , , said, reason] = found;
+      put(this.error, h("pre.mono", {}, said.slice(0, at), h("mark", {}, said.slice(at, at + 1) || " "), said.slice(at + 1)), h("span.error", {}, reason));
     } else put(this.error, h("span.error", {}, error.message));
   }
 }
