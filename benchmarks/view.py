@@ -7,8 +7,10 @@ and again. ``batchplant view`` runs in a process of its own, as a user starts it
     sheet     100 thumbnails of 160 pixels, and what the page is told of those samples
     browser   the same in Chromium, with the time until the thumbnails are on the screen; and from the top of
               the list to its end (playwright, and Chromium on this machine)
+    dashboard epochs of a Loader with and without a dashboard that somebody looks at, in turns
 
-Goals: first picture 0.5 s, sheet 0.15 s on 2 cores, end of the list 0.3 s, memory 300 MB.
+Goals: first picture 0.5 s, sheet 0.15 s on 2 cores, end of the list 0.3 s, memory 300 MB; a loader with a
+dashboard loses 1 %.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,13 +32,15 @@ from urllib.parse import urlsplit
 import numpy as np
 from _common import others, part_arguments, photos, save, workplace
 
+from batchplant import Loader
 from batchplant.formats.beton.layout import ALLOCATION, DESCRIPTOR, HEADER, INT, RGB, table_dtype
+from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop
 
 SAMPLES, PICTURES, SIDE = 10_000_000, 300, 500
 PAGE = 1 << 23
 # Rows of the tables that are written at a time.
 ROWS = 1 << 20
-GOALS = {"first picture": 0.5, "sheet": 0.15, "end of the list": 0.3, "memory": 300e6}
+GOALS = {"first picture": 0.5, "sheet": 0.15, "end of the list": 0.3, "memory": 300e6, "dashboard": 0.01}
 
 
 def make(path: Path, samples: int, pictures: list[bytes]) -> None:
@@ -173,11 +177,57 @@ def in_browser(path: Path, rounds: int) -> dict[str, Any] | None:
         return {**{name: _spread(one) for name, one in found.items()}, "memory": resident(process)}
 
 
+# Asks as an open page does, until its input ends. Browsers are processes of their own, too.
+LOOKER = """
+import json, select, sys, urllib.request
+url, since = sys.argv[1], 0
+while not select.select([sys.stdin], [], [], 1.0)[0]:
+    with urllib.request.urlopen(f"{url}api/live?since={since}") as answer:
+        since = json.load(answer)["next"]
+"""
+
+
+@contextmanager
+def _looked_at(loader: Loader) -> Iterator[None]:
+    if loader.dashboard is None:
+        yield
+        return
+    url = loader.dashboard.url.partition("#")[0]
+    looker = subprocess.Popen([sys.executable, "-c", LOOKER, url], stdin=subprocess.PIPE)
+    try:
+        yield
+    finally:
+        looker.communicate()
+
+
+def dashboard(path: Path, rounds: int) -> dict[str, Any]:
+    """Seconds of an epoch by the clock and by the processors, as pairs: noise is the same for both."""
+    options = {
+        "indices": np.arange(4000),
+        "pipelines": {"image": [RandomResizedCrop(224), RandomHorizontalFlip()]},
+    }
+    found: dict[str, list[float]] = {"without": [], "with": [], "cpu without": [], "cpu with": []}
+    for turn in range(2 * rounds + 2):
+        # Without, with, with, without: what drifts meets both.
+        name = "with" if turn % 4 in (1, 2) else "without"
+        with closing(Loader(path, 64, dashboard=name == "with", **options)) as loader, _looked_at(loader):
+            spent, began = time.process_time(), time.perf_counter()
+            for _ in loader:
+                pass
+            if turn > 1:
+                found[name].append(time.perf_counter() - began)
+                found[f"cpu {name}"].append(time.process_time() - spent)
+    middle = {name: statistics.median(one) for name, one in found.items()}
+    lost = {what: middle[f"{what}with"] / middle[f"{what}without"] - 1 for what in ("", "cpu ")}
+    print(f"  dashboard: {lost['']:+.2%} by the clock, {lost['cpu ']:+.2%} of processor time")
+    return {name: _spread(one) for name, one in found.items()} | {"lost": lost[""], "lost cpu": lost["cpu "]}
+
+
 def _spread(found: list[float]) -> dict[str, float]:
     return {"best": min(found), "median": statistics.median(found), "worst": max(found)}
 
 
-PARTS = {"start": start, "sheet": sheet, "browser": in_browser}
+PARTS = {"start": start, "sheet": sheet, "browser": in_browser, "dashboard": dashboard}
 
 
 def main() -> None:
@@ -200,7 +250,7 @@ def main() -> None:
                 if what == "memory":
                     own, whole = one["RssAnon"] / 1e6, one["VmHWM"] / 1e6
                     print(f"  memory: {own:.0f} MB its own, {whole:.0f} MB with what is mapped")
-                else:
+                elif isinstance(one, dict):
                     print(f"  {what}: median {one['median'] * 1e3:.0f} ms, worst {one['worst'] * 1e3:.0f} ms")
     save(args.out, "view", results)
 
