@@ -16,7 +16,7 @@ from batchplant.codecs import image
 from batchplant.viewer import comparing, epochs, overview
 from batchplant.viewer.epochs import Epoch, Wish
 from browser import viewed
-from viewing import asked
+from viewing import asked, working
 
 CLASSES = ("cat", "dog", "<img src=x onerror=alert(1)>")
 FIELDS = {
@@ -174,6 +174,16 @@ def test_labels_along_the_epoch(pictures: Any) -> None:
         assert {"(missing)", "text 1"} <= set(named)
 
 
+def test_how_mixed_a_long_epoch_is(pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told by rows from all over it; each of them has one class only, which is not by chance."""
+    monkeypatch.setattr(epochs, "STRETCH", 32)
+    with asked(pictures) as ask:
+        found = ask("epoch", order="sequential", batch_size=4)
+    assert found["mixing"]["again"] > 0.8
+    assert found["mixing"]["batch_entropy"] < 0.2
+    assert found["kept_neighbours"] == 1.0
+
+
 def test_blocks_and_ranks_of_an_epoch(pictures: Any) -> None:
     with asked(pictures) as ask:
         found = ask("epoch", order="shards", world=4, batch_size=5)
@@ -255,6 +265,29 @@ def test_work_that_nobody_wants_ends(pictures: Any, monkeypatch: pytest.MonkeyPa
     assert begun.wait(60)
     session.close()
     assert ended.wait(60)
+
+
+def test_work_is_stopped_and_begun_again(pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = threading.Event()
+    real = overview.stats.collect
+
+    def endless(*args: Any, progress: Any, **options: Any) -> Any:
+        if not stopped.is_set():
+            try:
+                while True:
+                    progress(1, 2)
+            finally:
+                stopped.set()
+        return real(*args, progress=progress, **options)
+
+    monkeypatch.setattr(overview.stats, "collect", endless)
+    with working(pictures) as client:
+        assert client.get("/api/overview").json()["state"] == "working"
+        client.get("/api/overview?stop=1")
+        assert stopped.wait(60)
+        while (found := client.get("/api/overview").json())["state"] == "working":
+            pass
+    assert found["value"]["samples"] == COUNT
 
 
 # -- compare -------------------------------------------------------------------------------------------------

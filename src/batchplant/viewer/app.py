@@ -78,6 +78,9 @@ def _answering(session: Session, answer: Answer) -> Callable[[Request], Response
             return _json(_error(error), 500)
         if isinstance(value, Response):
             return value
+        if isinstance(value, Job) and "stop" in request.query_params:
+            # Nobody wants it any more; without this it would be found out after a while.
+            value.stopped = True
         return _json(_told(value) if isinstance(value, Job) else value)
 
     return respond

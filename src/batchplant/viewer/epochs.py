@@ -27,8 +27,8 @@ NAMES = ("sequential", "random", "quasi_random", "shards", "windowed", "class_ba
 DOTS, COLUMNS, EACH, FEWEST = 3000, 80, 64, 32
 # Of so few samples all labels are read. class_balanced, which needs all, stops here.
 ALL_LABELS, MOST_LABELS = 20_000, 20_000_000
-# Positions in a row that tell how mixed batches are.
-STRETCH = 8192
+# Positions that tell how mixed batches are, in rows from all over the epoch.
+STRETCH, PLACES_LOOKED_AT = 8192, 8
 STEP = 4096
 # Classes that have a colour of their own, and samples of a batch that are listed.
 CLASSES, LISTED = 7, 512
@@ -201,20 +201,26 @@ class Epoch:
             "left_out": length - shard.position_after(shard.steps) if shard.steps else length,
             "label": self.label, "labels": _candidates(self.reader), "dots": self._dots(),
         }  # fmt: skip
-        stretch = np.arange(min(length, max(STRETCH, min(4 * self.wish.batch_size, 4 * STRETCH))))
-        samples = self.samples(stretch)
-        found["kept_neighbours"] = quality.kept_neighbours(samples)
+        stretches = [self.samples(at) for at in self._stretches()]
+        batch = min(self.wish.batch_size, STRETCH)
+        found["kept_neighbours"] = _mean([quality.kept_neighbours(one) for one in stretches])
         blocks = self.reader.blocks()
-        if blocks is not None and len(stretch):
-            found["blocks"] = {
-                "count": len(np.unique(blocks if self.rows is None else blocks[self.rows])),
-                "per_batch": quality.blocks_per_batch(
-                    quality.codes_of(blocks[samples]), min(self.wish.batch_size, len(stretch))
-                ),
-            }
+        if blocks is not None and stretches:
+            touched = [quality.blocks_per_batch(quality.codes_of(blocks[one]), batch) for one in stretches]
+            count = len(np.unique(blocks if self.rows is None else blocks[self.rows]))
+            found["blocks"] = {"count": count, "per_batch": _mean(touched)}
         if self.label is not None and length:
-            found["mixing"] = self._mixing(told, samples)
+            found["mixing"] = self._mixing(told, stretches, batch)
         return found
+
+    def _stretches(self) -> list[I64]:
+        """Positions in a row, whole batches, from all over the epoch; all of them where they are few."""
+        length, batch = self.order.length, min(self.wish.batch_size, STRETCH)
+        if length <= STRETCH:
+            return [np.arange(length)] if length else []
+        each = max(1, STRETCH // PLACES_LOOKED_AT // batch) * batch
+        firsts = np.linspace(0, max(0, length - each), PLACES_LOOKED_AT).astype(np.int64) // batch * batch
+        return [np.arange(first, min(first + each, length)) for first in firsts.tolist()]
 
     def _dots(self) -> list[list[int]]:
         """Some positions with step, sample and rank. Drawn, for evenly spaced ones would hide a pattern."""
@@ -229,7 +235,7 @@ class Epoch:
         found: list[list[int]] = rows.tolist()
         return found
 
-    def _mixing(self, told: Progress, stretch: I64) -> dict[str, Any]:
+    def _mixing(self, told: Progress, stretches: list[I64], batch: int) -> dict[str, Any]:
         """Classes along the epoch, and how much a batch tells of all of them."""
         length = self.order.length
         # A column of a handful would show chance alone.
@@ -242,9 +248,9 @@ class Epoch:
             for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
         ]
         labels = self._labels(self.samples(np.concatenate(parts)), told)
-        in_a_row = self._labels(stretch)
-        common = [name for name, _ in Counter(labels).most_common(CLASSES)]
-        kinds = len(set(labels))
+        counted = Counter(labels)
+        common = sorted((name for name, _ in counted.most_common(CLASSES)), key=_place_of)
+        kinds = len(counted)
         names = [*common, f"{kinds - CLASSES:,} others"] if kinds > CLASSES else common
         number = {name: at for at, name in enumerate(common)}
         counts = np.zeros((len(names), columns), dtype=np.int64)
@@ -253,14 +259,15 @@ class Epoch:
             for name in labels[at : at + len(part)]:
                 counts[number.get(name, len(names) - 1), column] += 1
             at += len(part)
-        codes = quality.codes_of(in_a_row)
-        batch = min(self.wish.batch_size, max(len(codes), 1))
+        in_a_row = [quality.codes_of(self._labels(one)) for one in stretches]
+        # By the shares of all: within a row that has one class only, everything would be by chance.
+        chance = sum((count / len(labels)) ** 2 for count in counted.values())
+        same = _mean([float((one[1:] == one[:-1]).mean()) for one in in_a_row if len(one) > 1])
         return {
             "names": names, "counts": counts, "every": every, "kinds": kinds,
             "entropy": quality.entropy(quality.codes_of(labels)),
-            "batch_entropy": quality.batch_entropy(codes, batch),
-            "again": float(quality.label_autocorrelation(codes, 1)[0]),
-            "batch": batch,
+            "batch_entropy": _mean([quality.batch_entropy(one, batch) for one in in_a_row]),
+            "again": (same - chance) / (1 - chance) if chance < 1 else 0.0,
         }  # fmt: skip
 
     def _labels(self, samples: I64, told: Progress | None = None) -> list[str]:
@@ -297,6 +304,18 @@ class Epoch:
             order = np.argsort(np.argsort(list(known)))
             codes = order[codes]
         return codes
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _place_of(label: str) -> tuple[bool, float, str]:
+    """Numbers by their size, before texts."""
+    try:
+        return False, float(label), label
+    except ValueError:
+        return True, 0.0, label
 
 
 def label_of(reader: Reader, asked: str | None) -> str | None:

@@ -64,6 +64,9 @@ class Jobs:
             job = self._jobs.get(key)
             if job is not None and job.error is not None and time.monotonic() - job.ended > AGAIN:
                 job = None
+            if job is not None and job.stopped:
+                # It ends as soon as it hears of that, and is wanted again.
+                job = None
             if job is None and not self._closed:
                 job = self._jobs[key] = Job()
                 threading.Thread(

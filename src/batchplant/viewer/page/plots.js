@@ -26,7 +26,7 @@ export function ticks(low, high, count = 4) {
   if (!(high > low)) return [low];
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * ([1, 2, 5, 10].find((one) => one * power >= rough) ?? 10);
+  const step = power * ([1, 2, 2.5, 5, 10].find((one) => one * power >= rough) ?? 10);
   const found = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Number(at.toPrecision(12)));
   return found;

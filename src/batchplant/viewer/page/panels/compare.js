@@ -54,12 +54,7 @@ export function create(context) {
     ofPair.run("Reading the two samples", async (told, signal) => pairOf(wanted, now, await sides(), signal));
   }
 
-  return { element, show, hide() {
-    if (ofList.busy()) made = null;
-    if (ofPair.busy()) shown = null;
-    ofList.stop();
-    ofPair.stop();
-  } };
+  return { element, show, hide() {} };
 }
 
 function mark(list, pair) {

@@ -99,7 +99,7 @@ export function create(context) {
         const value = await result("epoch", params, told, signal);
         labels = value.labels;
         form(state.get());
-        return epoch(value, params, (step, rank = 0) => set({ step, rank }));
+        return epoch(value, params, context.dataset.samples, (step, rank = 0) => set({ step, rank }));
       });
     }
     const what = JSON.stringify([key, value(now, "step"), value(now, "rank")]);
@@ -113,15 +113,10 @@ export function create(context) {
     }
   }
 
-  return { element, show, hide() {
-    for (const runs of [ofPicture, ofBatch, ofFound]) {
-      if (runs.busy()) madePicture = madeBatch = null;
-      runs.stop();
-    }
-  } };
+  return { element, show, hide() {} };
 }
 
-function epoch(found, params, pick) {
+function epoch(found, params, samples, pick) {
   const world = Number(params.world);
   const groups = Array.from({ length: Math.min(world, COLOURED + 1) }, (_, rank) => ({ name: rank < COLOURED ? `rank ${rank}` : "other ranks", points: [] }));
   for (const [position, step, sample, rank] of found.dots) {
@@ -139,7 +134,7 @@ function epoch(found, params, pick) {
     h("p", {}, `${facts}.`, blocks ? ` ${blocks}` : " This format has no storage blocks.", ` ${percent(found.kept_neighbours)} of samples are followed by the one stored beside them.`),
     h("div.cards.wide", {},
       h("div", {}, h("h3", {}, "Which sample is read at which step"),
-        plots.scatter(groups, { label: `Samples by step, ${world > 1 ? "colours are ranks" : "one rank"}`, xlabel: "step", ylabel: "sample", dot: 1.6, height: 300, pick: ([step, rank]) => pick(step, rank) }),
+        plots.scatter(groups, { label: `Samples by step, ${world > 1 ? "colours are ranks" : "one rank"}`, xlabel: "step", ylabel: "sample", yrange: [0, samples], dot: 1.6, height: 300, pick: ([step, rank]) => pick(step, rank) }),
         h("p.dim", {}, "A line is no shuffle, an even field is a uniform one, steps of a stair are blocks. Choose a dot to see its batch.")),
       found.mixing ? mixing(found, params, pick) : h("div", {}, h("h3", {}, "Labels along the epoch"), h("p.dim", {}, "There is no field of classes; choose one above."))),
   ];
@@ -155,7 +150,7 @@ function mixing(found, params, pick) {
       pick: (column) => pick(Math.min(found.steps - 1, Math.floor(((column + 0.5) / columns) * found.steps))) }),
     h("p", {}, `A batch holds ${batch.toFixed(2)} of the ${entropy.toFixed(2)} bits that labels have (${percent(share, 0)}). `,
       again > 0.05 ? h("span.warn", {}, `The next sample has the same label ${percent(again, 0)} more often than by chance.`) : "The label of a sample does not tell the next one."),
-    every ? null : h("p.dim", {}, h("span.sampled", {}, "sampled"), " some samples of each column; the numbers are of the first batches."),
+    every ? null : h("p.dim", {}, h("span.sampled", {}, "sampled"), " some samples of each column, and some batches."),
     plots.table(["class", "share of what was looked at"], names.map((name, at) => [name, percent(sum(counts[at]) / Math.max(1, sum(counts.map(sum))))])));
 }
 

@@ -14,7 +14,8 @@ export function create(context) {
   const box = h("div");
   const note = h("div");
   const element = h("section.overview", { "aria-label": "Overview" }, note, box);
-  const runs = runner(box, context.say);
+  // Stopped while it counted all, it is of some samples as before.
+  const runs = runner(box, context.say, () => state.set({ overview_exact: null }, { replace: true }));
   let made = null;
 
   function show(now) {
@@ -28,8 +29,8 @@ export function create(context) {
       draw(await result("overview", asked, told, signal), log));
   }
 
-  // What was not ready yet is asked for again.
-  return { element, show, hide() { if (runs.busy()) made = null; runs.stop(); } };
+  // What takes long goes on while another part of the page is shown.
+  return { element, show, hide() {} };
 }
 
 function draw(found, log) {

@@ -1,19 +1,31 @@
 // What panels have in common: work that takes a while, links to samples, the filter that is set.
 
-import { wait } from "../api.js";
+import { ask, wait } from "../api.js";
 import { h, number, put } from "../dom.js";
 import * as state from "../state.js";
 import { measureText } from "../state.js";
 
-/** The value of a job on the samples that the filter leaves; `told` hears how far it is. */
+/** The value of a job on the samples that the filter leaves; `told` hears how far it is. Aborted, the server stops too. */
 export async function result(path, params, told, signal) {
+  let over = false;
+  signal.addEventListener("abort", () => { if (!over) ask(path, { ...params, stop: 1 }).catch(() => {}); }, { once: true });
+  try {
+    return await value(path, params, told, signal);
+  } finally {
+    over = true;
+  }
+}
+
+async function value(path, params, told, signal) {
   const chosen = { side: params.side, where: params.where, search: params.search, measure: params.measure };
   if (chosen.where || chosen.search || chosen.measure) await wait("rows", chosen, told, signal);
   return wait(path, params, told, signal);
 }
 
-/** Runs one thing at a time in `box`, with progress and a button to stop it; then shows what it gives. */
-export function runner(box, says = () => {}) {
+/** Runs one thing at a time in `box`, with progress and a button to stop it; then shows what it gives.
+
+What was there before stays until then. */
+export function runner(box, says = () => {}, stopped = () => {}) {
   let current = null;
   const stop = () => { current?.abort(); current = null; };
   async function run(label, work) {
@@ -21,9 +33,11 @@ export function runner(box, says = () => {}) {
     const own = current = new AbortController();
     const bar = h("progress", { "aria-label": label });
     const said = h("span.dim", {}, `${label} …`);
-    const shown = h("div.row.working", { role: "status" }, bar, said, h("button", { onclick: () => { stop(); put(box, h("p.dim", {}, "Stopped.")); } }, "Stop"));
+    const shown = h("div.row.working", { role: "status" }, bar, said, h("button", { onclick: () => { stop(); end(); box.prepend(h("p.dim.working", {}, "Stopped.")); stopped(); } }, "Stop"));
+    const end = () => { for (const one of box.querySelectorAll(":scope > .working")) one.remove(); box.removeAttribute("aria-busy"); };
+    end();
     // What is ready at once does not flicker.
-    const timer = setTimeout(() => put(box, shown), 150);
+    const timer = setTimeout(() => { box.prepend(shown); box.setAttribute("aria-busy", "true"); }, 150);
     try {
       const value = await work((done, of) => {
         if (!of) return;
@@ -38,10 +52,10 @@ export function runner(box, says = () => {}) {
       says(error.message);
     } finally {
       clearTimeout(timer);
-      if (current === own) current = null;
+      if (current === own) { current = null; end(); }
     }
   }
-  return { run, stop, busy: () => current !== null };
+  return { run };
 }
 
 /** A link that shows a sample; the address can be copied. */
