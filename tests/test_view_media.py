@@ -16,12 +16,13 @@ from batchplant import schema
 from batchplant.codecs import audio, image, video
 from batchplant.errors import NotFoundError, OptionError
 from batchplant.tensors import TENSORS, from_array
+from browser import viewed
 
 pytest.importorskip("starlette")
 from starlette.testclient import TestClient
 
 from batchplant.viewer.app import application
-from batchplant.viewer.media import annotations, masks, overlays, tokens, tree
+from batchplant.viewer.media import annotations, colours, masks, overlays, tokens, tree
 from batchplant.viewer.session import Session
 
 RATE = 8000
@@ -223,15 +224,21 @@ def test_empty_and_flat_arrays() -> None:
         assert sum(found["histogram"]["counts"]) == 20
 
 
-def test_a_model_is_a_list_of_tensors(tmp_path: Path) -> None:
-    weights = {
-        "a.weight": np.linspace(-1, 1, 600, dtype=np.float32).reshape(20, 30),
-        "b.bias": np.ones(7, np.int8),
-    }
-    with bp.create(tmp_path / "m.safetensors", TENSORS) as out:
-        for name, array in weights.items():
+WEIGHTS = {
+    "a.weight": np.linspace(-1, 1, 600, dtype=np.float32).reshape(20, 30),
+    "b.bias": np.ones(7, np.int8),
+}
+
+
+def model(path: Path) -> Any:
+    with bp.create(path, TENSORS) as out:
+        for name, array in WEIGHTS.items():
             out.append(from_array(name, array))
-    with asked(bp.open(tmp_path / "m.safetensors")) as ask:
+    return bp.open(path)
+
+
+def test_a_model_is_a_list_of_tensors(tmp_path: Path) -> None:
+    with asked(model(tmp_path / "m.safetensors")) as ask:
         assert ask("dataset")["layout"] == "model"
         found = ask("tensors", sort="parameters", down=1)
         assert [one["name"] for one in found["tensors"]] == ["a.weight", "b.bias"]
@@ -247,7 +254,7 @@ def test_a_model_is_a_list_of_tensors(tmp_path: Path) -> None:
         assert abs(facts["mean"]) < 1e-6
         assert sum(facts["histogram"]["counts"]) == 600
         facts, values = slice_of(ask(f"slice/{sample}/data"))
-        np.testing.assert_array_equal(values.reshape(20, 30), weights["a.weight"])
+        np.testing.assert_array_equal(values.reshape(20, 30), WEIGHTS["a.weight"])
         assert cells(ask, sample)["data"]["shape"] == [20, 30]
 
 
@@ -423,3 +430,126 @@ def test_json_that_is_no_annotation(odd: Any) -> None:
 def test_lists_in_an_object_are_annotations_too() -> None:
     found = annotations.of_json({"bbox": [[1, 2, 3, 4], [5, 6, 7, 8]], "category": ["a", "b"], "area": 3})
     assert found == {"boxes": [[1, 2, 3, 4], [5, 6, 7, 8]], "labels": ["a", "b"]}
+
+
+# -- in a browser --------------------------------------------------------------------------------------------
+
+
+def until(page: Any, true: str) -> None:
+    """Waits for this to be true in the page. A bare expression would be evaluated there, which it forbids."""
+    page.wait_for_function(f"() => {true}")
+
+
+def test_sounds_are_heard_and_seen(chromium: Any, sounds: Any) -> None:
+    with viewed(chromium, sounds) as tab:
+        tab.go("sample=2")
+        page = tab.page
+        until(page, "document.querySelector('audio')?.duration === 60")
+        page.get_by_label("Second from which sound is shown").fill("65")
+        page.get_by_label("Second from which sound is shown").dispatch_event("change")
+        until(page, "document.querySelector('audio').duration === 5")
+        page.evaluate("() => { const one = document.querySelector('audio'); one.muted = true; one.play(); }")
+        until(page, "parseFloat(document.querySelector('.head-line').style.left) > 0")
+        page.evaluate("() => document.querySelector('audio').pause()")
+        until(page, "[...document.querySelectorAll('.band img')].every((one) => one.naturalWidth === 1000)")
+        assert tab.axe() == []
+
+
+LIGHT = """(frame) => {
+  const image = document.querySelector(".scrubber .frame"), one = new OffscreenCanvas(1, 1).getContext("2d");
+  one.drawImage(image, 0, 0, 1, 1);
+  return image.complete && image.dataset.frame === frame && one.getImageData(0, 0, 1, 1).data[0] > 190;
+}"""
+
+
+def test_videos_play_and_are_scrubbed(chromium: Any, clips: Any) -> None:
+    with viewed(chromium, clips, width=390, height=844, scheme="dark") as tab:
+        tab.go("sample=0")
+        page = tab.page
+        until(page, "document.querySelector('.scrubber .frame')?.naturalWidth === 64")
+        # A Chromium without the codec says so in its place.
+        player = "document.querySelector('video')"
+        until(page, f"!{player} || {player}.duration === 2")
+        page.get_by_label("Frame of clip").fill("19")
+        page.get_by_label("Previous frame").click()
+        page.get_by_text("frame 18 of 20").wait_for()
+        page.wait_for_function(LIGHT, arg="18")
+        assert tab.axe() == []
+
+
+def test_slices_follow_the_slider(chromium: Any, tmp_path: Path) -> None:
+    volume = np.zeros((2, 5, 6, 7), np.float32)
+    volume[1, 4] = 3
+    meta = {"deep": {"list": list(range(150))}, "script": "<script>alert(1)</script>"}
+    fields = {"ct": schema.Tensor("float32", (5, 6, 7)), "meta": schema.Json(), "text": schema.Text()}
+    samples = [{"ct": one, "meta": meta, "text": "one\ttwo  \u202eend"} for one in volume]
+    with viewed(chromium, written(tmp_path / "a.beton", fields, samples)) as tab:
+        tab.go("sample=1")
+        page = tab.page
+        page.get_by_text("0 to 0, mean 0").wait_for()
+        page.get_by_label("axis 0 of ct").fill("4")
+        page.get_by_text("3 to 3, mean 3").wait_for()
+        page.get_by_label("through all samples").check()
+        page.get_by_label("sample of ct").wait_for()
+        page.get_by_label("Rows of ct").select_option("0")
+        page.get_by_label("Columns of ct").select_option("1")
+        canvas = "document.querySelector('.heat canvas')"
+        until(page, f"{canvas}?.width === 5 && {canvas}?.height === 2")
+        page.get_by_text("Statistics").click()
+        page.get_by_role("img", name="Histogram of ct").wait_for()
+        # A tree is opened, and asks for what it has not got.
+        page.get_by_text("list", exact=True).click()
+        page.get_by_role("button", name="50 more").click()
+        page.get_by_text("149", exact=True).first.wait_for()
+        assert page.get_by_text("<script>alert(1)</script>").count() == 1
+        # What turns the direction around is seen; white space if one wants to.
+        hidden = page.locator("pre .hidden-letter")
+        assert hidden.all_inner_texts() == ["U+202E"]
+        page.get_by_label("Show white space").check()
+        assert hidden.all_inner_texts() == ["⇥", "·", "·", "U+202E"]
+        assert tab.axe() == []
+
+
+SIZE = "['width', 'height'].map((one) => +document.querySelectorAll('.overlay .edge')[2].getAttribute(one))"
+
+
+def test_boxes_lie_over_pictures(chromium: Any, tmp_path: Path) -> None:
+    with viewed(chromium, detection(tmp_path / "a.beton")) as tab:
+        tab.go()
+        page = tab.page
+        shapes = "document.querySelectorAll('.overlay rect.edge').length"
+        # Two of the annotations and two of the array for each of two samples.
+        until(page, f"{shapes} === 8 && document.querySelectorAll('.overlay .dot').length === 4")
+        assert page.locator(".overlay polygon").count() == 2
+        assert "<b>all</b>" in page.locator(".box-label").all_inner_texts()
+        assert page.evaluate(f"() => {SIZE}") == [16, 16]
+        meant = page.get_by_label("How the numbers of boxes are meant")
+        meant.select_option("xywh")
+        until(page, f"{SIZE}[0] === 20")
+        page.get_by_label("annotations", exact=True).uncheck()
+        until(page, f"{shapes} === 4")
+        assert tab.axe() == []
+        # The link leads to the same.
+        page.reload()
+        until(page, f"{shapes} === 4")
+        assert meant.input_value() == "xywh"
+        tab.go("sample=1")
+        until(page, "document.querySelector('.stage .over')?.naturalWidth === 64")
+        # Classes and numbers have one colour, whoever draws them.
+        numbers = [0, 1, 5, 12, 13, 14, 200, 1 << 20]
+        ours = [[list(colours.of_class(number)) for number in numbers], colours.ramp().tolist()]
+        both = "(n) => import('./page/colours.js').then((one) => [n.map(one.ofClass), one.ramp('sea')])"
+        assert page.evaluate(both, numbers) == ours
+
+
+def test_a_model_in_the_page(chromium: Any, tmp_path: Path) -> None:
+    with viewed(chromium, model(tmp_path / "m.safetensors"), scheme="dark") as tab:
+        tab.go()
+        page = tab.page
+        page.get_by_text("2 tensors · 607 parameters").wait_for()
+        page.get_by_label("Find tensors by name").fill("weight")
+        page.get_by_text("1 of 2 tensors").wait_for()
+        page.get_by_role("button", name="a.weight").click()
+        page.get_by_role("img", name="Histogram of data").wait_for()
+        until(page, "document.querySelector('.heat canvas')?.width === 30")
+        assert tab.axe() == []

@@ -54,6 +54,11 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         "of ops; FILE.py is run, so name only a file that you trust",
     )
     parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="a tokenizer.json of the tokenizers library: token numbers are shown with their text",
+    )
+    parser.add_argument(
         "--attach",
         metavar="WHICH",
         nargs="?",
@@ -112,7 +117,12 @@ def _serve(args: argparse.Namespace, reader: Reader, other: Reader | None) -> in
         from ..viewer.pipelines import arguments, load
 
         pipeline = arguments(load(args.pipeline), reader)
-    server = Server(Session(reader, other, pipeline=pipeline), port=args.port)
+    tokenizer = None
+    if args.tokenizer is not None:
+        from ..viewer.media.tokens import Tokenizer
+
+        tokenizer = Tokenizer(args.tokenizer)
+    server = Server(Session(reader, other, pipeline=pipeline, tokenizer=tokenizer), port=args.port)
     if args.json:
         print_json({"url": server.url, "samples": len(reader)})
     else:

@@ -11,6 +11,11 @@ from ...columns import U8
 
 # From low to high, each lighter than the one before, so that it also reads in grey.
 STOPS = ((20, 14, 46), (44, 40, 110), (32, 92, 140), (26, 142, 134), (96, 190, 98), (250, 226, 90))
+# Of the first classes, as unlike each other as they can be; the rest goes around the wheel of hues.
+FIRST = (
+    (230, 70, 60), (70, 130, 230), (245, 200, 50), (60, 180, 90), (190, 90, 220), (250, 150, 50),
+    (70, 210, 220), (240, 130, 190), (160, 120, 80), (160, 220, 70), (100, 90, 200), (200, 200, 200),
+)  # fmt: skip
 # Of a turn: classes that follow each other get colours that are far apart.
 GOLDEN = 0.618033988749895
 
@@ -35,6 +40,8 @@ def of_class(number: int) -> tuple[int, int, int]:
     """The colour of a class; 0, which mostly is the background, is black."""
     if number == 0:
         return 0, 0, 0
+    if 0 < number <= len(FIRST):
+        return FIRST[number - 1]
     hue = (number * GOLDEN) % 1.0 * 6
     # Three rows of lightness: neighbours on the wheel of hues differ by it.
     light, dark = ((235, 60), (200, 20), (255, 130))[number % 3]

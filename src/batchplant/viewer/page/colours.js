@@ -1,6 +1,8 @@
 // Colours of numbers and of classes. media/colours.py has the same for pictures that the server makes.
 
 const GOLDEN = 0.618033988749895;
+// Of the first classes, as unlike each other as they can be; the rest goes around the wheel of hues.
+const FIRST = [[230, 70, 60], [70, 130, 230], [245, 200, 50], [60, 180, 90], [190, 90, 220], [250, 150, 50], [70, 210, 220], [240, 130, 190], [160, 120, 80], [160, 220, 70], [100, 90, 200], [200, 200, 200]];
 const STOPS = {
   // Each lighter than the one before, so that it also reads in grey.
   sea: [[20, 14, 46], [44, 40, 110], [32, 92, 140], [26, 142, 134], [96, 190, 98], [250, 226, 90]],
@@ -24,6 +26,7 @@ export function ramp(name) {
 /** The colour of a class; 0, which mostly is the background, is black. */
 export function ofClass(number) {
   if (number === 0) return [0, 0, 0];
+  if (number > 0 && number <= FIRST.length) return FIRST[number - 1];
   const hue = ((((number * GOLDEN) % 1) + 1) % 1) * 6;
   const [light, dark] = [[235, 60], [200, 20], [255, 130]][((number % 3) + 3) % 3];
   const part = Math.trunc(light - Math.abs((hue % 2) - 1) * (light - dark));

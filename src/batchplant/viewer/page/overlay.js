@@ -78,7 +78,7 @@ export function layer({ sample, side = "a", field, width, height, labels = true,
     if (!all.some((one) => one.picture === field && !one.off)) { put(box); return; }
     const found = all.every((one) => one.draws === "mask") ? [] : await shapes(sample, side);
     put(box, all.map((one, at) => (one.picture !== field || one.off ? null : one.draws === "mask"
-      ? h("img.over", { src: address(`mask/${sample}/${encodeURIComponent(one.field)}`, { side, over: 1, max: mask }), alt: "", loading: "lazy" })
+      ? h("img.over", { src: address(`mask/${sample}/${encodeURIComponent(one.field)}`, { side, over: 1, max: mask }), alt: "" })
       : shape(one, found[at] ?? {}, width, height, labels))));
   }
   paints.set(box, paint);

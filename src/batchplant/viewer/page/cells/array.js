@@ -65,7 +65,7 @@ export function large(cell, ctx, { told = true } = {}) {
     put(places, shape.map((size, axis) => {
       if (axes.includes(axis) || size < 2) return null;
       const value = h("output", {}, at[axis]);
-      return h("label.place", {}, name(axis), h("input", { type: "range", min: 0, max: size - 1, step: 1, value: at[axis],
+      return h("div.place", {}, h("span", { "aria-hidden": "true" }, name(axis)), h("input", { type: "range", "aria-label": `${name(axis)} of ${cell.field}`, min: 0, max: size - 1, step: 1, value: at[axis],
         oninput: (event) => { at[axis] = Number(event.target.value); value.textContent = at[axis]; look(); } }), value, h("span.dim", {}, `of ${number(size)}`));
     }));
   }

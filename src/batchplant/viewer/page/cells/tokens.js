@@ -26,6 +26,6 @@ export function large(cell) {
 
   paint();
   const rest = of > tokens.length ? ` (the first ${number(tokens.length)} are here)` : "";
-  return h("div", {}, list, h("div.row.dim", {}, `${number(of)} tokens${rest}`, pieces ? h("label", {}, numbers, " Numbers") : "start with --tokenizer FILE to see their text", more),
+  return h("div", {}, list, h("div.row.dim", {}, h("span", {}, `${number(of)} tokens${rest}`), pieces ? h("label", {}, numbers, " Numbers") : h("span", {}, "Start with --tokenizer FILE to see their text."), more),
     cell.decoded !== undefined ? h("details", {}, h("summary", {}, "As text"), h("pre.text", { dir: "auto", tabindex: "0" }, parts(cell.decoded))) : null);
 }
