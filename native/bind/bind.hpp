@@ -144,6 +144,7 @@ PixelMode pixel_mode(const std::string& name);
 
 void bind_crc(nb::module_& module);
 void bind_bytes(nb::module_& module);
+void bind_folder(nb::module_& module);
 void bind_probe(nb::module_& module);
 void bind_jpeg(nb::module_& module);
 void bind_image(nb::module_& module);
@@ -152,6 +153,7 @@ void bind_engine(nb::module_& module);
 void bind_lease(nb::module_& module);
 void bind_permute(nb::module_& module);
 void bind_orders(nb::module_& module);
+void bind_packing(nb::module_& module);
 void bind_msgpack(nb::module_& module);
 void bind_lmdb(nb::module_& module);
 void bind_recordio(nb::module_& module);

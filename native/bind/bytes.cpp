@@ -21,10 +21,14 @@ int64_t bad_run(const Int64s& starts, const Int64s& sizes, int64_t first, int64_
 }
 
 bool are_below(const Int64s& numbers, int64_t end) {
-    // Negative ones are large without their sign. No branch, so that it runs over several at a time.
-    uint64_t largest = 0;
-    for (size_t i = 0; i < numbers.size(); ++i) largest = std::max(largest, static_cast<uint64_t>(numbers.data()[i]));
-    return numbers.size() == 0 || (end > 0 && largest < static_cast<uint64_t>(end));
+    // Negative ones are large without their sign. No branch, and nothing that waits for the one before, so that it
+    // runs over several at a time.
+    const uint64_t most = end > 0 ? static_cast<uint64_t>(end) : 0;
+    const int64_t* const data = numbers.data();
+    const size_t n = numbers.size();
+    uint64_t beyond = 0;
+    for (size_t i = 0; i < n; ++i) beyond |= static_cast<uint64_t>(data[i]) >= most;
+    return beyond == 0;
 }
 
 }  // namespace

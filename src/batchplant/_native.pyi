@@ -59,6 +59,12 @@ def bad_run(starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64], first: in
 def are_below(numbers: NDArray[numpy.int64], end: int) -> bool:
     """Whether all numbers are from 0 up to, not including, end."""
 
+def stat_files(folder: bytes, names: bytes) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
+    """Sizes and times of the last change, in nanoseconds, of the files of a folder.
+
+    names: one after another, each with a zero behind it. -1 of what is no file.
+    """
+
 def probe(
     data: NDArray[numpy.uint8], starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64]
 ) -> NDArray[numpy.int32]:
@@ -320,6 +326,217 @@ def in_lanes(lanes: int, size: int, each: int, at: int) -> int: ...
 @overload
 def in_lanes(lanes: int, size: int, each: int, at: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
     """Positions of lanes, each so long, that are taken from in turn, size at a time."""
+
+def interleave(shares: NDArray[numpy.int64]) -> tuple[NDArray[numpy.uint32], NDArray[numpy.uint32]]:
+    """One period of a mixture: who comes at each place, and how often it came before.
+
+    Each source comes as often as its share says, and at every place as often as it should, give or take 1.
+    """
+
+def pack(
+    sizes: NDArray[numpy.int64], length: int, strategy: str, overlong: str
+) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64], NDArray[numpy.int64], NDArray[numpy.int64]]:
+    """Rows of one length for documents of these sizes: (rows, document, start, count).
+
+    Row r has the pieces rows[r] to rows[r + 1], each so many tokens of a document from a start on.
+    strategy: none, first_fit, best_fit or concat_split. overlong: split, truncate or drop.
+    """
+
+@overload
+def fill_rows(
+    tokens: NDArray[numpy.uint8],
+    offsets: NDArray[numpy.int64],
+    prompt: NDArray[numpy.int64] | None,
+    rows: NDArray[numpy.int64],
+    document: NDArray[numpy.int64],
+    start: NDArray[numpy.int64],
+    count: NDArray[numpy.int64],
+    into: NDArray[numpy.int32],
+    labels: NDArray[numpy.int32] | None,
+    position: NDArray[numpy.int32] | None,
+    documents: NDArray[numpy.int32] | None,
+    learned: NDArray[numpy.uint8] | None,
+    pad: int,
+    ignore: int,
+    end: int | None,
+    shifted: bool,
+) -> None: ...
+@overload
+def fill_rows(
+    tokens: NDArray[numpy.uint8],
+    offsets: NDArray[numpy.int64],
+    prompt: NDArray[numpy.int64] | None,
+    rows: NDArray[numpy.int64],
+    document: NDArray[numpy.int64],
+    start: NDArray[numpy.int64],
+    count: NDArray[numpy.int64],
+    into: NDArray[numpy.int64],
+    labels: NDArray[numpy.int64] | None,
+    position: NDArray[numpy.int64] | None,
+    documents: NDArray[numpy.int32] | None,
+    learned: NDArray[numpy.uint8] | None,
+    pad: int,
+    ignore: int,
+    end: int | None,
+    shifted: bool,
+) -> None: ...
+@overload
+def fill_rows(
+    tokens: NDArray[numpy.uint16],
+    offsets: NDArray[numpy.int64],
+    prompt: NDArray[numpy.int64] | None,
+    rows: NDArray[numpy.int64],
+    document: NDArray[numpy.int64],
+    start: NDArray[numpy.int64],
+    count: NDArray[numpy.int64],
+    into: NDArray[numpy.int32],
+    labels: NDArray[numpy.int32] | None,
+    position: NDArray[numpy.int32] | None,
+    documents: NDArray[numpy.int32] | None,
+    learned: NDArray[numpy.uint8] | None,
+    pad: int,
+    ignore: int,
+    end: int | None,
+    shifted: bool,
+) -> None: ...
+@overload
+def fill_rows(
+    tokens: NDArray[numpy.uint16],
+    offsets: NDArray[numpy.int64],
+    prompt: NDArray[numpy.int64] | None,
+    rows: NDArray[numpy.int64],
+    document: NDArray[numpy.int64],
+    start: NDArray[numpy.int64],
+    count: NDArray[numpy.int64],
+    into: NDArray[numpy.int64],
+    labels: NDArray[numpy.int64] | None,
+    position: NDArray[numpy.int64] | None,
+    documents: NDArray[numpy.int32] | None,
+    learned: NDArray[numpy.uint8] | None,
+    pad: int,
+    ignore: int,
+    end: int | None,
+    shifted: bool,
+) -> None: ...
+@overload
+def fill_rows(
+    tokens: NDArray[numpy.int32],
+    offsets: NDArray[numpy.int64],
+    prompt: NDArray[numpy.int64] | None,
+    rows: NDArray[numpy.int64],
+    document: NDArray[numpy.int64],
+    start: NDArray[numpy.int64],
+    count: NDArray[numpy.int64],
+    into: NDArray[numpy.int32],
+    labels: NDArray[numpy.int32] | None,
+    position: NDArray[numpy.int32] | None,
+    documents: NDArray[numpy.int32] | None,
+    learned: NDArray[numpy.uint8] | None,
+    pad: int,
+    ignore: int,
+    end: int | None,
+    shifted: bool,
+) -> None: ...
+@overload
+def fill_rows(
+    tokens: NDArray[numpy.int32],
+    offsets: NDArray[numpy.int64],
+    prompt: NDArray[numpy.int64] | None,
+    rows: NDArray[numpy.int64],
+    document: NDArray[numpy.int64],
+    start: NDArray[numpy.int64],
+    count: NDArray[numpy.int64],
+    into: NDArray[numpy.int64],
+    labels: NDArray[numpy.int64] | None,
+    position: NDArray[numpy.int64] | None,
+    documents: NDArray[numpy.int32] | None,
+    learned: NDArray[numpy.uint8] | None,
+    pad: int,
+    ignore: int,
+    end: int | None,
+    shifted: bool,
+) -> None: ...
+@overload
+def fill_rows(
+    tokens: NDArray[numpy.uint32],
+    offsets: NDArray[numpy.int64],
+    prompt: NDArray[numpy.int64] | None,
+    rows: NDArray[numpy.int64],
+    document: NDArray[numpy.int64],
+    start: NDArray[numpy.int64],
+    count: NDArray[numpy.int64],
+    into: NDArray[numpy.int32],
+    labels: NDArray[numpy.int32] | None,
+    position: NDArray[numpy.int32] | None,
+    documents: NDArray[numpy.int32] | None,
+    learned: NDArray[numpy.uint8] | None,
+    pad: int,
+    ignore: int,
+    end: int | None,
+    shifted: bool,
+) -> None: ...
+@overload
+def fill_rows(
+    tokens: NDArray[numpy.uint32],
+    offsets: NDArray[numpy.int64],
+    prompt: NDArray[numpy.int64] | None,
+    rows: NDArray[numpy.int64],
+    document: NDArray[numpy.int64],
+    start: NDArray[numpy.int64],
+    count: NDArray[numpy.int64],
+    into: NDArray[numpy.int64],
+    labels: NDArray[numpy.int64] | None,
+    position: NDArray[numpy.int64] | None,
+    documents: NDArray[numpy.int32] | None,
+    learned: NDArray[numpy.uint8] | None,
+    pad: int,
+    ignore: int,
+    end: int | None,
+    shifted: bool,
+) -> None: ...
+@overload
+def fill_rows(
+    tokens: NDArray[numpy.int64],
+    offsets: NDArray[numpy.int64],
+    prompt: NDArray[numpy.int64] | None,
+    rows: NDArray[numpy.int64],
+    document: NDArray[numpy.int64],
+    start: NDArray[numpy.int64],
+    count: NDArray[numpy.int64],
+    into: NDArray[numpy.int32],
+    labels: NDArray[numpy.int32] | None,
+    position: NDArray[numpy.int32] | None,
+    documents: NDArray[numpy.int32] | None,
+    learned: NDArray[numpy.uint8] | None,
+    pad: int,
+    ignore: int,
+    end: int | None,
+    shifted: bool,
+) -> None: ...
+@overload
+def fill_rows(
+    tokens: NDArray[numpy.int64],
+    offsets: NDArray[numpy.int64],
+    prompt: NDArray[numpy.int64] | None,
+    rows: NDArray[numpy.int64],
+    document: NDArray[numpy.int64],
+    start: NDArray[numpy.int64],
+    count: NDArray[numpy.int64],
+    into: NDArray[numpy.int64],
+    labels: NDArray[numpy.int64] | None,
+    position: NDArray[numpy.int64] | None,
+    documents: NDArray[numpy.int32] | None,
+    learned: NDArray[numpy.uint8] | None,
+    pad: int,
+    ignore: int,
+    end: int | None,
+    shifted: bool,
+) -> None:
+    """Put the pieces that pack found into rows.
+
+    tokens, offsets: the documents. prompt: how many tokens of each are not learned. into, labels,
+    position, documents, learned: rows to fill, the tokens themselves and what is told of each; None: not.
+    """
 
 def msgpack_scan(
     piece: NDArray[numpy.uint8], base: int, left: int, most: int, todo: int, skip: int

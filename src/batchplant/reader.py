@@ -27,6 +27,7 @@ from .errors import (
 from .expressions import Bound
 from .filters import Filterable, Filtered, Matches, Pruned, matches, within
 from .keys import Keyed, Table
+from .order.orders import Order
 from .origin import Made
 from .schema import Field, Image, Schema
 from .tensors import Tensors
@@ -76,6 +77,10 @@ class Reader(Made, Keyed, Filterable):
 
     def sizes(self) -> I64 | None:
         """The bytes of every sample, where they are known and one may be as large as the rest; else None."""
+        return None
+
+    def own_order(self, order: Any, *, seed: int, epoch: int, **options: Any) -> Order | None:
+        """The order of an epoch, where it is not one of all samples: that of a mixture."""
         return None
 
     def where(self, sample: int) -> str:

@@ -32,11 +32,12 @@ def make_sizes(
         if sizes is not None:
             raise OptionError('sizes are what balance="size" goes by: give both')
         return None
-    found = _find(reader, fields, sizes)
+    found = find_sizes(reader, fields, sizes)
     return found if indices is None else lambda places: found(indices[places])
 
 
-def _find(reader: Reader, fields: Sequence[str], sizes: Any) -> Callable[[I64], Numbers]:
+def find_sizes(reader: Reader, fields: Sequence[str], sizes: Any) -> Callable[[I64], Numbers]:
+    """The sizes of samples by their numbers."""
     if callable(sizes):
         return lambda samples: checked(sizes(samples), len(samples), "the function sizes")
     if isinstance(sizes, str):

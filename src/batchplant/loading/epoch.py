@@ -53,10 +53,10 @@ class Progress:
     """How far an epoch has come; it outlives the epoch, so that a state can be taken after a break."""
 
     epoch: int
-    shard: orders.Shard | orders.Turns
+    shard: orders.Batches
     given: int = 0
     # The shard of the epoch after this one.
-    after: Callable[[], orders.Shard | orders.Turns | None] | None = None
+    after: Callable[[], orders.Batches | None] | None = None
 
     @property
     def position(self) -> int:
@@ -65,13 +65,13 @@ class Progress:
 
     @property
     def finished(self) -> bool:
-        return self.given >= len(self.shard)
+        return not self.shard.has(self.given)
 
 
 class _Shared:
     """What an epoch and its threads share; the threads never hold the epoch, so that it can be let go."""
 
-    shard: orders.Shard | orders.Turns
+    shard: orders.Batches
     epoch: int
 
     def __init__(
@@ -96,7 +96,7 @@ class _Shared:
         """The next batch to make, once there is room for it; None when there is nothing left to do."""
         with self.changed:
             self.changed.wait_for(lambda: self.stopped or self.next < self.taken + self.ahead)
-            if self.stopped or self.next >= len(self.shard):
+            if self.stopped or not self.shard.has(self.next):
                 return None
             self.next += 1
             return self.next - 1
@@ -110,7 +110,7 @@ class _Shared:
     def take(self) -> Any:
         """The next batch or the exception in its place; None when there is none to come."""
         with self.changed:
-            if self.stopped or self.asked >= len(self.shard):
+            if self.stopped or not self.shard.has(self.asked):
                 return None
             number, self.asked = self.asked, self.asked + 1
             self.changed.wait_for(lambda: self.stopped or number in self.made)
@@ -120,7 +120,7 @@ class _Shared:
 
     @property
     def over(self) -> bool:
-        return self.stopped or self.taken >= len(self.shard)
+        return self.stopped or not self.shard.has(self.taken)
 
     def stop(self) -> None:
         # In a child of a fork, threads that are not there may hold the lock.
@@ -137,6 +137,7 @@ class _Shared:
 def _produce(shared: _Shared) -> None:
     while True:
         prepared: Any = None
+        batch: Any = None
         with shared.in_order:
             number = shared.claim()
             if number is None:
@@ -150,13 +151,14 @@ def _produce(shared: _Shared) -> None:
                 made: Any = error
         if prepared is not None:
             try:
-                made = _deliver(shared, shared.executor.finish(prepared))
+                batch = shared.shard.finish(number, shared.executor.finish(prepared))
+                made = _deliver(shared, batch)
             except BaseException as error:
                 made = error
         if shared.prefetch is not None:
             shared.prefetch.done(number)
         shared.put(number, made)
-        del made, prepared
+        del made, prepared, batch
 
 
 def _deliver(shared: _Shared, batch: Batch) -> tuple[Batch, Any]:

@@ -26,6 +26,9 @@ from .decoded import Decoded, Wish
 from .epoch import Delivery, Epoch, Progress, Tally, check_process
 from .matching import matching
 from .on_cpu import OnCpu
+from .ordering import Ordering
+from .packed import Packing
+from .packing import Pack
 from .pictures import Device, PictureOptions
 from .plan import Pipelines, make_plan
 from .state import STATE_VERSION, place_in
@@ -44,7 +47,7 @@ class Loader(Bridges):
     when an epoch begins). drop_last: only full batches. evaluate: a rank that nothing is left for at the end
     has one batch fewer, not an empty one. balance: ``size`` gives ranks equal bytes at every step, not equal
     numbers of samples; sizes: what counts instead of bytes, a field, a number for every sample, or a function
-    of sample numbers.
+    of sample numbers. pack: rows of tokens in place of samples, see :class:`Pack`; batch_size counts rows.
     workers: decoding threads (default: all cores, divided by LOCAL_WORLD_SIZE); cpus: the cores they stay on.
     ahead: batches made in advance. device: a torch device, for tensors there; None for NumPy. pictures: how
     they are made, see :class:`PictureOptions`; its options can also be given directly, as in
@@ -72,6 +75,7 @@ class Loader(Bridges):
         evaluate: bool = False,
         balance: str | None = None,
         sizes: Any = None,
+        pack: Pack | None = None,
         workers: int | None = None,
         cpus: list[int] | None = None,
         ahead: int = 3,
@@ -100,7 +104,7 @@ class Loader(Bridges):
             order_options = {"lane_size": batch_size, **order_options}
         self._options = {
             "order": order, "pipelines": pipelines, "rank": rank, "world": world, "seed": seed,
-            "drop_last": drop_last, "evaluate": evaluate, "balance": balance, "sizes": sizes,
+            "drop_last": drop_last, "evaluate": evaluate, "balance": balance, "sizes": sizes, "pack": pack,
             "workers": workers, "cpus": cpus, "ahead": ahead, "device": device, "pictures": pictures,
             "on_error": on_error, "ids": ids, "order_options": order_options, "cache": cache,
             "cache_bytes": cache_bytes, "cache_dir": cache_dir, "dashboard": False,
@@ -121,8 +125,7 @@ class Loader(Bridges):
             # The loader knows no framework; a device names one.
             self._delivery = frameworks.part("torch").Delivery(device)
         pictures.check(device)
-        self._blocks: Any = None
-        self._marked: dict[str, Any] | None = None
+        self._ordering = Ordering(self.reader, order, order_options, self.indices, seed)
         self._epoch, self._position = 0, 0
         # How many states were loaded.
         self.loaded = 0
@@ -145,6 +148,11 @@ class Loader(Bridges):
             self.reader, self.plan, on_cpu, self._device, seed=seed, skip=on_error == "skip",
             decoded=self._decoded,
         )  # fmt: skip
+        self._packing: Packing | None = None
+        if pack is not None:
+            if balance is not None:
+                raise OptionError("packed rows are of one size already: give pack or balance")
+            self._packing = Packing(pack, self.reader, self.plan, self._executor, self.indices)
         self._tally = Tally()
         self._traffic = Traffic(self.reader, self.plan.fields)
         self._watched(dashboard)
@@ -222,30 +230,22 @@ class Loader(Bridges):
                 self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
         return progress
 
-    def _shard(self, epoch: int, start: int) -> orders.Shard | orders.Turns:
+    def _shard(self, epoch: int, start: int) -> orders.Batches:
         rank, world = self._place()
-        whole = orders.shard(
-            self._make_order(epoch), rank=rank, world=world, batch_size=self.batch_size,
-            drop_last=self.drop_last, start=start, pad="skip" if self._options["evaluate"] else "none",
-            sizes=self._sizes,
-        )  # fmt: skip
+        options: dict[str, Any] = {
+            "rank": rank, "world": world, "batch_size": self.batch_size, "drop_last": self.drop_last,
+            "start": start, "pad": "skip" if self._options["evaluate"] else "none",
+        }  # fmt: skip
+        order = self._make_order(epoch)
+        whole: orders.Batches
+        if self._packing is not None:
+            whole = self._packing.shard(order, epoch, **options)
+        else:
+            whole = orders.shard(order, sizes=self._sizes, **options)
         return whole if self._turn == (0, 1) else orders.Turns(whole, *self._turn)
 
     def _make_order(self, epoch: int) -> orders.Order:
-        asked = self._options["order"]
-        options = dict(self._options["order_options"] or {})
-        if isinstance(asked, str) and asked in orders.BY_BLOCKS and "blocks" not in options:
-            options["blocks"] = self._block_index(asked)
-        return orders.make(asked, self.samples, seed=self.seed, epoch=epoch, **options)
-
-    def _block_index(self, order: str) -> orders.BlockIndex:
-        """The grouping of samples by storage block, made once."""
-        if self._blocks is None:
-            blocks = self.reader.blocks()
-            if blocks is None:
-                raise OptionError(f"this format has no blocks, so {order} has nothing to go by; use random")
-            self._blocks = orders.BlockIndex(blocks, self.reader.window, self.indices)
-        return self._blocks  # type: ignore[no-any-return]
+        return self._ordering.make(epoch)
 
     def ids_at(self, positions: I64) -> I64:
         """The samples that stand at these places of ``indices``."""
@@ -266,16 +266,10 @@ class Loader(Bridges):
             order = self._make_order(epoch)
         return {
             "version": STATE_VERSION, "epoch": epoch, "position": position, "seed": self.seed,
-            "samples": self.samples, **self._marks(), "drawn": self._drawn(order) if position else None,
+            "samples": self.samples, **self._ordering.marks(),
+            "drawn": self._drawn(order) if position else None,
+            **(self._packing.state(epoch, position) if self._packing else {}),
         }  # fmt: skip
-
-    def _marks(self) -> dict[str, Any]:
-        """What the row of samples depends on, besides the seed."""
-        if self._marked is None:
-            whole = self.indices is None or np.array_equal(self.indices, np.arange(len(self.reader)))
-            options = self._options["order_options"] or {}
-            self._marked = orders.marks(self._options["order"], options, None if whole else self.indices)
-        return self._marked
 
     def _drawn(self, order: orders.Order | None) -> int | None:
         """A checksum of an epoch that was begun; None where it need not be the same everywhere."""
@@ -283,7 +277,10 @@ class Loader(Bridges):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, exactly, with any number of workers and ranks, and any batch size."""
-        epoch, position = place_in(state, self.samples, self.seed, self._marks())
+        marks = {**self._ordering.marks(), **({"pack": self._packing.pack.mark} if self._packing else {})}
+        epoch, position = place_in(state, self.samples, self.seed, marks)
+        if self._packing is not None:
+            self._packing.go_to(epoch, state.get("window"))
         # Says so where there is no such place.
         own = self._drawn(self._shard(epoch, position).order) if position else None
         if own is not None and state.get("drawn") not in (None, own):
@@ -345,6 +342,7 @@ class Loader(Bridges):
         return {
             **parts, **(self._device.stats() if self._device else {}), **self._traffic.stats(),
             **(self._decoded.stats(self.samples) if self._decoded else {}),
+            **(self._packing.filled.stats() if self._packing else {}),
             **({"functions": dict(own)} if (own := self._executor.functions.seconds) else {}),
             "waited": tally.waited, "step": tally.stepped, "batches": tally.batches, "samples": tally.samples,
             "queue": self._queue(),
@@ -379,11 +377,11 @@ class Loader(Bridges):
             self._decoded.close()
 
 
-def _after(loader: Loader, epoch: int) -> Callable[[], orders.Shard | orders.Turns | None]:
+def _after(loader: Loader, epoch: int) -> Callable[[], orders.Batches | None]:
     """Gives the shard of the next epoch, as long as somebody holds the loader."""
     held = weakref.ref(loader)
 
-    def shard() -> orders.Shard | orders.Turns | None:
+    def shard() -> orders.Batches | None:
         found = held()
         return None if found is None else found._shard(epoch + 1, 0)
 

@@ -193,9 +193,9 @@ class Prefetch:
             if self._stopped:
                 return False
         self._look_ahead()
-        if self._asked >= len(self._shard):
+        if not self._shard.has(self._asked):
             with self._changed:
-                self._changed.wait_for(lambda: self._stopped or len(self._made) >= len(self._shard))
+                self._changed.wait_for(lambda: self._stopped or not self._shard.has(len(self._made)))
             return False
         self._pause()
         self._ask(self._asked)
@@ -205,7 +205,7 @@ class Prefetch:
         return True
 
     def _look_ahead(self) -> None:
-        while self._seen < len(self._shard) and self._looks_further():
+        while self._shard.has(self._seen) and self._looks_further():
             self._foresee(self._seen)
             self._seen += 1
 
@@ -378,7 +378,7 @@ def make_prefetch(
     reader: Reader,
     fields: Sequence[str],
     indices: I64 | None,
-    shard: orders.Shard | orders.Turns,
+    shard: orders.Batches,
     after: After | None = None,
     *,
     ranges: Ranges,
@@ -387,7 +387,7 @@ def make_prefetch(
 
     ``after``: gives the shard of the epoch after this one. ``ranges``: the bytes that samples take.
     """
-    if not len(shard) or not fields or not is_remote(reader.path):
+    if not shard.has(0) or not fields or not is_remote(reader.path):
         return None
     try:
         first = shard.batch(0)[:1]

@@ -28,12 +28,13 @@ from .orders import (
     windowed,
 )
 from .place import default_threads, place
-from .ranks import Shard, Turns, shard
+from .ranks import Batches, Shard, Turns, shard
 
 __all__ = [
     "BY_BLOCKS",
     "NAMED",
     "WINDOW",
+    "Batches",
     "BlockIndex",
     "Order",
     "QuasiRandom",

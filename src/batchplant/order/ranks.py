@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from .orders import Order
 # Samples dealt out together by size: more make ranks more alike, and each rank has to look at all of them.
 DEALT = 4096
 PADS = ("none", "repeat", "skip")
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +43,14 @@ class Shard:
         """The number of batches, the same on every rank unless ``pad`` is ``"skip"``."""
         last = self.steps - 1
         return last if self.pad == "skip" and last >= 0 and not self._own(*self._step(last)) else last + 1
+
+    def has(self, number: int) -> bool:
+        """Whether there is such a batch."""
+        return number < len(self)
+
+    def finish(self, number: int, batch: T) -> T:
+        """What was made of the samples of a batch, as it is given out."""
+        return batch
 
     def __iter__(self) -> Iterator[I64]:
         return (self.batch(number) for number in range(len(self)))
@@ -116,11 +126,23 @@ class Shard:
         return max(self.world - (last - first), 0)
 
 
+class Batches(Protocol):
+    """The batches of a rank: a :class:`Shard`, or what stands in its place."""
+
+    @property
+    def order(self) -> Order: ...
+    def __len__(self) -> int: ...
+    def has(self, number: int) -> bool: ...
+    def batch(self, number: int) -> I64: ...
+    def position_after(self, count: int) -> int: ...
+    def finish(self, number: int, batch: Any) -> Any: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Turns:
     """Every ``step``-th batch of a shard from ``first`` on: what one of several worker processes makes."""
 
-    shard: Shard
+    shard: Batches
     first: int
     step: int
 
@@ -131,12 +153,25 @@ class Turns:
     def __len__(self) -> int:
         return len(range(self.first, len(self.shard), self.step))
 
+    def has(self, number: int) -> bool:
+        return self.shard.has(self.turn(number))
+
+    def turn(self, number: int) -> int:
+        """Which batch of the shard it is."""
+        return self.first + number * self.step
+
     def batch(self, number: int) -> I64:
-        return self.shard.batch(range(self.first, len(self.shard), self.step)[number])
+        return self.shard.batch(self.turn(number))
+
+    def finish(self, number: int, batch: T) -> T:
+        return self.shard.finish(self.turn(number), batch)  # type: ignore[no-any-return]
 
     def position_after(self, count: int) -> int:
         """Where the epoch stands after so many batches of every worker."""
-        return self.shard.position_after(min(count * self.step, len(self.shard)))
+        last = count * self.step
+        while not self.shard.has(last - 1) and last > 0:
+            last -= 1
+        return self.shard.position_after(last)
 
 
 def shard(

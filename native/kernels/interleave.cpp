@@ -1,0 +1,62 @@
+#include "interleave.hpp"
+
+#include <algorithm>
+#include <queue>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace batchplant {
+
+// Every turn of a source has a first place, before which it would be too far ahead, and a last one, after which it
+// would be too far behind. Of all sources that may come, the one with the earliest last place does. Tijdeman has shown
+// (the chairman assignment problem) that no last place is missed where a source of n may be ahead or behind by
+// 1 - 1 / (2n - 2).
+void interleave(std::span<const int64_t> shares, std::span<uint32_t> source, std::span<uint32_t> turn) {
+    const size_t period = source.size();
+    // Products below stay within 64 bits.
+    constexpr size_t longest = size_t{1} << 22, most = size_t{1} << 14;
+    if (turn.size() != period || period > longest) throw std::invalid_argument("the period is too long");
+    std::vector<uint32_t> present;
+    size_t sum = 0;
+    for (size_t i = 0; i < shares.size(); ++i) {
+        if (shares[i] < 0 || static_cast<uint64_t>(shares[i]) > longest) throw std::invalid_argument("a share is wrong");
+        sum += static_cast<size_t>(shares[i]);
+        if (shares[i] > 0) present.push_back(static_cast<uint32_t>(i));
+    }
+    if (sum != period || present.size() > most) throw std::invalid_argument("the shares do not make up the period");
+    if (present.size() == 1) {
+        std::fill(source.begin(), source.end(), present[0]);
+        for (size_t place = 0; place < period; ++place) turn[place] = static_cast<uint32_t>(place);
+        return;
+    }
+    const uint64_t parts = 2 * present.size() - 2, length = period;
+    std::vector<uint32_t> came(shares.size(), 0);
+    // Places are counted from 1 here: after so many places, how often has a source come?
+    const auto first = [&](uint32_t i) {
+        const uint64_t share = static_cast<uint64_t>(shares[i]);
+        return std::max<uint64_t>(1, ((came[i] * parts + 1) * length + parts * share - 1) / (parts * share));
+    };
+    const auto last = [&](uint32_t i) {
+        return ((came[i] + 1) * parts - 1) * length / (parts * static_cast<uint64_t>(shares[i]));
+    };
+    using Entry = std::pair<uint64_t, uint32_t>;
+    using Queue = std::priority_queue<Entry, std::vector<Entry>, std::greater<>>;
+    Queue waiting, ready;
+    for (const uint32_t i : present) waiting.emplace(first(i), i);
+    for (size_t place = 0; place < period; ++place) {
+        while (!waiting.empty() && waiting.top().first <= place + 1) {
+            const uint32_t i = waiting.top().second;
+            waiting.pop();
+            ready.emplace(last(i), i);
+        }
+        if (ready.empty()) throw std::logic_error("no source may come");
+        const uint32_t i = ready.top().second;
+        ready.pop();
+        source[place] = i;
+        turn[place] = came[i]++;
+        if (came[i] < static_cast<uint64_t>(shares[i])) waiting.emplace(first(i), i);
+    }
+}
+
+}  // namespace batchplant

@@ -1,0 +1,63 @@
+// Documents of any length to rows of one length: which piece of which document stands where, and the rows themselves.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace batchplant {
+
+enum class Packing {
+    none,          // a document for each row
+    first_fit,     // in order, into the first row that has room
+    best_fit,      // the longest first, each into the row that it fills best
+    concat_split,  // one after another, cut where a row ends
+};
+
+// What becomes of a document that is longer than a row.
+enum class Overlong { split, truncate, drop };
+
+// Row r has the pieces rows[r] to rows[r + 1]: so many tokens of a document from a start on. Rows come in the order of
+// their first documents, pieces of a row in the order of documents.
+struct Packs {
+    std::vector<int64_t> rows{0}, document, start, count;
+};
+
+// sizes: tokens of each document, with whatever is added to each; none is below 0.
+Packs pack(std::span<const int64_t> sizes, int64_t length, Packing how, Overlong overlong);
+
+// Where the tokens of documents lie, one document after another, offsets in tokens; prompt: so many tokens of each
+// document are not learned (or empty).
+template <typename In>
+struct Documents {
+    std::span<const In> tokens;
+    std::span<const int64_t> offsets, prompt;
+};
+
+struct Pieces {
+    std::span<const int64_t> rows, document, start, count;
+};
+
+// What is put into the rows besides tokens, and where; a null pointer leaves it out.
+template <typename Out>
+struct Rows {
+    int64_t length;
+    Out* tokens;
+    Out* labels;
+    Out* position;
+    int32_t* document;
+    uint8_t* learned;
+    Out pad, ignore;
+    // The token after each document, if there is one.
+    bool has_end;
+    Out end;
+    // Whether the label of a token is the next token, not the token itself.
+    bool shifted;
+};
+
+// Throws std::invalid_argument if a piece is not within its document, or a row is too short for its pieces.
+template <typename In, typename Out>
+void fill_rows(const Documents<In>& documents, const Pieces& pieces, const Rows<Out>& into);
+
+}  // namespace batchplant

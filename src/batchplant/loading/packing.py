@@ -1,0 +1,380 @@
+"""Sequence packing: documents of any length to rows of one length.
+
+Rows are planned like any order, from the lengths of documents alone. The documents of an epoch are packed in
+windows, one after another, each by itself: so a row is a pure function of (seed, epoch, row), however many
+ranks there are, and a run goes on at any row. Only where a window's first row is needs the windows before
+it; a state remembers one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _native
+from .. import order as orders
+from ..columns import I64
+from ..errors import DataError, OptionError
+from .batch import Batch
+
+STRATEGIES = ("best_fit", "first_fit", "concat_split", "none")
+OVERLONG = ("split", "truncate", "drop")
+LABELS = ("same", "shifted", None)
+# Windows whose plans are kept.
+KEPT = 64
+
+Sizes = Callable[[I64], npt.NDArray[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pack:
+    """Rows of ``length`` tokens, made of documents: ``Loader("train.idx", 8, pack=Pack(8192, eos=0))``.
+
+    field: what the documents are. strategy: ``best_fit`` (the longest first, each where it fits best),
+    ``first_fit``, ``concat_split`` (one after another, cut where a row ends), ``none`` (a document for each
+    row). window: how many documents are packed together. eos: a token put after each document. pad: the
+    token after the last one. overlong: what is longer than a row is ``split``, ``truncate``-d or
+    ``drop``-ped. across: a row is one sequence, not one for each document.
+
+    A batch has ``tokens`` (under the name of the field), ``labels`` (``same``: the tokens, as Hugging Face's
+    models take them; ``shifted``: the next token of each; None: none), ``loss_mask``, ``position_ids``,
+    ``document_ids`` (-1 where padding is), ``cu_seqlens`` and ``max_seqlen`` (where sequences begin in the
+    batch as one row, as flash-attention takes it). Labels that are not to be learned are ``ignore``. prompt:
+    a field that says how many tokens of a document are the prompt, which is not learned. What other fields
+    hold comes document by document; ``pieces`` says which (row, place, size, start, document) they became.
+
+    sizes: how many tokens a document has, where that cannot be told without reading it: a field, one number
+    for each sample, or a function of sample numbers.
+    """
+
+    length: int
+    field: str = "tokens"
+    strategy: str = "best_fit"
+    window: int = 4096
+    eos: int | None = None
+    pad: int = 0
+    overlong: str = "split"
+    across: bool = False
+    labels: str | None = "same"
+    ignore: int = -100
+    prompt: str | None = None
+    sizes: Any = None
+    dtype: str = "int64"
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("strategy", self.strategy, STRATEGIES),
+            ("overlong", self.overlong, OVERLONG),
+            ("labels", self.labels, LABELS),
+            ("dtype", self.dtype, ("int32", "int64")),
+        ):
+            if value not in known:
+                raise OptionError(f"{name} is one of {', '.join(map(str, known))}, not {value!r}")
+        if not 1 <= self.length <= 2**24 or self.window < 1:
+            raise OptionError(
+                f"length is from 1 to {2**24}, window at least 1, not {self.length}, {self.window}"
+            )
+
+    @property
+    def mark(self) -> list[Any]:
+        """What decides which documents share a row."""
+        return [self.length, self.field, self.strategy, self.window, self.eos is not None, self.overlong]
+
+
+class Window(NamedTuple):
+    """What becomes of some documents: row r has the pieces rows[r] to rows[r + 1]."""
+
+    samples: I64
+    rows: I64
+    document: I64
+    start: I64
+    size: I64
+    # Tokens with what is put after documents, and documents that were cut, cut off or left out.
+    tokens: int
+    overlong: int
+
+
+class Pieces(NamedTuple):
+    """The pieces of a batch; ``document`` counts its documents, ``samples``, from 0."""
+
+    samples: I64
+    rows: I64
+    document: I64
+    start: I64
+    size: I64
+
+
+class Rows:
+    """The rows of an epoch, planned window by window as far as they are asked for.
+
+    ``known``: a window and its first row, where rows before it are not needed.
+    """
+
+    def __init__(
+        self, order: orders.Order, sizes: Sizes, pack: Pack, known: tuple[int, int] = (0, 0)
+    ) -> None:
+        self.order, self.pack, self._sizes = order, pack, sizes
+        self._windows = -(-order.length // pack.window)
+        self._lock = threading.RLock()
+        # The first rows of windows, from the known one on.
+        self._base, self._firsts = known[0], [known[1]]
+        self._plan = functools.lru_cache(KEPT)(self._planned)
+
+    @property
+    def first_known(self) -> int:
+        return self._firsts[0]
+
+    def _planned(self, number: int) -> Window:
+        first = number * self.pack.window
+        samples = self.order[first : first + self.pack.window]
+        sizes = np.asarray(self._sizes(samples), dtype=np.int64)
+        whole = sizes + (self.pack.eos is not None)
+        made = _native.pack(whole, self.pack.length, self.pack.strategy, self.pack.overlong)
+        return Window(samples, *made, int(made[3].sum()), int((whole > self.pack.length).sum()))
+
+    def reaches(self, row: int) -> bool:
+        """Whether there are so many rows."""
+        with self._lock:
+            while self._firsts[-1] < row and self._base + len(self._firsts) - 1 < self._windows:
+                window = self._plan(self._base + len(self._firsts) - 1)
+                self._firsts.append(self._firsts[-1] + len(window.rows) - 1)
+            return self._firsts[-1] >= row
+
+    def __len__(self) -> int:
+        self.reaches(2**60)
+        return self._firsts[-1]
+
+    def _window_of(self, row: int) -> int:
+        """The window of a row, as a place in ``_firsts``."""
+        if row < self._firsts[0] or not self.reaches(row + 1):
+            raise OptionError(f"there is no row {row}")
+        return int(np.searchsorted(self._firsts, row, side="right")) - 1
+
+    def known_at(self, row: int) -> tuple[int, int]:
+        """The last window that begins at or before a row, and its first row."""
+        if row <= self._firsts[0]:
+            return self._base, self._firsts[0]
+        place = self._window_of(row - 1)
+        return self._base + place, self._firsts[place]
+
+    def pieces(self, rows: range) -> Pieces:
+        """What these rows are made of."""
+        with self._lock:
+            parts, at = [], rows.start
+            while at < rows.stop:
+                place = self._window_of(at)
+                first = self._firsts[place]
+                window = self._plan(self._base + place)
+                stop = min(rows.stop, first + len(window.rows) - 1)
+                parts.append((window, at - first, stop - first))
+                at = stop
+        return _joined(parts)
+
+
+def _joined(parts: list[tuple[Window, int, int]]) -> Pieces:
+    samples, rows, fields = [], [np.zeros(1, dtype=np.int64)], []
+    documents = pieces = 0
+    for window, begin, end in parts:
+        one = slice(window.rows[begin], window.rows[end])
+        used, document = np.unique(window.document[one], return_inverse=True)
+        samples.append(window.samples[used])
+        rows.append(window.rows[begin + 1 : end + 1] - window.rows[begin] + pieces)
+        fields.append((document.reshape(-1) + documents, window.start[one], window.size[one]))
+        documents, pieces = documents + len(used), pieces + one.stop - one.start
+    none = np.zeros(0, dtype=np.int64)
+    columns = [np.concatenate([none, *(one[column] for one in fields)]) for column in range(3)]
+    return Pieces(np.concatenate([none, *samples]), np.concatenate(rows), *columns)
+
+
+class Filled:
+    """What the rows that were made so far came to."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.rows, self.documents, self.tokens, self.cells = 0, 0, 0, 0
+
+    def add(self, rows: int, length: int, documents: int, tokens: int) -> None:
+        with self._lock:
+            self.rows, self.documents = self.rows + rows, self.documents + documents
+            self.tokens, self.cells = self.tokens + tokens, self.cells + rows * length
+
+    def stats(self) -> dict[str, Any]:
+        fill = self.tokens / self.cells if self.cells else None
+        return {
+            "packing": {"rows": self.rows, "documents": self.documents, "tokens": self.tokens, "fill": fill}
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedShard:
+    """The batches of one rank, as :class:`batchplant.order.Shard`, of rows in place of samples."""
+
+    packed: Rows
+    rank: int
+    world: int
+    batch_size: int
+    drop_last: bool
+    start: int
+    pad: str
+    filled: Filled
+
+    @property
+    def order(self) -> orders.Order:
+        return self.packed.order
+
+    @functools.cached_property
+    def _whole(self) -> orders.Shard:
+        """With the number of rows known, for which all windows have to be planned."""
+        return orders.shard(
+            orders.sequential(len(self.packed)), rank=self.rank, world=self.world, batch_size=self.batch_size,
+            drop_last=self.drop_last, start=self.start, pad=self.pad,
+        )  # fmt: skip
+
+    def _early(self, number: int) -> int | None:
+        """Where a step begins, if the end is so far that it does not matter."""
+        step = self.world * self.batch_size
+        first = self.start + number * step
+        return first if self.packed.reaches(first + 2 * step) else None
+
+    def __len__(self) -> int:
+        return len(self._whole)
+
+    def has(self, number: int) -> bool:
+        return self._early(number) is not None or number < len(self._whole)
+
+    def _rows(self, number: int) -> range:
+        first = self._early(number)
+        if first is None:
+            found = self._whole.positions(number)
+            assert isinstance(found, range)
+            return found
+        return range(first + self.rank * self.batch_size, first + (self.rank + 1) * self.batch_size)
+
+    def batch(self, number: int) -> I64:
+        """The documents of this rank's batch."""
+        return self.packed.pieces(self._rows(number)).samples
+
+    def pieces(self, number: int) -> Pieces:
+        return self.packed.pieces(self._rows(number))
+
+    def position_after(self, count: int) -> int:
+        """The row that the epoch is at after so many batches of every rank."""
+        if not count:
+            return self.start
+        first = self._early(count - 1)
+        return self._whole.position_after(count) if first is None else first + self.world * self.batch_size
+
+    def finish(self, number: int, batch: Batch) -> Batch:
+        """The documents as rows."""
+        pieces = self.pieces(number)
+        values = fill(self.packed.pack, pieces, batch)
+        length = self.packed.pack.length
+        self.filled.add(len(pieces.rows) - 1, length, len(batch.ids), int(pieces.size.sum()))
+        return Batch(values, batch.ids, batch.skipped)
+
+
+def fill(pack: Pack, pieces: Pieces, batch: Batch) -> dict[str, Any]:
+    """A batch of rows, made of a batch of documents."""
+    values = dict(batch.values)
+    tokens, offsets = _ragged(values.pop(pack.field), pack.field)
+    pieces = _without_missing(pieces, batch)
+    prompt = None
+    if pack.prompt is not None:
+        prompt = np.ascontiguousarray(values.pop(pack.prompt), dtype=np.int64)
+    shape = (len(pieces.rows) - 1, pack.length)
+    dtype = np.dtype(pack.dtype)
+    rows = np.empty(shape, dtype)
+    labels = None if pack.labels is None else np.empty(shape, dtype)
+    position, document = np.empty(shape, dtype), np.empty(shape, np.int32)
+    learned = np.empty(shape, np.uint8)
+    try:
+        _native.fill_rows(
+            tokens, offsets, prompt, pieces.rows, pieces.document, pieces.start, pieces.size,
+            rows, labels, position, document, learned,
+            pad=pack.pad, ignore=pack.ignore, end=pack.eos, shifted=pack.labels == "shifted",
+        )  # fmt: skip
+    except ValueError as error:
+        raise DataError(
+            f"documents are not as long as was said when rows were planned ({error}): give sizes=",
+            field=pack.field,
+        ) from None
+    if pack.across:
+        position[:] = np.arange(pack.length)
+        np.copyto(document, 0, where=document >= 0)
+    return {
+        pack.field: rows,
+        **({} if labels is None else {"labels": labels}),
+        "loss_mask": learned.view(np.bool_),
+        "position_ids": position,
+        "document_ids": document,
+        **_sequences(pack, pieces),
+        "pieces": _table(pieces),
+        **values,
+    }
+
+
+def _ragged(value: Any, field: str) -> tuple[npt.NDArray[Any], I64]:
+    """The tokens of documents, one after another."""
+    if isinstance(value, tuple):
+        tokens, offsets = value
+    elif isinstance(value, np.ndarray) and value.ndim == 2:
+        tokens, offsets = value.reshape(-1), np.arange(len(value) + 1, dtype=np.int64) * value.shape[1]
+    else:
+        parts = [np.asarray(one) for one in value]
+        offsets = np.concatenate([[0], np.cumsum([len(one) for one in parts])]).astype(np.int64)
+        tokens = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    tokens = np.ascontiguousarray(tokens)
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        raise OptionError(
+            f"tokens are rows of whole numbers, and {field} has {tokens.dtype} of {tokens.ndim} axes"
+        )
+    if tokens.dtype not in (np.uint8, np.uint16, np.int32, np.uint32, np.int64):
+        tokens = tokens.astype(np.int64)
+    return tokens, np.ascontiguousarray(offsets, dtype=np.int64)
+
+
+def _without_missing(pieces: Pieces, batch: Batch) -> Pieces:
+    """Without the documents that were left out because they cannot be read: there, rows have padding."""
+    if len(batch.ids) == len(pieces.samples):
+        return pieces
+    renamed = np.full(len(pieces.samples), -1, dtype=np.int64)
+    place = 0
+    for number, sample in enumerate(pieces.samples.tolist()):
+        if place < len(batch.ids) and batch.ids[place] == sample:
+            renamed[number] = place
+            place += 1
+    kept = renamed[pieces.document] >= 0
+    before = np.concatenate([[0], np.cumsum(kept)])
+    return Pieces(
+        batch.ids, before[pieces.rows], renamed[pieces.document[kept]], pieces.start[kept], pieces.size[kept]
+    )
+
+
+def _table(pieces: Pieces) -> I64:
+    row, place = _places_of(pieces)
+    return np.stack([row, place, pieces.size, pieces.start, pieces.document], axis=1)
+
+
+def _places_of(pieces: Pieces) -> tuple[I64, I64]:
+    """The row of every piece, and its place there."""
+    row = np.repeat(np.arange(len(pieces.rows) - 1), np.diff(pieces.rows))
+    before = np.concatenate([[0], np.cumsum(pieces.size)])
+    return row, before[:-1] - before[pieces.rows[row]]
+
+
+def _sequences(pack: Pack, pieces: Pieces) -> dict[str, Any]:
+    """Where sequences begin in the batch as one row; padding at the end of a row is a sequence, too."""
+    rows = len(pieces.rows) - 1
+    row, place = _places_of(pieces)
+    starts = np.arange(rows) * pack.length if pack.across else row * pack.length + place
+    ends = np.arange(rows) * pack.length + np.bincount(row, weights=pieces.size, minlength=rows).astype(
+        np.int64
+    )
+    cuts = np.unique(np.concatenate([starts, ends, np.arange(rows + 1) * pack.length])).astype(np.int32)
+    return {"cu_seqlens": cuts, "max_seqlen": int(np.diff(cuts).max(initial=0))}
