@@ -87,6 +87,7 @@ def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_every_example_in_the_help_parses() -> None:
+    build_parser()
     for command in COMMANDS:
         module = sys.modules[f"batchplant.cli.{command}"]
         lines = re.findall(r"^  batchplant (.*?)(?:\s{2,}\(.*\))?$", module.__doc__ or "", re.MULTILINE)
@@ -95,6 +96,13 @@ def test_every_example_in_the_help_parses() -> None:
             words = line.partition(" > ")[0].replace("'", "").split()
             if "--help" not in words:
                 build_parser().parse_args(words)
+
+
+def test_a_command_brings_only_what_it_needs() -> None:
+    script = "import sys; from batchplant.cli import build_parser; build_parser('view'); print(*sys.modules)"
+    loaded = processes.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    for other in ("rich", "starlette", "batchplant.doctor", "batchplant.measure", "batchplant.cli.bench"):
+        assert other not in loaded.split()
 
 
 def test_formats_lists_all_and_tells_about_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -357,6 +365,7 @@ def test_output_that_nobody_reads_is_no_error(dataset: Path) -> None:
 IGNORED = """
 import os, signal, sys, time
 from batchplant import cli
+from batchplant.cli import formats
 
 class Held:
     def __del__(self):
@@ -370,7 +379,7 @@ def run(args):
     time.sleep(600)
     return 0
 
-cli.formats.run = run
+formats.run = run
 sys.exit(cli.main(["formats"]))
 """
 

@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import inspect
 import json
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from ..errors import OptionError
 from ..options import Typed
 from ..reader import Reader
 from ..registry import open as open_reader
-from ..storage import is_remote, tree, uploads
+from ..storage import is_remote, tree
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Objects whose sizes are asked for.
 ASKED = 100
@@ -54,6 +44,8 @@ UNITS = {
 
 def console() -> Console:
     """Lines are wrapped and tables cut where a terminal is too narrow for them, and nowhere else."""
+    from rich.console import Console
+
     terminal = sys.stdout is not None and sys.stdout.isatty()
     return Console(highlight=False, soft_wrap=False, width=None if terminal else UNLIMITED)
 
@@ -189,37 +181,15 @@ def print_json(value: Any) -> None:
     print(json.dumps(plain(value), ensure_ascii=False, indent=2))
 
 
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        # Of steps that take seconds there is none to tell.
-        return Text(f"{task.speed:,.0f}/s" if (task.speed or 0) >= 0.5 else "", style="progress.data.speed")
-
-
-@contextlib.contextmanager
-def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
+def progress_bar(what: str, *, quiet: bool = False) -> AbstractContextManager[Callable[..., None]]:
     """A bar on standard error with rate and time left; nothing where that is no terminal.
 
     It is told (done, total), and where what is done changes also that.
     """
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
-        disable=quiet or not Console(stderr=True).is_terminal,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task(what, total=None)
-        sent: dict[str, tuple[int, int]] = {}
-        lines: list[TaskID] = []
+    # Rich takes long to import, and not every command draws.
+    from .bar import progress
 
-        def sending(url: str, done: int, size: int) -> None:
-            sent[url] = done, size
-            if not lines:
-                lines.append(bar.add_task("sending (MB)"))
-            completed, total = (sum(part) // 10**6 for part in zip(*sent.values(), strict=True))
-            bar.update(lines[0], completed=completed, total=total)
-
-        with uploads.watching(sending):
-            yield lambda done, total, now=what: bar.update(task, completed=done, total=total, description=now)
+    return progress(what, quiet=quiet)
 
 
 def size_of(files: list[str]) -> int | None:
