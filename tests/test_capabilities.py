@@ -31,6 +31,7 @@ from batchplant.format import Format
 from batchplant.formats import safetensors
 from batchplant.formats._table import OUTLINES
 from batchplant.formats.beton import writer as beton
+from batchplant.formats.litdata import writer as litdata
 from batchplant.formats.mds import writer as mds
 from batchplant.formats.onnx import writer as onnx
 from batchplant.formats.recordio import writer as recordio
@@ -53,7 +54,7 @@ OPEN: dict[str, dict[str, Any]] = {"pickle": {"allow_pickle": True}, "joblib": {
 # Small storage units, so that a small dataset has many; by the options' names, whichever format has them.
 UNITS = {
     "row_group_size": 4 * SIZE, "row_group": 4 * SIZE, "batch_size": 4 * SIZE, "chunk_samples": 4,
-    "size_limit": 5 * SIZE,
+    "size_limit": 5 * SIZE, "chunk_bytes": 5 * SIZE,
 }  # fmt: skip
 
 every_format = pytest.mark.parametrize("name", NAMES)
@@ -619,6 +620,13 @@ def beyond_mds(folder: Path, patch: pytest.MonkeyPatch) -> None:
         out.append({"blob": bytes(SIZE + 1)})
 
 
+def beyond_litdata(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    assert litdata.MOST == (1 << 32) - 1
+    patch.setattr(litdata, "MOST", litdata.ROOM + SIZE)
+    with bp.create(folder / "a.litdata", {"blob": bp.Bytes()}, chunk_bytes=SIZE) as out:
+        out.append({"blob": bytes(SIZE + 1)})
+
+
 def beyond_recordio(folder: Path, patch: pytest.MonkeyPatch) -> None:
     assert recordio.MOST_BYTES == (512 << 20) - 1
     patch.setattr(recordio, "MOST_BYTES", SIZE)
@@ -646,7 +654,7 @@ def beyond_pmml(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 BEYOND = {
-    "beton": beyond_beton, "mds": beyond_mds, "recordio": beyond_recordio,
+    "beton": beyond_beton, "mds": beyond_mds, "litdata": beyond_litdata, "recordio": beyond_recordio,
     "safetensors": beyond_safetensors, "onnx": beyond_onnx, "pmml": beyond_pmml,
 }  # fmt: skip
 

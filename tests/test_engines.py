@@ -214,7 +214,7 @@ def ranks(source: Path, target: Path, world: int = 3, **how: Any) -> bp.Conversi
 
 
 @pytest.mark.parametrize(
-    "suffix", [".beton", ".tar", ".parquet", ".h5", ".zarr", ".csv", ".npz", ".mds", ".joblib"]
+    "suffix", [".beton", ".tar", ".parquet", ".h5", ".zarr", ".csv", ".npz", ".mds", ".litdata", ".joblib"]
 )
 def test_one_file_by_many_processes(suffix: str, source: Path, tmp_path: Path) -> None:
     for folder in ("one", "many"):

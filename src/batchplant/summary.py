@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from .codecs.media import audio, image
 from .codecs.media.video import header as video
 from .codecs.times import dtype_of
 from .columns import Column, Columns, Ragged, column_runs, concat_columns
-from .errors import AccessError, BatchplantError, DataError
+from .errors import AccessError, BatchplantError, DataError, UnsafeError
 from .reader import Reader
 from .schema import Audio, Bool, Duration, Field, Float, Image, Int, Tensor, Time, Video
 from .storage import tree
@@ -70,16 +70,22 @@ def _model(reader: Reader) -> dict[str, Any]:
     return tensor_facts(tensors())
 
 
-def _read(reader: Reader, rows: Any) -> tuple[Columns, int]:
+def _read(reader: Reader, rows: Any, fields: Sequence[str] | None = None) -> tuple[Columns, int]:
     """The cells of these samples, and how many could not be read."""
+    fields = list(reader.schema) if fields is None else fields
     try:
         # In parts: a few thousand large pictures at once would be too much memory.
-        parts = [reader.read(rows[start : start + 64]) for start in range(0, len(rows), 64)]
+        parts = [reader.read(rows[start : start + 64], fields) for start in range(0, len(rows), 64)]
+    except UnsafeError as error:
+        if error.field not in fields:
+            raise
+        # The other fields can be told all the same.
+        return _read(reader, rows, [name for name in fields if name != error.field])
     except DataError:
         parts, bad = [], 0
         for row in rows:
             try:
-                parts.append(reader.read([row]))
+                parts.append(reader.read([row], fields))
             except DataError:
                 bad += 1
         return _join(parts), bad

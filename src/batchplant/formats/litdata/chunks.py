@@ -20,7 +20,7 @@ def load(folder: str, index: Index, chunk: Chunk, *, by_table: bool, block: int 
         source = open_source(path)
     except NotFoundError:
         raise DamagedError("the index lists it, but it is not there", path=path) from None
-    # Before version 0.2.50, it did not count the table.
+    # Old versions of LitData (0.2.30) did not count the table.
     sizes = chunk.size, chunk.size + 4 * (chunk.samples + 2)
     try:
         if not (packed and index.level == "chunk"):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ... import limits
 from ...columns import I64, U8, Columns, Ragged, Spans
-from ...errors import BatchplantError, NotFoundError, OptionError, Problem, UnsafeError
+from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError, Problem, UnsafeError
 from ...families.records import GivenSchema, given_schema
 from ...families.shards import Inner, Opened, Shards, ShardsReader
 from ...schema import Field, Schema, Tensor
@@ -33,6 +33,9 @@ class LitDataReader(ShardsReader):
         if block_size is not None and (not found.bare or block_size < 1):
             takes = "is 1 or more" if found.bare else "is for sets of tokens, and this is none"
             raise OptionError(f"block_size {takes}", path=path)
+        if block_size is not None and any(one.dim is None for one in found.chunks):
+            # LitData does not count where the first sample of a chunk is empty, and cannot read it either.
+            raise DamagedError("its index does not count the tokens; open it without block_size", path=path)
         self._block = block_size
         # Whether chunks are Arrow tables: then those know more keys than the first sample had.
         self.by_table = found.tables is not None and self._has_table()
@@ -98,8 +101,8 @@ class LitDataReader(ShardsReader):
         for name in fields:
             if name in self._pickles:
                 raise UnsafeError(
-                    "it holds pickles, which can run any code when they are loaded, and are not; leave it out"
-                    f' (--fields), or take their bytes: schema={{"{name}": "bytes"}}',
+                    "it holds pickles, which could run any code, so they are not loaded; leave it out"
+                    f' (--fields), or take their bytes: schema={{"{name}": "bytes"}} (--option)',
                     path=self.path, field=name,
                 )  # fmt: skip
 
@@ -138,9 +141,11 @@ class LitDataReader(ShardsReader):
         packed = self.index.compression
         if packed is not None and self.index.level != "chunk":
             packed = f"{packed}, by {self.index.level}"
-        found = {"chunks": len(self.index.chunks), "compression": packed}
+        found: dict[str, Any] = {"chunks": len(self.index.chunks), "compression": packed}
         if self.index.bare:
             found["tokens"] = sum(one.dim or 0 for one in self.index.chunks)
         if self.by_table:
             found["layout"] = "Arrow tables"
+        if self._pickles:
+            found["not read"] = f"{', '.join(sorted(self._pickles))} (pickled)"
         return {name: value for name, value in found.items() if value is not None}

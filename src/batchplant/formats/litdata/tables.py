@@ -10,7 +10,7 @@ import numpy as np
 
 from ...codecs.arrow import column_of
 from ...columns import Columns, Flags, Ragged, as_bytes, concat_columns
-from ...errors import BatchplantError, DamagedError
+from ...errors import BatchplantError, DamagedError, SchemaError
 from ...families.ipc import Part
 from ...families.shards import Opened, records_of
 from ...schema import Bool, Bytes, Field, Float, Int, Json, Text
@@ -44,7 +44,10 @@ def opened(source: Source, samples: int, tables: Tables) -> Opened:
     start = source.size - TAIL - size
     if start < 0:
         raise DamagedError(f"a table of {size} bytes does not lie in it", offset=source.size - TAIL)
-    part = Part(UnpackedSource(source.path, source.view(start, size)))
+    try:
+        part = Part(UnpackedSource(source.path, source.view(start, size)))
+    except SchemaError as error:
+        raise DamagedError(f"its table is not one of LitData: {error.message}", offset=start) from None
     if sum(part.rows) != samples:
         raise DamagedError(f"its table has {sum(part.rows)} rows, and the index says {samples} samples")
     columns = Columns.read(tables, lambda name: _column(part, name, tables[name], samples))
