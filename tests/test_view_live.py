@@ -600,7 +600,7 @@ def test_view_embeds_the_page(pictures: str, monkeypatch: pytest.MonkeyPatch) ->
     assert repr(seen) == "<view, closed>"
     with in_notebook(monkeypatch):
         loader = bp.Loader(pictures, 5, pipelines={"image": AUGMENT})
-        with bp.view(loader, bp.open(pictures)) as seen:
+        with bp.view(loader, other=bp.open(pictures)) as seen:
             assert len(opened) == 1
             assert f'src="{seen.url}"' in seen._repr_html_()
             assert "frame-ancestors http: https:" in _policy(seen.url)

@@ -165,8 +165,8 @@ class View:
 
 def view(
     source: Any,
-    other: Any = None,
     *,
+    other: Any = None,
     pipeline: Any = None,
     height: int = 640,
     port: int = 0,
