@@ -22,7 +22,7 @@ pytest.importorskip("starlette")
 from starlette.testclient import TestClient
 
 from batchplant.viewer.app import application
-from batchplant.viewer.media import annotations, colours, masks, overlays, tokens, tree
+from batchplant.viewer.media import annotations, colours, masks, overlays, slices, statistics, tokens, tree
 from batchplant.viewer.session import Session
 
 RATE = 8000
@@ -213,6 +213,35 @@ def test_every_dtype_can_be_drawn(dtype: str) -> None:
         want = np.arange(12) > 0 if dtype == "bool" else np.arange(12)
         np.testing.assert_array_equal(found, want)
         assert len(cells(ask)["x"]["values"]) == 12
+
+
+@pytest.mark.parametrize("most", [1, 5, 7, 12, 60, 1000])
+def test_statistics_read_a_part_at_a_time(most: int) -> None:
+    values = np.random.default_rng(1).normal(1e6, 3, (3, 4, 5))
+    values[0, 0, :2] = np.nan, np.inf
+    values[2] = 0
+    taken: list[int] = []
+
+    def take(key: Any) -> Any:
+        taken.append(np.size(values[key]))
+        return values[key]
+
+    found = statistics.of_source(slices.Source(values.shape, values.dtype, take), part=most)
+    assert max(taken) <= most
+    assert sum(taken) == 2 * values.size
+    finite = values[np.isfinite(values)]
+    assert (found["values"], found["zeros"], found["not_finite"]) == (60, 20, 2)
+    assert found["low"] == finite.min()
+    assert found["mean"] == pytest.approx(finite.mean())
+    assert found["spread"] == pytest.approx(finite.std())
+    assert sum(found["histogram"]["counts"]) == 58
+
+
+def test_statistics_of_the_widest_values() -> None:
+    values = np.array([-1.7e308, 1.7e308])
+    found = statistics.of_source(slices.Source(values.shape, values.dtype, values.__getitem__))
+    assert (found["low"], found["high"]) == (-1.7e308, 1.7e308)
+    assert "histogram" not in found
 
 
 def test_empty_and_flat_arrays() -> None:

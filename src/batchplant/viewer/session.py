@@ -17,7 +17,7 @@ from .loaders import Loaders
 from .media.recent import Recent
 from .media.sound import Window
 from .media.tokens import Tokenizer
-from .media.video import Clip
+from .media.video import Movie
 from .pixels import Pictures
 
 # Bytes of decoded sounds, and of videos, that are kept.
@@ -65,7 +65,7 @@ class Session:
         self.pictures = Pictures()
         # Sounds and videos that are being looked at.
         self.windows: Recent[Window] = Recent(KEPT, lambda one: one.samples.nbytes)
-        self.clips: Recent[Clip] = Recent(KEPT, len)
+        self.clips: Recent[Movie] = Recent(KEPT, lambda one: one.data.nbytes)
 
     def side(self, params: Mapping[str, str]) -> Side:
         name = params.get("side", "a")

@@ -21,4 +21,4 @@ def short(cell: Cell) -> dict[str, Any]:
 
 
 def full(cell: Cell) -> dict[str, Any]:
-    return {**short(cell), **video.facts(codec.Clip(cell.data.tobytes()))}
+    return {**short(cell), **video.facts(video.Movie(cell.data))}

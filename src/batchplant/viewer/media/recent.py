@@ -47,6 +47,7 @@ class Recent(Generic[Made]):
                 one = self._kept[key]
                 if not one.done() or one.exception() is not None:
                     continue
-                total += self._size(one.result())
-                if total > self._most:
+                first, total = not total, total + self._size(one.result())
+                # The last is kept however large it is: a player asks for it part by part.
+                if total > self._most and not first:
                     del self._kept[key]

@@ -73,13 +73,14 @@ def _size(request: Request, width: int, height: int) -> tuple[int, int]:
 # -- video ---------------------------------------------------------------------------------------------------
 
 
-def _clip(session: Session, request: Request) -> video.Clip:
+def _movie(session: Session, request: Request) -> video.Movie:
+    """Kept, so that the next part or frame of it is not read or looked for again."""
     cell = _cell(session, request)
-    return session.clips.get(_key(cell), lambda: video.Clip(cell.data.tobytes()))
+    return session.clips.get(_key(cell), lambda: video.Movie(cell.data))
 
 
 def movie(session: Session, request: Request) -> Response:
-    data = _cell(session, request).data
+    data = _movie(session, request).data
     played = video.PLAYED.get(video.encoding_of(data) or "")
     if played is None:
         raise OptionError("browsers have no player for this encoding")
@@ -88,16 +89,16 @@ def movie(session: Session, request: Request) -> Response:
 
 def frame(session: Session, request: Request) -> Response:
     params = request.query_params
-    clip = _clip(session, request)
+    shown = _movie(session, request)
     return _jpeg(
-        video.frame(clip, whole(params, "at", 0, 0, 1 << 40), whole(params, "max", 640, 16, video.LARGEST))
+        video.frame(shown, whole(params, "at", 0, 0, 1 << 40), whole(params, "max", 640, 16, video.LARGEST))
     )
 
 
 def strip(session: Session, request: Request) -> Response:
     params = request.query_params
-    clip = _clip(session, request)
-    return _jpeg(video.strip(clip, whole(params, "count", 12, 1, 40), whole(params, "height", 72, 16, 200)))
+    shown = _movie(session, request)
+    return _jpeg(video.strip(shown, whole(params, "count", 12, 1, 40), whole(params, "height", 72, 16, 200)))
 
 
 # -- arrays --------------------------------------------------------------------------------------------------
@@ -131,8 +132,7 @@ def array_statistics(session: Session, request: Request) -> Job:
     cell = _cell(session, request)
 
     def work(told: Progress) -> dict[str, Any]:
-        source = slices.source(cell)
-        return statistics.of_array(source.take((slice(None),) * len(source.shape)), told)
+        return statistics.of_source(slices.source(cell), told)
 
     return session.jobs.get(("statistics", *_key(cell)), work, wait=0.2)
 

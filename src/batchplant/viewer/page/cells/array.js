@@ -33,6 +33,8 @@ export function large(cell, ctx, { told = true } = {}) {
   const scale = choose("Range", [["all", "least to most"], ["middle", "middle 98 %"]], () => paint());
   const log = h("input", { type: "checkbox", onchange: () => paint() });
   const every = h("input", { type: "checkbox", onchange: () => { axes = at = null; look(); } });
+  // Whole numbers under the name of a mask are classes.
+  if (/mask|segm|label_?map/i.test(cell.field) && /int|bool/.test(cell.dtype)) map.value = "classes";
   let axes = null, at = null, shape = cell.shape, found = null, asking = null, again = false;
 
   async function look() {
