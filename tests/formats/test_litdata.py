@@ -367,6 +367,17 @@ def test_what_is_missing(tmp_path: Path) -> None:
         assert (found["row"].shape, found["free"].shape) == ((0,), (0, 0))
 
 
+def test_flags_of_other_fields(tmp_path: Path) -> None:
+    schema = {"a": bp.Int(optional=True), "b": bp.Int(optional=True)}
+    path = written(tmp_path / "a", schema, [{"a": 1, "b": None}] * 2)
+    change(path, lambda one: one["batchplant"]["schema"][1].update(optional=False))
+    with bp.open(path) as reader:
+        assert reader.read([0], ["b"])["b"].tolist() == [0]
+        with pytest.raises(bp.DecodeError, match="not a byte for each") as caught:
+            reader.read([1], ["a"])
+        assert (caught.value.sample, caught.value.field) == (1, "a")
+
+
 # -- chunks ------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from ...schema import Bool, Field, Schema
 from ...storage import MappedSource, is_remote
 from ..records import GivenSchema, given_schema
 from .note import optional_fields
-from .runs import Located, Records, Shards
+from .runs import Located, Records, Shards, wrong
 
 # Cells that tell what a column holds.
 PROBED = 4
@@ -108,6 +108,10 @@ class ShardsReader(Reader):
         if name not in self._optional:
             return None
         if self.missing is not None:
+            wrong(
+                located.cells[self.missing][1] != len(self._optional),
+                f"{self.missing} has not a byte for each of the {len(self._optional)} optional fields",
+            )
             flags = self.shards.gather(located, *located.cells[self.missing])
             place = self._optional.index(name)
             return np.asarray(flags.data.reshape(-1, len(self._optional))[:, place] == 0)
@@ -119,8 +123,8 @@ class ShardsReader(Reader):
         return found
 
     def _column(self, name: str, indices: I64, located: Located) -> Column:
-        valid = self._valid(name, located)
         try:
+            valid = self._valid(name, located)
             found = self._looked_up(name, located)
             if found is not None:
                 made = self.shards.gather(located, found.starts, found.sizes)
@@ -173,12 +177,12 @@ class ShardsReader(Reader):
             return None
         located = self.shards.locate(indices, [field, *self._flags([field])])
         try:
+            valid = self._valid(field, located)
             found = self._looked_up(field, located)
         except DecodeError as error:
             raise self._placed(error, indices, field) from None
         if found is None or not all(isinstance(one.shard.source, MappedSource) for one in located.records):
             return None
-        valid = self._valid(field, located)
         sizes = found.sizes if valid is None else np.where(valid, found.sizes, -1)
         files = np.zeros(len(indices), np.int32)
         for place, one in enumerate(located.records):
