@@ -2,8 +2,8 @@
 
 order       positions of orders over 10^10 samples for 10^4 ranks: microseconds of one, and memory
 plan        which of 10^9 samples go into which of 10^5 files, from their sizes: seconds and peak memory
-open        a set of 10^9 samples in 10^5 files by the one index of all (MDS): seconds and peak memory; and
-            TFRecord files with _index.bpindex, fewer of them, for every file is opened
+open        sets of 10^5 files by the one index of all: seconds, peak memory, and seconds for a first sample.
+            10^9 samples where files tell themselves where they are; 16 in each file where the index does
 conversion  re-encoding pictures with 1, 2 and 4 processes of one thread each, and by Dask and Ray with as
             many as the most; without the time that a cluster needs to start
 
@@ -13,6 +13,8 @@ Plan and open run in processes of their own, so that their memory is theirs.
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import json
 import os
 import shutil
@@ -23,19 +25,33 @@ import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from _common import interleaved, others, part_arguments, photos, save, timed, workplace
 
 import batchplant
-from batchplant import engines
+from batchplant import engines, registry
 from batchplant import order as orders
+from batchplant.storage import index as indexes
+from batchplant.storage.index import sets
 
 SAMPLES, WORLD, BATCH = 10**10, 10**4, 256
 BLOCKS = 10**5
 PLANNED, SHARDS = 10**9, 10**5
-RECORDS = 2000
+EACH = PLANNED // SHARDS
+FIELDS = {"blob": batchplant.Bytes(), "label": batchplant.Int()}
+# What is opened, and its suffix; of some, the index only says what there is, for files have one of their own.
+OPENED = {
+    "MDS, index.json": "mds",
+    "beton, _index.bpindex": "beton",
+    "FFRecord, _index.bpindex": "ffr",
+    "Parquet, _index.bpindex": "parquet",
+    "TFRecord, _index.bpindex": "tfrecord",
+    "tar, _index.bpindex": "tar",
+}
+LISTED = (".beton", ".ffr", ".parquet")
 PICTURES, SIDE = 1600, 400
 PROCESSES = (1, 2, 4)
 
@@ -53,7 +69,7 @@ class Sizes(Reader):
     def __init__(self, length):
         self.length = length
     def _spans(self, field, indices):
-        sizes = (indices * 2654435761 >> 7) % 65536 + 1000
+        sizes = (indices * 2654435761 >> 7 & 65535) + 1000
         return Spans(("sizes",), indices, sizes)
 
 samples, shards = int(sys.argv[1]), int(sys.argv[2])
@@ -73,7 +89,10 @@ began = time.perf_counter()
 reader = batchplant.open(sys.argv[1])
 seconds = time.perf_counter() - began
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps({"samples": len(reader), "seconds": seconds, "peak": peak}))
+began = time.perf_counter()
+reader[len(reader) // 3]
+sample = time.perf_counter() - began
+print(json.dumps({"samples": len(reader), "seconds": seconds, "peak": peak, "sample": sample}))
 """
 
 
@@ -157,52 +176,79 @@ def plan_part(folder: Path, args: Any) -> dict[str, Any]:
 # -- open --------------------------------------------------------------------------------------------------
 
 
-def make_mds(folder: Path, shards: int, each: int) -> None:
-    """The index of a large set: that of a small one, its shard many times. Opening looks at no other file."""
-    with batchplant.create(
-        folder, {"blob": batchplant.Bytes(), "label": batchplant.Int()}, format="mds"
-    ) as out:
-        out.append({"blob": b"x" * 1000, "label": 1})
+def make_mds(folder: Path, shards: int) -> int:
+    """The index of a large set: that of a small one, its shard many times."""
+    with batchplant.create(folder, FIELDS, format="mds") as out:
+        fill(out, EACH)
     path = folder / "index.json"
     index = json.loads(path.read_text())
     one = index["shards"][0]
-    one["samples"], one["raw_data"]["bytes"] = each, 1100 * each
-    index["shards"] = [
-        {**one, "raw_data": {**one["raw_data"], "basename": f"shard.{number:06d}.mds"}}
-        for number in range(shards)
-    ]
+    first = one["raw_data"]["basename"]
+    names = [f"shard.{number:06d}.mds" for number in range(shards)]
+    link(folder, first, names)
+    index["shards"] = [{**one, "raw_data": {**one["raw_data"], "basename": name}} for name in names]
     path.write_text(json.dumps(index))
+    return shards * EACH
 
 
-def make_records(folder: Path, files: int) -> str:
-    """Small files of TFRecord and the one index of all."""
+def make_set(folder: Path, suffix: str, files: int) -> int:
+    """A file and its side-cars many times, and the one index of all, which is as if all had been indexed."""
     folder.mkdir()
-    with batchplant.create(folder / "first.tfrecord", {"blob": batchplant.Bytes()}) as out:
-        for _ in range(16):
-            out.append({"blob": b"x" * 100})
-    data = (folder / "first.tfrecord").read_bytes()
+    each = EACH if suffix in LISTED else 16
+    first = folder / f"first{suffix}"
+    with batchplant.create(first, FIELDS) as out:
+        fill(out, each)
+    names = [f"part-{number:06d}{suffix}" for number in range(files)]
+    known = registry.find_format(str(first))
+    assert known is not None
+    with indexes.watching(combined=True) as seen, known.reader(str(first)) as reader:
+        if suffix in LISTED:
+            indexes.listed(str(first), "write")
+        schema = reader.schema
+    [one] = seen
+
+    def member(name: str) -> indexes.Member:
+        car = copy.copy(one.car)
+        car.source = SimpleNamespace(path=str(folder / name))
+        return indexes.Member(dataclasses.replace(one, car=car), known.name, {}, each, schema)
+
+    members = list(map(member, names))
     for path in list(folder.iterdir()):
-        path.unlink()
-    for number in range(files):
-        (folder / f"part-{number:06d}.tfrecord").write_bytes(data)
-    where = str(folder / "part-*.tfrecord")
-    subprocess.run(
-        [sys.executable, "-m", "batchplant", "index", where], check=True, stdout=subprocess.DEVNULL
-    )
-    return where
+        link(folder, path.name, [path.name.replace(first.name, name) for name in names])
+        path.unlink(missing_ok=True)
+    sets.write(str(folder / indexes.SET), members)
+    return files * each
+
+
+def fill(out: batchplant.Writer, samples: int) -> None:
+    for number in range(samples):
+        out.append({"blob": b"x" * 16, "label": number})
+
+
+def link(folder: Path, first: str, names: Sequence[str]) -> None:
+    """One file under many names: its bytes are not what is measured."""
+    base = folder / first
+    for number, name in enumerate(names):
+        # As many as any file system has names for.
+        if number and number % 50_000 == 0:
+            base = Path(shutil.copy2(base, folder / name))
+        elif name != first:
+            os.link(base, folder / name)
 
 
 def open_part(folder: Path, args: Any) -> dict[str, Any]:
-    shards, files = (1000, 200) if args.quick else (SHARDS, RECORDS)
-    make_mds(folder / "mds", shards, PLANNED // SHARDS)
-    where = make_records(folder / "records", files)
+    files = 1000 if args.quick else SHARDS
     found = {}
-    for name, path in (("MDS, index.json", str(folder / "mds")), ("TFRecord, _index.bpindex", where)):
-        found[name] = middle([fresh(OPEN, path) for _ in range(args.rounds)])
-        found[name]["files"] = shards if name.startswith("MDS") else files
-        one = found[name]
-        what = f"{one['files']:,} files, {one['samples']:,.0f} samples"
-        print(f"  {name:<26} {what}: {one['seconds']:.3f} s, peak {one['peak'] / 1e6:,.0f} MB", flush=True)
+    for name, suffix in OPENED.items():
+        data = folder / suffix
+        with contextlib.suppress(ImportError, batchplant.MissingLibraryError):
+            make_mds(data, files) if suffix == "mds" else make_set(data, f".{suffix}", files)
+            found[name] = {"files": files, **middle([fresh(OPEN, str(data)) for _ in range(args.rounds)])}
+            one = found[name]
+            what = f"{one['files']:,} files, {one['samples']:,.0f} samples"
+            print(f"  {name:<26} {what}: {one['seconds']:.3f} s, peak {one['peak'] / 1e6:,.0f} MB; "
+                  f"first sample {one['sample'] * 1e3:,.1f} ms", flush=True)  # fmt: skip
+        shutil.rmtree(data, ignore_errors=True)
     return found
 
 

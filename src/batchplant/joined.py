@@ -3,33 +3,118 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from . import filters
 from .columns import I64, Column, Columns, Spans, concat_columns, concat_spans, starts_of
-from .errors import DataError, OptionError, Problem, SchemaError
+from .errors import DamagedError, DataError, OptionError, Problem, SchemaError
 from .expressions import Bound
 from .keys import Table
 from .reader import Reader
 from .schema import Bytes, Field, Float, Image, Int, Json, Schema, Tensor
+from .storage.cache import ChunkCache
 from .storage.index.progress import in_parallel
+
+# Readers that are kept open; a process may map some 65,000 files.
+OPEN_MOST = 4096
+
+
+class Unopened(Sequence[Reader]):
+    """Readers that are opened when samples of them are wanted, and let go when many others were since.
+
+    What each has is known before: ``lengths``, how many samples, and ``kinds``, which of the ``schemas``. One
+    that has something else when it is opened has changed meanwhile.
+    """
+
+    def __init__(self, lengths: I64, kinds: I64, schemas: Sequence[Schema]) -> None:
+        self.lengths, self.kinds, self.schemas = lengths, kinds, schemas
+        # The schema that all are given, where they have several.
+        self.wide: Schema | None = None
+        self._opened = ChunkCache(OPEN_MOST)
+
+    def path(self, number: int) -> str:
+        raise NotImplementedError
+
+    def _open(self, number: int) -> Reader:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, number: int) -> Reader: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Reader]: ...
+    def __getitem__(self, number: int | slice) -> Reader | Sequence[Reader]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        place = range(len(self))[number]
+        return self._opened.get(place, functools.partial(self._checked, place), lambda _: 1)
+
+    def _checked(self, number: int) -> Reader:
+        found, schema = self._open(number), self.schemas[self.kinds[number]]
+        if len(found) != self.lengths[number] or found.schema != schema:
+            said = f"{self.lengths[number]:,} samples of {', '.join(schema)}"
+            has = f"{len(found):,} samples of {', '.join(found.schema)}"
+            found.close()
+            raise DamagedError(
+                f"it has changed since its folder was indexed: it has {has}, and the index says {said}; "
+                "open the dataset again, or run batchplant index",
+                path=self.path(number),
+            )
+        return found if self.wide in (None, found.schema) else found.with_schema(self.wide) or found
+
+    def examples(self) -> tuple[Reader, ...]:
+        """One of each kind, opened; one that has samples, where there is such a one."""
+        firsts = []
+        for kind in np.unique(self.kinds).tolist():
+            ours = np.flatnonzero(self.kinds == kind)
+            firsts.append(int(ours[np.argmax(self.lengths[ours] > 0)]))
+        return tuple(self[one] for one in sorted(firsts))
+
+    def widen(self, schema: Schema) -> None:
+        """Give all of them this schema; those that are open do not have it."""
+        self.wide = schema
+        self._opened.clear()
+
+    def close(self) -> None:
+        for one in self._opened.values():
+            one.close()
+        self._opened.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_opened"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._opened = ChunkCache(OPEN_MOST)
 
 
 class Concat(Reader):
     """Readers with the same fields, one after another."""
 
+    readers: Sequence[Reader]
+
     def __init__(self, readers: Sequence[Reader]) -> None:
-        if not readers:
+        if not len(readers):
             raise OptionError("there is nothing to join")
-        self.readers = _alike(tuple(readers))
-        self.schema = _common_schema(self.readers)
-        self._ends = starts_of(np.array([len(reader) for reader in readers], dtype=np.int64))
+        if isinstance(readers, Unopened):
+            self.schema = _schema_of(readers)
+            self.readers, lengths = readers, readers.lengths
+            first, last = readers.path(0), readers.path(len(readers) - 1)
+        else:
+            self.readers = _alike(tuple(readers))
+            self.schema = _common_schema(self.readers)
+            lengths = np.array([len(reader) for reader in readers], dtype=np.int64)
+            first, last = self.readers[0].path, self.readers[-1].path
+        self._ends = starts_of(lengths)
         self.length = int(self._ends[-1])
-        first, last = self.readers[0].path, self.readers[-1].path
         self.path = first if len(readers) == 1 else f"{first} … {os.path.basename(last)}"
 
     def _parts(self, indices: I64) -> tuple[I64, I64]:
@@ -37,25 +122,38 @@ class Concat(Reader):
         which = np.searchsorted(self._ends, indices, side="right") - 1
         return which, indices - self._ends[which]
 
-    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+    def _groups(self, indices: I64) -> Iterator[tuple[Reader, I64, slice | I64]]:
+        """The readers of these samples: the numbers there, and which of those asked for they are."""
         which, rows = self._parts(indices)
-        used = np.unique(which)
-        if len(used) <= 1:
-            return self.readers[int(used[0]) if len(used) else 0]._read(rows, fields)
-        parts = [self.readers[one]._read(rows[which == one], fields) for one in used]
+        # Mostly they follow each other, or are few.
+        order = np.argsort(which, kind="stable") if (which[1:] < which[:-1]).any() else None
+        which = which if order is None else which[order]
+        cuts = [0, *(np.flatnonzero(which[1:] != which[:-1]) + 1).tolist(), len(which)]
+        for start, stop in itertools.pairwise(cuts if len(which) else []):
+            at = slice(start, stop) if order is None else order[start:stop]
+            yield self.readers[int(which[start])], rows[at], at
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        groups = list(self._groups(indices))
+        if len(groups) <= 1:
+            reader, rows = groups[0][:2] if groups else (self.readers[0], indices)
+            return reader._read(rows, fields)
+        parts = [reader._read(rows, fields) for reader, rows, _ in groups]
+        joined = Columns((name, concat_columns([part[name] for part in parts])) for name in fields)
+        if isinstance(groups[0][2], slice):
+            return joined
         # The parts stand in order of reader; put the rows back in the order that was asked for.
-        back = np.argsort(np.argsort(which, kind="stable"), kind="stable")
-        return Columns((name, concat_columns([part[name] for part in parts])) for name in fields).take(back)
+        back = np.empty_like(indices)
+        back[np.concatenate([at for *_, at in groups])] = np.arange(len(indices))
+        return joined.take(back)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        which, rows = self._parts(indices)
         files: list[str] = []
         start = np.zeros(len(indices), dtype=np.int64)
         size, file = np.zeros_like(start), np.zeros(len(indices), dtype=np.int32)
         shape = np.zeros((len(indices), 3), dtype=np.int32)
-        for one in np.unique(which):
-            at = which == one
-            spans = self.readers[one]._spans(field, rows[at])
+        for reader, rows, at in self._groups(indices):
+            spans = reader._spans(field, rows)
             if spans is None:
                 return None
             start[at], size[at], file[at] = spans.start, spans.size, spans.file + len(files)
@@ -65,8 +163,7 @@ class Concat(Reader):
         return Spans(files, start, size, file, shape if shape.any() else None)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        which, rows = self._parts(indices)
-        found = [self.readers[one]._ranges(fields, rows[which == one]) for one in np.unique(which)]
+        found = [reader._ranges(fields, rows) for reader, rows, _ in self._groups(indices)]
         return concat_spans([one for one in found if one is not None]) if None not in found else None
 
     def blocks(self) -> I64 | None:
@@ -106,18 +203,16 @@ class Concat(Reader):
         return filters.joined([(reader._prune(bound), len(reader)) for reader in self.readers])
 
     def _picked(self, rows: I64) -> Reader | None:
-        which, inside = self._parts(rows)
-        parts: list[Reader] = []
-        for one in np.unique(which).tolist():
-            some = inside[which == one]
-            parts.append(self.readers[one]._picked(some) or self.readers[one].subset(some))
+        parts = [reader._picked(some) or reader.subset(some) for reader, some, _ in self._groups(rows)]
         return Concat(parts) if parts else None
 
     def _matches(self, bound: Bound, text: str) -> filters.Matches:
         """That of the parts, each of which remembers its own."""
-        found = in_parallel(lambda one: one._matches(bound, text), self.readers)
+        found = in_parallel(
+            lambda number: self.readers[number]._matches(bound, text), range(len(self.readers))
+        )
         rows = [some + first for (some, _), first in zip(found, self._ends.tolist(), strict=False)]
-        pruned = [(one, len(reader)) for (_, one), reader in zip(found, self.readers, strict=True)]
+        pruned = list(zip((one for _, one in found), np.diff(self._ends).tolist(), strict=True))
         return np.concatenate(rows), filters.joined(pruned)
 
     def locate(self, sample: int) -> tuple[Reader, int]:
@@ -143,8 +238,22 @@ class Concat(Reader):
         return tuple(dict.fromkeys(one for reader in self.readers for one in reader.own_checks()))
 
     def close(self) -> None:
+        if isinstance(self.readers, Unopened):
+            self.readers.close()
+            return
         for reader in self.readers:
             reader.close()
+
+
+def _schema_of(readers: Unopened) -> Schema:
+    """The schema that they have together; only one of each kind is opened, and of a single kind none."""
+    if (readers.kinds == readers.kinds[0]).all():
+        return readers.schemas[int(readers.kinds[0])]
+    examples = readers.examples()
+    alike = _alike(examples)
+    if alike is not examples:
+        readers.widen(alike[0].schema)
+    return _common_schema(alike)
 
 
 def _alike(readers: tuple[Reader, ...]) -> tuple[Reader, ...]:

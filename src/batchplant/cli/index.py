@@ -60,7 +60,9 @@ def run(args: argparse.Namespace) -> int:
     with tree.keeping():
         found = files_of(sources, args.format)
         shared = collections.Counter(map(_group, found))
-        work = functools.partial(_one, options=options, what=what, shared=shared, apart=apart)
+        # Only what everybody sees is written down.
+        plain = not options and args.format is None
+        work = functools.partial(_one, options=options, what=what, shared=shared, apart=apart, plain=plain)
         done = in_parallel(work, found, threads=AT_ONCE[is_remote(found[0].path)])
         if what == "remove":
             index.forget(owner for one in done for owner in one.owners)
@@ -79,7 +81,7 @@ class Done(NamedTuple):
 
     row: dict[str, Any]
     owners: list[str]
-    member: tuple[index.Seen, str, dict[str, bytes]] | None = None
+    member: index.Member | None = None
     old: bool = False
     # A side-car that is not needed once the set is written.
     apart: str | None = None
@@ -110,17 +112,21 @@ def _one(
     what: str,
     shared: collections.Counter[tuple[str, str]],
     apart: dict[str, indexing.Built],
+    plain: bool,
 ) -> Done:
     path, known = one.path, one.format()
-    if not indexing.needs_index(known):
-        state = f"{known.name} needs no index"
-        if what == "remove" and index.remove(path):
-            state = "what was remembered is removed"
-        return Done({"file": path, "state": state, **_about(path, what)}, [])
     given = accept(known.name, known.reader, options)
     owners = indexing.owners_of(path, known)
     combined = shared[_group(one)] > 1 and owners == [path]
     old = next((there for there in map(index.existing, owners) if there is not None), None)
+    scanned = indexing.needs_index(known)
+    # Many files that tell themselves where their samples are need not be asked one by one, either.
+    lists = combined and what in ("write", "rebuild") and not is_remote(path)
+    if not scanned and not lists and old is None:
+        state = f"{known.name} needs no index"
+        if what == "remove" and index.remove(path):
+            state = "what was remembered is removed"
+        return Done({"file": path, "state": state, **_about(path, what)}, [])
     if what == "remove":
         removed = [place for owner in dict.fromkeys([*owners, path]) for place in index.remove(owner)]
         # One in the index of a set goes when all files are known that do.
@@ -131,9 +137,12 @@ def _one(
         row = {"file": path, "state": "not built"} if old is None else _there(path, *old, "there")
         return Done({**_about(path, what), **row}, owners)
     start = time.monotonic()
-    mode = {**given, "index": what}
+    mode = {**given, "index": what} if scanned else given
     with index.watching(combined=combined) as seen, noting() as notes, known.reader(path, **mode) as reader:
+        if not scanned:
+            index.listed(path, what)
         row = {"samples": len(reader), "seconds": round(time.monotonic() - start, 3)}
+        told = (len(reader), reader.schema) if plain else ()
     if not seen:
         return Done({"file": path, **row, "state": "none is needed"}, owners)
     last = seen[-1]
@@ -143,7 +152,7 @@ def _one(
         last.index.built |= made.built
         place = made.place if made.built else None
     if combined:
-        return Done(row, owners, (last, known.name, notes), replaced, place)
+        return Done(row, owners, index.Member(last, known.name, notes, *told), replaced, place)
     return Done(_told(row, last.index, replaced), owners)
 
 
@@ -158,12 +167,12 @@ def _combine(done: list[Done]) -> None:
     sets: dict[str, list[Done]] = {}
     for one in done:
         if one.member is not None:
-            sets.setdefault(parent(one.member[0].car.source.path), []).append(one)
+            sets.setdefault(parent(one.member.seen.car.source.path), []).append(one)
     for members in sets.values():
         problem = index.combine([one.member for one in members if one.member is not None])
         for one in members:
             assert one.member is not None
-            found = one.member[0].index
+            found = one.member.seen.index
             found.remark = problem
             one.row.update(_told(one.row, found, one.old))
             if problem is None and one.apart is not None and one.apart != found.place:

@@ -6,17 +6,20 @@ told it. It is made before anything is written, and without reading what is larg
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
 from ..columns import I64
 from ..errors import OptionError
-from ..order import Order
+from ..order import Order, default_threads
 from ..reader import Reader
-from .sizes import are_known, sizes_of
+from .sizes import are_known, same_size, sizes_of
 
 # So many are read to see how large samples are, where nothing else tells; those of smaller datasets all are.
 LOOK_AT = 4096
@@ -73,12 +76,34 @@ def plan(
     most = max(1, count) if samples is None else samples
     if size is None:
         return Plan(count, most)
+    each = same_size(reader, fields)
+    if each is not None:
+        return Plan(count, min(most, max(1, size // max(1, each))))
     if count <= LOOK_AT:
-        return Plan(count, most, _filled([sizes_of(reader, fields, order[:])], size, most))
+        return Plan(count, most, _filled([np.cumsum(sizes_of(reader, fields, order[:]))], size, most))
     if not shuffled and are_known(reader, fields):
-        parts = (order[at : min(at + CHUNK, count)] for at in range(0, count, CHUNK))
-        return Plan(count, most, _filled((sizes_of(reader, fields, part) for part in parts), size, most))
+        with contextlib.closing(_ends(reader, fields, order)) as ends:
+            return Plan(count, most, _filled(ends, size, most))
     return Plan(count, min(most, max(1, size // mean_size(reader, fields))))
+
+
+def _ends(reader: Reader, fields: Sequence[str], order: Order) -> Generator[I64, None, None]:
+    """Where each sample ends if a part of the order lies in one row, part by part: on threads, some ahead."""
+
+    def of(at: int) -> I64:
+        return np.cumsum(sizes_of(reader, fields, order[at : at + CHUNK]))
+
+    pool = ThreadPoolExecutor(default_threads(), "batchplant-plan")
+    try:
+        ahead: collections.deque[Future[I64]] = collections.deque()
+        for at in range(0, len(order), CHUNK):
+            ahead.append(pool.submit(of, at))
+            if len(ahead) > 2 * pool._max_workers:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def mean_size(reader: Reader, fields: Sequence[str]) -> int:
@@ -88,23 +113,25 @@ def mean_size(reader: Reader, fields: Sequence[str]) -> int:
     return max(1, round(float(sizes.mean()))) if len(sizes) else 1
 
 
-def _filled(sizes: Iterable[I64], size: int, most: int) -> I64:
-    """The bounds of files that are filled one after another; one sample fits into every file."""
+def _filled(parts: Iterable[I64], size: int, most: int) -> I64:
+    """The bounds of files that are filled one after another; one sample fits into every file.
+
+    ``parts``: where each sample ends, counted from the first of its part.
+    """
     bounds, left, held, first = [0], 0, 0, 0
-    for part in sizes:
-        ends = np.cumsum(part)
-        at = 0
-        while at < len(part):
-            before = int(ends[at - 1]) if at else 0
-            end = int(np.searchsorted(ends, before + size - left, side="right"))
+    for ends in parts:
+        at = before = 0
+        while at < len(ends):
+            end = int(ends.searchsorted(before + size - left, side="right"))
             if end == at and not held:
                 end = at + 1
-            end = min(end, at + most - held, len(part))
+            end = min(end, at + most - held, len(ends))
+            after = int(ends[end - 1]) if end else 0
             held += end - at
-            left += (int(ends[end - 1]) if end else 0) - before
-            at = end
-            if at < len(part):
+            left += after - before
+            at, before = end, after
+            if at < len(ends):
                 bounds.append(first + at)
                 left = held = 0
-        first += len(part)
+        first += len(ends)
     return np.array([*bounds, first] if first else [0, 0], dtype=np.int64)

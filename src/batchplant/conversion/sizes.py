@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,13 +42,18 @@ def are_known(reader: Reader, fields: Sequence[str]) -> bool:
         return True
 
 
+def same_size(reader: Reader, fields: Sequence[str]) -> int | None:
+    """The bytes that every sample has; None where they differ."""
+    cells = [reader.schema[name].cell for name in fields]
+    known = [one[0].itemsize * math.prod(one[1]) for one in cells if one is not None]
+    return sum(known) if len(known) == len(cells) else None
+
+
 def _known_sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64 | None:
-    total = np.zeros(len(indices), dtype=np.int64)
-    for name in fields:
-        cell = reader.schema[name].cell
-        if cell is not None:
-            total += cell[0].itemsize * int(np.prod(cell[1]))
-            continue
+    vary = [name for name in fields if reader.schema[name].cell is None]
+    always = same_size(reader, [name for name in fields if name not in vary]) or 0
+    total = np.full(len(indices), always, dtype=np.int64)
+    for name in vary:
         spans = reader.spans(name, indices)
         if spans is None:
             return None

@@ -11,7 +11,7 @@ from ..format import Format, Probe
 from ..formats._table import OUTLINES
 from ..options import own_options
 from ..storage import absolute, beside, index, is_remote, join, like, recover, tree
-from ..storage.patterns import braces, natural
+from ..storage.patterns import braces, naturally
 from ..writer import Writer
 from . import known as all_known
 from .known import by_scheme, get_format, outlines, own_format, suffixed
@@ -61,7 +61,7 @@ def expand(path: str) -> list[str]:
         if not is_remote(one):
             for folder in {os.path.dirname(match) for match in tree.glob(one)}:
                 _recover(folder)
-        matches = sorted(tree.glob(one), key=natural)
+        matches = naturally(tree.glob(one))
         if not matches:
             raise NotFoundError("no file matches", path=one)
         found += _without_side_cars(matches)
@@ -152,7 +152,7 @@ def _without_parts(found: list[Found]) -> list[Found]:
 def _folder_shards(probe: Probe) -> list[str]:
     """The files of one format in a folder that is none itself."""
     known = outlines()
-    names = [name.rstrip("/") for name in sorted(probe.all_names, key=natural)]
+    names = [name.rstrip("/") for name in naturally(probe.all_names)]
     named = ((name, suffixed(name, known)) for name in _without_side_cars(names))
     shards = {name: one for name, one in named if one is not None}
     data = {name: one for name, one in shards.items() if not known[one].describes}

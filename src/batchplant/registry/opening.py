@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from .. import quarantine
@@ -15,6 +16,7 @@ from ..options import accept, own_options
 from ..reader import Reader
 from ..storage import is_remote, reached, split_options, tree
 from ..storage.index.progress import in_parallel
+from . import merged
 from .find import Found, files_of
 
 # Files that are opened side by side, unless there are more cores: local ones, and those on a server.
@@ -54,11 +56,14 @@ def open(
         raise OptionError("there is no path to open")
     storage, options = split_options(options)
     with tree.keeping():
-        found = files_of([reached(one, storage) for one in given], format)
         # A list of samples to skip counts those of the whole table.
         work = functools.partial(_open_one, options=options, where=condition if skip is None else None)
-        readers = in_parallel(work, found, threads=AT_ONCE[is_remote(found[0].path)])
-    opened = readers[0] if len(readers) == 1 else Concat(readers)
+        paths = [reached(one, storage) for one in given]
+        readers: Sequence[Reader] | None = None if options else merged.files(paths, format, work)
+        if readers is None:
+            found = files_of(paths, format)
+            readers = in_parallel(work, found, threads=AT_ONCE[is_remote(found[0].path)])
+        opened = readers[0] if len(readers) == 1 else Concat(readers)
     opened = opened if skip is None else quarantine.without(opened, os.fspath(skip))
     opened._again = again
     return opened if condition is None else opened.filter(condition)

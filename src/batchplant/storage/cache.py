@@ -114,6 +114,13 @@ class ChunkCache:
         while self.bytes > self.most:
             self.bytes -= self._values.popitem(last=False)[1][1]
 
+    def values(self) -> list[Any]:
+        """Those that are there."""
+        if self._process != os.getpid():
+            self._reset()
+        with self._lock:
+            return [value for value, _ in self._values.values()]
+
     def clear(self) -> None:
         """Let go of everything."""
         if self._process != os.getpid():

@@ -44,8 +44,7 @@ class MdsReader(ShardsReader):
         self.length = int(self.shards.firsts[-1])
         # Whoever shuffles takes a number for each sample, so many have to be there.
         if 8 * self.length > limits.allowed():
-            for one in every:
-                shards.check_size(path, one)
+            shards.check_sizes(path, every)
         note = self.index.note
         self.missing = None if note is None or not every else note.missing
         self._set_schema(self._told() if note is None else note.schema, schema)

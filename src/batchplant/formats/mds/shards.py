@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ... import limits
 from ...errors import BatchplantError, DamagedError, NotFoundError
 from ...families.shards import Opened, table_of
 from ...storage import is_remote, join, open_source, tree
+from ...storage.files import stat_files
 from .index import Shard
 from .packing import unpack
 
@@ -29,12 +32,18 @@ def load(folder: str, shard: Shard) -> Opened:
         raise error.at(path=path) from None
 
 
-def check_size(folder: str, shard: Shard) -> None:
+def check_sizes(folder: str, every: Sequence[Shard]) -> None:
     """DamagedError where a file has not the bytes that the index says."""
-    path, packed = file_of(folder, shard)
-    size = tree.size_below(path)
-    if shard.raw.size > (size if packed is None else limits.allowed(size)):
-        raise DamagedError(f"the index says {shard.raw.size} bytes, and it has {size}", path=path)
+    known = [-1] * len(every)
+    if not is_remote(folder):
+        known = stat_files(folder, [one.raw.name for one in every])[0].tolist()
+    for shard, at_least in zip(every, known, strict=True):
+        if shard.raw.size <= at_least and shard.packed is None:
+            continue
+        path, packed = file_of(folder, shard)
+        size = tree.size_below(path)
+        if shard.raw.size > (size if packed is None else limits.allowed(size)):
+            raise DamagedError(f"the index says {shard.raw.size} bytes, and it has {size}", path=path)
 
 
 def file_of(folder: str, shard: Shard) -> tuple[str, str | None]:

@@ -25,19 +25,19 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import BatchplantError, OptionError
-from .. import NOTE_ERRORS, MappedSource, Source, beside, is_remote, side_car, tree
+from .. import NOTE_ERRORS, MappedSource, Source, beside, is_remote, open_source, side_car, tree
 from ..remote.source import LEAST
 from . import sets, sidecar
 from .container import DTYPES, Arrays, Facts, Index
 from .progress import Report, reporting
-from .sets import Seen, prepare
+from .sets import Member, Seen, prepare
 from .sidecar import Draft, SideCar, TooLongError, draft_path
 from .whole import Whole
 
 __all__ = [
-    "MODES", "SET", "SIDE_CAR", "SMALL", "SUFFIX", "Arrays", "Build", "Facts", "Index", "Report", "Seen",
-    "Whole", "combine", "existing", "forget", "kept_about", "load", "places", "prepare", "remember",
-    "remove", "watching",
+    "MODES", "SET", "SIDE_CAR", "SMALL", "SUFFIX", "Arrays", "Build", "Facts", "Index", "Member", "Report",
+    "Seen", "Whole", "combine", "existing", "forget", "kept_about", "listed", "load", "places", "prepare",
+    "remember", "remove", "watching",
 ]  # fmt: skip
 
 SUFFIX = ".bpindex"
@@ -90,6 +90,12 @@ def load(
         head = source.view(0, min(sets.HEAD, source.size)).copy()
         seen.append(Seen(found, car, head, not found.built or car.unchanged()))
     return found
+
+
+def listed(path: str, mode: str) -> None:
+    """Have a file that needs no index known to who watches, as one of which there is nothing to remember."""
+    with contextlib.closing(open_source(path)) as source:
+        load(source, "listed", lambda source, report: ({}, {}), mode=mode)
 
 
 def _longer(car: SideCar, build: Build, grow: Grow, source: Source, report: Report) -> tuple[Arrays, Facts]:
@@ -257,8 +263,8 @@ def watching(*, combined: bool = False) -> Iterator[list[Seen]]:
         _LOCAL.seen, _LOCAL.combined = None, False
 
 
-def combine(members: Iterable[tuple[Seen, str, dict[str, bytes]]]) -> str | None:
-    """Write one index for files of a folder: each with its label and the notes beside it.
+def combine(members: Iterable[Member]) -> str | None:
+    """Write one index for files of a folder.
 
     Why it could not be written, where it could not; then each has one of its own on this machine.
     """

@@ -8,12 +8,17 @@ and each text says where. So a file that changed makes its own entry stale, and 
 A text has three things besides: ``label``, what the one who made it calls the format of the file; ``head``,
 the file's first bytes; and ``notes``, what stood in the small files beside it, each with its size and ETag.
 With these a reader need not ask for them.
+
+More arrays have a number for every file, so that a hundred thousand need not be looked at to be opened:
+``sizes`` and ``mtimes`` (as in its stamp), ``samples``, and ``kinds``, which of the ``kinds`` among the facts
+it is: a label and a schema. What is not known is -1. Who opens a file later compares; see registry/merged.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -22,8 +27,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...columns import U8, as_bytes
+from ...columns import I64, U8, as_bytes
 from ...errors import BatchplantError
+from ...schema import Schema
 from .. import NOTE_ERRORS, absolute, is_remote, join, like, parent, parse_object, tree
 from ..remote import Got
 from . import container, sidecar
@@ -35,6 +41,8 @@ KIND, VERSION = "set", 1
 HEAD = 64
 # A larger file beside another is no note.
 MOST_NOTE = 64 << 10
+# Where files differ more than that, those that do are looked at when they are opened.
+MOST_KINDS = 64
 # What comes of whatever stands in such a file.
 ERRORS = (OSError, BatchplantError, *NOTE_ERRORS)
 
@@ -53,11 +61,33 @@ class Seen:
 
 
 class Member(NamedTuple):
-    """A file of a set that is to be written: its index, and what its text says besides."""
+    """A file of a set that is to be written: its index, and what its text says besides.
+
+    ``samples`` and ``schema`` are those that it has when it is opened without options.
+    """
 
     seen: Seen
     label: str
     notes: dict[str, bytes]
+    samples: int = -1
+    schema: Schema | None = None
+
+
+class Kind(NamedTuple):
+    """What files have in common: what the one who made the index calls their format, and their fields."""
+
+    label: str
+    schema: Schema
+
+
+class Listed(NamedTuple):
+    """What is known of files without a look at them: one number for each, -1 where it is not known."""
+
+    sizes: I64
+    mtimes: I64
+    samples: I64
+    kinds: I64
+    known: list[Kind]
 
 
 class IndexSet:
@@ -76,21 +106,38 @@ class IndexSet:
         fits = ends.dtype == np.int64 and self._texts.dtype == np.uint8 and ends.shape == (len(names) + 1,)
         if not fits or ends[0] != 0 or ends[-1] != len(self._texts) or (np.diff(ends) < 0).any():
             raise ValueError("its parts do not fit together")
-        self._entries: dict[str, Facts | None] = {}
+        self._own = own
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._numbers)
 
+    @property
+    def numbers(self) -> dict[str, int]:
+        """By the name of a file, where it stands."""
+        return self._numbers
+
+    @functools.cached_property
+    def listed(self) -> Listed | None:
+        """What is known of all files; None where that is not written down, or makes no sense."""
+        with contextlib.suppress(*ERRORS):
+            known = [
+                Kind(str(label), Schema.from_json(schema))
+                for label, schema in self.content.header["facts"]["kinds"]
+            ]
+            own = self._own
+            numbers = own["sizes"], own["mtimes"], own["samples"], own["kinds"]
+            found, count = Listed(*numbers, known), (len(self._numbers),)
+            fit = all(one.shape == count and one.dtype == np.int64 for one in numbers)
+            if fit and min(found.samples.min(), found.kinds.min()) >= -1 and found.kinds.max() < len(known):
+                return found
+        return None
+
     def entry(self, name: str) -> Facts | None:
         """What it says of a file; None where it says nothing that could be read."""
-        if name not in self._numbers:
-            return None
-        if name not in self._entries:
-            found = None
+        if name in self._numbers:
             with contextlib.suppress(*ERRORS):
-                found = parse_object(self._text(name).tobytes())
-            self._entries[name] = found
-        return self._entries[name]
+                return parse_object(self._text(name).tobytes())
+        return None
 
     def _text(self, name: str) -> U8:
         number = self._numbers[name]
@@ -134,11 +181,18 @@ def _read(place: str) -> IndexSet | None:
     # Whatever the bytes are, they are no reason to fail.
     with contextlib.suppress(*ERRORS):
         if not is_remote(place):
-            return IndexSet(place, container.read(Path(place)))
+            there = os.stat(place)
+            return _read_local(place, there.st_ino, there.st_size, there.st_mtime_ns)
         listed = tree.listed(parent(place)) or {}
         data = sidecar.fetched(place, sum(one.size for one in listed.values()))
         return None if data is None else IndexSet(place, container.parse(data))
     return None
+
+
+@functools.lru_cache(4)
+def _read_local(place: str, *state: int) -> IndexSet:
+    """The set at a local path in this state; files of one that are opened later need it again, each."""
+    return IndexSet(place, container.read(Path(place)))
 
 
 def prepare(paths: Iterable[str]) -> dict[str, str]:
@@ -204,6 +258,7 @@ def _drop_remote(place: str, kept: Parts | None) -> None:
 
 def _packed(place: str, new: dict[str, Member], gone: Iterable[str] = ()) -> Parts:
     texts: dict[str, bytes] = {}
+    told: dict[str, tuple[int, Kind | None]] = {}
     parts: Parts = []
     end = 0
     old = _read(place)
@@ -217,26 +272,57 @@ def _packed(place: str, new: dict[str, Member], gone: Iterable[str] = ()) -> Par
                 entries, more, end = container.lay_out(arrays, end)
                 parts += more
                 texts[name] = json.dumps({**entry, "arrays": entries}).encode()
+                told[name] = _told(old, name)
     for name, one in new.items():
         found = one.seen.index
         entries, more, end = container.lay_out(found.arrays, end)
         parts += more
         texts[name] = json.dumps({**one.seen.car.header(found, entries), **_besides(one)}).encode()
+        told[name] = one.samples, None if one.schema is None else Kind(one.label, one.schema)
     names = sorted(texts)
+    listed = _listed([told[name] for name in names], [json.loads(texts[name])["stamp"] for name in names])
     own: Arrays = {
         "names": as_bytes("/".join(names).encode("utf-8", "surrogateescape")),
         "entries": as_bytes(b"".join(texts[name] for name in names)),
         "entry_offsets": np.cumsum([0, *(len(texts[name]) for name in names)], dtype=np.int64),
+        **dict(zip(Listed._fields[:-1], listed[:-1], strict=True)),
     }
     entries, more, _ = container.lay_out(own, end)
     header = {
         "kind": KIND,
         "version": VERSION,
         "stamp": None,
-        "facts": {"files": len(names)},
+        "facts": {
+            "files": len(names),
+            "kinds": [[one.label, one.schema.to_json()] for one in listed.known],
+        },
         "arrays": entries,
     }
     return container.packed(header, [*parts, *more])
+
+
+def _told(old: IndexSet, name: str) -> tuple[int, Kind | None]:
+    """What a set that is written anew has told of a file."""
+    listed, number = old.listed, old.numbers[name]
+    if listed is None or listed.kinds[number] < 0:
+        return -1, None
+    return int(listed.samples[number]), listed.known[int(listed.kinds[number])]
+
+
+def _listed(told: list[tuple[int, Kind | None]], stamps: list[Facts]) -> Listed:
+    known: dict[Kind, int] = {}
+    kinds = []
+    for _, kind in told:
+        if kind is not None and len(known) < MOST_KINDS:
+            known.setdefault(kind, len(known))
+        kinds.append(-1 if kind is None else known.get(kind, -1))
+    return Listed(
+        np.array([one.get("size", -1) for one in stamps], dtype=np.int64),
+        np.array([one.get("mtime", -1) for one in stamps], dtype=np.int64),
+        np.array([samples for samples, _ in told], dtype=np.int64),
+        np.array(kinds, dtype=np.int64),
+        list(known),
+    )
 
 
 def _besides(one: Member) -> Facts:
