@@ -346,6 +346,7 @@ def test_samples_are_found_by_number_and_by_key(ask: Callable[..., Any], tmp_pat
     with bp.open(tmp_path) as folder, asking(folder) as keyed:
         assert [one["key"] for one in keyed("samples")["samples"]] == ["a/a.jpg", "b/b.jpg"]
         assert keyed("find", sample="b/b.jpg") == {"sample": 1, "row": 1}
+        assert numbers(keyed, search="B.JPG") == [1]
 
 
 def test_a_sample_is_checked_by_the_checksums_there_are(tmp_path: Path) -> None:

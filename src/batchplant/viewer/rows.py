@@ -177,7 +177,7 @@ def _read(reader: Reader, ids: I64, fields: list[str]) -> Iterator[tuple[I64, An
 
 
 def searched_fields(reader: Reader) -> list[str]:
-    """The fields that a search looks into: texts, JSON, and classes by name."""
+    """The fields that a search looks into besides keys: texts, JSON, and classes by name."""
     return [
         name
         for name, kind in reader.schema.items()
@@ -186,13 +186,16 @@ def searched_fields(reader: Reader) -> list[str]:
 
 
 def _searched(reader: Reader, numbers: I64 | None, text: str, told: Progress) -> I64:
-    fields = searched_fields(reader)
-    if not fields:
+    fields, keyed = searched_fields(reader), reader._key_kind() is not None
+    if not fields and not keyed:
         raise OptionError("there is no text to search in; filter by a condition instead")
     classes = {name: _classes(reader, name, text) for name in fields if isinstance(reader.schema[name], Int)}
     found: list[I64] = [np.empty(0, dtype=np.int64)]
     for ids, columns in _chunks(reader, numbers, fields, told):
         hit = np.zeros(len(ids), dtype=np.bool_)
+        keys = reader._keys(ids) if keyed else None
+        if isinstance(keys, Ragged):
+            hit |= holding(keys, text)
         for name in fields:
             column = columns[name]
             if name in classes:

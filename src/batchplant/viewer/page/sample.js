@@ -5,7 +5,8 @@ import { large } from "./cells/index.js";
 import { bytes, h, number, put } from "./dom.js";
 import * as state from "./state.js";
 
-const WIDE = new Set(["picture", "mask", "video", "sound", "text", "tree", "tokens", "array"]);
+// What needs room, and how many letters of a text do.
+const WIDE = new Set(["picture", "mask", "video", "sound", "tree", "tokens", "array", "boxes"]), LONG = 300;
 
 export class Sample {
   /** close() goes back to the list; move({sample, row}) to another sample. */
@@ -75,13 +76,16 @@ export class Sample {
     this.title.title = found.key ?? "";
     this.previous.disabled = !found.previous;
     this.next.disabled = !found.next;
-    put(this.body, found.cells.map((cell) => this.card(cell, ctx)));
+    const wide = (cell) => WIDE.has(cell.shows) || (cell.text ?? "").length > LONG;
+    const parts = [found.cells.filter(wide), found.cells.filter((cell) => !wide(cell))].filter((part) => part.length);
+    this.body.classList.toggle("both", parts.length > 1);
+    put(this.body, parts.map((part) => h(`div.cards-${wide(part[0]) ? "wide" : "small"}`, {}, part.map((cell) => this.card(cell, ctx)))));
     this.body.scrollTop = 0;
   }
 
   card(cell, ctx) {
     const facts = [cell.kind, cell.size !== undefined ? bytes(cell.size) : null].filter(Boolean).join(" · ");
-    return h(`article.card${WIDE.has(cell.shows) ? ".wide" : ""}`, { "aria-label": cell.field },
+    return h("article.card", { "aria-label": cell.field },
       h("h3", {}, cell.field, h("span.dim.kind", {}, facts)), large(cell, ctx), this.where(cell, ctx));
   }
 

@@ -5,6 +5,7 @@ import { h } from "../dom.js";
 export function small(cell) {
   if (cell.shows === "class") return h("span.class", { title: `class ${cell.value}` }, cell.text);
   if (cell.shows === "bytes") return h("span.mono.dim", { title: cell.text }, spaced(cell.hex ?? ""));
+  if (cell.shows === "number" && typeof cell.value === "number" && cell.text.length > 12) return h("span.number", { title: cell.text }, String(Number(cell.value.toPrecision(8))));
   return h(`span.${cell.shows}`, { dir: "auto" }, cell.text ?? "", cell.cut ? "…" : null);
 }
 

@@ -73,7 +73,8 @@ export class Bar {
     if (found && where) {
       this.where.setAttribute("aria-invalid", "true");
       const at = Number(found[1]) - 1, [, , , said, reason] = found;
-      put(this.error, h("pre.mono", {}, said.slice(0, at), h("mark", {}, said.slice(at, at + 1) || " "), said.slice(at + 1)), h("span.error", {}, reason));
+      const word = /^(\w+|.|)/s.exec(said.slice(at))[0];
+      put(this.error, h("pre.mono", {}, said.slice(0, at), h("mark", {}, word || " "), said.slice(at + word.length)), h("span.error", {}, reason));
     } else put(this.error, h("span.error", {}, error.message));
   }
 }

@@ -5,6 +5,8 @@ import { h, number, put } from "../dom.js";
 
 const HEIGHT = 32, TALL = 56, HEADER = 34;
 const WIDTHS = { number: 120, class: 140, bool: 80, time: 180, text: 320, tree: 280, picture: 110, mask: 110, video: 140, sound: 220, array: 200, boxes: 160, tokens: 260, bytes: 220 };
+// Of these the letters tell how wide they are.
+const TEXTS = new Set(["number", "class", "bool", "time", "text", "tree", "tokens"]), LETTER = 8;
 const RIGHT = new Set(["number"]);
 const SEEN = new Set(["picture", "mask", "video", "sound"]);
 
@@ -15,17 +17,39 @@ export class Table {
     this.made = new Map();
     this.fields = ctx.dataset.fields;
     this.tall = this.fields.some((one) => SEEN.has(one.shows));
-    this.columns = `90px ${ctx.dataset.keys ? "180px " : ""}${this.fields.map((one) => `minmax(${WIDTHS[one.shows] ?? 160}px, ${one.shows === "text" ? "1fr" : `${WIDTHS[one.shows] ?? 160}px`})`).join(" ")}`;
-    const least = 90 + (ctx.dataset.keys ? 180 : 0) + this.fields.reduce((sum, one) => sum + (WIDTHS[one.shows] ?? 160), 0);
-    this.width = least + 12 * (this.fields.length + 1);
+    this.widths = this.fields.map((one) => WIDTHS[one.shows] ?? 160);
+    this.fitted = false;
     this.head = h("div.head", { role: "row", "aria-rowindex": 1 });
   }
 
   lay(count) {
     this.clear();
-    this.layer.style.minWidth = `${this.width}px`;
     this.layer.append(this.head);
+    this.dress();
     return { lines: count, height: this.tall ? TALL : HEIGHT, above: HEADER };
+  }
+
+  /** As wide as what the first samples hold needs; the text that is longest takes the rest. */
+  fit(samples) {
+    this.fitted = true;
+    const letters = this.fields.map((field) => Math.max(field.name.length + 2, ...samples.map((one) => one.cells[field.name]?.text?.length ?? 0)));
+    this.widths = this.fields.map((field, at) => {
+      const most = WIDTHS[field.shows] ?? 160;
+      return TEXTS.has(field.shows) ? Math.max(56, Math.min(most, letters[at] * LETTER + 12)) : most;
+    });
+    const texts = this.fields.map((field, at) => (field.shows === "text" ? letters[at] : 0));
+    this.longest = Math.max(0, ...texts) ? texts.indexOf(Math.max(...texts)) : -1;
+  }
+
+  /** The columns as CSS says them. */
+  get columns() {
+    return `90px ${this.ctx.dataset.keys ? "180px " : ""}${this.widths.map((width, at) => (at === this.longest ? `minmax(${width}px, 1fr)` : `${width}px`)).join(" ")}`;
+  }
+
+  dress() {
+    const least = 90 + (this.ctx.dataset.keys ? 192 : 0) + this.widths.reduce((sum, one) => sum + one + 12, 0);
+    this.layer.style.minWidth = `${least + 2 * 12}px`;
+    for (const one of this.layer.children) one.style.gridTemplateColumns = this.columns;
   }
 
   /** Names of the columns, and which one is sorted by. */
@@ -36,7 +60,6 @@ export class Table {
       return h(`div.cell${RIGHT.has(field.shows) ? ".right" : ""}`, { role: "columnheader", "aria-sort": now },
         h("button.sort", { title: `${field.kind}. Click to sort.`, onclick: () => this.sort(field.name) }, field.name, mark));
     };
-    this.head.style.gridTemplateColumns = this.columns;
     put(this.head, h("div.cell.right", { role: "columnheader" }, "sample"), this.ctx.dataset.keys ? h("div.cell", { role: "columnheader" }, "key") : null, this.fields.map(one));
   }
 
@@ -46,6 +69,10 @@ export class Table {
 
   paint(scroller, source, cursor) {
     const [from, to] = this.rows(...scroller.seen(), source.count);
+    if (!this.fitted && source.sample(from)) {
+      this.fit(Array.from({ length: to - from + 1 }, (_, at) => source.sample(from + at)).filter(Boolean));
+      this.dress();
+    }
     for (const [row, line] of this.made) {
       if (row < from || row > to) { line.element.remove(); this.made.delete(row); }
     }
