@@ -265,6 +265,21 @@ def access(found: dict[str, Any]) -> Iterator[str]:
     yield machine(found)
 
 
+def advise(found: dict[str, Any]) -> Iterator[str]:
+    rows = [
+        ["dataset", "goal", "pick", "best", "pick behind the best", "prediction off, median", "answer, s"]
+    ]
+    for name, one in found["datasets"].items():
+        pick = f"{one['pick']}{', as it is' if one['stays'] else ''}"
+        behind = "–" if one["behind the best"] is None else f"{one['behind the best']:.0%}"
+        off = f"{one['median error']:.0%} of {len(one['errors'])}"
+        rows.append([name, one["goal"], pick, one["best"], behind, off, f"{one['seconds']:.1f}"])
+    yield table(rows)
+    picks = f"{found['good']} of {len(found['datasets'])} picks are within 10 % of the best"
+    yield f"{picks}; the predictions are {found['median error']:.0%} off in the median.\n"
+    yield machine(found)
+
+
 SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "loader": loader,
     "loader-threads": loader_threads,
@@ -277,6 +292,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "gpu": gpu,
     "convert": convert,
     "open": opening,
+    "advise": advise,
 }
 
 

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import re
 import shlex
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -666,6 +667,28 @@ def test_other_goals_for_real(goal: str) -> None:
     assert found.format in ("arrow", "hdf5")
     assert found.best.value
     assert found.prediction.bytes > 0
+
+
+def test_what_will_lie_in_a_bucket_is_tried_over_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = sys.modules["batchplant.advise.trial"]
+    opened: list[str] = []
+
+    def noted(where: Any, **options: Any) -> bp.Reader:
+        opened.append(str(where))
+        return bp.open(where, **options)
+
+    monkeypatch.setattr(trials, "open_reader", noted)
+    source = bp.open({"x": np.arange(500), "y": np.arange(500.0)})
+    found = advise.advise(source, storage="s3", formats=("tfrecord", "arrow"), seconds=0.5, on=HERE)
+    assert all(one.trial.error is None for one in found.tried)
+    urls = [one for one in opened if one.startswith("http://127.0.0.1:")]
+    assert {one.rpartition(".")[2] for one in urls} == {"tfrecord", "arrow"}
+    # Nobody serves them any more.
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(urls[0].split("/")[2].rpartition(":")[2])), 5)
+    opened.clear()
+    advise.advise(source, formats=("tfrecord",), seconds=0.1, on=HERE)
+    assert not [one for one in opened if one.startswith("http:")]
 
 
 def test_questions_are_asked(pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

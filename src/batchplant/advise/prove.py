@@ -83,7 +83,7 @@ def predicted_figure(one: Tried, goal: str, samples: int, *, remote: bool = Fals
 def candidate(one: Tried) -> Candidate:
     """A way as `measure` takes it."""
     images = {"images": one.way.image_options} if one.way.images else {}
-    return Candidate(one.way.format, {**one.way.options, **images})
+    return Candidate(one.way.format, {**one.way.options, **images}, one.way.suffix or None)
 
 
 def prove(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from ..columns import I64, Columns
 from ..convert import convert
 from ..errors import BatchplantError
 from ..measure import timing
-from ..measure.staging import size_of
+from ..measure.staging import QUICK_SAMPLES, size_of
 from ..reader import Reader
 from ..registry import open as open_reader
 from ..schema import Schema
@@ -21,11 +22,12 @@ from ..storage import tree
 from .facts import Facts
 from .ways import Way
 
-SAMPLES = 20_000
 BYTES = 12 << 20
 LEAST = 8
 # Runs of neighbours, spread over the dataset: what compresses well does so by its neighbours.
 RUNS = 8
+# A whole epoch over the network, unless it takes longer.
+DISTANT_SECONDS = 0.5
 # Samples of the first conversion, which shows what every conversion costs whatever its size.
 FIRST = 8
 
@@ -46,7 +48,7 @@ class Held(Reader):
 
 def hold(reader: Reader, facts: Facts) -> tuple[Held, float]:
     """Some samples in memory, and the seconds that reading one of them took."""
-    count = int(np.clip(BYTES / max(facts.sample_bytes, 1), LEAST, SAMPLES))
+    count = int(np.clip(BYTES / max(facts.sample_bytes, 1), LEAST, QUICK_SAMPLES))
     rows = pilot_rows(len(reader), count)
     began = time.perf_counter()
     columns = reader.read(rows)
@@ -91,10 +93,16 @@ class Trial:
 class Bench:
     """Tries ways in a scratch folder. Files stay there, so that a way can be tried again."""
 
-    def __init__(self, held: Held, facts: Facts, folder: str, *, batch_size: int, size: int) -> None:
+    def __init__(
+        self, held: Held, facts: Facts, folder: str, *, batch_size: int, size: int,
+        url: Callable[[str], str] | None = None,
+    ) -> None:  # fmt: skip
         self.held, self.facts, self.folder, self.size = held, facts, folder, size
+        # Where a file has a URL: epochs are then those that come over a network.
+        self.url = url
         self.batch_size = batch_size
         self._files: dict[str, Reader] = {}
+        self._written: dict[str, list[str]] = {}
         self._batches: dict[str, int] = {}
 
     def write(self, way: Way) -> Trial:
@@ -102,7 +110,7 @@ class Bench:
         try:
             # Once for nothing: importing a library is no part of a conversion.
             self._convert(way, 1)
-            small, few, least = self._convert(way, min(FIRST, len(self.held)))
+            small, few, least = self._convert(way, max(1, min(FIRST, len(self.held) // 2)))
             size, seconds, most = self._convert(way, len(self.held))
         except (BatchplantError, OSError) as error:
             return Trial(way=way, error=str(error))
@@ -124,6 +132,7 @@ class Bench:
             target_options=dict(way.options),
         )  # fmt: skip
         took = time.perf_counter() - began
+        self._written[way.label] = done.files if len(done.files) > 1 else [target]
         self._files[way.label] = open_reader(done.files if len(done.files) > 1 else target, format=way.format)
         return sum(map(tree.size_below, done.files)), took, done.samples
 
@@ -154,6 +163,8 @@ class Bench:
         rows = pilot_rows(len(reader), len(self.held)) if trial.way.stays else None
         how = timing.How(self.batch_size, size=self.size)
         try:
+            if self.url is not None:
+                return self._distant(trial, how, reader, rows)
             if trial.way.label not in self._batches:
                 self._batches[trial.way.label] = timing.quick_batch(
                     reader, how, sample_bytes=self._bytes(trial.way), indices=rows
@@ -164,6 +175,17 @@ class Bench:
         except (BatchplantError, OSError) as error:
             return dataclasses.replace(trial, error=str(error))
         return dataclasses.replace(trial, epoch_rate=timed.rate, parts=timed.parts)
+
+    def _distant(self, trial: Trial, how: timing.How, reader: Reader, rows: I64 | None) -> Trial:
+        """A first epoch over the network, with its start: what is kept from one is no measure of the next."""
+        batch = how.batch_of(timing.SMALL_BYTES, reader.schema, self._bytes(trial.way))
+        with contextlib.ExitStack() as stack:
+            if not trial.way.stays and self.url is not None:
+                urls = [self.url(path) for path in self._written[trial.way.label]]
+                where = urls if len(urls) > 1 else urls[0]
+                reader = stack.enter_context(open_reader(where, format=trial.way.format))
+            timed = timing.epoch(reader, how, batch=batch, seconds=DISTANT_SECONDS, once=True, indices=rows)
+        return dataclasses.replace(trial, epoch_rate=timed.whole, parts=timed.parts)
 
     def scan(self, trial: Trial, seconds: float, field: str | None = None) -> Trial:
         """Samples/s from start to end; of one field, where it is named."""

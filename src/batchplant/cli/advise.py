@@ -18,6 +18,7 @@ import argparse
 import dataclasses
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +41,8 @@ from .terminal import (
 )
 
 PROVE_SECONDS = 20.0
+# The answer should come in ten seconds, with what opening and looking take.
+LEAST_SECONDS = 3.0
 INDENT = 12
 # Of the formats that were not tried for one reason.
 NAMED = 3
@@ -67,8 +70,8 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--explain", action="store_true", help="every rule, what it saw, and where to read more")
     how.add_argument("--prove", action="store_true", help="convert a sample, and compare with the prediction")
     how.add_argument(
-        "--seconds", type=float, default=SECONDS, metavar="S",
-        help=f"how long formats may be tried (default {SECONDS:.0f})",
+        "--seconds", type=float, metavar="S",
+        help=f"how long formats may be tried (default {SECONDS:.0f}, less where opening takes long)",
     )  # fmt: skip
     how.add_argument("--quiet", action="store_true", help="no progress bar")
 
@@ -83,10 +86,13 @@ def run(args: argparse.Namespace) -> int:
     if args.ask:
         answers = _asked(answers)
     quiet = args.quiet or args.json
+    began = time.monotonic()
     with open_source(args) as reader:
+        opening = time.monotonic() - began
+        seconds = max(LEAST_SECONDS, SECONDS - opening) if args.seconds is None else args.seconds
         with progress_bar("trying formats", quiet=quiet) as progress:
             found = advise(
-                reader, answers, seconds=args.seconds, named=args.source, reading=_reading(args),
+                reader, answers, seconds=seconds, named=args.source, reading=_reading(args),
                 progress=progress,
             )  # fmt: skip
         proofs: list[Proof] = []

@@ -20,10 +20,14 @@ ALL = "all"
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A format and the options that it is written with: those of :func:`batchplant.create`."""
+    """A format and the options that it is written with: those of :func:`batchplant.create`.
+
+    ``suffix``: of its files, where it says how they are compressed (None: the format's first).
+    """
 
     format: str
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    suffix: str | None = None
 
     @property
     def label(self) -> str:

@@ -138,7 +138,7 @@ def formats(
         for one in entries:
             found = get_format(one.candidate.format)
             job = Job(
-                one.candidate, f"data{found.suffixes[0] if found.suffixes else ''}", one.place,
+                one.candidate, f"data{one.candidate.suffix or ''.join(found.suffixes[:1])}", one.place,
                 base is not None, dict(remote_options or {}), staged, Schema(reader.schema), pipeline, size,
                 batch_size, workers, order,
             )  # fmt: skip

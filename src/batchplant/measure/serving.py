@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.server
 import os
 import re
 import secrets
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -59,6 +63,40 @@ def serving(folder: Path) -> Iterator[Served]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextlib.contextmanager
+def serving_apart(folder: Path) -> Iterator[Callable[[str], str]]:
+    """The same from a process of its own, which takes nothing from who reads; gives the URL of a file."""
+    command = [sys.executable, "-P", "-c", f"from {__name__} import main; main()", str(folder)]
+    path = os.pathsep.join(filter(None, sys.path))
+    with (
+        _no_proxy(),
+        # Where its input ends, so does it, whatever became of us.
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": path},
+        ) as process,
+    ):  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        out = process.stdout
+        # Asked for when it is needed: it starts meanwhile.
+        url = functools.cache(lambda: out.readline().decode().strip())
+        try:
+            yield lambda path: f"{url()}/{Path(path).relative_to(folder).as_posix()}"
+        finally:
+            process.stdin.close()
+            process.wait()
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with serving(Path(sys.argv[1])) as served:
+        print(served.url, flush=True)
+        sys.stdin.read()
+    # Connections may be open still.
+    os._exit(0)
 
 
 @contextlib.contextmanager

@@ -27,8 +27,8 @@ from .watching import rows
 # Where the time is short, a batch takes so long at most, or a few of them would take all of it. It is no
 # smaller than that: every batch costs something, however few samples it has.
 BATCH_SECONDS = 0.012
-# A batch that is surely made so quickly.
-BATCH_BYTES = 4 << 20
+# What a batch has that is surely made so quickly, and what it has at most.
+SMALL_BYTES, MOST_BYTES = 4 << 20, 32 << 20
 # An epoch of few samples has so many batches all the same.
 BATCHES = 4
 # So many count at least, after those that fill the threads: what is under way at the end must not matter.
@@ -55,11 +55,11 @@ class How:
     size: int = 224
     workers: int | None = None
 
-    def small_batch(self, schema: Schema, sample_bytes: float) -> int:
-        """As many samples as are surely made in a moment."""
+    def batch_of(self, size: int, schema: Schema, sample_bytes: float) -> int:
+        """As many samples as take so many bytes, as they are stored or as pixels."""
         pixels = CHANNELS * self.size**2 * len(image_fields(schema))
         made = pixels if self.pipeline in ("train", "val") else 0
-        return min(self.batch_size, _power(BATCH_BYTES / max(sample_bytes, made, 1)))
+        return min(self.batch_size, _power(size / max(sample_bytes, made, 1)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +79,16 @@ class Timed:
 
 def quick_batch(reader: Reader, how: How, *, sample_bytes: float, indices: I64 | None = None) -> int:
     """The batch size where the time is short: as asked, unless such a batch takes long."""
-    small = how.small_batch(reader.schema, sample_bytes)
-    if small >= how.batch_size:
-        return small
-    rate = epoch(reader, how, batch=small, seconds=0.0, least=FEW, indices=indices).rate
-    return min(how.batch_size, max(small, _power(BATCH_SECONDS * rate)))
+    batch = how.batch_of(SMALL_BYTES, reader.schema, sample_bytes)
+    most = how.batch_of(MOST_BYTES, reader.schema, sample_bytes)
+    while batch < most:
+        rate = epoch(reader, how, batch=batch, seconds=0.0, least=FEW, indices=indices).rate
+        larger = min(most, _power(BATCH_SECONDS * rate))
+        if larger <= batch:
+            break
+        # Larger batches may be quicker, and these then larger still.
+        batch = larger
+    return batch
 
 
 def _power(size: float) -> int:
@@ -127,6 +132,8 @@ def epoch(
                 )
             )
         )  # fmt: skip
+        # Until every buffer was used once: a new one has pages that the system has to clear.
+        starting = min(loader.ahead + PRODUCERS, len(loader) // 2)
         began = now = time.perf_counter()
         over = False
         while not over:
@@ -135,7 +142,7 @@ def epoch(
                 now = time.perf_counter()
                 done += rows(one)
                 first = first or now - asked
-                if number < PRODUCERS:
+                if number < starting:
                     start = now
                 else:
                     counted += rows(one)
@@ -150,6 +157,7 @@ def epoch(
                     break
             spent += now - start
             over = over or once or seconds is None
+            starting = min(PRODUCERS, starting)
         stats = loader.stats()
     whole = done / max(now - began, 1e-9)
     rate = counted / spent if counted and spent else whole

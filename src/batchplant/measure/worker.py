@@ -251,7 +251,7 @@ class Task:
         try:
             batch = job.batch_size
             if seconds is not None and name == COLD:
-                batch = how.small_batch(seen.schema, self._sample_bytes)
+                batch = how.batch_of(timing.SMALL_BYTES, seen.schema, self._sample_bytes)
             elif seconds is not None:
                 self._batch = self._batch or timing.quick_batch(seen, how, sample_bytes=self._sample_bytes)
                 batch = self._batch

@@ -94,21 +94,24 @@ class LocalFiles(Files):
                 continue
             if visits[here] > MOST_VISITS:
                 raise DamagedError(f"{below}: more than {MOST_VISITS} links lead there")
+            # Millions of files: what is the same for all of them is done once.
+            prefix = os.path.join(below, "") if below else ""
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    name = os.path.join(below, entry.name)
+                    name = entry.name
                     try:
-                        is_folder, is_file = entry.is_dir(), entry.is_file()
+                        is_file = entry.is_file()
+                        is_folder = not is_file and entry.is_dir()
                     # A link to itself.
                     except OSError:
                         is_folder = is_file = False
-                    if entry.name.startswith("."):
-                        self.skipped += entry.name != own
+                    if name.startswith("."):
+                        self.skipped += name != own
                     elif is_folder:
-                        waiting.append((name, above | {here}))
+                        waiting.append((prefix + name, above | {here}))
                     # What is neither file nor dangling link (a pipe, say) could block whoever opens it.
-                    elif wanted(entry.name) and (is_file or not os.path.exists(entry.path)):
-                        yield name
+                    elif wanted(name) and (is_file or not os.path.exists(entry.path)):
+                        yield prefix + name
                     else:
                         self.skipped += 1
 

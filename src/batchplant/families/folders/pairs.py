@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ...errors import DamagedError, OptionError, SchemaError
 
@@ -18,12 +18,20 @@ MASKS = {
 Asked = bool | str | Sequence[str] | Mapping[str, str] | None
 
 
-def pairs_of(files: Sequence[str], asked: Asked, path: str) -> dict[str, list[str]] | None:
-    """Field → its files, sample by sample, the pictures first; None where folders are classes."""
-    tops = sorted({name.split(os.sep)[0] for name in files if os.sep in name})
-    fields = _asked(asked, path) if asked is not None and asked is not False else None
+def tops_of(files: Sequence[str]) -> set[str]:
+    """The folders at the top that files lie in."""
+    return {name.partition(os.sep)[0] for name in files if os.sep in name}
+
+
+def pairs_of(
+    files: Sequence[str], tops: Collection[str], asked: Asked, path: str
+) -> dict[str, list[str]] | None:
+    """Field → its files, sample by sample, the pictures first; None where folders (tops) are classes."""
+    if asked is False:
+        return None
+    fields = _asked(asked, path) if asked is not None else None
     if fields is None:
-        if asked is False or any(os.sep not in name for name in files) or len(tops) != 2:
+        if len(tops) != 2 or any(os.sep not in name for name in files):
             return None
         images = [name for name in tops if name.lower() in IMAGES]
         masks = [name for name in tops if name.lower() in MASKS]

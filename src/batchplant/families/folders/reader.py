@@ -21,7 +21,7 @@ from ...storage import NOTE_ERRORS, is_below, join, parse_object, read_beside
 from .files import open_files
 from .media import MEDIA, NOTE, Media
 from .metadata import FILE_NAME, metadata_of, rows_of
-from .pairs import Asked, pairs_of
+from .pairs import Asked, pairs_of, tops_of
 
 LABEL = "label"
 # Enough to tell what the files of a folder have in common without opening every one.
@@ -65,12 +65,12 @@ class FolderReader(Reader):
                 raise error.at(path=path) from None
             except OSError as error:
                 raise DamagedError(f"{error.filename}: {error.strerror}", path=path) from None
-            together = None if note else pairs_of(self._files, pairs, path)
+            classes = sorted(tops_of(self._files))
+            together = None if note else pairs_of(self._files, classes, pairs, path)
             if together is not None:
                 [(_, self._files), *others] = together.items()
                 self._partners = dict(others)
                 fields = {name: infer_mask(*self._seen(files)) for name, files in others}
-            classes = sorted({name.split(os.sep)[0] for name in self._files if os.sep in name})
             if together is None and (classes or (note and not self._files)):
                 fields = self._labels(classes, note)
         self._field = note[0] if note else self.media.name
@@ -137,16 +137,15 @@ class FolderReader(Reader):
                 return {}
             label, field = named[0] if named else (LABEL, field)
         numbers = {name: number for number, name in enumerate(field.names or ())}
-        labels = []
-        for file in self._files:
-            above = file.split(os.sep)[0]
-            if above == file:
-                message = f"{self.media.many} lie both in class folders and beside them ({file})"
-                raise SchemaError(f"{message}; move those into a class", path=self.path)
-            if above not in numbers:
-                raise DamagedError(f"{NOTE} does not know the class {above}", path=self.path)
-            labels.append(numbers[above])
-        self._columns[label] = np.array(labels, dtype=field.dtype)
+        beside = next((file for file in self._files if os.sep not in file), None)
+        if beside is not None:
+            message = f"{self.media.many} lie both in class folders and beside them ({beside})"
+            raise SchemaError(f"{message}; move those into a class", path=self.path)
+        tops = (file.partition(os.sep)[0] for file in self._files)
+        try:
+            self._columns[label] = np.fromiter(map(numbers.__getitem__, tops), field.dtype, len(self._files))
+        except KeyError as error:
+            raise DamagedError(f"{NOTE} does not know the class {error.args[0]}", path=self.path) from None
         return {label: field}
 
     def _read_metadata(self, name: str, note: Note | None) -> tuple[list[str], dict[str, Field]]:
