@@ -47,7 +47,8 @@ class Dask(Engine):
         except (OSError, TimeoutError) as error:
             raise AccessError(f"the Dask scheduler cannot be reached: {error}") from None
         self.width = max(1, AHEAD * sum(int(one["nthreads"]) for one in found))
-        self._work = self._client.scatter(work, broadcast=False)
+        # A task, and no scattered data: what dies with a worker is made again.
+        self._work = self._client.submit(_same, work, pure=False)
 
     def submit(self, number: int) -> None:
         # A worker that dies is Dask's business; an error of the task is ours.
@@ -72,9 +73,11 @@ class Dask(Engine):
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                # A CancelledError: the client lost its scheduler, and gave up all that was under way.
-                return number, AccessError(f"{GONE} ({error!r})")
-        if self._client.status not in ("running", "connecting"):
+                # A CancelledError. A client that loses its scheduler gives up all that was under way.
+                if self._client.status != "running":
+                    raise AccessError(GONE) from None
+                return number, WorkerError(f"Dask gave it up: {error!r}")
+        if self._client.status != "running":
             raise AccessError(GONE)
         return None
 
@@ -86,6 +89,10 @@ class Dask(Engine):
             with contextlib.suppress(Exception):
                 if one is not None:
                     one.close()
+
+
+def _same(work: Work) -> Work:
+    return work
 
 
 def _do(work: Work, number: int) -> Any:

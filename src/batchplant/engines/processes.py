@@ -107,7 +107,7 @@ class _Worker:
 def work(handle: int) -> None:
     """The life of a worker: what to do comes, then numbers, until the parent is gone."""
     connection = Connection(handle)
-    threading.Thread(target=_watch, args=(handle,), daemon=True).start()
+    threading.Thread(target=watch, args=(handle,), daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
         do: Work | None = None
         problem: Exception | None = None
@@ -123,11 +123,11 @@ def work(handle: int) -> None:
                     raise WorkerError(f"a worker process cannot load the job: {problem!r}")
                 value: Any = do(number)
             except Exception as error:
-                value = _sendable(error)
+                value = sendable(error)
             connection.send(value)
 
 
-def _watch(handle: int) -> None:
+def watch(handle: int) -> None:
     """End with the parent, also amid a task."""
     ends = select.poll()
     ends.register(handle, getattr(select, "POLLRDHUP", 0))
@@ -135,7 +135,7 @@ def _watch(handle: int) -> None:
     os._exit(0)
 
 
-def _sendable(error: Exception) -> Exception:
+def sendable(error: Exception) -> Exception:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
