@@ -19,8 +19,8 @@ def place_of(cell: Cell) -> dict[str, Any]:
     spans = reader.spans(cell.name, [sample])
     if spans is not None and len(spans) and spans.size[0] >= 0:
         return {
-            "file": shown(spans.files[spans.file[0]]), "start": int(spans.start[0]), "size": int(spans.size[0]),
-            "exact": True,
+            "file": shown(spans.files[spans.file[0]]), "start": int(spans.start[0]),
+            "size": int(spans.size[0]), "exact": True,
         }  # fmt: skip
     runs = reader.ranges([cell.name], [sample])
     if runs is None or not len(runs):
