@@ -22,12 +22,16 @@ from hypothesis import strategies as st
 import batchplant as bp
 import processes
 from batchplant import engines, lake
+from batchplant import order as orders
 from batchplant.cli import main
+from batchplant.columns import I64, Spans
+from batchplant.conversion import plan as planning
 from batchplant.conversion import run, spills, task
 from batchplant.conversion.job import Job
 from batchplant.conversion.plan import _filled
 from batchplant.engines.base import TRIES
 from batchplant.errors import DamagedError, OptionError, WorkerError
+from batchplant.reader import Reader
 from batchplant.testing.cases import jpeg
 from processes import PATIENCE, run_together, start
 
@@ -341,14 +345,42 @@ def test_wrong_arguments(source: Path, tmp_path: Path) -> None:
 @given(st.lists(st.lists(st.integers(0, 12), max_size=12), max_size=4), st.integers(1, 30), st.integers(1, 9))
 def test_files_are_filled_one_after_another(parts: list[list[int]], size: int, most: int) -> None:
     sizes = [one for part in parts for one in part]
-    bounds = _filled((np.array(part, dtype=np.int64) for part in parts), size, most).tolist()
+    bounds = _filled((np.cumsum(np.array(part, dtype=np.int64)) for part in parts), size, most).tolist()
+    assert bounds == filled(sizes, size, most)
+
+
+def filled(sizes: list[int], size: int, most: int) -> list[int]:
     wanted, held, count = [0], 0, 0
     for at, one in enumerate(sizes):
         if count == most or (count and held + one > size):
             wanted.append(at)
             held = count = 0
         held, count = held + one, count + 1
-    assert bounds == ([*wanted, len(sizes)] if sizes else [0, 0])
+    return [*wanted, len(sizes)] if sizes else [0, 0]
+
+
+def test_the_sizes_of_many_samples_are_added_up_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On threads, and in their order; where every sample has the same, none is asked."""
+    monkeypatch.setattr(planning, "CHUNK", 97)
+    count = planning.LOOK_AT + 300
+    sizes = np.random.default_rng(1).integers(0, 50, count)
+
+    class Sizes(Reader):
+        path, schema, length = "sizes", bp.Schema({"blob": bp.Bytes(), "label": bp.Int()}), count
+
+        def _spans(self, field: str, indices: I64) -> Spans:
+            return Spans(["sizes"], indices, sizes[indices])
+
+    def bounds(fields: list[str], **how: int) -> list[int]:
+        made = planning.plan(Sizes(), fields, orders.random(count, seed=1, epoch=0), **how)
+        return [0, *(made.span(number).stop for number in range(len(made)))]
+
+    taken = sizes[orders.random(count, seed=1, epoch=0)[:]]
+    assert bounds(["blob", "label"], size=1000) == filled((taken + 8).tolist(), 1000, count)
+    assert bounds(["blob"], size=1000, samples=30) == filled(taken.tolist(), 1000, 30)
+    monkeypatch.setattr(Sizes, "_spans", None)
+    for size, most in ((1000, count), (3, count), (1000, 30)):
+        assert bounds(["label"], size=size, samples=most) == filled([8] * count, size, most)
 
 
 # -- shuffling in two passes -------------------------------------------------------------------------------

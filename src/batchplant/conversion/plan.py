@@ -24,7 +24,7 @@ from .sizes import are_known, same_size, sizes_of
 # So many are read to see how large samples are, where nothing else tells; those of smaller datasets all are.
 LOOK_AT = 4096
 # Samples whose sizes are added up at a time.
-CHUNK = 1 << 20
+CHUNK = 1 << 17
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,12 +93,13 @@ def _ends(reader: Reader, fields: Sequence[str], order: Order) -> Generator[I64,
     def of(at: int) -> I64:
         return np.cumsum(sizes_of(reader, fields, order[at : at + CHUNK]))
 
-    pool = ThreadPoolExecutor(default_threads(), "batchplant-plan")
+    threads = default_threads()
+    pool = ThreadPoolExecutor(threads, "batchplant-plan")
     try:
         ahead: collections.deque[Future[I64]] = collections.deque()
         for at in range(0, len(order), CHUNK):
             ahead.append(pool.submit(of, at))
-            if len(ahead) > 2 * pool._max_workers:
+            if len(ahead) > 2 * threads:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()

@@ -52,13 +52,16 @@ def same_size(reader: Reader, fields: Sequence[str]) -> int | None:
 def _known_sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64 | None:
     vary = [name for name in fields if reader.schema[name].cell is None]
     always = same_size(reader, [name for name in fields if name not in vary]) or 0
-    total = np.full(len(indices), always, dtype=np.int64)
+    total: I64 | None = None
     for name in vary:
         spans = reader.spans(name, indices)
         if spans is None:
             return None
-        total += np.maximum(spans.size, 0)
-    return total
+        sizes: I64 = np.maximum(spans.size, 0)
+        total = sizes if total is None else np.add(total, sizes, out=total)
+    if total is None:
+        return np.full(len(indices), always, dtype=np.int64)
+    return np.add(total, always, out=total)
 
 
 def _held(reader: Reader, fields: Sequence[str], indices: Any) -> I64:
