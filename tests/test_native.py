@@ -2,6 +2,7 @@
 
 import io
 import mmap
+import os
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -222,6 +223,23 @@ BAD_RUNS = [
     (-HUGE, HUGE),
     (-HUGE - 1, 1),
 ]
+
+
+def test_sizes_and_times_of_many_files(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "ü").write_bytes(b"")
+    os.utime(tmp_path / "a", ns=(5, 1_700_000_000_123_456_789))
+    os.symlink("a", tmp_path / "link")
+    folder, names = os.fsencode(tmp_path), os.fsencode("a\0b\0b/ü\0gone\0link\0\0")
+    sizes, times = _native.stat_files(folder, names)
+    assert sizes.tolist() == [3, -1, 0, -1, 3, -1]
+    assert times[[0, 1, 4]].tolist() == [1_700_000_000_123_456_789, -1, 1_700_000_000_123_456_789]
+    assert [len(one) for one in _native.stat_files(folder, b"")] == [0, 0]
+    with pytest.raises(ValueError, match="zero"):
+        _native.stat_files(folder, b"a")
+    with pytest.raises(FileNotFoundError):
+        _native.stat_files(folder + b"/gone", b"a\0")
 
 
 @pytest.mark.parametrize(("start", "size"), BAD_RUNS)

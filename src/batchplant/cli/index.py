@@ -6,14 +6,17 @@ examples:
   batchplant index train.tar --force         (build it again)
   batchplant index train.tar --where         (tell where it lies, build nothing)
   batchplant index 'shards/*.tar' --remove
+  batchplant index 'shards/*.beton'          (many shards open faster by it)
   batchplant index 's3://bucket/train-*.tar' (written to the bucket, for all machines)
   batchplant index 'shards/*.tar' --processes 8
   batchplant index '/data/*.tar' --engine dask --scheduler tcp://10.0.0.1:8786
 
 Opening such a file builds its index too; this does it beforehand. The index of a file lies beside it as
 NAME.bpindex, that of several files of a folder in _index.bpindex; where that place is read-only, in the
-user's cache. There lies, of every format, what was remembered of keys and filters: --where tells how much,
---remove removes it.
+user's cache. _index.bpindex serves files of every format: by it, many are opened without a look at each.
+
+In the cache lies, of every format, what was remembered of keys and filters: --where tells how much, --remove
+removes it.
 """
 
 from __future__ import annotations
