@@ -39,7 +39,7 @@ class Source:
 def source(cell: Cell, *, every: bool = False) -> Source:
     """The array of a cell; ``every``: of all samples, one above the other."""
     reader = cell.side.reader
-    if is_tensors(reader.schema):
+    if cell.name == "data" and is_tensors(reader.schema):
         columns = reader.read([cell.sample], ["dtype", "shape"])
         dtype, shape = text_of(columns["dtype"], 0), shape_of(columns["shape"], 0)
         return _of_values(_named(cell, lambda: as_array(dtype, shape, cell.data)))
