@@ -425,6 +425,11 @@ def test_every_kind_of_picture_is_shown(tmp_path: Path) -> None:
     with bp.open(tmp_path) as reader, asking(reader) as ask:
         sheet = ask("sheet", field="image", size=32)
         assert json.loads(sheet.headers["x-broken"]) == []
+        with Image.open(io.BytesIO(sheet.content)) as found:
+            tiles = np.asarray(found.convert("L")).astype(int).reshape(32, 10, 32).swapaxes(0, 1)
+        # From left to right, and the last, which is turned, from top to bottom.
+        assert [int(np.ptp(one[16])) > 100 for one in tiles] == [True] * 9 + [False]
+        assert [int(np.ptp(one[:, 16])) > 100 for one in tiles] == [False] * 9 + [True]
         for number in range(len(made) + 1):
             for longest in (32, 2048):
                 got = ask(f"picture/{number}/image", max=longest)
