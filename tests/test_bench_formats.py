@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html.parser
 import json
 import os
+import platform
 import re
 import signal
 import sys
@@ -20,7 +22,8 @@ import processes
 from batchplant.cli import main
 from batchplant.cli.bench import formats
 from batchplant.cli.terminal import human_size
-from batchplant.measure import Measured, figures, report
+from batchplant.engines.inline import Inline
+from batchplant.measure import Measured, figures, report, spread
 from batchplant.measure.pipelines import PIPELINES
 
 N = 40
@@ -84,6 +87,36 @@ def test_all_that_is_asked_for_is_made(table: str, place: Path, capsys: pytest.C
     text = page.read_text()
     assert "npy cannot hold text fields" in text
     assert "webdataset" in text
+
+
+def test_workers_of_an_engine_measure(table: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    how = [*TINY, "--scratch", str(place), "--json", "--engine", "processes"]
+    assert main(["bench", "formats", table, "--formats", "csv,parquet", *how]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {one["label"] for one in found["formats"]} == {"csv", "parquet"}
+    assert {one["machine"] for one in found["formats"]} == {found["machine"]}
+    assert found["machine"].startswith(f"{platform.node()}: ")
+    assert [one["samples"] for one in found["formats"]] == [N, N]
+    # One at a time, unless more workers are asked for.
+    assert not any(spread.BESIDE in one["remarks"] for one in found["formats"])
+    assert os.listdir(place) == []
+    assert main(["bench", "formats", table, *TINY, "--processes", "0"]) == 2
+
+
+def test_what_is_measured_side_by_side_says_so() -> None:
+    class Two(Inline):
+        """Two tasks at a time, as far as their clocks tell."""
+
+        def next(self, seconds: float) -> tuple[int, Any] | None:
+            number, found = super().next(seconds) or (0, None)
+            return number, dataclasses.replace(found, began=float(number // 2), ended=number // 2 + 0.5)
+
+    def measure(reader: Any, names: list[bp.measure.Candidate], **how: Any) -> list[Measured]:
+        return [made(names[0].label, 1, 1.0)]
+
+    some = [bp.measure.Candidate(name) for name in ("csv", "parquet", "tfrecord")]
+    rows = spread.measured_by(Two(), measure, bp.open({"n": [1]}).subset([0]), some, None)
+    assert [spread.BESIDE in one.remarks for one in rows] == [True, True, False]
 
 
 def test_tables_fit_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:

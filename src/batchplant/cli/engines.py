@@ -23,11 +23,13 @@ def add_engine(parser: argparse._ActionsContainer, what: str, *, ranks: bool = F
     parser.add_argument("--scheduler", metavar="ADDR", help="of dask or ray (default: a local cluster)")
 
 
-def engine_of(args: argparse.Namespace) -> engines.Engine:
+def engine_of(args: argparse.Namespace, workers: int | None = None) -> engines.Engine:
+    """``workers``: of engines on this machine, where nothing else is said."""
     rank, world = getattr(args, "rank", None), getattr(args, "world", None)
     usual = "threads" if rank is None else "ranks"
     if args.processes is not None and rank is None:
         usual = "processes"
-    return engines.make(
-        args.engine or usual, workers=args.processes, rank=rank, world=world, scheduler=args.scheduler
-    )
+    name = args.engine or usual
+    if args.processes is None and args.scheduler is None and name in ("processes", "dask", "ray"):
+        args.processes = workers
+    return engines.make(name, workers=args.processes, rank=rank, world=world, scheduler=args.scheduler)

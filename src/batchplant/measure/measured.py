@@ -19,7 +19,8 @@ class Measured:
     Loader, when the system holds nothing of the files in memory, and when it holds them all: the cold one
     with its start, of which ``first_batch`` are the seconds; the warm one without it. ``fetched`` and
     ``requests``: of opening and one such epoch over the network; None for local files. None elsewhere: not
-    measured, and ``error`` says why, or ``remarks`` where only a part could not be.
+    measured, and ``error`` says why, or ``remarks`` where only a part could not be. ``machine``: where the
+    worker of an engine measured it; None: here.
     """
 
     format: str
@@ -46,6 +47,7 @@ class Measured:
     best: Mapping[str, float] = dataclasses.field(default_factory=dict)
     remarks: Sequence[str] = ()
     error: str | None = None
+    machine: str | None = None
 
     @property
     def bytes_per_sample(self) -> float | None:

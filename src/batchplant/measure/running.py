@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..engines import Engine
+from ..engines.inline import Inline
 from ..errors import BatchplantError, OptionError, WorkerError
 from ..reader import Reader
 from ..registry import get_format
@@ -24,6 +26,7 @@ from .measured import Measured
 from .pipelines import PIPELINES
 from .process import Process
 from .scratch import PREFIX, scratch_folder
+from .spread import measured_by, workers_of
 from .staging import how_many, mean_size, picked, stage
 from .worker import Job, Round, Written
 
@@ -97,6 +100,7 @@ def formats(
     scratch: str | os.PathLike[str] | None = None,
     seconds: float | None = QUICK,
     rounds: int = 3,
+    engine: str | Engine = "threads",
     progress: Progress | None = None,
 ) -> list[Measured]:
     """Write some samples in each format, and measure what reading them costs; one row for each candidate.
@@ -107,6 +111,8 @@ def formats(
     ``raw``). remote: a URL below which they are written and read back, in a folder of their own that is
     removed. scratch: the folder for local files (None: a temporary one where there is room). seconds: about
     how long it may take; None: all samples, however long. A format that fails is a row with an ``error``.
+    engine: who measures; the workers of ``processes``, ``dask`` or ``ray`` do one candidate each at a time,
+    and a name alone means one worker of this machine.
     """
     began = time.monotonic()
     if pipeline not in PIPELINES:
@@ -122,6 +128,15 @@ def formats(
         raise OptionError(f"no format is left to measure: {'; '.join(refused.values())}", path=reader.path)
     mean = mean_size(reader)
     count = how_many(reader, sample, mean, quick=seconds is not None)
+    by = workers_of(engine)
+    if not isinstance(by, Inline):
+        there = measured_by(
+            by, formats, reader, taken, progress, sample=count, pipeline=pipeline, size=size,
+            batch_size=batch_size, workers=workers, order=order, remote=remote, scratch=_text(scratch),
+            remote_options=remote_options, rounds=rounds,
+            seconds=None if seconds is None else seconds / len(taken),
+        )  # fmt: skip
+        return _in_order(wanted, {one.label: one for one in there}, refused)
     needed = int(mean * count * (1 + GROWTH * (1 if remote else len(taken))))
     until = None if seconds is None else began + seconds
     steps = _Steps(len(taken), rounds, progress)
@@ -148,6 +163,12 @@ def formats(
         _rounds(entries, folder, until, rounds, steps)
         steps.end()
         rows = {one.candidate.label: one.measured(staged.samples) for one in entries}
+    return _in_order(wanted, rows, refused)
+
+
+def _in_order(
+    wanted: Iterable[Candidate], rows: Mapping[str, Measured], refused: Mapping[str, str]
+) -> list[Measured]:
     return [
         rows.get(one.label) or Measured(one.format, one.options, one.label, error=refused[one.label])
         for one in wanted

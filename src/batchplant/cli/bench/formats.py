@@ -7,6 +7,7 @@ examples:
   batchplant bench formats photos/ --figure formats.svg --html formats.html
   batchplant bench formats train.tar --remote s3://bucket/scratch --order quasi_random
   batchplant bench formats photos/ --full --scratch /data/scratch --json
+  batchplant bench formats /data/photos --engine dask --scheduler tcp://10.0.0.1:8786
 
 Some samples, taken evenly from the dataset, are written in every format and read back: in sequence, one by
 one, and as shuffled epochs through the Loader, with a cold and a warm page cache. Each format has a process
@@ -36,12 +37,15 @@ from typing import Any
 from rich.text import Text
 
 from ... import measure
+from ...engines.inline import Inline
+from ...engines.sources import for_others
 from ...errors import NotFoundError, OptionError, shown
 from ...measure import Measured, figures, report
 from ...measure.machine import describe
 from ...measure.pipelines import PIPELINES, image_fields
 from ...measure.running import QUICK
 from ...storage import put_file
+from ..engines import add_engine, engine_of
 from ..terminal import (
     add_source,
     console,
@@ -99,6 +103,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--figure", metavar="FILE", help="draw size against speed into a .png, .svg or .pdf")
     parser.add_argument("--html", metavar="FILE", help="write a report that stands alone")
+    add_engine(parser, "measures, one format at a time each")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -109,6 +114,9 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError("--batch-size, --size and --workers are at least 1")
     remote_options = {name: str(value) for name, value in parse_options(args.remote_option).items()}
     by = args.by or ("warm" if args.remote is None else "cold")
+    engine = engine_of(args, 1)
+    if not isinstance(engine, Inline):
+        args.source = for_others(args.source)
     began = time.monotonic()
     with contextlib.closing(open_source(args)) as opened:
         reader = opened.select(names_of(args.fields)) if args.fields else opened
@@ -119,13 +127,13 @@ def run(args: argparse.Namespace) -> int:
                 batch_size=args.batch_size, workers=args.workers, order=args.order, remote=args.remote,
                 remote_options=remote_options, scratch=args.scratch,
                 seconds=None if args.full else args.seconds, rounds=args.rounds,
-                progress=progress,
+                engine=engine, progress=progress,
             )  # fmt: skip
         about = report.About(
             path=printable(shown(reader.path)), format=reader.format, total=len(reader),
             samples=max(one.samples for one in rows),
             unit="images" if image_fields(reader.schema) else "samples",
-            how=_how(args), machine=describe(), seconds=time.monotonic() - began, command=_command(),
+            how=_how(args), machine=_machine(rows), seconds=time.monotonic() - began, command=_command(),
             remote=None if args.remote is None else shown(args.remote), by=by,
             refused={} if names else measure.refusals(reader.schema),
         )  # fmt: skip
@@ -151,6 +159,12 @@ def _check_html(path: str | None) -> None:
     if not Path(path).absolute().parent.is_dir():
         raise NotFoundError("the folder of the report is not there", path=path)
     figures.check("figure.svg")
+
+
+def _machine(rows: list[Measured]) -> str:
+    """The machine that all were measured on."""
+    found = {one.machine for one in rows if one.machine is not None}
+    return f"{len(found)} machines" if len(found) > 1 else found.pop() if found else describe()
 
 
 def _how(args: argparse.Namespace) -> str:
@@ -237,6 +251,12 @@ def _notes(rows: list[Measured], about: report.About) -> None:
             said.setdefault(text, []).append(one.label)
     for text, who in said.items():
         say(f"note: {text} ({'all' if len(who) > 1 and len(who) == len(rows) else ', '.join(who)})")
+    machines: dict[str, list[str]] = {}
+    for one in rows:
+        machines.setdefault(one.machine or "", []).append(one.label)
+    for machine, who in sorted(machines.items()):
+        if machine and len(machines) > 1:
+            say(f"on {machine}: {', '.join(who)}")
     for one in rows:
         if one.error is not None:
             say(f"left out: {one.label}: {one.error}")
