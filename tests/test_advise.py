@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import importlib.util
 import json
+import os
 import re
 import shlex
 import socket
@@ -32,6 +33,7 @@ from batchplant.cli import main
 from batchplant.errors import OptionError
 from batchplant.format import Format
 from batchplant.measure import Measured, choice
+from batchplant.measure.machine import busy
 from batchplant.registry import all_formats, get_format
 from batchplant.schema import Field, Float, Image, Int, Schema, Tensor, Text
 
@@ -340,6 +342,14 @@ def test_machine(tmp_path: Path) -> None:
     assert (other.read_mb_s, other.latency_ms) == machine_module.ASSUMED["s3"]
 
 
+def test_a_machine_is_busy_where_more_wants_to_run_than_it_has_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = len(os.sched_getaffinity(0))
+    monkeypatch.setattr("os.getloadavg", lambda: (float(cores), 99.0, 99.0))
+    assert busy() is None
+    monkeypatch.setattr("os.getloadavg", lambda: (cores + 0.5, 0.0, 0.0))
+    assert f"a load of {cores}.5 on {cores} core" in str(busy())
+
+
 def test_where_a_path_lies_and_which_gpus_there_are(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"a / ext4 rw 0 0\nb {tmp_path} nfs4 rw 0 0\nc {tmp_path}/local xfs rw 0 0\n")
@@ -638,10 +648,12 @@ def test_command(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TMPDIR", str(scratch))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
     argv = ["advise", str(pictures), "--formats", "beton,tfrecord", "--seconds", "0.2", "--size", "16"]
     assert main([*argv, "--explain", "--gpus", "2", "--step-ms", "1000"]) == 0
     shown = capsys.readouterr().out
     for word in (
+        "busy        a load of 1000.0 on ",
         "looked at   12 samples",
         "advice ",
         "predicted ",

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import textwrap
+import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from PIL import Image
 
 import batchplant as bp
 from batchplant import measure
-from batchplant.measure import Candidate, Measured, choice, labels, scratch, staging
+from batchplant.measure import Candidate, Measured, choice, labels, scratch, staging, timing
 from batchplant.measure.measured import pareto
 from batchplant.registry import all_formats, known
 
@@ -246,6 +247,116 @@ def test_wrong_arguments_are_told_before_anything_is_written(dataset: str, place
             measure.formats(reader, ["beton"], scratch=place + "/nowhere")
         with pytest.raises(bp.OptionError, match="no samples"):
             measure.formats(reader.subset([]), ["beton"], scratch=place)
+
+
+# -- timing -------------------------------------------------------------------------------------------------
+
+
+class Noted(bp.Reader):
+    """A reader that notes what is asked of it."""
+
+    def __init__(self, base: bp.Reader) -> None:
+        self.base, self.path, self.schema, self.length = base, base.path, base.schema, len(base)
+        self.asked: list[list[int]] = []
+
+    def _read(self, indices: Any, fields: Any) -> Any:
+        self.asked.append(indices.tolist())
+        return self.base._read(indices, fields)
+
+
+def numbers(count: int = 100) -> Noted:
+    return Noted(bp.open({"x": np.arange(count)}))
+
+
+def test_a_first_epoch_has_every_sample_once() -> None:
+    reader = numbers()
+    for seconds in (None, 60.0):
+        reader.asked.clear()
+        found = timing.epoch(reader, timing.How(256), batch=256, seconds=seconds, once=True)
+        assert sorted(itertools.chain(*reader.asked)) == list(range(100))
+        # A batch of all would be the whole epoch, and its start.
+        assert len(reader.asked) == timing.BATCHES
+        assert found.samples == 100
+        assert found.first > 0
+        assert found.whole > 0
+
+
+def test_a_short_epoch_goes_on_until_enough_batches_came() -> None:
+    """However few samples there are, and however short the time; the batches are as large as asked."""
+    reader = numbers(3)
+    found = timing.epoch(reader, timing.How(64), batch=64, seconds=0.0)
+    assert {len(one) for one in reader.asked} == {64}
+    assert found.samples >= 64 * timing.LEAST
+    assert found.rate > 0
+    reader.asked.clear()
+    only = timing.epoch(reader, timing.How(2), batch=2, seconds=0.0, indices=np.array([1, 2]))
+    assert set(itertools.chain(*reader.asked)) == {1, 2}
+    assert only.rate > 0
+
+
+def test_the_start_of_an_epoch_is_told_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of our own, on which the first batches take long and the others a second each."""
+    reader, now = numbers(1000), [0.0]
+    monkeypatch.setattr(timing, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+
+    class Slow(timing.Loader):
+        def __iter__(self) -> Iterator[Any]:
+            for number, batch in enumerate(super().__iter__()):
+                now[0] += 100.0 if number < 5 else 1.0
+                yield batch
+
+    monkeypatch.setattr(timing, "Loader", Slow)
+    found = timing.epoch(reader, timing.How(10), batch=10, seconds=None)
+    assert found.first == 100
+    assert found.rate == pytest.approx(10)
+    assert found.whole == pytest.approx(1000 / 595)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sample_bytes", "rate", "wanted"),
+    [
+        # As asked, unless such a batch takes long or would be large.
+        (256, 8, 1.0, 256),
+        (100, 8, 1.0, 100),
+        (256, 1 << 20, 1.0, 4),
+        (256, 1 << 20, 1400.0, 16),
+        (256, 1 << 20, 1e9, 32),
+        (256, 1 << 30, 1e9, 1),
+    ],
+)
+def test_batches_where_the_time_is_short(
+    asked: int, sample_bytes: int, rate: float, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "epoch", lambda *_, **more: timing.Timed(0, 0.0, rate, rate, {}))
+    assert timing.quick_batch(numbers(), timing.How(asked), sample_bytes=sample_bytes) == wanted
+
+
+def test_a_scan_counts_whole_passes() -> None:
+    reader = numbers(100)
+    assert min(timing.scan(reader, sample_bytes=8, seconds=None)) > 0
+    # Once for nothing, and once.
+    assert reader.asked == [list(range(100))] * 2
+    reader.asked.clear()
+    timing.scan(reader, sample_bytes=8, seconds=0.0, fields=["x"])
+    assert all(one == list(range(100)) for one in reader.asked)
+
+
+def test_a_candidate_is_written_with_its_own_suffix(
+    dataset: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says how files are compressed."""
+    names: list[str] = []
+
+    def begin(self: Any, job: Any) -> None:
+        names.append(job.name)
+        raise bp.errors.WorkerError("enough")
+
+    monkeypatch.setattr("batchplant.measure.process.Process.begin", begin)
+    with bp.open(dataset) as reader:
+        measure.formats(
+            reader, [Candidate("webdataset", {}, ".tar.gz"), "webdataset"], scratch=place, **QUICK
+        )
+    assert names == ["data.tar.gz", "data.tar"]
 
 
 # -- measuring ----------------------------------------------------------------------------------------------

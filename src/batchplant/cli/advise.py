@@ -28,6 +28,7 @@ from ..advise.predict import FIGURES
 from ..advise.prove import Proof, prove
 from ..advise.tries import Tried
 from ..errors import OptionError
+from ..measure.machine import busy
 from .terminal import (
     add_source,
     console,
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if args.ask:
         answers = _asked(answers)
     quiet = args.quiet or args.json
-    began = time.monotonic()
+    began, load = time.monotonic(), busy()
     with open_source(args) as reader:
         opening = time.monotonic() - began
         seconds = max(LEAST_SECONDS, SECONDS - opening) if args.seconds is None else args.seconds
@@ -102,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(found.to_json() | ({"proof": [one.to_json() for one in proofs]} if args.prove else {}))
         return 0
-    _print(found, proofs)
+    _print(found, proofs, load)
     if args.explain:
         _explain(found)
     return 0
@@ -127,7 +128,7 @@ def _asked(answers: Answers) -> Answers:
     return dataclasses.replace(answers, yes=frozenset(yes), interop=interop)
 
 
-def _print(found: Advice, proofs: list[Proof]) -> None:
+def _print(found: Advice, proofs: list[Proof], load: str | None) -> None:
     facts, machine, best = found.facts, found.machine, found.best
     size = f"{'about ' if facts.estimated else ''}{human_size(facts.bytes)}"
     speed = f"{machine.read_mb_s:,.0f} MB/s {'measured' if machine.measured else 'assumed'}"
@@ -138,6 +139,8 @@ def _print(found: Advice, proofs: list[Proof]) -> None:
         "machine",
         f"{counted(machine.cores, 'core')}, {human_size(machine.memory)}{gpus}, {machine.storage} {speed}",
     )
+    if load is not None:
+        _row("busy", load)
     print()
     stays = best.way.stays
     _row("advice", f"leave it as it is ({best.way.format})" if stays else f"convert it to {best.way.label}")

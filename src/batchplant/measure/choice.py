@@ -31,7 +31,9 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        return ":".join([self.format, *(f"{name}={value}" for name, value in self.options.items())])
+        return ":".join(
+            [self.format + (self.suffix or ""), *(f"{name}={value}" for name, value in self.options.items())]
+        )
 
     @classmethod
     def parse(cls, text: str) -> Candidate:

@@ -27,6 +27,16 @@ def describe() -> str:
     return ", ".join(parts)
 
 
+def busy() -> str | None:
+    """What else the machine does, where that is so much that whatever is measured comes out too low."""
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    if load <= cores:
+        return None
+    return (
+        f"a load of {load:.1f} on {cores} core{'' if cores == 1 else 's'}: speeds are lower than it can give"
+    )
+
+
 def _processor() -> str:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         # ARM's /proc/cpuinfo has numbers only; lscpu knows their names.
