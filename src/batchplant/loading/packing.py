@@ -331,9 +331,7 @@ def _ragged(value: Any, field: str) -> tuple[npt.NDArray[Any], I64]:
         tokens = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
     tokens = np.ascontiguousarray(tokens)
     if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-        raise OptionError(
-            f"tokens are rows of whole numbers, and {field} has {tokens.dtype} of {tokens.ndim} axes"
-        )
+        raise OptionError(f"tokens are rows of whole numbers, not {tokens.dtype}", field=field)
     if tokens.dtype not in (np.uint8, np.uint16, np.int32, np.uint32, np.int64):
         tokens = tokens.astype(np.int64)
     return tokens, np.ascontiguousarray(offsets, dtype=np.int64)

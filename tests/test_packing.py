@@ -1,0 +1,228 @@
+"""Packing: documents of tokens to rows, planned from lengths alone, and loaded on any number of ranks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import batchplant
+from batchplant import _native
+from batchplant.errors import DataError, OptionError
+from batchplant.loading.packing import OVERLONG, STRATEGIES, Pack
+from batchplant.mix import Mix
+from batchplant.ops import Function
+
+EOS = 9_999_999
+
+
+def documents(count: int, first: int = 0, seed: int = 0, mean: float = 3.0) -> batchplant.Reader:
+    """Documents whose tokens tell the document and the place: number * 1000 + place."""
+    sizes = np.random.default_rng(seed).lognormal(mean, 0.8, count).astype(np.int64).clip(0, 900)
+    tokens = [(first + number) * 1000 + np.arange(size) for number, size in enumerate(sizes)]
+    return batchplant.open({"tokens": tokens, "number": np.arange(first, first + count)})
+
+
+@given(
+    st.lists(st.integers(0, 60), max_size=60), st.integers(1, 50), st.sampled_from(STRATEGIES),
+    st.sampled_from(OVERLONG),
+)  # fmt: skip
+def test_every_token_has_one_place(sizes: list[int], length: int, strategy: str, overlong: str) -> None:
+    rows, document, start, count = _native.pack(np.array(sizes, dtype=np.int64), length, strategy, overlong)
+    assert rows[0] == 0
+    assert rows[-1] == len(document)
+    assert (np.diff(rows) > 0).all()
+    filled = np.add.reduceat(count, rows[:-1]) if len(count) else count
+    assert (filled <= length).all()
+    if strategy == "none":
+        assert (np.diff(rows) == 1).all()
+    for number, size in enumerate(sizes):
+        own = np.flatnonzero(document == number)
+        whole = (
+            0
+            if overlong == "drop" and size > length
+            else min(size, length)
+            if overlong == "truncate"
+            else size
+        )
+        # The pieces of a document follow each other without a gap.
+        pieces = sorted((int(start[one]), int(count[one])) for one in own)
+        at = 0
+        for begin, some in pieces:
+            assert begin == at
+            at += some
+        assert at == whole
+    if len(rows) > 1:
+        firsts = document[rows[:-1]]
+        assert (np.diff(firsts) >= 0).all()
+
+
+def test_best_fit_leaves_less_than_one_in_a_hundred_empty() -> None:
+    sizes = np.random.default_rng(1).lognormal(6, 1, 4096).astype(np.int64)
+    rows, *_, count = _native.pack(sizes, 8192, "best_fit", "split")
+    assert count.sum() / ((len(rows) - 1) * 8192) >= 0.99
+
+
+def test_rows_hold_documents_labels_positions_and_borders() -> None:
+    reader = batchplant.open(
+        {"tokens": [np.arange(1, 4), np.arange(11, 13), np.arange(21, 26)], "prompt": [1, 0, 2]}
+    )
+    pack = Pack(8, eos=99, labels="shifted", prompt="prompt", strategy="first_fit")
+    (batch,) = batchplant.Loader(reader, 4, pack=pack)
+    assert batch["tokens"].tolist() == [[1, 2, 3, 99, 11, 12, 99, 0], [21, 22, 23, 24, 25, 99, 0, 0]]
+    assert batch["labels"].tolist() == [
+        [2, 3, 99, -100, 12, 99, -100, -100], [-100, 23, 24, 25, 99, -100, -100, -100],
+    ]  # fmt: skip
+    assert batch["loss_mask"].tolist() == (batch["labels"] != -100).tolist()
+    assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5, 0, 1]]
+    assert batch["document_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1, -1], [0, 0, 0, 0, 0, 0, -1, -1]]
+    assert batch["cu_seqlens"].tolist() == [0, 4, 7, 8, 14, 16]
+    assert batch["max_seqlen"] == 6
+    assert batch["pieces"].tolist() == [[0, 0, 4, 0, 0], [0, 4, 3, 0, 1], [1, 0, 6, 0, 2]]
+
+
+def test_labels_as_they_are_and_one_sequence_across() -> None:
+    reader = batchplant.open({"tokens": [np.arange(1, 4), np.arange(11, 13)]})
+    (batch,) = batchplant.Loader(reader, 1, pack=Pack(6, strategy="first_fit", across=True, dtype="int32"))
+    assert batch["tokens"].dtype == np.int32
+    assert batch["labels"].tolist() == [[1, 2, 3, 11, 12, -100]]
+    assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5]]
+    assert batch["cu_seqlens"].tolist() == [0, 5, 6]
+
+
+def test_the_label_of_a_cut_is_the_token_that_follows_in_the_next_row() -> None:
+    reader = batchplant.open({"tokens": [np.arange(10)]})
+    (batch,) = batchplant.Loader(reader, 4, pack=Pack(4, labels="shifted", strategy="concat_split"))
+    assert batch["labels"].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8], [9, -100, -100, -100]]
+
+
+def test_what_other_fields_hold_comes_by_document() -> None:
+    reader = documents(40)
+    for batch in batchplant.Loader(reader, 3, pack=Pack(64, eos=EOS), order="random", ids=True):
+        row, place, size, start, document = batch["pieces"].T
+        np.testing.assert_array_equal(batch["number"], batch["ids"])
+        for one in range(len(row)):
+            tokens = batch["tokens"][row[one], place[one] : place[one] + size[one]]
+            stored = tokens[tokens != EOS]
+            expected = batch["number"][document[one]] * 1000 + start[one] + np.arange(len(stored))
+            np.testing.assert_array_equal(stored, expected)
+
+
+def rows_of(loader: batchplant.Loader) -> list[Any]:
+    return [batch["tokens"] for batch in loader]
+
+
+def mixture() -> Mix:
+    return Mix([(documents(70), 3), (documents(50, 1000, 1), 2), (documents(20, 2000, 2), 1)], stop="all")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_ranks_and_resumes_give_what_one_run_would_have_given(strategy: str) -> None:
+    """Random worlds, batches and places to stop: the union of what follows is exactly what was left."""
+    rng = np.random.default_rng(5)
+    pack = Pack(96, eos=EOS, window=16, strategy=strategy, dtype="int32")
+    whole = np.concatenate(rows_of(batchplant.Loader(mixture(), 5, order="random", pack=pack, seed=3)))
+    for _ in range(13):
+        world, then = (int(one) for one in rng.integers(1, 5, 2))
+        size, after = (int(one) for one in rng.integers(1, 7, 2))
+        options: dict[str, Any] = {"order": "random", "pack": pack, "seed": 3}
+        loaders = [batchplant.Loader(mixture(), size, rank=r, world=world, **options) for r in range(world)]
+        epochs = [iter(one) for one in loaders]
+        steps = int(rng.integers(0, len(loaders[0]) + 1))
+        given = [next(epoch)["tokens"] for _ in range(steps) for epoch in epochs]
+        states = [json.loads(json.dumps(one.state_dict())) for one in loaders]
+        assert all(state == states[0] for state in states)
+        again = [batchplant.Loader(mixture(), after, rank=r, world=then, **options) for r in range(then)]
+        for one in again:
+            one.load_state_dict(states[0])
+        if steps < len(loaders[0]):
+            parts = [rows_of(one) for one in again]
+            given += [batch for step in zip(*parts, strict=True) for batch in step]
+        np.testing.assert_array_equal(np.concatenate([whole[:0], *given]), whole)
+        for one in (*loaders, *again):
+            one.close()
+
+
+def test_an_epoch_without_an_end_begins_at_once() -> None:
+    mix = Mix([(documents(30), 1), (documents(10, 1000, 1), 1)], stop="never")
+    loader = batchplant.Loader(mix, 2, order="random", pack=Pack(64, window=8))
+    epoch = iter(loader)
+    for _ in range(40):
+        next(epoch)
+    state = loader.state_dict()
+    expected = next(epoch)["tokens"]
+    again = batchplant.Loader(mix, 2, order="random", pack=Pack(64, window=8))
+    again.load_state_dict(state)
+    np.testing.assert_array_equal(next(iter(again))["tokens"], expected)
+    loader.close()
+    again.close()
+
+
+def test_text_is_packed_by_what_a_function_makes_of_it() -> None:
+    words = ["a bb ccc", "dd", "e f g h i j k", ""]
+    reader = batchplant.open({"text": words})
+    tokenize = Function(
+        lambda text: [len(word) for word in text.split()], each=True, shape=(None,), dtype=np.int64
+    )
+    pack = Pack(6, field="text", eos=0, pad=-1)
+    (batch,) = batchplant.Loader(reader, 4, pipelines={"text": [tokenize]}, pack=pack)
+    tokens = batch["text"][batch["text"] > 0]
+    assert sorted(tokens.tolist()) == sorted(len(word) for text in words for word in text.split())
+
+
+def test_a_document_that_cannot_be_read_leaves_padding() -> None:
+    def fails(tokens: Any) -> Any:
+        if 3000 in tokens:
+            raise DataError("broken")
+        return tokens
+
+    reader = batchplant.open({"tokens": [number * 1000 + np.arange(5) for number in range(8)]})
+    op = Function(fails, each=True, shape=(None,))
+    pack = Pack(16, window=8, sizes=lambda samples: np.full(len(samples), 5))
+    loader = batchplant.Loader(reader, 8, pipelines={"tokens": [op]}, pack=pack, on_error="skip")
+    (batch,) = loader
+    there = batch["tokens"][batch["document_ids"] >= 0] // 1000
+    assert sorted(set(there.tolist())) == [0, 1, 2, 4, 5, 6, 7]
+    assert len(loader.skipped) == 1
+
+
+def test_stats_tell_how_full_rows_are() -> None:
+    loader = batchplant.Loader(documents(200), 4, pack=Pack(512, window=200))
+    for _ in loader:
+        pass
+    packing = loader.stats()["packing"]
+    assert packing["documents"] >= 195
+    assert packing["fill"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"length": 0}, "length is from 1"),
+        ({"length": 8, "strategy": "worst"}, "strategy is one of"),
+        ({"length": 8, "labels": "next"}, "labels is one of"),
+        ({"length": 8, "field": "token"}, "tokens"),
+        ({"length": 8, "prompt": "nothing"}, "no field of the batch"),
+    ],
+)
+def test_what_makes_no_sense_is_said(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        batchplant.Loader(documents(3), 1, pack=Pack(**options))
+
+
+def test_sizes_that_lie_are_an_error() -> None:
+    reader = batchplant.open({"tokens": [np.arange(5), np.arange(6)]})
+    with pytest.raises(DataError, match="not as long as was said"):
+        list(batchplant.Loader(reader, 1, pack=Pack(16, sizes=lambda samples: np.full(len(samples), 7))))
+
+
+def test_a_state_is_not_taken_up_with_another_packing() -> None:
+    loader = batchplant.Loader(documents(30), 1, pack=Pack(64))
+    next(iter(loader))
+    other = batchplant.Loader(documents(30), 1, pack=Pack(128))
+    with pytest.raises(OptionError, match="pack"):
+        other.load_state_dict(loader.state_dict())
