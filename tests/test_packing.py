@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant
-from batchplant import _native
+from batchplant import Mix, Pack, _native
 from batchplant.errors import DataError, OptionError
-from batchplant.loading.packing import OVERLONG, STRATEGIES, Pack
-from batchplant.mix import Mix
+from batchplant.loading.packing import OVERLONG, STRATEGIES
 from batchplant.ops import Function
 
 EOS = 9_999_999

@@ -36,8 +36,10 @@ from .interleave import interleave
 from .joined import concat
 from .limits import max_bytes, max_pixels
 from .loading.loader import Loader
+from .loading.packing import Pack
 from .loading.pictures import PictureOptions
 from .loading.plan import Pipe
+from .mix import Mix
 from .patches import Patches
 from .reader import Reader
 from .registry import create, open
@@ -132,8 +134,10 @@ __all__ = [
     "Loader",
     "Masked",
     "MissingLibraryError",
+    "Mix",
     "NotFoundError",
     "OptionError",
+    "Pack",
     "Patches",
     "PictureOptions",
     "Pipe",
