@@ -32,10 +32,12 @@ class Dask(Engine):
         self.here = scheduler is None
         self._cluster: Any = None
         self._client: Any = None
+        self._levels: dict[logging.Logger, int] = {}
 
     def start(self, work: Work) -> None:
         self._done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._flying: dict[int, Any] = {}
+        self._quiet()
         if self._scheduler is None:
             self._cluster = self._library.LocalCluster(
                 n_workers=self._workers or len(os.sched_getaffinity(0)), threads_per_worker=1,
@@ -49,6 +51,13 @@ class Dask(Engine):
         self.width = max(1, AHEAD * sum(int(one["nthreads"]) for one in found))
         # A task, and no scattered data: what dies with a worker is made again.
         self._work = self._client.submit(_same, work, pure=False)
+
+    def _quiet(self) -> None:
+        """Of a scheduler that is gone, Dask logs tracebacks; the error says it in one line."""
+        known = [name for name in logging.root.manager.loggerDict if name.split(".")[0] == "distributed"]
+        self._levels = {one: one.level for one in map(logging.getLogger, known)}
+        for logger in self._levels:
+            logger.setLevel(logging.CRITICAL + 1)
 
     def submit(self, number: int) -> None:
         # A worker that dies is Dask's business; an error of the task is ours.
@@ -89,6 +98,8 @@ class Dask(Engine):
             with contextlib.suppress(Exception):
                 if one is not None:
                     one.close()
+        for logger, level in self._levels.items():
+            logger.setLevel(level)
 
 
 def _same(work: Work) -> Work:
