@@ -22,6 +22,7 @@ from batchplant.formats.litdata import nested, spec
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
 from batchplant.testing.damage import memory_bounded
+from servers import Bucket
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 OURS = GOLDEN / "litdata"
@@ -696,3 +697,22 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     for text in ("", "{}", '{"shards": [], "version": 2}', f'{{"chunks": [{chunk}]}}', '{"chunks": []}'):
         (tmp_path / "a" / "index.json").write_text(text)
         assert not bp.Probe(str(tmp_path / "a")).ask(bp.registry.get_format("litdata").sniff)
+
+
+def test_on_a_server(bucket: Bucket) -> None:
+    """Every layout; the names of the index lead to no other place than the folder."""
+    pytest.importorskip("pyarrow")
+    shutil.copytree(OURS, Path(bucket.root, "sets"))
+    for name in EXPECTED:
+        schema = {"label": "bytes"} if name == "every" else {}
+        with bp.open(f"{bucket.url}/sets/{name}", schema=schema, endpoint=bucket.endpoint) as there:
+            assert there.format == "litdata"
+            with bp.open(OURS / name, schema=schema) as here:
+                assert cells(there) == cells(here)
+                # Cells of one field, which are fetched by themselves.
+                name = [*here.schema][-1]
+                assert cells(there.select([name])[-1:]) == cells(here.select([name])[-1:])
+    path = Path(bucket.root, "sets", "old")
+    change(path, first("filename", "../../secret"))
+    with pytest.raises(bp.DamagedError, match="is no file in its folder"):
+        bp.open(f"{bucket.url}/sets/old", endpoint=bucket.endpoint)
