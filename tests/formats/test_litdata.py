@@ -245,6 +245,7 @@ def litdata() -> Any:
 
 
 @pytest.mark.parametrize("how", [{}, *({"compression": "zstd", "compression_level": one} for one in LEVELS)])
+@pytest.mark.reference
 @pytest.mark.filterwarnings("ignore")
 def test_litdata_reads_what_we_write(how: dict[str, str], tmp_path: Path) -> None:
     lit = litdata()
@@ -275,6 +276,7 @@ def test_litdata_reads_what_we_write(how: dict[str, str], tmp_path: Path) -> Non
         assert reader[7]["text"] == "ß" * 7
 
 
+@pytest.mark.reference
 @pytest.mark.filterwarnings("ignore")
 def test_litdata_reads_tokens_that_we_write(tmp_path: Path) -> None:
     lit = litdata()
@@ -289,6 +291,7 @@ def test_litdata_reads_tokens_that_we_write(tmp_path: Path) -> None:
         assert all(np.array_equal(found[n], reader[n]["ids"]) for n in range(len(found)))
 
 
+@pytest.mark.reference
 @pytest.mark.filterwarnings("ignore")
 def test_litdata_writes_the_same_bytes(tmp_path: Path) -> None:
     writer = litdata().streaming.writer.BinaryWriter

@@ -41,7 +41,8 @@ def inner(encoding: Encoding, field: Field, data: U8 | None, starts: I64, sizes:
     if not isinstance(field, Tensor):
         return Inner(starts, sizes)
     heads, _ = _shapes(encoding, field, data, starts, sizes)
-    return Inner(starts + heads, sizes - heads) if field.flat else None
+    # An array of one shape is its values, also where it has none.
+    return Inner(starts + heads, sizes - heads) if field.flat or field.cell is not None else None
 
 
 def made(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
