@@ -327,8 +327,19 @@ def test_the_start_of_an_epoch_is_told_and_not_counted(monkeypatch: pytest.Monke
 def test_batches_where_the_time_is_short(
     asked: int, sample_bytes: int, rate: float, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing, "epoch", lambda *_, **more: timing.Timed(0, 0.0, rate, rate, {}))
-    assert timing.quick_batch(numbers(), timing.How(asked), sample_bytes=sample_bytes) == wanted
+    used: list[int] = []
+
+    def epoch(*_: Any, batch: int, **more: Any) -> timing.Timed:
+        used.append(batch)
+        return timing.Timed(0, 0.0, rate, rate, {})
+
+    monkeypatch.setattr(timing, "epoch", epoch)
+    how: Any = {"how": timing.How(asked), "sample_bytes": sample_bytes, "seconds": 0.1}
+    assert timing.quick_epoch(numbers(), **how)[1] == wanted == used[-1]
+    # The next begins with it.
+    used.clear()
+    assert timing.quick_epoch(numbers(), **how, batch=wanted)[1] == wanted
+    assert used == [wanted]
 
 
 def test_a_scan_counts_whole_passes() -> None:

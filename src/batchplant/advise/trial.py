@@ -103,7 +103,8 @@ class Bench:
         self.batch_size = batch_size
         self._files: dict[str, Reader] = {}
         self._written: dict[str, list[str]] = {}
-        self._batches: dict[str, int] = {}
+        # One batch size for all ways, and one for the dataset itself.
+        self._batch = {False: 0, True: 0}
 
     def write(self, way: Way) -> Trial:
         """Convert the samples; a way that cannot hold them says why."""
@@ -165,13 +166,10 @@ class Bench:
         try:
             if self.url is not None:
                 return self._distant(trial, how, reader, rows)
-            if trial.way.label not in self._batches:
-                self._batches[trial.way.label] = timing.quick_batch(
-                    reader, how, sample_bytes=self._bytes(trial.way), indices=rows
-                )
-            timed = timing.epoch(
-                reader, how, batch=self._batches[trial.way.label], seconds=seconds, indices=rows
-            )
+            timed, self._batch[trial.way.stays] = timing.quick_epoch(
+                reader, how, sample_bytes=self._bytes(trial.way), seconds=seconds, indices=rows,
+                batch=self._batch[trial.way.stays],
+            )  # fmt: skip
         except (BatchplantError, OSError) as error:
             return dataclasses.replace(trial, error=str(error))
         return dataclasses.replace(trial, epoch_rate=timed.rate, parts=timed.parts)

@@ -33,8 +33,6 @@ SMALL_BYTES, MOST_BYTES = 4 << 20, 32 << 20
 BATCHES = 4
 # So many count at least, after those that fill the threads: what is under way at the end must not matter.
 LEAST = 8
-# Enough to see about how long one takes.
-FEW = 4
 # Few samples are taken again and again in one epoch, for between two the threads have nothing to do.
 LONG = 64
 # How many times longer than it should, something may take that is slow, and than how much at least.
@@ -47,7 +45,7 @@ CHANNELS = 3
 
 @dataclasses.dataclass(frozen=True)
 class How:
-    """What an epoch is like. ``batch_size``: where the time is short, at most (:func:`quick_batch`)."""
+    """What an epoch is like. ``batch_size``: where the time is short, at most (:func:`quick_epoch`)."""
 
     batch_size: int
     order: str = "random"
@@ -77,18 +75,30 @@ class Timed:
     parts: Mapping[str, float]
 
 
-def quick_batch(reader: Reader, how: How, *, sample_bytes: float, indices: I64 | None = None) -> int:
-    """The batch size where the time is short: as asked, unless such a batch takes long."""
-    batch = how.batch_of(SMALL_BYTES, reader.schema, sample_bytes)
+def quick_epoch(
+    reader: Reader,
+    how: How,
+    *,
+    sample_bytes: float,
+    seconds: float,
+    batch: int = 0,
+    indices: I64 | None = None,
+    seed: int = 0,
+    note: Callable[[], None] = lambda: None,
+) -> tuple[Timed, int]:
+    """Epochs for a short time, and the batch size they had: as asked, unless such a batch takes long.
+
+    ``batch``: what an epoch before had, from 0 on; it only grows.
+    """
+    batch = max(batch, how.batch_of(SMALL_BYTES, reader.schema, sample_bytes))
     most = how.batch_of(MOST_BYTES, reader.schema, sample_bytes)
-    while batch < most:
-        rate = epoch(reader, how, batch=batch, seconds=0.0, least=FEW, indices=indices).rate
-        larger = min(most, _power(BATCH_SECONDS * rate))
+    while True:
+        found = epoch(reader, how, batch=batch, seconds=seconds, indices=indices, seed=seed, note=note)
+        larger = min(most, _power(BATCH_SECONDS * found.rate))
         if larger <= batch:
-            break
+            return found, batch
         # Larger batches may be quicker, and these then larger still.
         batch = larger
-    return batch
 
 
 def _power(size: float) -> int:
@@ -103,7 +113,6 @@ def epoch(
     batch: int,
     seconds: float | None,
     once: bool = False,
-    least: int = LEAST,
     indices: I64 | None = None,
     seed: int = 0,
     note: Callable[[], None] = lambda: None,
@@ -151,7 +160,7 @@ def epoch(
                 if seconds is not None:
                     # Batches are made at the same time, and come in twos.
                     even = batches and batches % PRODUCERS == 0
-                    enough = now - began >= seconds and (once or (even and batches >= least))
+                    enough = now - began >= seconds and (once or (even and batches >= LEAST))
                     over = enough or now - began >= LONGER * max(seconds, MOMENT)
                 if over:
                     break

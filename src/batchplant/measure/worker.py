@@ -249,16 +249,7 @@ class Task:
         how = timing.How(job.batch_size, job.order, job.pipeline, job.size, job.workers)
         self._seed += 1
         try:
-            batch = job.batch_size
-            if seconds is not None and name == COLD:
-                batch = how.batch_of(timing.SMALL_BYTES, seen.schema, self._sample_bytes)
-            elif seconds is not None:
-                self._batch = self._batch or timing.quick_batch(seen, how, sample_bytes=self._sample_bytes)
-                batch = self._batch
-            timed = timing.epoch(
-                seen, how, batch=batch, seconds=seconds, once=name == COLD, seed=self._seed,
-                note=lambda: self._note(now=False),
-            )  # fmt: skip
+            timed = self._timed(seen, how, seconds, first=name == COLD)
         except BatchplantError as error:
             # The rest can be measured all the same.
             found.remarks.append(f"no epoch: {error.message}")
@@ -268,6 +259,17 @@ class Task:
         if name == COLD:
             found.values["first_batch"] = timed.first
         return timed.samples
+
+    def _timed(self, seen: Reader, how: timing.How, seconds: float | None, first: bool) -> timing.Timed:
+        given: dict[str, Any] = {"seed": self._seed, "note": lambda: self._note(now=False)}
+        if seconds is None or first:
+            small = how.batch_of(timing.SMALL_BYTES, seen.schema, self._sample_bytes)
+            batch = how.batch_size if seconds is None else small
+            return timing.epoch(seen, how, batch=batch, seconds=seconds, once=first, **given)
+        timed, self._batch = timing.quick_epoch(
+            seen, how, sample_bytes=self._sample_bytes, seconds=seconds, batch=self._batch, **given
+        )
+        return timed
 
     def _scans(self, found: Round, seconds: float | None) -> None:
         assert self.reader is not None
