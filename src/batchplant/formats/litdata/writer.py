@@ -29,7 +29,8 @@ class LitDataWriter(ShardsWriter):
 
     ``chunk_bytes``: the most bytes of the samples of a chunk, 64 MiB; so much is held in memory.
     ``compression``: none or ``zstd``, with a level as in ``zstd:7``. ``compression_level``: what is packed by
-    itself: a ``chunk``, which every version of LitData reads, a ``batch`` of 256 samples, or each ``sample``.
+    itself: a ``chunk``, which older versions of LitData read, too, a ``batch`` of 256 samples, or each
+    ``sample``.
     ``tokens``: write the one field, an array with one axis, for LitData's ``TokensLoader``.
     """
 
