@@ -55,8 +55,16 @@ LISTED = (".beton", ".ffr", ".parquet")
 PICTURES, SIDE = 1600, 400
 PROCESSES = (1, 2, 4)
 
-PLAN = """
-import json, resource, sys, time
+# Of the process itself: ru_maxrss would have that of the one that started it, too.
+PEAK = """
+def peak_memory():
+    with open("/proc/self/status") as told:
+        return next(int(line.split()[1]) * 1024 for line in told if line.startswith("VmHWM:"))
+"""
+PLAN = (
+    PEAK
+    + """
+import json, sys, time
 import numpy as np
 from batchplant import order
 from batchplant.columns import Spans
@@ -74,26 +82,30 @@ class Sizes(Reader):
 
 samples, shards = int(sys.argv[1]), int(sys.argv[2])
 mean = 65535 / 2 + 1000 + 8
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_memory()
 began = time.perf_counter()
 made = plan(Sizes(samples), ["blob", "label"], order.sequential(samples), size=int(mean * samples / shards))
 seconds = time.perf_counter() - began
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-found = {"files": len(made), "seconds": seconds, "peak": peak * 1024, "grown": (peak - before) * 1024}
+peak = peak_memory()
+found = {"files": len(made), "seconds": seconds, "peak": peak, "grown": peak - before}
 print(json.dumps(found))
 """
-OPEN = """
-import json, resource, sys, time
+)
+OPEN = (
+    PEAK
+    + """
+import json, sys, time
 import batchplant
 began = time.perf_counter()
 reader = batchplant.open(sys.argv[1])
 seconds = time.perf_counter() - began
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+peak = peak_memory()
 began = time.perf_counter()
 reader[len(reader) // 3]
 sample = time.perf_counter() - began
 print(json.dumps({"samples": len(reader), "seconds": seconds, "peak": peak, "sample": sample}))
 """
+)
 
 
 def fresh(script: str, *arguments: str) -> dict[str, float]:
@@ -280,8 +292,9 @@ def convert(source: Path, target: Path, engine: engines.Engine, shards: int, cou
 
 
 def conversion_part(folder: Path, args: Any) -> dict[str, Any]:
-    count = 96 if args.quick else PICTURES
     cores = len(os.sched_getaffinity(0))
+    # So many that starting a process counts for little, however many cores there are.
+    count = 96 if args.quick else PICTURES * max(1, cores // 2)
     numbers = [one for one in PROCESSES if one <= max(2, cores)]
     print(f"  making {count} pictures of {SIDE} px", flush=True)
     photos().make_folder(folder / "photos", count, size=SIDE)

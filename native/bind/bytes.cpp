@@ -31,6 +31,26 @@ bool are_below(const Int64s& numbers, int64_t end) {
     return beyond == 0;
 }
 
+auto fill(const Int64s& sizes, int64_t limit, int64_t most, int64_t held, int64_t taken) {
+    std::vector<int64_t> bounds;
+    const int64_t* const data = sizes.data();
+    const size_t n = sizes.size();
+    {
+        nb::gil_scoped_release unlocked;
+        for (size_t i = 0; i < n; ++i) {
+            const int64_t size = std::max<int64_t>(data[i], 0);
+            // Written so that no sum can overflow.
+            if (held == most || (held > 0 && size > limit - taken)) {
+                bounds.push_back(static_cast<int64_t>(i));
+                held = taken = 0;
+            }
+            taken += size;
+            ++held;
+        }
+    }
+    return std::tuple(array_of(std::move(bounds)), held, taken);
+}
+
 }  // namespace
 
 void bind_bytes(nb::module_& module) {
@@ -41,6 +61,10 @@ void bind_bytes(nb::module_& module) {
                "The first run that does not lie between first and end, or -1.");
     module.def("are_below", are_below, array_arg("numbers"), nb::arg("end"),
                "Whether all numbers are from 0 up to, not including, end.");
+    module.def("fill", fill, array_arg("sizes"), nb::arg("limit"), nb::arg("most"), nb::arg("held"), nb::arg("taken"),
+               R"(Which samples begin a new file, where files are filled up to limit bytes and most samples.
+
+held, taken: the samples and bytes of the file that is being filled; returned as they are at the end.)");
 }
 
 }  // namespace batchplant

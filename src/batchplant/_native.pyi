@@ -59,6 +59,14 @@ def bad_run(starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64], first: in
 def are_below(numbers: NDArray[numpy.int64], end: int) -> bool:
     """Whether all numbers are from 0 up to, not including, end."""
 
+def fill(
+    sizes: NDArray[numpy.int64], limit: int, most: int, held: int, taken: int
+) -> tuple[NDArray[numpy.int64], int, int]:
+    """Which samples begin a new file, where files are filled up to limit bytes and most samples.
+
+    held, taken: the samples and bytes of the file that is being filled; returned as they are at the end.
+    """
+
 def stat_files(folder: bytes, names: bytes) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
     """Sizes and times of the last change, in nanoseconds, of the files of a folder.
 

@@ -6,25 +6,25 @@ told it. It is made before anything is written, and without reading what is larg
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from .. import _native
 from ..columns import I64
 from ..errors import OptionError
-from ..order import Order, default_threads
+from ..order import Order
 from ..reader import Reader
+from ..schema import MOST_BYTES
 from .sizes import are_known, same_size, sizes_of
 
 # So many are read to see how large samples are, where nothing else tells; those of smaller datasets all are.
 LOOK_AT = 4096
-# Samples whose sizes are added up at a time.
-CHUNK = 1 << 17
+# Samples whose sizes are looked up at a time. Arrays of more are given back to the system, and taken again, each
+# time, which takes longer than all of the arithmetic.
+CHUNK = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,31 +80,11 @@ def plan(
     if each is not None:
         return Plan(count, min(most, max(1, size // max(1, each))))
     if count <= LOOK_AT:
-        return Plan(count, most, _filled([np.cumsum(sizes_of(reader, fields, order[:]))], size, most))
+        return Plan(count, most, _filled([sizes_of(reader, fields, order[:])], size, most))
     if not shuffled and are_known(reader, fields):
-        with contextlib.closing(_ends(reader, fields, order)) as ends:
-            return Plan(count, most, _filled(ends, size, most))
+        parts = (order[at : min(at + CHUNK, count)] for at in range(0, count, CHUNK))
+        return Plan(count, most, _filled((sizes_of(reader, fields, part) for part in parts), size, most))
     return Plan(count, min(most, max(1, size // mean_size(reader, fields))))
-
-
-def _ends(reader: Reader, fields: Sequence[str], order: Order) -> Generator[I64, None, None]:
-    """Where each sample ends if a part of the order lies in one row, part by part: on threads, some ahead."""
-
-    def of(at: int) -> I64:
-        return np.cumsum(sizes_of(reader, fields, order[at : at + CHUNK]))
-
-    threads = default_threads()
-    pool = ThreadPoolExecutor(threads, "batchplant-plan")
-    try:
-        ahead: collections.deque[Future[I64]] = collections.deque()
-        for at in range(0, len(order), CHUNK):
-            ahead.append(pool.submit(of, at))
-            if len(ahead) > 2 * threads:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def mean_size(reader: Reader, fields: Sequence[str]) -> int:
@@ -115,24 +95,10 @@ def mean_size(reader: Reader, fields: Sequence[str]) -> int:
 
 
 def _filled(parts: Iterable[I64], size: int, most: int) -> I64:
-    """The bounds of files that are filled one after another; one sample fits into every file.
-
-    ``parts``: where each sample ends, counted from the first of its part.
-    """
-    bounds, left, held, first = [0], 0, 0, 0
-    for ends in parts:
-        at = before = 0
-        while at < len(ends):
-            end = int(ends.searchsorted(before + size - left, side="right"))
-            if end == at and not held:
-                end = at + 1
-            end = min(end, at + most - held, len(ends))
-            after = int(ends[end - 1]) if end else 0
-            held += end - at
-            left += after - before
-            at, before = end, after
-            if at < len(ends):
-                bounds.append(first + at)
-                left = held = 0
-        first += len(ends)
-    return np.array([*bounds, first] if first else [0, 0], dtype=np.int64)
+    """The bounds of files that are filled one after another; one sample fits into every file."""
+    bounds, held, taken, first = [np.zeros(1, dtype=np.int64)], 0, 0, 0
+    for sizes in parts:
+        begin, held, taken = _native.fill(sizes, min(size, MOST_BYTES), min(most, MOST_BYTES), held, taken)
+        bounds.append(begin + first)
+        first += len(sizes)
+    return np.append(np.concatenate(bounds), first)
