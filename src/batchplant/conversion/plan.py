@@ -22,8 +22,8 @@ from .sizes import are_known, same_size, sizes_of
 
 # So many are read to see how large samples are, where nothing else tells; those of smaller datasets all are.
 LOOK_AT = 4096
-# Samples whose sizes are looked up at a time. Arrays of more are given back to the system, and taken again, each
-# time, which takes longer than all of the arithmetic.
+# Samples whose sizes are looked up at a time. Longer arrays would be given back to the system and taken again
+# each time, which takes longer than all of the arithmetic.
 CHUNK = 1 << 16
 
 
