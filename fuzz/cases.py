@@ -137,6 +137,13 @@ def make_seed(name: str, folder: Path, suffix: str | None = None, **options: Any
             for dtype in ("float32", "int64", "bool", "uint8"):
                 out.append(from_array(f"layer.{dtype}", np.arange(6).reshape(2, 3).astype(dtype)))
         return path
+    if found.fields:
+        options |= {"eos": 0} if name == "tokens" else {}
+        field = found.fields["tokens"]
+        with bp.create(path, {"tokens": field}, format=name, checksums=True, **options) as out:
+            for number in range(3):
+                out.append({"tokens": np.arange(1, 4 + number).astype(getattr(field, "dtype", "int32"))})
+        return path
     fields = {key: field for key, field in KINDS.items() if found.refuses(field) is None}
     if name not in MEDIA_IN:
         fields = {key: field for key, field in fields.items() if key not in MEDIA}

@@ -22,8 +22,8 @@ HERE = Path(__file__).parent / "faults"
 # Side-cars; a folder; rows in a database; a table; a library that dies of full disks; many files; a log.
 OWN_WAYS = ("tfrecord", "zarr", "lmdb", "parquet", "hdf5", "imagefolder", "delta")
 # A tail with side-cars; chunks; a library that writes all over; a transaction; files; bytes in the middle; an
-# index that takes the place of the old one.
-APPEND_WAYS = ("tfrecord", "zarr", "hdf5", "lmdb", "imagefolder", "webdataset", "mds")
+# index that takes the place of the old one; that, and a tail.
+APPEND_WAYS = ("tfrecord", "zarr", "hdf5", "lmdb", "imagefolder", "webdataset", "mds", "megatron")
 WRITERS = sorted(name for name, one in all_formats().items() if one.writer is not None)
 # Where a folder of shards has no meaning.
 NO_SHARDS = ("imagefolder", "audiofolder", "videofolder")

@@ -77,12 +77,15 @@ def small(folder, name):
         from batchplant.families.tensors import TENSORS, from_array
 
         kinds, values = dict(TENSORS), from_array("a", np.zeros(3, np.float32))
+    elif one.fields:
+        kinds, values = {"tokens": one.fields["tokens"]}, {"tokens": np.ones(3, one.fields["tokens"].dtype)}
     elif name.endswith("folder"):
         own = {"imagefolder": "image", "audiofolder": "sound", "videofolder": "clip"}[name]
         kinds = {own: kinds[own], "x": kinds["x"]}
     else:
         kinds = {"x": kinds["x"]}
-    with bp.create(path, kinds, format=name, checksums=True) as out:
+    options = {"eos": 0} if name == "tokens" else {}
+    with bp.create(path, kinds, format=name, checksums=True, **options) as out:
         out.append({key: values[key] for key in kinds})
     return path
 

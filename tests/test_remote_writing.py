@@ -25,7 +25,7 @@ import processes
 from batchplant import engines, registry
 from batchplant.families.tensors import TENSORS
 from batchplant.storage import Url, targets, uploads, work
-from batchplant.testing.cases import ORDINARY, check_samples
+from batchplant.testing.cases import ORDINARY, check_samples, ordinary
 from batchplant.testing.damage import EXHAUSTIVE
 from batchplant.testing.models import SHAPES, tensor
 from proxy import Proxy, answers, reset, stalled
@@ -134,6 +134,10 @@ def dataset(name: str, count: int) -> tuple[dict[str, bp.Field], list[dict[str, 
             tensor(f"layer.{n}", ("float32", "uint8")[n % 2], SHAPES[n % len(SHAPES)]) for n in range(count)
         ]
         return dict(TENSORS), made
+    if found.fields:
+        given = ordinary(found.fields)
+        schema = {key: field for key, (field, _) in given.items()}
+        return schema, [{key: given[key][1](n) for key in given} for n in range(count)]
     fields = {key: field for key, (field, _) in ORDINARY.items() if found.refuses(field) is None}
     if name in MEDIA:
         fields = {key: field for key, field in fields.items() if key not in MEDIA.values()}
@@ -154,6 +158,7 @@ def test_every_format(name: str, shelf: Shelf, tmp_path: Path) -> None:
                 format=name,
                 checksums=True,
                 overwrite=count < ROWS,
+                **({"eos": 0} if name == "tokens" else {}),
                 **shelf.options(),
             ) as out:
                 for one in samples:

@@ -91,6 +91,8 @@ def write(name: str, suffix: str, folder: Path) -> str:
         return MADE[name](folder)
     bench = (models.ModelSuite if one.tensors else base.Bench)()
     bench.format, bench.suffix, bench.beside = name, suffix, BESIDE.get(name, {})  # type: ignore[misc]
+    if name == "tokens":
+        bench.suffix, bench.options = ".bin", {"eos": 0}  # type: ignore[misc]
     if name == "onnx":
         bench.dtypes = ("float32", "int64")  # type: ignore[attr-defined]
     try:

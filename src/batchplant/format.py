@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from .capabilities import Capabilities
@@ -123,6 +123,8 @@ class Format:
     notes: str = ""
     # Exactly these fields, in any order, and no others; then ``kinds`` is empty.
     only: Schema | None = None
+    # Only fields of these names and kinds, and never without the first.
+    fields: Mapping[str, Field] = dataclasses.field(default_factory=dict)
     # A table of text: beside files of another format it describes those, and is no shard.
     describes: bool = False
     # A folder of files that are each a value of this kind. A target without a suffix becomes such a folder.
@@ -184,6 +186,8 @@ class Format:
                     field=wrong[0] if wrong else None,
                 )
             return
+        if self.fields:
+            self._check_names(schema)
         for name, field in schema.items():
             reason = self.refuses(field)
             if reason is not None:
@@ -192,6 +196,21 @@ class Format:
                     f" (`batchplant formats` says which hold {field.kind})",
                     field=name,
                 )
+
+    def _check_names(self, schema: Schema) -> None:
+        first, *rest = (f"{name} ({field.kind})" for name, field in self.fields.items())
+        needed = next(iter(self.fields))
+        known = ((name, self.fields.get(name)) for name in schema)
+        wrong = [name for name, field in known if field is None or field.kind != schema[name].kind]
+        if wrong or needed not in schema:
+            more = f", and at most {' and '.join(rest)}" if rest else " and nothing else"
+            name = wrong[0] if wrong else next(iter(schema))
+            how = f"rename a field (--rename {name}={needed}), and leave others out (--fields)"
+            if name == needed:
+                how = f"here, {name} is {schema[name].kind}"
+            elif needed in schema:
+                how = f"leave {name!r} out (--fields)"
+            raise SchemaError(f"{self.name} holds {first}{more}; {how}", field=name)
 
     @property
     def tensors(self) -> bool:

@@ -54,6 +54,8 @@ class Writer:
     appends: ClassVar[bool] = False
     # Those of the side-cars that grow with the file; the others are written anew.
     growing: ClassVar[tuple[str, ...]] = ()
+    # Those of its options that reading what is appended to needs, too.
+    reading: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, path: str, schema: Schema, options: WriteOptions) -> None:
         self.path = os.fspath(path)

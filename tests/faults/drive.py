@@ -115,6 +115,12 @@ class Case:
             "image": bp.Image(), "audio": bp.Audio(), "video": bp.Video(), "n": bp.Int(),
             "label": bp.Int(names=classes), "maybe": bp.Int(optional=True), "blob": bp.Bytes(),
         }  # fmt: skip
+        if self.format.fields:
+            with bp.create(path, {"tokens": self.format.fields["tokens"]}) as out:
+                for number in range(samples):
+                    own = np.arange(1, 1 + number % 9, dtype=self.format.fields["tokens"].dtype)
+                    out.append({"tokens": own + len(classes[0])})
+            return
         media = {"imagefolder": "image", "audiofolder": "audio", "videofolder": "video"}.get(self.format.name)
         fields = {
             name: field for name, field in kinds.items()
@@ -159,6 +165,7 @@ class Case:
             source, self.target, target_format=self.format.name, workers=1, resume=resume,
             overwrite=self.overwrite if overwrite is None else overwrite, append=self.append,
             checksums=self.sums, shard_samples=12 if self.sharded else None,
+            target_options={"eos": 0} if self.format.name == "tokens" else {},
         )  # fmt: skip
         self.before_close = before
         return made

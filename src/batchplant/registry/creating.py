@@ -136,7 +136,8 @@ def prepare(
         options = options if mode == "create" else {**options, "mode": mode}
         schema = _table_schema(path, found, options) if schema is None and mode == "append" else schema
     elif mode == "append":
-        base = _base(path, found, made, shards, overwrite=write.overwrite)
+        how = accept(found.name, made, {name: one for name, one in options.items() if name in made.reading})
+        base = _base(path, found, made, shards, how, overwrite=write.overwrite)
         write = dataclasses.replace(write, append=True, base=base)
     elif mode != "create":
         raise OptionError(
@@ -185,14 +186,20 @@ def _table_schema(path: str, found: Format, options: Mapping[str, Any]) -> Schem
 
 
 def _base(
-    path: str, found: Format, made: type[Writer], shards: ShardNames | None, *, overwrite: bool
+    path: str,
+    found: Format,
+    made: type[Writer],
+    shards: ShardNames | None,
+    how: Mapping[str, Any],
+    *,
+    overwrite: bool,
 ) -> Reader | None:
-    """The dataset that is appended to; None where there is none yet."""
+    """The dataset that is appended to, opened with the options ``how``; None where there is none yet."""
     if overwrite:
         raise OptionError("a dataset is either appended to or overwritten", path=path)
     if shards is not None:
         there = shards.shards()
-        return found.reader(there[-1]) if there else None
+        return found.reader(there[-1], **how) if there else None
     if is_remote(path):
         raise OptionError(
             "an object in a bucket cannot be appended to; add shards beside it (shard_samples, "
@@ -205,10 +212,11 @@ def _base(
     if not made.appends:
         others = sorted(name for name, one in all_formats().items() if one.writer and one.writer.appends)
         raise refusal(found.name, others, path)
-    probed = find_format(path)
+    # Of a format that nothing but its name tells, nothing is found out.
+    probed = find_format(path) if found.suffixes or found.folder else None
     if probed is not None and probed.name != found.name:
         raise OptionError(f"it is {probed.name}, and not {found.name}", path=path)
-    return found.reader(path)
+    return found.reader(path, **how)
 
 
 def target_format(path: str, schema: Mapping[str, Field] | None = None) -> Format:

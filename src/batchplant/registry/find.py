@@ -16,6 +16,9 @@ from ..writer import Writer
 from . import known as all_known
 from .known import by_scheme, get_format, outlines, own_format, suffixed
 
+# Behind the name of a pair of files: its index.
+PAIRED = ".idx"
+
 
 def find_format(path: str | Probe) -> Format | None:
     """The format of what lies at a path: by content, then by suffix; None for a folder of shards."""
@@ -53,6 +56,9 @@ def expand(path: str) -> list[str]:
         _recover(path)
         if os.path.exists(path):
             return [path]
+        # The name that two files share, as Megatron's --data-path has it.
+        if os.path.isfile(path + PAIRED) and not path.endswith("/"):
+            return [path + PAIRED]
     found: list[str] = []
     for one in (like(path, each) for each in braces(path)):
         if not tree.has_magic(one) or (not is_remote(one) and os.path.exists(one)):
@@ -76,11 +82,16 @@ def _recover(path: str) -> None:
 
 def _without_side_cars(paths: list[str]) -> list[str]:
     """These files without those that only belong to others among them."""
-    templates = {*Writer.all_side_cars(), *(one for each in outlines().values() for one in each.side_cars)}
-    tails = tuple(template.partition("}")[2] for template in templates)
+    known = [(each.suffixes, one) for each in outlines().values() for one in each.side_cars]
+    # What goes by the stem alone belongs to files of that format: a.idx to a.rec, but a.bin to a.idx.
+    templates = {*Writer.all_side_cars(), *(one for _, one in known if one.startswith("{name}"))}
+    by_stem = {(suffixes, one) for suffixes, one in known if one not in templates}
+    tails = tuple(template.partition("}")[2] for template in (*templates, *(one for _, one in by_stem)))
     if not any(path.endswith(tails) for path in paths):
         return paths
     besides = {beside(path, template) for path in paths for template in templates}
+    for suffixes, template in by_stem:
+        besides.update(beside(path, template) for path in paths if path.lower().endswith(suffixes))
     return [path for path in paths if path.rstrip("/") not in besides and os.path.basename(path) != index.SET]
 
 

@@ -21,7 +21,7 @@ from ..shards import ShardWriter
 from ..storage import side_car
 from ..verify import verify
 from ..writer import Writer
-from .cases import ORDINARY, SOME, Case, Sample, all_cases
+from .cases import ORDINARY, SOME, Case, Sample, all_cases, ordinary, sequences
 from .damage import EXHAUSTIVE
 
 
@@ -100,11 +100,18 @@ class Bench:
             if name not in self.leave_out and some:
                 optional = dataclasses.replace(field, optional=True)
                 found[f"{name}, optional"] = optional, [None, *values, None]
-        return {name: one for name, one in found.items() if (self.spec.refuses(one[0]) is None) == held}
+        if self.spec.fields and held:
+            found = {name: (one[0], self.values.get(name, one[1])) for name, one in sequences().items()}
+        return {
+            name: one for name, one in found.items()
+            if name not in self.leave_out and (self.spec.refuses(one[0]) is None) == held
+        }  # fmt: skip
 
     def around(self, name: str, field: Field, values: Iterable[Any]) -> tuple[dict[str, Field], list[Sample]]:
         """A dataset with one field of these values, and those that the format cannot do without."""
         beside = {key: one for key, one in self.beside.items() if one[0].kind != field.kind}
+        if self.spec.fields and self.spec.refuses(field) is None:
+            name = next(iter(self.spec.fields))
         schema = {**{key: other for key, (other, _) in beside.items()}, name: field}
         rest = {key: value for key, (_, value) in beside.items()}
         return schema, [{**rest, name: value} for value in values]
@@ -112,6 +119,8 @@ class Bench:
     def dataset(self, count: int, *fields: str) -> tuple[dict[str, Field], list[Sample]]:
         """Samples with one field of every kind that the format holds, or with these fields."""
         chosen = {name: ORDINARY[name] for name in fields or ORDINARY}
+        if self.spec.fields:
+            chosen = ordinary(self.spec.fields)
         schema = {name: field for name, (field, _) in chosen.items() if self.spec.refuses(field) is None}
         kinds = {field.kind for field in schema.values()}
         beside = {name: one for name, one in self.beside.items() if one[0].kind not in kinds}

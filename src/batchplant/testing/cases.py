@@ -204,6 +204,21 @@ ORDINARY: dict[str, tuple[Field, Callable[[int], Any]]] = {
 }
 
 
+def sequences() -> dict[str, Case]:
+    """What formats that hold nothing but sequences of numbers are tried with."""
+    return {
+        f"sequence {name}": (Tensor(name, (None,)), [numbers(name, n)[::-1] + 1 for n in (5, 1, 0, 12)])
+        for name in (*INTS, "float32", "float64")
+    }
+
+
+def ordinary(fields: Mapping[str, Field]) -> dict[str, tuple[Field, Callable[[int], Any]]]:
+    """The same as ORDINARY for a format whose fields are given (``Format.fields``): that which it needs."""
+    name, field = next(iter(fields.items()))
+    assert isinstance(field, Tensor)
+    return {name: (field, lambda n: np.arange(1, 1 + n % 7, dtype=field.dtype))}
+
+
 def equal(mine: Any, theirs: Any) -> bool:
     """Equal to the last bit, NaN included; arrays by dtype, shape and bytes."""
     if isinstance(mine, np.ndarray | np.generic):

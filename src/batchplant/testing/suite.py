@@ -141,6 +141,8 @@ class FormatSuite(Bench):
 
     @pytest.mark.parametrize("name", ["Größe", "ラベル", "with space", "🌱", "a.b", "a" * 60])
     def test_field_names_of_any_script(self, name: str, tmp_path: Path) -> None:
+        if self.spec.fields:
+            pytest.skip(f"{self.format} gives its fields their names")
         case = next(one for one in ("int64", "bytes", "image") if one in self.cases())
         schema, samples = self.around(name, *self.cases()[case])
         self.write(self.path(tmp_path), schema, samples)
@@ -232,7 +234,7 @@ class FormatSuite(Bench):
                     same = bytes(value) if isinstance(value, bytearray) else value
                     assert equal(original[name], same)
                     if isinstance(value, np.ndarray):
-                        value[:] = -1
+                        value[:] = 99
                     elif isinstance(value, bytearray):
                         value[:] = bytes(len(value))
                     elif isinstance(value, dict):
