@@ -123,7 +123,7 @@ function epoch(found, params, samples, pick) {
     groups[Math.min(rank, COLOURED)].points.push([found.steps > 200 ? step : position / (world * Number(params.batch_size)), sample, 1, [step, rank]]);
   }
   const facts = [
-    `${number(found.steps)} steps`,
+    `${number(found.steps)} ${found.steps === 1 ? "step" : "steps"}`,
     world > 1 ? `of ${number(world)} ranks` : null,
     `${number(found.length)} samples`,
     found.left_out ? `${number(found.left_out)} left out by drop_last` : null,
