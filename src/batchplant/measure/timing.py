@@ -28,7 +28,7 @@ from .watching import rows
 # smaller than that: every batch costs something, however few samples it has.
 BATCH_SECONDS = 0.012
 # What a batch has that is surely made so quickly, and what it has at most.
-SMALL_BYTES, MOST_BYTES = 4 << 20, 32 << 20
+SMALL_BYTES, MOST_BYTES = 4 << 20, 8 << 20
 # An epoch of few samples has so many batches all the same.
 BATCHES = 4
 # So many count at least, after those that fill the threads: what is under way at the end must not matter.
