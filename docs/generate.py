@@ -230,7 +230,7 @@ def yes(fact: bool) -> str:
 
 
 def suffixes(one: Format) -> str:
-    return " ".join(f"`{suffix}`" for suffix in one.suffixes) or "a folder"
+    return " ".join(f"`{suffix}`" for suffix in one.suffixes) or one.called
 
 
 def section(one: Format) -> str:

@@ -170,7 +170,8 @@ class Format:
         # Not isinstance: whoever writes numbers may not know what to do with times.
         if type(field) not in self.kinds:
             return f"{self.name} cannot hold {field.kind} fields"
-        if field.optional and not self.optional:
+        # A table's column may have gaps as far as its type says: who holds little refuses them one by one.
+        if field.optional and not self.optional and not self.fields:
             return f"{self.name} cannot hold missing values"
         return self.writer.refuses(field) if self.writer is not None else f"{self.name} is read only"
 
@@ -222,7 +223,14 @@ class Format:
         """The field kinds, in words."""
         if self.tensors:
             return "named tensors"
+        if self.fields:
+            return ", ".join(self.fields)
         return "every kind" if self.kinds == EVERY_KIND else ", ".join(one.kind for one in self.kinds)
+
+    @property
+    def called(self) -> str:
+        """How its files are called, in words."""
+        return " ".join(self.suffixes) or ("a folder" if self.folder else "any name")
 
     def describe(self) -> dict[str, Any]:
         """The row of this format in generated tables."""

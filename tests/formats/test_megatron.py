@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import struct
 import warnings
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+from batchplant.cli import main
 from batchplant.conversion.sizes import are_known, sizes_of
 from batchplant.formats.megatron import layout, reader, writer
 from batchplant.loading.packing import Pack
@@ -164,6 +166,28 @@ def test_what_has_no_code_is_stored_as_what_holds_it(tmp_path: Path) -> None:
     with pytest.raises(bp.EncodeError, match="4294967295 is no int32"):
         write(tmp_path / "b.idx", [{"tokens": np.array([2**32 - 1], np.uint32)}],
               {"tokens": bp.Tensor("uint32", (None,))})  # fmt: skip
+
+
+def test_ids_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns of tables may have gaps, as far as their types say."""
+    schema = {"input_ids": bp.Tensor("int64", (None,), optional=True), "document": bp.Int(optional=True)}
+    ids = [[1, 2, 3], [], [4], None]
+    with bp.create(tmp_path / "a.jsonl", schema) as out:
+        for number, one in enumerate(ids):
+            tokens = None if one is None else np.array(one, np.int64)
+            out.append({"input_ids": tokens, "document": number // 2})
+    how = {"rename": {"input_ids": "tokens"}, "target_options": {"dtype": "uint16"}}
+    with pytest.raises(bp.EncodeError, match="sample 3, field 'tokens': it is missing"):
+        bp.convert(tmp_path / "a.jsonl", tmp_path / "a.idx", **how)
+    done = bp.convert(tmp_path / "a.jsonl", tmp_path / "a.idx", on_error="skip", **how)
+    assert len(done.skipped) == 1
+    assert [one["tokens"].tolist() for one in bp.open(tmp_path / "a.idx")] == ids[:3]
+    assert [one["document"] for one in bp.open(tmp_path / "a.idx")] == [0, 0, 1]
+    assert main(["convert", str(tmp_path / "a.idx"), str(tmp_path / "b.idx"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["bytes"] == sum((tmp_path / name).stat().st_size for name in ("b.idx", "b.bin"))
+    assert main(["info", str(tmp_path / "b.idx"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bytes"] == told["bytes"]
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from ..measure import timing
 from ..measure.staging import QUICK_SAMPLES, size_of
 from ..reader import Reader
 from ..registry import open as open_reader
+from ..registry import size_of as bytes_of
 from ..schema import Schema
-from ..storage import tree
 from .facts import Facts
 from .ways import Way
 
@@ -135,7 +135,7 @@ class Bench:
         took = time.perf_counter() - began
         self._written[way.label] = done.files if len(done.files) > 1 else [target]
         self._files[way.label] = open_reader(done.files if len(done.files) > 1 else target, format=way.format)
-        return sum(map(tree.size_below, done.files)), took, done.samples
+        return sum(map(bytes_of, done.files)), took, done.samples
 
     def converted(self, way: Way) -> tuple[Reader, float]:
         """All samples in that way, and the seconds it took."""

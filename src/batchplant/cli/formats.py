@@ -63,10 +63,8 @@ def run(args: argparse.Namespace) -> int:
         # What is copied from the screen stays in one piece.
         table.add_column(column, overflow="fold", no_wrap=column in ("name", "install"))
     for one in found:
-        suffixes = " ".join(one.suffixes) or "a folder"
-        table.add_row(
-            one.name, suffixes, "yes", "yes" if one.writer else "no", one.holds, escape(_install(one))
-        )
+        written = "yes" if one.writer else "no"
+        table.add_row(one.name, one.called, "yes", written, one.holds, escape(_install(one)))
     _print(out, table)
     return 0
 
@@ -149,8 +147,8 @@ def _one(found: Format, as_json: bool) -> int:
         print_json(described)
         return 0
     print(f"{found.name}: {found.title}")
-    print(f"  suffixes     {' '.join(found.suffixes) or 'a folder'}")
-    held = found.holds if found.tensors else ", ".join(described["kinds"])
+    print(f"  suffixes     {found.called}")
+    held = found.holds if found.tensors or found.fields else ", ".join(described["kinds"])
     print(f"  holds        {held}{', missing values' if found.optional else ''}")
     print(f"  notes        {found.notes}")
     print(f"  spec         {found.spec}")

@@ -20,7 +20,8 @@ from ..errors import OptionError
 from ..options import Typed
 from ..reader import Reader
 from ..registry import open as open_reader
-from ..storage import is_remote, tree
+from ..registry import size_of as bytes_of
+from ..storage import is_remote
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -194,6 +195,5 @@ def progress_bar(what: str, *, quiet: bool = False) -> AbstractContextManager[Ca
 
 def size_of(files: list[str]) -> int | None:
     """The bytes that were written; None where that takes long to find out."""
-    if all(map(os.path.isfile, files)):
-        return sum(map(os.path.getsize, files))
-    return sum(map(tree.size_below, files)) if all(map(is_remote, files)) and len(files) <= ASKED else None
+    near = all(map(os.path.isfile, files))
+    return sum(map(bytes_of, files)) if near or (all(map(is_remote, files)) and len(files) <= ASKED) else None

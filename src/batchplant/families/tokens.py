@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..columns import I64, Columns, Ragged, column_runs, starts_of
+from ..columns import I64, U8, Column, Columns, Ragged, column_runs, starts_of
 from ..errors import BatchplantError, DamagedError, EncodeError, OptionError
 from ..reader import Reader
-from ..schema import Field, Schema, Tensor
+from ..schema import Field, Int, Schema, Tensor
 from ..storage import Source, checksums
 from ..writer import WriteOptions, Writer, _Encoded
 
@@ -71,19 +71,24 @@ class TokenWriter(Writer):
     # -- in a worker -----------------------------------------------------------------------------------
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        found: dict[int, BatchplantError] = {}
+        for name, column in columns.items():
+            if isinstance(column, Ragged) and column.valid is not None:
+                for row in np.flatnonzero(~column.valid).tolist():
+                    found[row] = EncodeError(f"it is missing, which {self.format} cannot hold", field=name)
         values, offsets = self._values(columns)
         if self._given == self._stored or not len(values):
-            return {}
+            return found
         low, high = np.iinfo(self._stored).min, np.iinfo(self._stored).max
         if values.min() >= low and values.max() <= high:
-            return {}
+            return found
         bad = np.flatnonzero((values < low) | (values > high))
         rows = np.searchsorted(offsets, bad, side="right") - 1
         _, first = np.unique(rows, return_index=True)
-        return {
-            int(rows[one]): EncodeError(f"the token {values[bad[one]]} is no {self._stored}", field=TOKENS)
-            for one in first.tolist()
-        }
+        for one in first.tolist():
+            message = f"the token {values[bad[one]]} is no {self._stored}"
+            found.setdefault(int(rows[one]), EncodeError(message, field=TOKENS))
+        return found
 
     def _encode(self, first: int, columns: Columns, rows: Any = None) -> _Encoded:
         """The cells as the file will have them, so that checksums are of those."""
@@ -100,8 +105,20 @@ class TokenWriter(Writer):
 
     def _values(self, columns: Columns) -> tuple[npt.NDArray[Any], I64]:
         """All tokens, and where each sequence begins among them."""
-        column = columns[TOKENS]
-        if isinstance(column, Ragged):
-            column = column.take(slice(None))
-        data, _, sizes = column_runs(column)
+        data, sizes = _packed(columns[TOKENS])
         return data.view(self._given), starts_of(sizes) // self._given.itemsize
+
+    def _numbers(self, columns: Columns, name: str) -> tuple[npt.NDArray[Any], I64]:
+        """The numbers of a field, and the rows that have one."""
+        data, sizes = _packed(columns[name])
+        field = self.schema[name]
+        assert isinstance(field, Int)
+        return data.view(field.dtype), np.flatnonzero(sizes)
+
+
+def _packed(column: Column) -> tuple[U8, I64]:
+    """The bytes of all cells, one after another, and how many each has; a missing one has none."""
+    if isinstance(column, Ragged):
+        return column.take(slice(None)).data, column.sizes
+    data, _, sizes = column_runs(column)
+    return data, sizes

@@ -230,7 +230,7 @@ class TokensWriter(TokenWriter):
         self._eos, self._row = eos, field.shape[0]
         if eos is None and self._row is None:
             raise OptionError(
-                "say which token ends a document: eos=50256 (--option eos=50256), for example", path=path
+                "say which token ends a document: eos=50256 (--to-option eos=50256), for example", path=path
             )
         self._array = path.lower().endswith(".npy")
         stored = checked_dtype(dtype or field.dtype, DTYPES, path)

@@ -16,6 +16,7 @@ from .. import formats
 from ..errors import OptionError, no_such
 from ..format import Format, Outline
 from ..formats._table import OUTLINES
+from ..storage import beside, tree
 
 ENTRY_POINTS = "batchplant.formats"
 
@@ -79,6 +80,15 @@ def suffixed(path: str, known: Mapping[str, Outline]) -> str | None:
         (len(suffix), name) for name, one in known.items() for suffix in one.suffixes if file.endswith(suffix)
     ]
     return max(matches, key=lambda match: match[0])[1] if matches else None
+
+
+def size_of(path: str) -> int:
+    """The bytes of a file, or of all files below a folder, with what lies beside it and holds its cells."""
+    name = suffixed(path, outlines())
+    templates = () if name is None else outlines()[name].side_cars
+    # The others only say something about it.
+    held = [beside(path, one) for one in templates if not one.endswith((".json", ".idx"))]
+    return tree.size_below(path) + sum(tree.size_below(one) for one in held if tree.is_file(one))
 
 
 def by_suffix(path: str) -> Format | None:

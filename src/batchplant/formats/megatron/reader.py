@@ -48,6 +48,7 @@ class MegatronReader(Reader):
         except NotFoundError:
             message = f"its tokens are missing: {place} has to lie beside it"
             raise NotFoundError(message, path=self.path) from None
+        self.paths = [self.path, place]
         self.dtype = self._index.dtype
         self.length = self._index.sequences
         fields: dict[str, Field] = {TOKENS: Tensor(self.dtype.name, (None,))}

@@ -84,17 +84,17 @@ class MegatronWriter(TokenWriter):
             found[row] = EncodeError(f"a sequence has at most {MOST_TOKENS} tokens", field=TOKENS)
         for name, low, high in ((DOCUMENT, 0, 2**63 - 1), (MODE, -128, 127)):
             if name in columns:
-                numbers = np.asarray(columns[name])
-                for row in np.flatnonzero((numbers < low) | (numbers > high)).tolist():
-                    message = f"{numbers[row]} is no number from {low} to {high}"
-                    found.setdefault(row, EncodeError(message, field=name))
+                numbers, rows = self._numbers(columns, name)
+                for one in np.flatnonzero((numbers < low) | (numbers > high)).tolist():
+                    message = f"{numbers[one]} is no number from {low} to {high}"
+                    found.setdefault(int(rows[one]), EncodeError(message, field=name))
         return found
 
     def _as_stored(self, columns: Columns) -> Columns:
         found = super()._as_stored(columns)
         for name, dtype in ((DOCUMENT, np.int64), (MODE, np.int8)):
             if name in columns:
-                found[name] = np.asarray(columns[name]).astype(dtype)
+                found[name] = self._numbers(columns, name)[0].astype(dtype)
         return found
 
     def _write(self, columns: Columns) -> None:
