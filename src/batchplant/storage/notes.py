@@ -43,7 +43,7 @@ def parse(data: bytes | str | memoryview, *, finite: bool = True) -> Any:
     try:
         strict: dict[str, Any] = {"parse_constant": _refuse, "parse_float": _finite} if finite else {}
         found = json.loads(text, **strict)
-        if _HALVES.search(text) and not is_text(json.dumps(found, ensure_ascii=False)):
+        if "\\u" in text and _HALVES.search(text) and not is_text(json.dumps(found, ensure_ascii=False)):
             raise ValueError("it holds half a surrogate")
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

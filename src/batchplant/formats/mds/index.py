@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...columns import Ragged
 from ...errors import BatchplantError, DamagedError, NotFoundError, SchemaError
@@ -119,8 +123,8 @@ def _usual(said: list[dict[str, Any]]) -> list[Shard] | None:
     hashes = [one["hashes"] for one in files]
     if {*map(type, samples), *map(type, sizes)} != {int} or {*map(type, hashes)} != {dict} or any(hashes):
         return None
-    fit = min(samples) >= 0 and max(sizes) <= MOST
-    fit = fit and all(4 * (count + 2) <= size for count, size in zip(samples, sizes, strict=True))
+    fit = min(samples) >= 0 and max(samples) <= max(sizes) <= MOST
+    fit = fit and bool((4 * (np.array(samples) + 2) <= np.array(sizes)).all())
     text = "\n".join(names) if {*map(type, names)} == {str} else "/"
     plain = (
         text.isascii()
@@ -130,10 +134,10 @@ def _usual(said: list[dict[str, Any]]) -> list[Shard] | None:
     )
     if not fit or not plain:
         return None
-    return [
-        Shard(count, File(name, size, hashed), None, None)
-        for count, name, size, hashed in zip(samples, names, sizes, hashes, strict=True)
-    ]
+    # As File(…) and Shard(…) do it, without a step in Python for each.
+    made = map(functools.partial(tuple.__new__, File), zip(names, sizes, hashes, strict=True))
+    nothing = itertools.repeat(None)
+    return list(map(functools.partial(tuple.__new__, Shard), zip(samples, made, nothing, nothing)))  # noqa: B905
 
 
 def _shard(one: dict[str, Any]) -> Shard:
