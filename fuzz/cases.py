@@ -82,7 +82,7 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "tfrecord.many": ("tfrecord", ".tfrecord", {"shard_samples": 2}),
 }
 # Those that scan a file and remember what they found in NAME.bpindex.
-INDEXED = ("csv", "json", "lmdb", "msgpack", "recordio", "tfrecord", "webdataset")
+INDEXED = ("csv", "json", "lmdb", "msgpack", "recordio", "tfrecord", "tokens", "webdataset")
 
 
 @dataclasses.dataclass

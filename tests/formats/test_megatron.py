@@ -117,6 +117,22 @@ def test_as_many_documents_as_sequences_that_are_not_one_each(tmp_path: Path) ->
     assert [one["document"] for one in bp.open(numbered(tmp_path / "a.idx", [0, 0, 2]))] == [0, 0, 2]
 
 
+@pytest.mark.parametrize("documents", [[], [0], [0, 1, 2], [0, 0, 2]])
+def test_a_field_that_was_written_is_read(documents: list[int], tmp_path: Path) -> None:
+    """So that shards, and parts that several processes write, have the same fields."""
+    schema = {**TOKENS, "document": bp.Int()}
+
+    def samples(numbers: list[int]) -> list[dict[str, Any]]:
+        return [{"tokens": sequence(3), "document": one} for one in numbers]
+
+    path = write(tmp_path / "a.idx", samples(documents), schema, checksums=True)
+    assert dict(bp.open(path).schema) == schema
+    assert bp.verify(path).ok
+    write(tmp_path / "a.idx", samples([2, 3]), schema, mode="append")
+    assert [one["document"] for one in bp.open(path)] == [*documents, 2, 3]
+    assert bp.verify(path).ok
+
+
 def test_the_field_can_be_asked_for_or_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "a.idx", [{"tokens": sequence(n)} for n in range(3)])
     assert list(bp.open(path).schema) == ["tokens"]
@@ -291,6 +307,13 @@ def test_read_from_a_bucket_by_ranges(
             with bp.open(f"{bucket.url}/set/{name}", endpoint=bucket.endpoint) as far:
                 assert [(one["tokens"].tolist(), one["document"], one["mode"]) for one in far] == expected
                 assert far.spans("tokens", [3]).size.tolist() == [12]
+        rows = []
+        for place, options in ((path, {}), (f"{bucket.url}/set/a.idx", {"endpoint": bucket.endpoint})):
+            with bp.open(place, **options) as found:
+                loader = bp.Loader(found, 2, order="random", seed=1, pack=Pack(64, eos=0))
+                rows.append([batch["tokens"].tolist() for batch in loader])
+                loader.close()
+        assert rows[0] == rows[1]
 
 
 # -- damage ------------------------------------------------------------------------------------------------

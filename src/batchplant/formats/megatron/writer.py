@@ -62,9 +62,14 @@ class MegatronWriter(TokenWriter):
         self._tokens, self._lengths = self.partial.spool("tokens"), self.partial.spool("lengths")
         self._documents, self._modes = self.partial.spool("documents"), self.partial.spool("modes")
         self._old = None if self.base is None else self._check_base(self.base)
+        # The documents that are there already, without those at the end that have no sequences.
+        self._known = 0
+        if self._old is not None and self.before:
+            numbered = DOCUMENT in self.schema
+            last = self._old._documents(np.array([self.before - 1]))[0] if numbered else self.before - 1
+            self._known = int(last) + 1
         # The number of the last document.
-        self._last = -1 if self._old is None else self._old._index.entries - 2
-        self._last = state["document"] if state else self._last
+        self._last = state["document"] if state else self._known - 1
 
     def _check_base(self, base: Any) -> MegatronReader:
         assert isinstance(base, MegatronReader)
@@ -130,12 +135,13 @@ class MegatronWriter(TokenWriter):
 
     def _finish(self) -> str:
         samples, numbered = self.before + self.written, DOCUMENT in self.schema
-        known = 0 if self._old is None else self._old._index.entries - 1
-        entries = known + (self._documents.size // 8 if numbered else self.written)
+        entries = self._known + (self._documents.size // 8 if numbered else self.written)
+        # As many as sequences look like one each; one more, without sequences, says that they are numbered.
+        ends = 2 if numbered and entries == samples else 1
         out = self.partial.spool("index")
         out.resize(0)
         head = np.array([VERSION], "<u8").tobytes() + bytes([CODES[self._stored.name]])
-        out.write(MAGIC + head + np.array([samples, entries + 1], "<u8").tobytes())
+        out.write(MAGIC + head + np.array([samples, entries + ends], "<u8").tobytes())
         old = None if self._old is None else self._old._index
         if old is not None:
             _copy(out, "<i4", old.lengths, self.before)
@@ -144,12 +150,12 @@ class MegatronWriter(TokenWriter):
             _copy(out, "<i8", old.offsets, self.before)
         self._write_offsets(out)
         if old is not None:
-            _copy(out, "<i8", old.documents, known)
+            _copy(out, "<i8", old.documents, self._known)
         if numbered:
             _append(out, self._documents)
         else:
             _copy(out, "<i8", lambda rows: rows + self.before, self.written)
-        out.write(np.array([samples], "<i8"))
+        out.write(np.full(ends, samples, "<i8"))
         if old is not None and MODE in self.schema:
             _copy(out, "i1", old.modes, self.before)
         _append(out, self._modes)
