@@ -4,8 +4,8 @@ order       positions of orders over 10^10 samples for 10^4 ranks: microseconds 
 plan        which of 10^9 samples go into which of 10^5 files, from their sizes: seconds and peak memory
 open        sets of 10^5 files by the one index of all: seconds, peak memory, and seconds for a first sample.
             10^9 samples where files tell themselves where they are; 16 in each file where the index does
-conversion  re-encoding pictures with 1, 2 and 4 processes of one thread each, and by Dask and Ray with as
-            many as the most; without the time that a cluster needs to start
+conversion  re-encoding pictures with 1, 2 and 4 processes of one thread each, started for it, and by clusters
+            of Dask and Ray that are there, with as many workers as the most
 
 Plan and open run in processes of their own, so that their memory is theirs.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -294,35 +295,62 @@ def convert(source: Path, target: Path, engine: engines.Engine, shards: int, cou
 def conversion_part(folder: Path, args: Any) -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0))
     # So many that starting a process counts for little, however many cores there are.
-    count = 96 if args.quick else PICTURES * max(1, cores // 2)
+    count = 96 if args.quick else PICTURES * cores
     numbers = [one for one in PROCESSES if one <= max(2, cores)]
     print(f"  making {count} pictures of {SIDE} px", flush=True)
     photos().make_folder(folder / "photos", count, size=SIDE)
     shards = 4 * numbers[-1]
     tasks: dict[str, Callable[[], float]] = {}
 
-    def add(name: str, engine: str, workers: int) -> None:
-        def run() -> float:
-            made = engines.make(engine, workers=workers)
-            return convert(folder / "photos", folder / "out", made, shards, count)
-
-        tasks[name] = run
+    def add(name: str, make: Callable[[], engines.Engine]) -> None:
+        tasks[name] = lambda: convert(folder / "photos", folder / "out", make(), shards, count)
 
     for number in numbers:
-        add(f"processes: {number}", "processes", number)
-    for engine in ("dask", "ray"):
-        with contextlib.suppress(ImportError):
-            __import__("distributed" if engine == "dask" else engine)
-            add(f"{engine}: {numbers[-1]}", engine, numbers[-1])
-    # Libraries are imported and files are in the system's memory from here on.
-    tasks[f"processes: {numbers[-1]}"]()
-    found = interleaved(tasks, args.rounds)
-    one, most = found["processes: 1"]["median"], found[f"processes: {numbers[-1]}"]["median"]
+        add(f"processes: {number}", functools.partial(engines.make, "processes", workers=number))
+    with contextlib.ExitStack() as clusters:
+        for engine, start in (("dask", dask_cluster), ("ray", ray_cluster)):
+            with contextlib.suppress(ImportError):
+                make = clusters.enter_context(start(numbers[-1]))
+                add(f"{engine}: {numbers[-1]}", make)
+        return measured_conversion(tasks, numbers[-1], count, shards, args.rounds)
+
+
+@contextlib.contextmanager
+def dask_cluster(workers: int) -> Iterator[Callable[[], engines.Engine]]:
+    """A cluster that is there, as on a cluster of machines."""
+    import distributed
+
+    with distributed.LocalCluster(
+        n_workers=workers, threads_per_worker=1, dashboard_address=None, host="127.0.0.1"
+    ) as cluster:
+        yield lambda: engines.make("dask", scheduler=cluster.scheduler_address)
+
+
+@contextlib.contextmanager
+def ray_cluster(workers: int) -> Iterator[Callable[[], engines.Engine]]:
+    import ray
+
+    ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False)
+    try:
+        yield lambda: engines.make("ray")
+    finally:
+        ray.shutdown()
+
+
+def measured_conversion(
+    tasks: dict[str, Callable[[], float]], most_workers: int, count: int, shards: int, rounds: int
+) -> dict[str, Any]:
+    for name, task in tasks.items():
+        if not name.startswith("processes") or name == f"processes: {most_workers}":
+            task()
+    # Workers have imported what they need, and files are in the system's memory, from here on.
+    found = interleaved(tasks, rounds)
+    one, most = found["processes: 1"]["median"], found[f"processes: {most_workers}"]["median"]
     speeds = {
         name: {key: count / seconds[key] for key in ("best", "median")} for name, seconds in found.items()
     }
     ratios = {name: most / seconds["median"] for name, seconds in found.items() if ":" in name}
-    print(f"  {numbers[-1]} processes: {one / most:.2f} times 1; " + ", ".join(
+    print(f"  {most_workers} processes: {one / most:.2f} times 1; " + ", ".join(
         f"{name} {ratio:.2f} of processes" for name, ratio in ratios.items() if "processes" not in name
     ))  # fmt: skip
     return {
