@@ -20,9 +20,7 @@ class Markup(str):
 def tag(name: str, attributes: dict[str, Any] | None = None, *children: Any) -> Markup:
     """An element. Attributes that are None are left out; children may be lists."""
     said = "".join(
-        f' {key}="{_text(value)}"'
-        for key, value in (attributes or {}).items()
-        if value is not None
+        f' {key}="{_text(value)}"' for key, value in (attributes or {}).items() if value is not None
     )
     if name in EMPTY:
         return Markup(f"<{name}{said}>" if name in ("img", "meta") else f"<{name}{said}/>")
