@@ -381,7 +381,7 @@ def test_overview_in_a_browser(chromium: Any, pictures: Any) -> None:
         page.get_by_label("Histogram of width in pixels of image").wait_for()
         assert tab.axe() == []
         page.get_by_role("button", name="dog").click()
-        page.wait_for_function("location.hash.includes('dog') && location.hash.includes('tab=grid')")
+        page.wait_for_function("() => location.hash.includes('dog') && location.hash.includes('tab=grid')")
         page.get_by_text("40 of 120 samples").wait_for()
         tab.go("tab=overview&where=label+%3D%3D+'dog'")
         page.get_by_text("All 40 samples").wait_for()
@@ -389,7 +389,7 @@ def test_overview_in_a_browser(chromium: Any, pictures: Any) -> None:
         page.locator("svg[aria-label='Histogram of width in pixels of image'] g[role=button]").first.press(
             "Enter"
         )
-        page.wait_for_function("location.hash.includes('measure=') && location.hash.includes('where=')")
+        page.wait_for_function("() => location.hash.includes('measure=') && location.hash.includes('where=')")
         page.get_by_role("button", name="width of image").click()
         page.get_by_text("40 of 120 samples").wait_for()
 
@@ -408,7 +408,7 @@ def test_order_in_a_browser(chromium: Any, pictures: Any) -> None:
         page.get_by_role("button", name="step 4 of rank 1").click()
         page.get_by_text("Step 4 of rank 1: 8 samples").wait_for()
         page.get_by_role("link", name="77", exact=True).click()
-        page.wait_for_function("location.hash.includes('sample=77')")
+        page.wait_for_function("() => location.hash.includes('sample=77')")
 
 
 def test_health_in_a_browser(chromium: Any, damaged: Any) -> None:
@@ -419,7 +419,7 @@ def test_health_in_a_browser(chromium: Any, damaged: Any) -> None:
         page.get_by_text("1 problem", exact=False).first.wait_for()
         assert tab.axe() == []
         page.get_by_role("link", name="sample 90").first.click()
-        page.wait_for_function("location.hash.includes('sample=90')")
+        page.wait_for_function("() => location.hash.includes('sample=90')")
 
 
 def test_compare_in_a_browser(chromium: Any, pictures: Any, changed: Any) -> None:
@@ -431,7 +431,7 @@ def test_compare_in_a_browser(chromium: Any, pictures: Any, changed: Any) -> Non
         page.get_by_role("heading", name="Sample 30").wait_for()
         apart = page.get_by_alt_text("Where image differs")
         apart.wait_for()
-        page.wait_for_function("document.querySelector('.apart').naturalWidth > 0")
+        page.wait_for_function("() => document.querySelector('.apart').naturalWidth > 0")
         assert tab.axe() == []
         page.get_by_label("Brighter").fill("5")
-        page.wait_for_function("document.querySelector('.apart').src.includes('gain=32')")
+        page.wait_for_function("() => document.querySelector('.apart').src.includes('gain=32')")
