@@ -116,7 +116,8 @@ def rows_of(loader: batchplant.Loader) -> list[Any]:
 
 
 def mixture() -> Mix:
-    return Mix([(documents(70), 3), (documents(50, 1000, 1), 2), (documents(20, 2000, 2), 1)], stop="all")
+    sources = {"0": (documents(70), 3), "1": (documents(50, 1000, 1), 2), "2": (documents(20, 2000, 2), 1)}
+    return Mix(sources, stop="all")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -225,3 +226,29 @@ def test_a_state_is_not_taken_up_with_another_packing() -> None:
     other = batchplant.Loader(documents(30), 1, pack=Pack(128))
     with pytest.raises(OptionError, match="pack"):
         other.load_state_dict(loader.state_dict())
+
+
+def test_a_step_is_replayed_from_the_seed_alone() -> None:
+    options: dict[str, Any] = {
+        "order": "random",
+        "pack": Pack(96, eos=EOS, window=16),
+        "seed": 3,
+        "ids": True,
+    }
+    seen = []
+    for rank in range(2):
+        loader = batchplant.Loader(mixture(), 3, rank=rank, world=2, **options)
+        seen.append(list(loader))
+        loader.close()
+    loader = batchplant.Loader(mixture(), 3, **options)
+    for rank in range(2):
+        for step, batch in enumerate(seen[rank]):
+            found = loader.replay(step, rank, 2)
+            np.testing.assert_array_equal(found.samples, batch["ids"])
+            np.testing.assert_array_equal(found.pieces, batch["pieces"])
+            assert found.origins is not None
+            # Documents of the second source have numbers from 1000 on, those of the third from 2000 on.
+            assert [1000 * int(name) + number for name, number, _ in found.origins] == batch[
+                "number"
+            ].tolist()
+    loader.close()

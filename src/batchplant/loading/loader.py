@@ -31,13 +31,14 @@ from .packed import Packing
 from .packing import Pack
 from .pictures import Device, PictureOptions
 from .plan import Pipelines, make_plan
+from .replay import Replaying
 from .state import STATE_VERSION, place_in
 
 # How nice the engine's threads are to those that feed a device: they do little, but must do it at once.
 BESIDE_A_DEVICE = 10
 
 
-class Loader(Bridges):
+class Loader(Bridges, Replaying):
     """Batches of a dataset, epoch after epoch: ``for batch in Loader("train.beton", 256, order="random")``.
 
     source: a Reader or what :func:`batchplant.open` takes. order: ``sequential``, ``random``, ``shards``,
@@ -230,8 +231,8 @@ class Loader(Bridges):
                 self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
         return progress
 
-    def _shard(self, epoch: int, start: int) -> orders.Batches:
-        rank, world = self._place()
+    def _shard(self, epoch: int, start: int, place: tuple[int, int] | None = None) -> orders.Batches:
+        rank, world = place or self._place()
         options: dict[str, Any] = {
             "rank": rank, "world": world, "batch_size": self.batch_size, "drop_last": self.drop_last,
             "start": start, "pad": "skip" if self._options["evaluate"] else "none",

@@ -314,7 +314,7 @@ def fill(pack: Pack, pieces: Pieces, batch: Batch) -> dict[str, Any]:
         "position_ids": position,
         "document_ids": document,
         **_sequences(pack, pieces),
-        "pieces": _table(pieces),
+        "pieces": table_of_pieces(pieces),
         **values,
     }
 
@@ -354,7 +354,7 @@ def _without_missing(pieces: Pieces, batch: Batch) -> Pieces:
     )
 
 
-def _table(pieces: Pieces) -> I64:
+def table_of_pieces(pieces: Pieces) -> I64:
     row, place = _places_of(pieces)
     return np.stack([row, place, pieces.size, pieces.start, pieces.document], axis=1)
 

@@ -1,0 +1,53 @@
+"""What a step of a run saw, from the seed alone: nothing is read."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from .. import order as orders
+from ..columns import I64
+from ..mix import Mix
+from .packing import PackedShard, table_of_pieces
+
+if TYPE_CHECKING:
+    from .loader import Loader
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """A batch of one rank.
+
+    samples: their numbers, of a packed loader those of the documents. pieces: which (row, place, size, start,
+    document) the documents became. origins: of a mixture, (source, number there, pass) of every sample.
+    """
+
+    samples: I64
+    pieces: I64 | None = None
+    origins: list[tuple[str, int, int]] | None = None
+
+
+class Replaying:
+    def replay(  # type: ignore[misc]
+        self: Loader,
+        step: int,
+        rank: int | None = None,
+        world: int | None = None,
+        *,
+        epoch: int = 0,
+        start: int = 0,
+    ) -> Seen:
+        """Which samples a step of a rank sees, or saw, without reading anything.
+
+        rank, world: of that run (default: this process). start: the position that steps count from, where the
+        run was resumed there; see ``state_dict``.
+        """
+        shard: Any = self._shard(epoch, start, orders.place(rank, world))
+        samples, pieces = self.ids_at(shard.batch(step)), None
+        if isinstance(shard, PackedShard):
+            pieces = table_of_pieces(shard.pieces(step))
+        if not isinstance(self.reader, Mix):
+            return Seen(samples, pieces)
+        source, number, lap = (one.tolist() for one in self.reader.origin(samples))
+        names = [self.reader.names[one] for one in source]
+        return Seen(samples, pieces, list(zip(names, number, lap, strict=True)))
