@@ -272,7 +272,7 @@ def advise(found: dict[str, Any]) -> Iterator[str]:
     for name, one in found["datasets"].items():
         pick = f"{one['pick']}{', as it is' if one['stays'] else ''}"
         behind = "–" if one["behind the best"] is None else f"{one['behind the best']:.0%}"
-        off = f"{one['median error']:.0%} of {len(one['errors'])}"
+        off = f"{one['median error']:.0%} ({len(one['errors'])} formats)"
         rows.append([name, one["goal"], pick, one["best"], behind, off, f"{one['seconds']:.1f}"])
     yield table(rows)
     picks = f"{found['good']} of {len(found['datasets'])} picks are within 10 % of the best"

@@ -22,7 +22,8 @@ from ..schema import Schema
 from .facts import Facts
 from .ways import Way
 
-BYTES = 12 << 20
+# A pass over few samples is mostly its start, and there are fewer formats to scan than to load from.
+BYTES, SCANNED_BYTES = 12 << 20, 32 << 20
 LEAST = 8
 # Runs of neighbours, spread over the dataset: what compresses well does so by its neighbours.
 RUNS = 8
@@ -46,9 +47,9 @@ class Held(Reader):
         return Columns((name, self._columns[name]) for name in fields).take(indices)
 
 
-def hold(reader: Reader, facts: Facts) -> tuple[Held, float]:
-    """Some samples in memory, and the seconds that reading one of them took."""
-    count = int(np.clip(BYTES / max(facts.sample_bytes, 1), LEAST, QUICK_SAMPLES))
+def hold(reader: Reader, facts: Facts, size: int = BYTES) -> tuple[Held, float]:
+    """Some samples in memory, of about so many bytes, and the seconds that reading one of them took."""
+    count = int(np.clip(size / max(facts.sample_bytes, 1), LEAST, QUICK_SAMPLES))
     rows = pilot_rows(len(reader), count)
     began = time.perf_counter()
     columns = reader.read(rows)
@@ -176,7 +177,7 @@ class Bench:
 
     def _distant(self, trial: Trial, how: timing.How, reader: Reader, rows: I64 | None) -> Trial:
         """A first epoch over the network, with its start: what is kept from one is no measure of the next."""
-        batch = how.batch_of(timing.SMALL_BYTES, reader.schema, self._bytes(trial.way))
+        batch = how.small_batch(reader.schema, self._bytes(trial.way))
         with contextlib.ExitStack() as stack:
             if not trial.way.stays and self.url is not None:
                 urls = [self.url(path) for path in self._written[trial.way.label]]

@@ -21,7 +21,7 @@ from ..registry import get_format
 from ..schema import Schema
 from .predict import FIGURES, Prediction, predict
 from .rules import Case, Must
-from .trial import Bench, Held, Trial, hold
+from .trial import BYTES, SCANNED_BYTES, Bench, Held, Trial, hold
 from .ways import PICTURES, Way, raw_of, way_of
 
 # Ways this near to the best are as good; what else they can do decides.
@@ -129,7 +129,8 @@ def tries(
     """Each format on a few samples of the dataset, the best of them twice, and the dataset as it lies."""
     deadline = time.monotonic() + seconds
     facts, answers = case.facts, case.answers
-    held, read_each = hold(reader, facts)
+    scanned = FIGURES[case.goal][0] in ("sequential_rate", "column_rate")
+    held, read_each = hold(reader, facts, SCANNED_BYTES if scanned else BYTES)
     ways = [way_of(one, settings, facts.schema) for one in formats]
     # The most promising first: the time may not be enough for all of them.
     ways.sort(

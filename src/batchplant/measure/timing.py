@@ -27,8 +27,10 @@ from .watching import rows
 # Where the time is short, a batch takes so long at most, or a few of them would take all of it. It is no
 # smaller than that: every batch costs something, however few samples it has.
 BATCH_SECONDS = 0.012
-# What a batch has that is surely made so quickly, and what it has at most.
-SMALL_BYTES, MOST_BYTES = 4 << 20, 8 << 20
+# What a batch has that is surely made so quickly.
+SMALL_BYTES = 4 << 20
+# What it has at most: of cells, as the memory of large ones comes and goes with the allocator; of pixels.
+MOST_BYTES, MOST_PIXELS = 8 << 20, 64 << 20
 # An epoch of few samples has so many batches all the same.
 BATCHES = 4
 # So many count at least, after those that fill the threads: what is under way at the end must not matter.
@@ -53,11 +55,16 @@ class How:
     size: int = 224
     workers: int | None = None
 
-    def batch_of(self, size: int, schema: Schema, sample_bytes: float) -> int:
-        """As many samples as take so many bytes, as they are stored or as pixels."""
-        pixels = CHANNELS * self.size**2 * len(image_fields(schema))
-        made = pixels if self.pipeline in ("train", "val") else 0
-        return min(self.batch_size, _power(size / max(sample_bytes, made, 1)))
+    def small_batch(self, schema: Schema, sample_bytes: float) -> int:
+        return self._batch(SMALL_BYTES, SMALL_BYTES, schema, sample_bytes)
+
+    def large_batch(self, schema: Schema, sample_bytes: float) -> int:
+        return self._batch(MOST_BYTES, MOST_PIXELS, schema, sample_bytes)
+
+    def _batch(self, cells: int, pixels: int, schema: Schema, sample_bytes: float) -> int:
+        """As many samples as have so many bytes, as they are stored and as pixels, in powers of two."""
+        made = CHANNELS * self.size**2 * len(image_fields(schema)) * (self.pipeline in ("train", "val"))
+        return min(self.batch_size, _power(cells / max(sample_bytes, 1)), _power(pixels / max(made, 1)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +97,8 @@ def quick_epoch(
 
     ``batch``: what an epoch before had, from 0 on; it only grows.
     """
-    batch = max(batch, how.batch_of(SMALL_BYTES, reader.schema, sample_bytes))
-    most = how.batch_of(MOST_BYTES, reader.schema, sample_bytes)
+    batch = max(batch, how.small_batch(reader.schema, sample_bytes))
+    most = how.large_batch(reader.schema, sample_bytes)
     while True:
         found = epoch(reader, how, batch=batch, seconds=seconds, indices=indices, seed=seed, note=note)
         larger = min(most, _power(BATCH_SECONDS * found.rate))

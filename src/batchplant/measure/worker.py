@@ -263,7 +263,7 @@ class Task:
     def _timed(self, seen: Reader, how: timing.How, seconds: float | None, first: bool) -> timing.Timed:
         given: dict[str, Any] = {"seed": self._seed, "note": lambda: self._note(now=False)}
         if seconds is None or first:
-            small = how.batch_of(timing.SMALL_BYTES, seen.schema, self._sample_bytes)
+            small = how.small_batch(seen.schema, self._sample_bytes)
             batch = how.batch_size if seconds is None else small
             return timing.epoch(seen, how, batch=batch, seconds=seconds, once=first, **given)
         timed, self._batch = timing.quick_epoch(
