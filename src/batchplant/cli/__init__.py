@@ -60,6 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 # What is raised when Python writes the rest at its own exit nobody can catch.
                 if sys.stdout is not None:
                     sys.stdout.flush()
+        except KeyboardInterrupt:
+            # Also amid the imports of a command, and while one ends.
+            _say("stopped")
+            return 130
         except BrokenPipeError:
             # The reader of our output went away (| head).
             _drop_output()
@@ -82,9 +86,6 @@ def _main(argv: Sequence[str] | None) -> int:
     hook, sys.unraisablehook = sys.unraisablehook, _again
     try:
         return int(args.run(args))
-    except KeyboardInterrupt:
-        _say("stopped")
-        return 130
     except BrokenPipeError:
         raise
     except Exception as error:

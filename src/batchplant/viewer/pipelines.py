@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.machinery
 import inspect
 import json
 import math
@@ -79,15 +79,15 @@ def _run(path: str) -> Any:
     name = (
         stem if stem.isidentifier() and stem not in sys.modules else f"batchplant_pipeline_{abs(hash(path))}"
     )
-    spec = importlib.util.spec_from_file_location(name, os.path.abspath(path))
-    if spec is None or spec.loader is None:
-        raise OptionError("it is no Python file", path=path)
-    module = importlib.util.module_from_spec(spec)
+    loader = importlib.machinery.SourceFileLoader(name, os.path.abspath(path))
+    module = types.ModuleType(name)
+    module.__file__, module.__loader__ = loader.path, loader
     # As when Python runs it: modules beside it can be imported, and functions of it can be pickled.
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        # Not by the import system, which takes bytecode of what the file was a moment ago.
+        exec(loader.source_to_code(loader.get_data(loader.path), loader.path), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise OptionError(f"it raised {type(error).__name__}: {error}", path=path) from error
