@@ -65,12 +65,17 @@ def test_exports_are_sorted_complete_and_there():
     tree = ast.parse((SOURCE / "__init__.py").read_text("utf-8"))
     imported = {
         alias.asname or alias.name
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.level and node.module not in ("viewer", "interop")
         for alias in node.names
         if not (alias.asname or alias.name).startswith("_") or alias.name == "__version__"
     }
-    assert imported - {"annotations"} == set(batchplant.__all__)
+    assert imported == set(batchplant.__all__)
+    # What is imported later is there, too, and found under its own name.
+    assert {name for name in batchplant._LATER if not hasattr(batchplant, name)} == set()
+    assert set(batchplant._LATER) <= set(batchplant.__all__) <= set(dir(batchplant))
+    with pytest.raises(AttributeError, match="no attribute 'Loadre'"):
+        _ = batchplant.Loadre
 
 
 def test_the_version_is_written_down_once():

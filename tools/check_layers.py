@@ -62,6 +62,7 @@ BY_NAME = {
     "registry.known": "a format is imported when a file of that format is opened",
     "ffcv.redirect": "a script asks for the modules by FFCV's own names",
     "cli": "a command is imported when it is asked for",
+    "__init__": "what takes long to import is imported when it is asked for",
 }
 # Parts whose members know nothing of each other.
 ISLANDS = ["formats"]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib as _importlib
+from typing import TYPE_CHECKING
+from typing import Any as _Any
+
 from . import engines
 from . import frameworks as _frameworks
 from ._version import __version__
@@ -35,12 +39,6 @@ from .format import Format, Probe
 from .interleave import interleave
 from .joined import concat
 from .limits import max_bytes, max_pixels
-from .loading.loader import Loader
-from .loading.packing import Pack
-from .loading.pictures import PictureOptions
-from .loading.plan import Pipe
-from .mix import Mix
-from .patches import Patches
 from .reader import Reader
 from .registry import create, open
 from .schema import (
@@ -66,9 +64,43 @@ from .schema import (
 from .split import split
 from .storage import index
 from .verify import verify
-from .viewer.notebook import view
-from .windows import Windows
 from .writer import WriteOptions, Writer
+
+if TYPE_CHECKING:
+    from .loading.loader import Loader
+    from .loading.packing import Pack
+    from .loading.pictures import PictureOptions
+    from .loading.plan import Pipe
+    from .mix import Mix
+    from .patches import Patches
+    from .viewer.notebook import view
+    from .windows import Windows
+
+# Names that take long to import, and where they stand; modules that are there without an import of their own.
+_LATER = {
+    "Loader": "loading.loader",
+    "Pack": "loading.packing",
+    "PictureOptions": "loading.pictures",
+    "Pipe": "loading.plan",
+    "Mix": "mix",
+    "Patches": "patches",
+    "view": "viewer.notebook",
+    "Windows": "windows",
+}
+_MODULES = ("loading", "mix", "ops", "patches", "viewer", "windows")
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _MODULES:
+        return _importlib.import_module(f"batchplant.{name}")
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(_importlib.import_module(f"batchplant.{_LATER[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
 
 
 @_frameworks.register("torch")

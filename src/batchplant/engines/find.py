@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..errors import OptionError, near
 from .base import Engine
 from .inline import Inline
-from .processes import Processes
 from .ranks import Ranks
 
 NAMES = ("threads", "processes", "ranks", "dask", "ray")
@@ -34,6 +33,8 @@ def make(
     if name == "threads":
         return Inline()
     if name == "processes":
+        from .processes import Processes
+
         return Processes(workers)
     if name == "ranks":
         return Ranks(rank, world)

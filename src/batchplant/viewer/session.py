@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import NotFoundError, OptionError
 from ..loading.locate import Locator
@@ -13,12 +13,14 @@ from ..reader import Reader
 from ..tensors import is_tensors
 from .cells import shows
 from .jobs import Jobs
-from .loaders import Loaders
 from .media.recent import Recent
 from .media.sound import Window
 from .media.tokens import Tokenizer
 from .media.video import Movie
 from .pixels import Pictures
+
+if TYPE_CHECKING:
+    from .loaders import Loaders
 
 # Bytes of decoded sounds, and of videos, that are kept.
 KEPT = 64 << 20
@@ -59,13 +61,18 @@ class Session:
         self.pipeline = pipeline
         # The loaders that run in this process and are watched, or None: see dashboard.py.
         self.live = live
-        # What makes samples as a pipeline says.
-        self.loaders = Loaders()
         self.jobs = Jobs()
         self.pictures = Pictures()
         # Sounds and videos that are being looked at.
         self.windows: Recent[Window] = Recent(KEPT, lambda one: one.samples.nbytes)
         self.clips: Recent[Movie] = Recent(KEPT, lambda one: one.data.nbytes)
+
+    @functools.cached_property
+    def loaders(self) -> Loaders:
+        """What makes samples as a pipeline says; imported when one is asked for, for that takes long."""
+        from .loaders import Loaders
+
+        return Loaders()
 
     def side(self, params: Mapping[str, str]) -> Side:
         name = params.get("side", "a")
@@ -86,7 +93,8 @@ class Session:
 
     def close(self) -> None:
         self.jobs.close()
-        self.loaders.close()
+        if "loaders" in vars(self):
+            self.loaders.close()
         self.pictures.close()
         self.windows.clear()
         self.clips.clear()

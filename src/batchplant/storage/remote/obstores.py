@@ -32,7 +32,6 @@ from .client import (
     as_array,
 )
 from .engine import obstore
-from .signed import Ranges
 
 # Of a request that goes on: a large part, a slow way.
 TIMEOUT = "15m"
@@ -71,6 +70,9 @@ class ObstoreClient(Client):
         self._made_of = url, place, options
         self._sends: Any = None
         # For servers whose answers to ranges obstore refuses.
+        # HTTP and TLS in Python take long to import, and few need them.
+        from .signed import Ranges
+
         self._ranges = Ranges(self.url)
         self._refused = False
 
