@@ -181,9 +181,12 @@ def in_browser(path: Path, rounds: int) -> dict[str, Any] | None:
 LOOKER = """
 import json, select, sys, urllib.request
 url, since = sys.argv[1], 0
-while not select.select([sys.stdin], [], [], 1.0)[0]:
+while True:
     with urllib.request.urlopen(f"{url}api/live?since={since}") as answer:
         since = json.load(answer)["next"]
+    print("looked", flush=True)
+    if select.select([sys.stdin], [], [], 1.0)[0]:
+        break
 """
 
 
@@ -193,8 +196,13 @@ def _looked_at(loader: Loader) -> Iterator[None]:
         yield
         return
     url = loader.dashboard.url.partition("#")[0]
-    looker = subprocess.Popen([sys.executable, "-c", LOOKER, url], stdin=subprocess.PIPE)
+    looker = subprocess.Popen(
+        [sys.executable, "-c", LOOKER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     try:
+        # What it costs to start Python is no cost of the dashboard.
+        assert looker.stdout is not None
+        looker.stdout.readline()
         yield
     finally:
         looker.communicate()
