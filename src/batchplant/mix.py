@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -132,13 +131,6 @@ class Mix(Reader):
         """The weights at a position, which sum up to 1."""
         begun = [one for one in self.blend.segments if one.start <= position]
         return begun[-1].weights
-
-    @property
-    def mark(self) -> str:
-        """A checksum of what decides who comes when."""
-        parts = [self.sizes_of_sources, *(one.shares for one in self.blend.segments)]
-        starts = np.array([one.start for one in self.blend.segments])
-        return f"{zlib.crc32(b''.join(part.astype('<i8').tobytes() for part in [*parts, starts])):08x}"
 
     # -- reading ---------------------------------------------------------------------------------------
 

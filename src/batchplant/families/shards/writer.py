@@ -12,15 +12,18 @@ import numpy as np
 
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ...columns import I64, U8, Columns, Ragged, as_bytes, starts_of
+from ...errors import BatchplantError, EncodeError
 from ...schema import Image
 from ...storage import Patch, put_file, sync
 from ...writer import Writer
+from .index import INDEX
 from .note import optional_fields
 
 FOLDER = "folder"
-INDEX = "index.json"
 # Offsets are 32 bits.
 MOST = (1 << 32) - 1
+# Left for what a shard has besides its samples.
+ROOM = 1 << 20
 
 
 class ShardsWriter(Writer):
@@ -28,10 +31,23 @@ class ShardsWriter(Writer):
     at the end of its ``_begin``, and implements the methods below."""
 
     appends: ClassVar[bool] = True
+    # What messages call the format.
+    _title: ClassVar[str]
     _limit: int
+    # Bytes of the cells of a sample whose size does not vary.
+    _fixed = 0
     # What counts for the limit besides the samples: once in a shard, and with each of them.
     _begun = 0
     _each = 0
+
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        sizes = sum(
+            (column.sizes for column in columns.values() if isinstance(column, Ragged)),
+            np.full(columns.rows, self._fixed, np.int64),
+        )
+        said = f"{self._title} holds samples up to 4 GiB, and this has"
+        large = np.flatnonzero(sizes > MOST - ROOM)
+        return {int(row): EncodeError(f"{said} {sizes[row]:,} bytes") for row in large}
 
     # -- what a format implements ----------------------------------------------------------------------
 

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...errors import BatchplantError, DamagedError, NotFoundError, SchemaError
-from ...families.shards import INDEX, MOST, NOTE, OTHERS, Note, optional_fields
+from ...families.shards import INDEX, MOST, NOTE, OTHERS, Note, index_head, optional_fields
 from ...format import Probe
 from ...schema import Schema
-from ...storage import NOTE_ERRORS, is_below, is_remote, join, open_source, parse_object, read_beside
+from ...storage import NOTE_ERRORS, is_below, join, parse_object, read_beside
 from . import encodings, spec
 from .encodings import Encoding
 
-HEAD = 64 << 10
 TREES, TOKENS = "PyTreeLoader", "TokensLoader"
 # What the tokens are called of a set that says no names.
 ONLY_TOKENS = "tokens"
@@ -180,14 +179,7 @@ def document(said: dict[str, Any], sums: Sequence[int]) -> str:
 
 def sniff(probe: Probe) -> bool:
     """An index of chunks; those that are Parquet files are for Parquet."""
-    # Behind a URL, a listing tells what a request would.
-    if not probe.folder or (is_remote(probe.path) and INDEX not in probe.names):
-        return False
-    try:
-        source = open_source(join(probe.path, INDEX))
-        head = source.view(0, min(source.size, HEAD)).tobytes()
-    except BatchplantError:
-        return False
+    head = index_head(probe)
     found = _CHUNKS.search(head)
     if found is None or _PARQUET.search(head) is not None:
         return False

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...columns import I64, U8, Columns, Ragged
-from ...errors import BatchplantError, EncodeError, OptionError, SchemaError
+from ...errors import OptionError, SchemaError
 from ...families.shards import MOST, NOTE, Note, ShardsWriter, records_of
 from ...schema import Schema, Tensor
 from ...writer import WriteOptions
@@ -20,8 +20,6 @@ from .packing import BATCH, pack, packed_chunk
 from .reader import LitDataReader
 
 LIMIT = 1 << 26
-# The table of a chunk, and then some.
-ROOM = 1 << 20
 
 
 class LitDataWriter(ShardsWriter):
@@ -33,6 +31,8 @@ class LitDataWriter(ShardsWriter):
     ``sample``.
     ``tokens``: write the one field, an array with one axis, for LitData's ``TokensLoader``.
     """
+
+    _title = "LitData"
 
     def __init__(
         self,
@@ -97,17 +97,6 @@ class LitDataWriter(ShardsWriter):
         self._first = max((int(one[1]) for one in names if one), default=-1) + 1
 
     # -- samples ---------------------------------------------------------------------------------------
-
-    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        sizes = sum(
-            (column.sizes for column in columns.values() if isinstance(column, Ragged)),
-            np.zeros(columns.rows, np.int64),
-        )
-        rows = np.flatnonzero(sizes > MOST - ROOM)
-        return {
-            int(row): EncodeError(f"LitData holds samples up to 4 GiB, and this has {sizes[row]:,} bytes")
-            for row in rows
-        }
 
     def _packed(self, columns: Columns) -> Ragged:
         found = [

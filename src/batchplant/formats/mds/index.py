@@ -14,16 +14,14 @@ import numpy as np
 
 from ...columns import Ragged
 from ...errors import BatchplantError, DamagedError, NotFoundError, SchemaError
-from ...families.shards import INDEX, MOST, NOTE, OTHERS, Note, optional_fields
+from ...families.shards import INDEX, MOST, NOTE, OTHERS, Note, index_head, optional_fields
 from ...format import Probe
 from ...schema import Field, Schema
-from ...storage import NOTE_ERRORS, is_below, is_remote, join, open_source, parse_object, read_beside
+from ...storage import NOTE_ERRORS, is_below, join, parse_object, read_beside
 from ...storage.notes import all_stay
 from . import encodings
 from .encodings import Encoding
 from .packing import ALGORITHMS
-
-HEAD = 64 << 10
 
 _SHARDS = re.compile(rb'"shards"\s*:\s*\[(\s*\])?')
 _FORMAT = re.compile(rb'"format"\s*:\s*"mds"')
@@ -211,13 +209,6 @@ def fields_of(index: Index, first: Mapping[str, Ragged]) -> dict[str, Field]:
 
 def sniff(probe: Probe) -> bool:
     """An index of shards, the first of which is MDS, or of none."""
-    # Behind a URL, a listing tells what a request would.
-    if not probe.folder or (is_remote(probe.path) and INDEX not in probe.names):
-        return False
-    try:
-        source = open_source(join(probe.path, INDEX))
-        head = source.view(0, min(source.size, HEAD)).tobytes()
-    except BatchplantError:
-        return False
+    head = index_head(probe)
     found = _SHARDS.search(head)
     return found is not None and (found[1] is not None or _FORMAT.search(head) is not None)

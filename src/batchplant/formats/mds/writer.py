@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...columns import I64, U8, Columns, Ragged, as_bytes
-from ...errors import BatchplantError, EncodeError, OptionError
+from ...errors import OptionError
 from ...families.shards import MOST, Note, ShardsWriter, records_of
 from ...schema import Schema
 from ...writer import WriteOptions
@@ -19,8 +19,6 @@ from .packing import check_hashes, digest, pack
 from .reader import MdsReader
 
 LIMIT = 1 << 26
-# The JSON in every shard, and then some.
-ROOM = 1 << 20
 
 
 class MdsWriter(ShardsWriter):
@@ -30,6 +28,8 @@ class MdsWriter(ShardsWriter):
     ``compression``: none, ``zstd``, ``gz``, ``bz2``, ``br`` or ``snappy``, with a level as in ``zstd:7``.
     ``hashes``: hashes of every file in the index, such as ``sha1`` or ``xxh64``, which ``verify`` compares.
     """
+
+    _title = "MDS"
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class MdsWriter(ShardsWriter):
         }  # fmt: skip
         self._text = json.dumps(self._config, sort_keys=True).encode()
         self._begun, self._each = 8 + len(self._text), 4
+        self._fixed = sum(one.size or 0 for _, one in self._columns)
         self._open_shards(state)
 
     def _continue(self, base: Any) -> None:
@@ -77,18 +78,6 @@ class MdsWriter(ShardsWriter):
         self._first = max((int(one[1]) for one in found if one), default=-1) + 1
 
     # -- samples ---------------------------------------------------------------------------------------
-
-    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        sizes = sum(
-            (column.sizes for column in columns.values() if isinstance(column, Ragged)),
-            np.zeros(columns.rows, np.int64),
-        )
-        fixed = sum(one.size or 0 for _, one in self._columns)
-        rows = np.flatnonzero(sizes + fixed > MOST - ROOM)
-        return {
-            int(row): EncodeError(f"MDS holds samples up to 4 GiB, and this has {sizes[row] + fixed:,} bytes")
-            for row in rows
-        }
 
     def _packed(self, columns: Columns) -> Ragged:
         found = [
