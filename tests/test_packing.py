@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -252,3 +253,21 @@ def test_a_step_is_replayed_from_the_seed_alone() -> None:
                 "number"
             ].tolist()
     loader.close()
+
+
+def test_a_replay_reads_no_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = documents(30)
+    with batchplant.create(tmp_path / "docs.idx", {"tokens": batchplant.Tensor("int64", (None,))}) as out:
+        for sample in source:
+            out.append({"tokens": sample["tokens"]})
+    reader = batchplant.open(tmp_path / "docs.idx")
+    loader = batchplant.Loader(reader, 2, order="random", pack=Pack(64, eos=EOS), ids=True)
+    seen = [batch["ids"] for batch in loader]
+
+    def unread(*_: Any) -> None:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr(type(reader), "_read", unread)
+    again = batchplant.Loader(reader, 2, order="random", pack=Pack(64, eos=EOS))
+    for step, ids in enumerate(seen):
+        np.testing.assert_array_equal(again.replay(step).samples, ids)
