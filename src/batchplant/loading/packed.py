@@ -11,7 +11,7 @@ import numpy as np
 from .. import order as orders
 from ..columns import I64, dense_of
 from ..conversion.sizes import sizes_of
-from ..errors import OptionError, no_such
+from ..errors import OptionError, near
 from ..reader import Reader
 from ..schema import Tensor
 from .balance import find_sizes
@@ -29,7 +29,9 @@ class Packing:
         names = {output.name: output for output in plan.outputs}
         for name in (pack.field, pack.prompt):
             if name is not None and name not in names:
-                raise OptionError(no_such("field of the batch", name, names))
+                raise OptionError(
+                    f"there is no field of the batch {name!r}{near(name, names)}; it has {', '.join(names)}"
+                )
         self.pack, self.filled = pack, Filled()
         found = token_sizes(pack, reader, names[pack.field], executor)
         self._sizes, self._indices = found, indices
