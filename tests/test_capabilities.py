@@ -27,12 +27,11 @@ from batchplant.capabilities import CLAIMS, Capabilities, groups
 from batchplant.cli import formats as command
 from batchplant.cli import main
 from batchplant.codecs.media import image
+from batchplant.families.shards import writer as shards
 from batchplant.format import Format
 from batchplant.formats import safetensors
 from batchplant.formats._table import OUTLINES
 from batchplant.formats.beton import writer as beton
-from batchplant.formats.litdata import writer as litdata
-from batchplant.formats.mds import writer as mds
 from batchplant.formats.megatron import writer as megatron
 from batchplant.formats.onnx import writer as onnx
 from batchplant.formats.recordio import writer as recordio
@@ -636,15 +635,15 @@ def beyond_beton(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def beyond_mds(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    assert mds.MOST == (1 << 32) - 1
-    patch.setattr(mds, "MOST", mds.ROOM + SIZE)
+    assert shards.MOST == (1 << 32) - 1
+    patch.setattr(shards, "MOST", shards.ROOM + SIZE)
     with bp.create(folder / "a.mds", {"blob": bp.Bytes()}, size_limit=SIZE) as out:
         out.append({"blob": bytes(SIZE + 1)})
 
 
 def beyond_litdata(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    assert litdata.MOST == (1 << 32) - 1
-    patch.setattr(litdata, "MOST", litdata.ROOM + SIZE)
+    assert shards.MOST == (1 << 32) - 1
+    patch.setattr(shards, "MOST", shards.ROOM + SIZE)
     with bp.create(folder / "a.litdata", {"blob": bp.Bytes()}, chunk_bytes=SIZE) as out:
         out.append({"blob": bytes(SIZE + 1)})
 
