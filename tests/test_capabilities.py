@@ -608,8 +608,9 @@ def test_streaming_write(name: str, tmp_path: Path) -> None:
 
     for number in range(16):
         sample(number)
-    least, most = peak(48), peak(112)
-    assert (most - least < 32 * SIZE) == one.can.streaming_write
+    # A library's own needs vary by half a megabyte.
+    least, most = peak(48), peak(240)
+    assert (most - least < 96 * SIZE) == one.can.streaming_write
 
 
 @every_writer

@@ -53,7 +53,7 @@ class Files:
             self.first = self._names.next() if self._adding else 0
             state = self.partial.state or {}
             # Others may go on from it, or did before.
-            self._shared = crew or bool(state)
+            self._shared = crew or not here or bool(state)
             if state and not crew:
                 job.check_same(state["identity"])
             self.partial.checkpoint({"identity": job.identity}, publish=first and not here)
