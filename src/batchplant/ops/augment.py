@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I64
+from ..columns import I32, I64
 from ..errors import OptionError
 from .base import Draws, Op, Spec, Tensors, per_sample
 from .decode import pair_of
+from .geometry import Motion, shifted
 
 
 class PictureOp(Op):
@@ -82,20 +83,28 @@ class RandomTranslate(FillOp):
         self.fill = np.array(fill)
         self.share = share
 
+    def _corner(self, draws: Draws) -> tuple[I64, I64]:
+        """Top and left of what is seen, in the padded picture."""
+        return draws.integers(2 * self.padding + 1), draws.integers(2 * self.padding + 1)
+
+    def move(self, sizes: I32, draws: Draws) -> Motion:
+        top, left = self._corner(draws)
+        return shifted(sizes, self.padding - left, self.padding - top)
+
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         count, height, width, channels = batch.shape
         pad = self.padding
         room = np.empty((height + 2 * pad, width + 2 * pad, channels), dtype=batch.dtype)
         room[:] = self.fill
-        top, left = draws.integers(2 * pad + 1), draws.integers(2 * pad + 1)
+        top, left = self._corner(draws)
         for row in range(count):
             room[pad : pad + height, pad : pad + width] = batch[row]
             batch[row] = room[top[row] : top[row] + height, left[row] : left[row] + width]
         return batch
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        top, left = draws.integers(2 * self.padding + 1), draws.integers(2 * self.padding + 1)
-        return _padded_windows(batch, self.padding, self.fill, (top, left), tuple(batch.shape[1:3]), tensors)
+        size = tuple(batch.shape[1:3])
+        return _padded_windows(batch, self.padding, self.fill, self._corner(draws), size, tensors)
 
 
 class RandomCrop(FillOp):
@@ -120,12 +129,21 @@ class RandomCrop(FillOp):
             raise OptionError(f"RandomCrop of {self.size} does not fit pictures of {width}×{height}")
         return Spec(spec.dtype, (*self.size, channels))
 
+    def _corner(self, sizes: Any, draws: Draws) -> tuple[I64, I64]:
+        """Top and left of what is seen, in the padded picture; ``sizes``: height, width, or those of each."""
+        room = np.asarray(sizes) + 2 * self.padding - self.size + 1
+        return draws.integers(room[..., 0]), draws.integers(room[..., 1])
+
+    def move(self, sizes: I32, draws: Draws) -> Motion:
+        top, left = self._corner(sizes, draws)
+        return shifted(sizes, self.padding - left, self.padding - top, after=self.size)
+
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         count, height, width, channels = batch.shape
         pad, (high, wide) = self.padding, self.size
         room = np.empty((height + 2 * pad, width + 2 * pad, channels), dtype=batch.dtype)
         room[:] = self.fill
-        top, left = draws.integers(height + 2 * pad - high + 1), draws.integers(width + 2 * pad - wide + 1)
+        top, left = self._corner((height, width), draws)
         out = np.empty((count, high, wide, channels), dtype=batch.dtype)
         for row in range(count):
             room[pad : pad + height, pad : pad + width] = batch[row]
@@ -133,10 +151,8 @@ class RandomCrop(FillOp):
         return out
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        (high, wide), pad = self.size, self.padding
-        top = draws.integers(batch.shape[1] + 2 * pad - high + 1)
-        left = draws.integers(batch.shape[2] + 2 * pad - wide + 1)
-        return _padded_windows(batch, pad, self.fill, (top, left), self.size, tensors)
+        corner = self._corner(batch.shape[1:3], draws)
+        return _padded_windows(batch, self.padding, self.fill, corner, self.size, tensors)
 
 
 def _padded_windows(

@@ -21,6 +21,7 @@ from ..columns import I64, Column
 from ..errors import DataError, OptionError
 from ..order.keyed import U64, derive, key_of
 from ..schema import Field
+from .geometry import I32, Motion
 
 F64 = npt.NDArray[np.float64]
 
@@ -152,6 +153,13 @@ class Op:
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         """The batch after this step. It may be changed in place: it belongs to the pipeline."""
         raise NotImplementedError
+
+    def move(self, sizes: I32, draws: Draws) -> Motion | None:
+        """Where it takes the pixels of pictures of these sizes, by the draws of ``run``; None: nowhere.
+
+        Boxes and keypoints of the pictures go along.
+        """
+        return None
 
     def own(self) -> Op:
         """This, for one loader: a copy, where it holds something while it runs."""

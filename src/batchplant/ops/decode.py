@@ -15,6 +15,7 @@ from .. import _native
 from ..columns import I32, I64
 from ..errors import OptionError
 from .base import F64, Draws, Op, Spec, Tensors, check_probability, per_sample
+from .geometry import Motion, mirrored, stretched
 
 FILTERS = ("area", "bilinear", "bicubic", "nearest")
 
@@ -33,6 +34,10 @@ class ImageDecoder(Op):
     def boxes(self, sizes: I32, draws: Draws) -> F64:
         """(left, top, right, bottom) of every picture; ``sizes`` are (height, width)."""
         raise NotImplementedError
+
+    def move(self, sizes: I32, draws: Draws) -> Motion:
+        boxes = self.boxes(sizes, draws)
+        return stretched(boxes, boxes[:, [3, 2]] - boxes[:, [1, 0]] if self.size is None else self.size)
 
     def infer(self, spec: Spec) -> Spec:
         # The plan takes the decoder of a picture away before it asks the others.
@@ -149,6 +154,9 @@ class RandomHorizontalFlip(Op):
 
     def flips(self, draws: Draws) -> Any:
         return draws.chance(self.flip_prob)
+
+    def move(self, sizes: I32, draws: Draws) -> Motion:
+        return mirrored(sizes, across=self.flips(draws))
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         flip = self.flips(draws)

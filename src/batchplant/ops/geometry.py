@@ -1,0 +1,80 @@
+"""Where steps take the pixels of pictures: :class:`Motion`, by which boxes, keypoints and masks go along.
+
+Positions are (x, y) with x to the right and y down, and whole numbers are the corners of pixels: the middle
+of the first pixel is (0.5, 0.5), a picture reaches from (0, 0) to (width, height).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+I32 = npt.NDArray[np.int32]
+
+
+@dataclasses.dataclass(frozen=True)
+class Motion:
+    """What a step does to the pictures of a batch, one row for each.
+
+    matrix: (n, 3, 3), from positions before to positions after it. sizes: (n, 2), height and width after it.
+    """
+
+    matrix: F64
+    sizes: I32
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def then(self, other: Motion) -> Motion:
+        """Both, this one first."""
+        return Motion(other.matrix @ self.matrix, other.sizes)
+
+    def take(self, rows: Any) -> Motion:
+        return Motion(self.matrix[rows], self.sizes[rows])
+
+    def points(self, row: int, points: Any) -> F64:
+        """Where positions (…, 2) of one picture go."""
+        points = np.asarray(points, dtype=np.float64)
+        moved = points @ self.matrix[row, :, :2].T + self.matrix[row, :, 2]
+        found: F64 = moved[..., :2] / moved[..., 2:]
+        return found
+
+
+def still(sizes: I32) -> Motion:
+    """Nothing moves."""
+    return Motion(np.broadcast_to(np.eye(3), (len(sizes), 3, 3)).copy(), np.asarray(sizes, dtype=np.int32))
+
+
+def stretched(boxes: F64, sizes: Any) -> Motion:
+    """The boxes (left, top, right, bottom) become the whole of pictures of these sizes."""
+    boxes = np.asarray(boxes, dtype=np.float64)
+    after = np.broadcast_to(np.asarray(sizes, dtype=np.int32), (len(boxes), 2))
+    matrix = np.zeros((len(boxes), 3, 3))
+    for axis in (0, 1):
+        scale = after[:, 1 - axis] / (boxes[:, 2 + axis] - boxes[:, axis])
+        matrix[:, axis, axis] = scale
+        matrix[:, axis, 2] = -scale * boxes[:, axis]
+    matrix[:, 2, 2] = 1
+    return Motion(matrix, after)
+
+
+def shifted(sizes: I32, right: Any, down: Any, after: Any = None) -> Motion:
+    """The upper left corner comes to (right, down) in pictures of the sizes ``after``."""
+    made = still(sizes)
+    made.matrix[:, 0, 2], made.matrix[:, 1, 2] = right, down
+    return made if after is None else Motion(made.matrix, np.broadcast_to(after, made.sizes.shape))
+
+
+def mirrored(sizes: I32, across: Any = None, down: Any = None) -> Motion:
+    """Left and right (``across``) or top and bottom (``down``) change places where these are true."""
+    made = still(sizes)
+    for axis, which in ((0, across), (1, down)):
+        if which is not None:
+            rows = np.flatnonzero(which)
+            made.matrix[rows, axis, axis] = -1
+            made.matrix[rows, axis, 2] = made.sizes[rows, 1 - axis]
+    return made
