@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 
 from . import filters
-from .columns import I64, Column, Columns, Spans, concat_columns, concat_spans, starts_of
+from .columns import I64, Column, Columns, Masked, Ragged, Spans, concat_columns, concat_spans, starts_of
 from .errors import DamagedError, DataError, OptionError, Problem, SchemaError
 from .expressions import Bound
 from .keys import Table
@@ -139,13 +139,10 @@ class Concat(Reader):
             reader, rows = groups[0][:2] if groups else (self.readers[0], indices)
             return reader._read(rows, fields)
         parts = [reader._read(rows, fields) for reader, rows, _ in groups]
-        joined = Columns((name, concat_columns([part[name] for part in parts])) for name in fields)
         if isinstance(groups[0][2], slice):
-            return joined
-        # The parts stand in order of reader; put the rows back in the order that was asked for.
-        back = np.empty_like(indices)
-        back[np.concatenate([at for *_, at in groups])] = np.arange(len(indices))
-        return joined.take(back)
+            return Columns((name, concat_columns([part[name] for part in parts])) for name in fields)
+        places = [at for *_, at in groups]
+        return Columns((name, _placed([part[name] for part in parts], places)) for name in fields)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         files: list[str] = []
@@ -325,6 +322,17 @@ def _common_schema(readers: Sequence[Reader]) -> Schema:
                     f"it is {field}, and in {readers[0].path} {known}", path=reader.path, field=name
                 )
     return Schema(fields)
+
+
+def _placed(parts: Sequence[Column], places: Sequence[Any]) -> Column:
+    """What several readers gave, each cell at its place among those that were asked for."""
+    ragged = [part for part in parts if isinstance(part, Ragged)]
+    if len(ragged) == len(parts):
+        whole, first = Ragged.placed(ragged, places), ragged[0]
+        return Masked(whole, first.dtype, first.row) if isinstance(first, Masked) else whole
+    back = np.empty(sum(map(len, parts)), dtype=np.int64)
+    back[np.concatenate(places)] = np.arange(len(back))
+    return Columns(one=concat_columns(parts)).take(back)["one"]
 
 
 def concat(readers: Iterable[Reader]) -> Reader:

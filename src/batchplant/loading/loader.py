@@ -153,15 +153,19 @@ class Loader(Bridges, Replaying):
         if pack is not None:
             if balance is not None:
                 raise OptionError("packed rows are of one size already: give pack or balance")
-            self._packing = Packing(pack, self.reader, self.plan, self._executor, self.indices)
+            # Four arrays of a batch may be of one size.
+            rows = self._buffers(4 * (ahead + 2))
+            self._packing = Packing(pack, self.reader, self.plan, self._executor, self.indices, rows)
         self._tally = Tally()
         self._traffic = Traffic(self.reader, self.plan.fields)
         self._watched(dashboard)
 
     def _on_cpu(self, engine: _native.Engine) -> OnCpu:
         pictures: PictureOptions = self._options["pictures"]
-        buffers = Buffers(self.ahead + 2, self._delivery.allocate if self._delivery else None)
-        return OnCpu(engine, buffers, dct=pictures.dct, fast_scale=pictures.fast_scale)
+        return OnCpu(engine, self._buffers(self.ahead + 2), dct=pictures.dct, fast_scale=pictures.fast_scale)
+
+    def _buffers(self, keep: int) -> Buffers:
+        return Buffers(keep, self._delivery.allocate if self._delivery else None)
 
     def __repr__(self) -> str:
         parts = [f"{self.samples:,} samples", f"batches of {self.batch_size:,}"]

@@ -16,6 +16,7 @@ from ..reader import Reader
 from ..schema import Tensor
 from .balance import find_sizes
 from .batch import Executor
+from .buffers import Buffers
 from .packing import Filled, Pack, PackedShard, Rows
 from .plan import Output, Plan
 
@@ -24,7 +25,13 @@ class Packing:
     """Makes the shards of a loader that packs."""
 
     def __init__(
-        self, pack: Pack, reader: Reader, plan: Plan, executor: Executor, indices: I64 | None
+        self,
+        pack: Pack,
+        reader: Reader,
+        plan: Plan,
+        executor: Executor,
+        indices: I64 | None,
+        buffers: Buffers,
     ) -> None:
         names = {output.name: output for output in plan.outputs}
         for name in (pack.field, pack.prompt):
@@ -32,7 +39,7 @@ class Packing:
                 raise OptionError(
                     f"there is no field of the batch {name!r}{near(name, names)}; it has {', '.join(names)}"
                 )
-        self.pack, self.filled = pack, Filled()
+        self.pack, self.filled, self.buffers = pack, Filled(), buffers
         found = token_sizes(pack, reader, names[pack.field], executor)
         self._sizes, self._indices = found, indices
         self._rows: dict[int, Rows] = {}
@@ -47,7 +54,7 @@ class Packing:
             rows = Rows(order, sizes, self.pack, known if known[1] <= start else (0, 0))
             self._rows = {number: one for number, one in self._rows.items() if number >= epoch - 1}
             self._rows[epoch] = rows
-        return PackedShard(rows, start=start, filled=self.filled, **options)
+        return PackedShard(rows, start=start, filled=self.filled, buffers=self.buffers, **options)
 
     def _of_places(self, places: I64, epoch: int) -> Any:
         return self._sizes(places if self._indices is None else self._indices[places], epoch)

@@ -22,6 +22,7 @@ from .. import order as orders
 from ..columns import I64
 from ..errors import DataError, OptionError
 from .batch import Batch
+from .buffers import Buffers
 
 STRATEGIES = ("best_fit", "first_fit", "concat_split", "none")
 OVERLONG = ("split", "truncate", "drop")
@@ -125,6 +126,8 @@ class Rows:
         # The first rows of windows, from the known one on.
         self._base, self._firsts = known[0], [known[1]]
         self._plan = functools.lru_cache(KEPT)(self._planned)
+        # A batch is asked for its documents first, and then for where they go.
+        self.pieces = functools.lru_cache(KEPT)(self._pieces)
 
     @property
     def first_known(self) -> int:
@@ -163,7 +166,7 @@ class Rows:
         place = self._window_of(row - 1)
         return self._base + place, self._firsts[place]
 
-    def pieces(self, rows: range) -> Pieces:
+    def _pieces(self, rows: range) -> Pieces:
         """What these rows are made of."""
         with self._lock:
             parts, at = [], rows.start
@@ -223,6 +226,7 @@ class PackedShard:
     start: int
     pad: str
     filled: Filled
+    buffers: Buffers
 
     @property
     def order(self) -> orders.Order:
@@ -273,13 +277,13 @@ class PackedShard:
     def finish(self, number: int, batch: Batch) -> Batch:
         """The documents as rows."""
         pieces = self.pieces(number)
-        values = fill(self.packed.pack, pieces, batch)
+        values = fill(self.packed.pack, pieces, batch, self.buffers)
         length = self.packed.pack.length
         self.filled.add(len(pieces.rows) - 1, length, len(batch.ids), int(pieces.size.sum()))
         return Batch(values, batch.ids, batch.skipped)
 
 
-def fill(pack: Pack, pieces: Pieces, batch: Batch) -> dict[str, Any]:
+def fill(pack: Pack, pieces: Pieces, batch: Batch, buffers: Buffers) -> dict[str, Any]:
     """A batch of rows, made of a batch of documents."""
     values = dict(batch.values)
     tokens, offsets = _ragged(values.pop(pack.field), pack.field)
@@ -289,10 +293,10 @@ def fill(pack: Pack, pieces: Pieces, batch: Batch) -> dict[str, Any]:
         prompt = np.ascontiguousarray(values.pop(pack.prompt), dtype=np.int64)
     shape = (len(pieces.rows) - 1, pack.length)
     dtype = np.dtype(pack.dtype)
-    rows = np.empty(shape, dtype)
-    labels = None if pack.labels is None else np.empty(shape, dtype)
-    position, document = np.empty(shape, dtype), np.empty(shape, np.int32)
-    learned = np.empty(shape, np.uint8)
+    rows = buffers.take(shape, dtype)
+    labels = None if pack.labels is None else buffers.take(shape, dtype)
+    position, document = buffers.take(shape, dtype), buffers.take(shape, np.dtype(np.int32))
+    learned = buffers.take(shape, np.dtype(np.uint8))
     try:
         _native.fill_rows(
             tokens, offsets, prompt, pieces.rows, pieces.document, pieces.start, pieces.size,
@@ -374,5 +378,8 @@ def _sequences(pack: Pack, pieces: Pieces) -> dict[str, Any]:
     ends = np.arange(rows) * pack.length + np.bincount(row, weights=pieces.size, minlength=rows).astype(
         np.int64
     )
-    cuts = np.unique(np.concatenate([starts, ends, np.arange(rows + 1) * pack.length])).astype(np.int32)
-    return {"cu_seqlens": cuts, "max_seqlen": int(np.diff(cuts).max(initial=0))}
+    cuts = np.concatenate([starts, ends, np.arange(rows + 1) * pack.length]).astype(np.int32)
+    cuts.sort()
+    sizes = np.diff(cuts)
+    cuts = cuts[np.concatenate([[True], sizes > 0])]
+    return {"cu_seqlens": cuts, "max_seqlen": int(sizes.max(initial=0))}
