@@ -152,6 +152,7 @@ void bind_png(nb::module_& module);
 void bind_engine(nb::module_& module);
 void bind_lease(nb::module_& module);
 void bind_permute(nb::module_& module);
+void bind_spectrogram(nb::module_& module);
 void bind_orders(nb::module_& module);
 void bind_packing(nb::module_& module);
 void bind_msgpack(nb::module_& module);
@@ -163,6 +164,7 @@ void bind_tfrecord(nb::module_& module);
 void bind_example(nb::module_& module);
 void bind_tar(nb::module_& module);
 void bind_text(nb::module_& module);
+void bind_rle(nb::module_& module);
 void bind_features(nb::module_& module);
 void bind_nvjpeg(nb::module_& module);
 

@@ -18,6 +18,7 @@ array of bytes; runs may overlap.)";
     batchplant::bind_engine(module);
     batchplant::bind_lease(module);
     batchplant::bind_permute(module);
+    batchplant::bind_spectrogram(module);
     batchplant::bind_orders(module);
     batchplant::bind_packing(module);
     batchplant::bind_msgpack(module);
@@ -29,6 +30,7 @@ array of bytes; runs may overlap.)";
     batchplant::bind_gather(module);
     batchplant::bind_tar(module);
     batchplant::bind_text(module);
+    batchplant::bind_rle(module);
     batchplant::bind_features(module);
     batchplant::bind_nvjpeg(module);
 }

@@ -1089,6 +1089,11 @@ def text_base64(
 ) -> tuple[NDArray[numpy.uint8], NDArray[numpy.int64], tuple[int, int, str] | None]:
     """Decode base64 texts: data, offsets and a failure."""
 
+def json_elements(
+    data: NDArray[numpy.uint8],
+) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64], tuple[int, int, str] | None]:
+    """Where the elements of the JSON array that these bytes are lie: (starts, sizes, failure)."""
+
 def json_arrays(
     data: NDArray[numpy.uint8],
     starts: NDArray[numpy.int64],
@@ -1117,6 +1122,26 @@ def text_pack(
     A part is (key, mode, kind, size, data, starts, sizes, inner axes, omit); native/text/text.hpp says
     what they mean.
     """
+
+def rle_counts(text: NDArray[numpy.uint8], pixels: int) -> NDArray[numpy.int64] | None:
+    """The counts of COCO's run-length text; None where it is none of so many pixels."""
+
+def rle_text(counts: NDArray[numpy.int64]) -> bytes:
+    """Counts as COCO's run-length text."""
+
+@overload
+def rle_paint(counts: NDArray[numpy.int64], canvas: NDArray[numpy.uint8], value: int) -> None:
+    """Set the pixels that are in to a value. Counts go down the columns, out and in by turns."""
+
+@overload
+def rle_paint(counts: NDArray[numpy.int64], canvas: NDArray[numpy.uint16], value: int) -> None:
+    """The same on a canvas of 16 bits."""
+
+def rle_of_mask(mask: NDArray[numpy.uint8]) -> NDArray[numpy.int64]:
+    """The counts of a mask: what is not 0 is in."""
+
+def rle_of_polygon(corners: NDArray[numpy.float64], height: int, width: int) -> NDArray[numpy.int64] | None:
+    """The counts of a polygon (x, y, x, y, ...); None where it reaches too far."""
 
 def features() -> dict[str, str]:
     """What this build uses on this machine, by unit of native/."""
