@@ -11,6 +11,7 @@ from batchplant.errors import FieldNameError, OptionError, SchemaError
 from batchplant.schema import (
     Audio,
     Bool,
+    Boxes,
     Bytes,
     Decimal,
     Duration,
@@ -18,7 +19,9 @@ from batchplant.schema import (
     Image,
     Int,
     Json,
+    Keypoints,
     List,
+    Polygons,
     Schema,
     Struct,
     Tensor,
@@ -59,6 +62,12 @@ FIELDS = [
     List(Text()),
     List(List(Struct({"a": Int(names=("x", "y")), "b": Tensor("float32", (None, 2))})), optional=True),
     Struct({"when": Time("D", optional=True), "what": Struct({})}),
+    Boxes(),
+    Boxes("cxcywh", normalized=True, of="photo", labels=("label", "area"), dtype="float64", optional=True),
+    Keypoints(3, swap=[(0, 2)]),
+    Keypoints(names=("nose", "left_eye", "right_eye"), visibility=False, of="photo"),
+    Polygons(),
+    Polygons(of="photo", normalized=True),
 ]
 
 
@@ -133,6 +142,15 @@ def test_when_the_length_of_a_cell_tells_a_tensors_shape(shape, flat):
         (lambda: Decimal(0), "precision is a whole number from 1 to 76"),
         (lambda: Decimal(5, 2.0), "scale is a whole number"),
         (lambda: List(Int), "holds field kinds"),
+        (lambda: Boxes("xy"), "the format of boxes is xyxy, xywh, cxcywh, not 'xy'"),
+        (lambda: Boxes(dtype="int32"), "Boxes cannot have dtype int32"),
+        (lambda: Boxes(of=3), "of is the name of a field, not 3"),
+        (lambda: Boxes(labels=[1]), "each of the labels is the name of a field"),
+        (lambda: Keypoints(), "how many keypoints"),
+        (lambda: Keypoints(2, ("a", "b", "c")), "2 keypoints have 3 names"),
+        (lambda: Keypoints(3, swap=[(0, 3)]), "keypoints from 0 to 2"),
+        (lambda: Keypoints(names=("a", "b"), swap=[("a", "z")]), "by number or name"),
+        (lambda: Polygons(normalized=1), "normalized is True or False"),
         (lambda: Struct({"a": Tensor("complex64", (2,))}), "cannot hold complex64 values"),
     ],
 )
@@ -157,6 +175,7 @@ def test_dtypes_and_names_are_canonical():
         (Image("png", None), "Image(encoding='png', mode=None)"),
         (Time("us", "UTC"), "Time(unit='us', tz='UTC')"),
         (Decimal(5, 2), "Decimal(precision=5, scale=2)"),
+        (Boxes("xywh", labels="label"), "Boxes(format='xywh', labels=('label',))"),
         (List(Struct({"a": Int()}), optional=True), "List(optional=True, of=Struct({'a': Int()}))"),
     ],
 )

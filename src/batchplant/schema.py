@@ -10,10 +10,11 @@ Int, Float, Bool                    an array of the dtype, one number per sample
 Tensor, all of its shape known      an array of shape (samples, *shape)
 Tensor, only the first size varies  ragged, the values' little-endian bytes
 Tensor, other sizes vary            ragged, each cell a whole NPY file
+Boxes, Keypoints                    as a Tensor of their shape: ragged, the values' bytes
 Time, Duration                      an array of int64: how many units
 Bytes, Text, Json                   ragged, the bytes, UTF-8 text, JSON text
 Decimal, Uuid                       ragged, their text: ``-12.50``
-List, Struct                        ragged, JSON text of what is in them
+List, Struct, Polygons              ragged, JSON text of what is in them
 Image, Audio, Video                 ragged, the encoded file; an image may also be raw pixels
 any of them with optional=True      ragged, so that a cell can be missing
 =================================== ==============================================================
@@ -30,6 +31,7 @@ from .kinds import (
     EVERY_KIND,
     Audio,
     Bool,
+    Boxes,
     Bytes,
     Decimal,
     Duration,
@@ -38,7 +40,9 @@ from .kinds import (
     Image,
     Int,
     Json,
+    Keypoints,
     List,
+    Polygons,
     Struct,
     Tensor,
     Text,
@@ -52,8 +56,8 @@ from .kinds import MOST_BYTES as MOST_BYTES
 from .kinds import is_text as is_text
 
 __all__ = [
-    "EVERY_KIND", "Audio", "Bool", "Bytes", "Decimal", "Duration", "Field", "Float", "Image", "Int", "Json",
-    "List", "Schema", "Struct", "Tensor", "Text", "Time", "Uuid", "Video",
+    "EVERY_KIND", "Audio", "Bool", "Boxes", "Bytes", "Decimal", "Duration", "Field", "Float", "Image", "Int",
+    "Json", "Keypoints", "List", "Polygons", "Schema", "Struct", "Tensor", "Text", "Time", "Uuid", "Video",
 ]  # fmt: skip
 
 # Nobody means more: a list in a list in a list, and so on.
@@ -150,7 +154,7 @@ class Schema(Mapping[str, Field]):
         renamed = [names.get(name, name) for name in self]
         if len(set(renamed)) < len(renamed):
             raise SchemaError(f"renaming gives two fields one name: {', '.join(renamed)}")
-        return Schema(zip(renamed, self.values(), strict=True))
+        return Schema(zip(renamed, (field.renamed(names) for field in self.values()), strict=True))
 
     def to_json(self) -> list[dict[str, Any]]:
         return [{"name": name, **field.to_json()} for name, field in self.items()]

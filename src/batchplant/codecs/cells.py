@@ -18,7 +18,7 @@ from ..columns import U8, Column, Columns, Ragged, as_bytes
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, SchemaError
 from ..schema import Field, Schema
 from ..storage import open_local
-from . import nested, scalars, times
+from . import nested, polygons, scalars, times
 from .arrays import pack_tensor, unpack_tensor
 from .media import audio, image, video
 from .nested import json_text
@@ -168,6 +168,10 @@ def _encode_nested(field: Field, value: Any) -> tuple[Any, Shape]:
     return json_text(nested.plain_of(field, value, encode_value)), None
 
 
+def _encode_polygons(field: Field, value: Any) -> tuple[Any, Shape]:
+    return json_text(polygons.checked(value)), None
+
+
 def _encode_media(field: Field, value: Any) -> tuple[Any, Shape]:
     """Bytes are an encoded file, text is the path of one."""
     if isinstance(value, str | os.PathLike):
@@ -236,6 +240,8 @@ _ENCODERS = {
     "float": _encode_number,
     "bool": _encode_number,
     "tensor": _encode_tensor,
+    "boxes": _encode_tensor,
+    "keypoints": _encode_tensor,
     "bytes": _encode_bytes,
     "text": _encode_text,
     "json": _encode_json,
@@ -248,6 +254,7 @@ _ENCODERS = {
     "uuid": _encode_uuid,
     "list": _encode_nested,
     "struct": _encode_nested,
+    "polygons": _encode_polygons,
 }
 
 
@@ -287,6 +294,8 @@ def decode_bytes(field: Field, data: U8) -> Any:
             return _text_value(field, data.tobytes().decode())
         if isinstance(field, kinds.Json):
             found = json.loads(data.tobytes())
+            if isinstance(field, kinds.Polygons):
+                return polygons.checked(found)
             inner = isinstance(field, kinds.List | kinds.Struct)
             return nested.value_of(field, found, decode_bytes) if inner else found
         if isinstance(field, kinds.Tensor):

@@ -1,7 +1,8 @@
 """The kinds of fields, each a frozen dataclass. Everybody may import them, from ``schema``.
 
-A kind may be a narrower form of another: a Time is an Int, a Decimal a Text, a List a Json. Its cells are
-those of the wider kind, so what is done with the cells of that is right for it, too; the values differ.
+A kind may be a narrower form of another: a Time is an Int, a Decimal a Text, a List a Json, Boxes a Tensor.
+Its cells are those of the wider kind, so what is done with the cells of that is right for it, too; the values
+differ.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from .base import KINDS, MOST_BYTES, Bool, Bytes, Field, Float, Int, Json, Tensor, Text, is_text
 from .media import Audio, Image, Video
 from .nested import Decimal, List, Struct, Uuid, checked_fields
+from .places import BOX_FORMATS, Boxes, Keypoints, Polygons
 from .times import Duration, Time
 
 for _helper in [name for name in KINDS if name.startswith("_")]:
@@ -18,7 +20,7 @@ for _helper in [name for name in KINDS if name.startswith("_")]:
 EVERY_KIND: tuple[type[Field], ...] = tuple(KINDS.values())
 
 __all__ = [
-    "EVERY_KIND", "KINDS", "MOST_BYTES", "Audio", "Bool", "Bytes", "Decimal", "Duration", "Field", "Float",
-    "Image", "Int", "Json", "List", "Struct", "Tensor", "Text", "Time", "Uuid", "Video", "checked_fields",
-    "is_text",
+    "BOX_FORMATS", "EVERY_KIND", "KINDS", "MOST_BYTES", "Audio", "Bool", "Boxes", "Bytes", "Decimal",
+    "Duration", "Field", "Float", "Image", "Int", "Json", "Keypoints", "List", "Polygons", "Struct", "Tensor",
+    "Text", "Time", "Uuid", "Video", "checked_fields", "is_text",
 ]  # fmt: skip

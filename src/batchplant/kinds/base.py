@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -44,15 +45,19 @@ class Field:
         found: dict[str, Any] = {"kind": self.kind}
         for part in dataclasses.fields(self):
             value = getattr(self, part.name)
-            if value != part.default or part.default is dataclasses.MISSING:
+            if part.init and (value != part.default or part.default is dataclasses.MISSING):
                 found[part.name] = _as_json(value)
         return found
+
+    def renamed(self, names: Mapping[str, str]) -> Field:
+        """The same where fields got other names (old → new): it may name some of them."""
+        return self
 
     def __str__(self) -> str:
         parts = [
             f"{part.name}={value if isinstance(value, Field) else repr(value)}"
             for part in dataclasses.fields(self)
-            if (value := getattr(self, part.name)) != part.default
+            if part.init and (value := getattr(self, part.name)) != part.default
         ]
         return f"{type(self).__name__}({', '.join(parts)})"
 
@@ -60,7 +65,7 @@ class Field:
 def _as_json(value: Any) -> Any:
     if isinstance(value, Field):
         return value.to_json()
-    return list(value) if isinstance(value, tuple) else value
+    return [_as_json(one) for one in value] if isinstance(value, tuple) else value
 
 
 @dataclasses.dataclass(frozen=True)

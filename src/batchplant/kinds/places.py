@@ -1,0 +1,147 @@
+"""What lies in a picture: boxes, keypoints, polygons. Where the picture is cut or turned, they go along.
+
+Positions are in pixels of the stored picture, x to the right and y down, counted from its upper left corner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import OptionError
+from .base import Field, Json, Tensor, _check_dtype, is_text
+
+BOX_FORMATS = ("xyxy", "xywh", "cxcywh")
+# How the names of keypoints tell a pair that a mirror exchanges.
+_SIDES = ("left", "right"), ("Left", "Right"), ("LEFT", "RIGHT")
+
+
+def _name(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not value or not is_text(value):
+        raise OptionError(f"{what} is the name of a field, not {value!r}")
+    return value
+
+
+def check_box_format(format: str) -> str:
+    if format not in BOX_FORMATS:
+        raise OptionError(f"the format of boxes is {', '.join(BOX_FORMATS)}, not {format!r}")
+    return format
+
+
+@dataclasses.dataclass(frozen=True)
+class Boxes(Tensor):
+    """Boxes of objects in the picture field ``of``: four numbers for each.
+
+    format: ``xyxy`` (left, top, right, bottom), ``xywh`` (left, top, width, height) or ``cxcywh`` (middle,
+    width, height). normalized: in parts of the picture's width and height, not in pixels. labels: the fields
+    that have a row for each box, such as their classes: where a box is dropped, so are theirs.
+    """
+
+    format: str = "xyxy"
+    normalized: bool = dataclasses.field(default=False, kw_only=True)
+    of: str = dataclasses.field(default="image", kw_only=True)
+    labels: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
+    dtype: str = dataclasses.field(default="float32", kw_only=True)
+    shape: tuple[int | None, ...] = dataclasses.field(default=(None, 4), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", _check_dtype(self.dtype, "f", "Boxes"))
+        check_box_format(self.format)
+        if not isinstance(self.normalized, bool):
+            raise OptionError(f"normalized is True or False, not {self.normalized!r}")
+        _name(self.of, "of")
+        labels = (self.labels,) if isinstance(self.labels, str) else tuple(self.labels)
+        object.__setattr__(self, "labels", tuple(_name(one, "each of the labels") for one in labels))
+
+    def renamed(self, names: Mapping[str, str]) -> Field:
+        labels = tuple(names.get(one, one) for one in self.labels)
+        return dataclasses.replace(self, of=names.get(self.of, self.of), labels=labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Keypoints(Tensor):
+    """Keypoints of objects in the picture field ``of``: ``points`` for each object, as (x, y, visibility).
+
+    visibility: 0 where a point is not there; False: points are (x, y). names: what the points are. swap: the
+    pairs that a mirror exchanges, by number or name; default: those whose names differ in left and right.
+    normalized: in parts of the picture's width and height, not in pixels.
+    """
+
+    points: int | None = None
+    names: tuple[str, ...] = ()
+    swap: tuple[tuple[int, int], ...] | None = dataclasses.field(default=None, kw_only=True)
+    visibility: bool = dataclasses.field(default=True, kw_only=True)
+    normalized: bool = dataclasses.field(default=False, kw_only=True)
+    of: str = dataclasses.field(default="image", kw_only=True)
+    dtype: str = dataclasses.field(default="float32", kw_only=True)
+    shape: tuple[int | None, ...] = dataclasses.field(default=(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", _check_dtype(self.dtype, "f", "Keypoints"))
+        _name(self.of, "of")
+        names = tuple(self.names)
+        if not all(isinstance(one, str) and is_text(one) for one in names) or len(set(names)) < len(names):
+            raise OptionError(f"names of keypoints are texts, none of them twice, not {names!r}")
+        points = len(names) if self.points is None else self.points
+        if not isinstance(points, int) or isinstance(points, bool) or not 0 < points < 1 << 20:
+            raise OptionError(
+                f"an object has how many keypoints? Keypoints(17), not {self.points!r}"
+            )
+        if names and len(names) != points:
+            raise OptionError(f"{points} keypoints have {len(names)} names")
+        for option in ("visibility", "normalized"):
+            if not isinstance(getattr(self, option), bool):
+                raise OptionError(f"{option} is True or False, not {getattr(self, option)!r}")
+        object.__setattr__(self, "points", points)
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "swap", swap_pairs(self.swap, points, names))
+        object.__setattr__(self, "shape", (None, points, 3 if self.visibility else 2))
+
+    def renamed(self, names: Mapping[str, str]) -> Field:
+        return dataclasses.replace(self, of=names.get(self.of, self.of))
+
+
+def swap_pairs(
+    given: Iterable[Any] | None, points: int, names: tuple[str, ...]
+) -> tuple[tuple[int, int], ...]:
+    """The numbers of the keypoints that a mirror exchanges."""
+    if given is None:
+        places = {name: number for number, name in enumerate(names)}
+        return tuple(
+            (number, places[other])
+            for name, number in places.items()
+            for left, right in _SIDES
+            if left in name and (other := name.replace(left, right)) in places
+        )
+    found = []
+    try:
+        for one in given:
+            first, second = (names.index(end) if isinstance(end, str) else int(end) for end in one)
+            found.append((first, second))
+    except (TypeError, ValueError):
+        raise OptionError(f"swap is pairs of keypoints, by number or name, not {given!r}") from None
+    ends = [end for pair in found for end in pair]
+    if len(set(ends)) < len(ends) or (ends and not 0 <= min(ends) <= max(ends) < points):
+        raise OptionError(f"swap names keypoints from 0 to {points - 1}, each at most once, not {found}")
+    return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Polygons(Json):
+    """Outlines of objects in the picture field ``of``: for each object a list of rings, as COCO has them.
+
+    A ring is ``[x, y, x, y, …]``; an array of shape (points, 2) is taken too. normalized: in parts of the
+    picture's width and height, not in pixels. An object may have no ring.
+    """
+
+    of: str = dataclasses.field(default="image", kw_only=True)
+    normalized: bool = dataclasses.field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _name(self.of, "of")
+        if not isinstance(self.normalized, bool):
+            raise OptionError(f"normalized is True or False, not {self.normalized!r}")
+
+    def renamed(self, names: Mapping[str, str]) -> Field:
+        return dataclasses.replace(self, of=names.get(self.of, self.of))
