@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import engines
 from .codecs.media.image_rules import ImageOptions, Images
-from .conversion.job import Job
-from .conversion.run import Conversion, Progress, convert_to_file, convert_to_files
 from .engines.inline import Inline
 from .engines.sources import for_others
 from .storage import is_remote
 
-__all__ = ["Conversion", "convert"]
+if TYPE_CHECKING:
+    from .conversion.run import Conversion, Progress
 
 
 def convert(
@@ -64,6 +63,10 @@ def convert(
     ``"dask"``, ``"ray"``, or one that :func:`batchplant.engines.make` gave. Whoever does, the files are the
     same to the byte. ``workers``: encoding threads of each task.
     """
+    # Whoever imports batchplant need not wait for it.
+    from .conversion.job import Job
+    from .conversion.run import convert_to_file, convert_to_files
+
     where = os.fspath(target)
     by = engines.make(engine)
     if not isinstance(by, Inline) or by.world > 1:

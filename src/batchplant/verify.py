@@ -6,15 +6,16 @@ import dataclasses
 import os
 import reprlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import quarantine as lists
 from . import scans
 from .engines import Engine
 from .errors import DamagedError, OptionError, Problem
 from .scans import Progress
-from .verification.comparison import Differences
-from .verification.task import Found, Job, Work
+
+if TYPE_CHECKING:
+    from .verification.task import Found, Job
 
 # A file that has more problems is of no use, and each takes as long as many sound samples.
 MOST = 10_000
@@ -66,6 +67,9 @@ def verify(
     that :func:`batchplant.engines.make` gave. Whoever does, the result is the same. ``workers``: decoding
     threads of each task.
     """
+    # Whoever imports batchplant need not wait for it.
+    from .verification.task import Job, Work
+
     most, differences = _limit("most", most), _limit("differences", differences)
     by = scans.engine_of(engine)
     job = Job(
@@ -117,6 +121,8 @@ class _Findings:
         self._samples: list[Problem] = []
         # Of side-cars, and of the dataset as a whole.
         self.whole = list(job.side_car[1])
+        from .verification.comparison import Differences
+
         self.differences = Differences(job.differences)
 
     @property

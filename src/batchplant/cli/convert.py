@@ -25,7 +25,8 @@ import sys
 from typing import Any
 
 from ..codecs.media.image_rules import IMAGE_FORMATS, WRITE_MODES, ImageOptions
-from ..convert import Conversion, convert
+from ..conversion.run import Conversion
+from ..convert import convert
 from ..errors import DataError, OptionError
 from ..registry import create_with
 from ..storage import Url, is_remote, partial_folder, split_options

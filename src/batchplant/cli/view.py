@@ -122,7 +122,9 @@ def _serve(args: argparse.Namespace, reader: Reader, other: Reader | None) -> in
         from ..viewer.media.tokens import Tokenizer
 
         tokenizer = Tokenizer(args.tokenizer)
-    server = Server(Session(reader, other, pipeline=pipeline, tokenizer=tokenizer), port=args.port)
+    session = Session(reader, other, pipeline=pipeline, tokenizer=tokenizer)
+    session.warm()
+    server = Server(session, port=args.port)
     if args.json:
         print_json({"url": server.url, "samples": len(reader)})
     else:

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from .. import registry
-from ..convert import Conversion, convert
+from ..conversion.run import Conversion
+from ..convert import convert
 from ..errors import BatchplantError
 from ..format import Format
 from ..reader import Reader

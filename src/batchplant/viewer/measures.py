@@ -20,7 +20,6 @@ from ..columns import Column, Ragged
 from ..errors import OptionError
 from ..reader import Reader
 from ..schema import Field, Image
-from ..stats.fields import FieldScan
 
 Flags = npt.NDArray[np.bool_]
 
@@ -89,6 +88,9 @@ def _there(column: Ragged) -> Flags:
 
 def _one(field: Field, what: str, column: Column, row: int) -> Any:
     """What the statistics of a dataset of this one cell say."""
+    # A grid needs none of it.
+    from ..stats.fields import FieldScan
+
     scan = FieldScan(field, 1)
     scan.look(column.take([row]) if isinstance(column, Ragged) else column[row : row + 1])
     found = scan.found()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from .cells.cell import Cell, cells_of
 from .media.masks import classes, coloured
 
 U8 = npt.NDArray[np.uint8]
+# A JPEG, and what is wrong with some of its tiles.
+Sheet = tuple[bytes, dict[int, str]]
+NOTHING: tuple[Any, Future[Sheet]] = (None, Future())
 
 # Tiles next to each other in a sheet.
 COLUMNS = 10
@@ -45,6 +49,8 @@ class Pictures:
         # The engine makes one after the other anyway; those that wait need no memory.
         self._sheets = threading.BoundedSemaphore(2)
         self._closed = False
+        # The sheet that was begun before anybody asked for it.
+        self._begun: tuple[Any, Future[Sheet]] = NOTHING
 
     @property
     def engine(self) -> _native.Engine:
@@ -61,8 +67,30 @@ class Pictures:
             if self._engine is not None:
                 self._engine.close()
 
-    def sheet(self, side: Any, field: str, samples: I64, size: int) -> tuple[bytes, dict[int, str]]:
+    def sheet(self, side: Any, field: str, samples: I64, size: int) -> Sheet:
         """One JPEG of the tiles of these samples, ten in a row; and what is wrong with some, by row."""
+        asked = (side.name, field, samples.tolist(), size)
+        with self._lock:
+            begun, made = self._begun
+            if begun == asked:
+                self._begun = NOTHING
+        return self._sheet(side, field, samples, size) if begun != asked else made.result()
+
+    def begin(self, side: Any, field: str, samples: I64, size: int) -> None:
+        """Make a sheet that somebody is about to ask for."""
+        made: Future[Sheet] = Future()
+
+        def make() -> None:
+            try:
+                made.set_result(self._sheet(side, field, samples, size))
+            except Exception as error:
+                made.set_exception(error)
+
+        with self._lock:
+            self._begun = (side.name, field, samples.tolist(), size), made
+        threading.Thread(target=make, name="view-first-sheet", daemon=True).start()
+
+    def _sheet(self, side: Any, field: str, samples: I64, size: int) -> Sheet:
         with self._sheets:
             tiles, wrong = self.tiles(side, field, samples, size)
             return _sheet(tiles), wrong

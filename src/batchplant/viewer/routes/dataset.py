@@ -30,7 +30,7 @@ def dataset(session: Session, request: Request) -> dict[str, Any]:
         "facts": _facts(side),
         "fields": [_field(name, kind, side.shows[name]) for name, kind in reader.schema.items()],
         "layout": _layout(side),
-        "picture": _first(side, "picture") or _first(side, "mask"),
+        "picture": side.picture,
         "label": _label(side),
         "sides": list(session.sides),
         "pipeline": session.pipeline is not None,
@@ -73,15 +73,11 @@ def _layout(side: Side) -> str:
     return "grid" if any(how in SEEN for how in side.shows.values()) else "table"
 
 
-def _first(side: Side, how: str) -> str | None:
-    return next((name for name, one in side.shows.items() if one == how), None)
-
-
 def _label(side: Side) -> str | None:
     """What stands below a picture: its class, or a field that is called like one."""
     named = [name for name in side.shows if name.lower() in LABELS]
     likely = [name for name in named if side.shows[name] in ("number", "text", "bool")]
-    return _first(side, "class") or next(iter(likely), None)
+    return side.first("class") or next(iter(likely), None)
 
 
 ROUTES = {"dataset": dataset}
