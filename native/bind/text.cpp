@@ -124,6 +124,16 @@ std::tuple<Table<uint8_t>, Table<int64_t>, Table<int64_t>, RowFailure> json_find
     return {table_of(kind, count, n), table_of(start, count, n), table_of(size, count, n), failure_of(failure)};
 }
 
+std::tuple<Array<int64_t>, Array<int64_t>, RowFailure> json_elements(const Bytes& data) {
+    std::vector<int64_t> starts, sizes;
+    text::Failure failure;
+    {
+        nb::gil_scoped_release unlocked;
+        failure = json::elements(data.data(), data.size(), starts, sizes);
+    }
+    return {array_of(std::move(starts)), array_of(std::move(sizes)), failure_of(failure)};
+}
+
 using Cells = std::tuple<Array<uint8_t>, Array<int64_t>>;
 using CheckedCells = std::tuple<Array<uint8_t>, Array<int64_t>, RowFailure>;
 
@@ -386,6 +396,8 @@ quotes.)");
                "Convert text to numbers; missing ones (-1) are zero. The first cell that is not a number, or None.");
     module.def("text_base64", text_base64, array_arg("data"), array_arg("starts"), array_arg("sizes"),
                "Decode base64 texts: data, offsets and a failure.");
+    module.def("json_elements", json_elements, array_arg("data"),
+               "Where the elements of the JSON array that these bytes are lie: (starts, sizes, failure).");
     module.def("json_arrays", json_arrays, array_arg("data"), array_arg("starts"), array_arg("sizes"), nb::arg("kind"),
                nb::arg("size"), nb::arg("dims"),
                "Convert nested lists of numbers of these sizes (the first may be -1): data, offsets and a failure.");

@@ -490,6 +490,29 @@ text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, con
     return {};
 }
 
+text::Failure elements(const uint8_t* data, size_t size, std::vector<int64_t>& starts, std::vector<int64_t>& sizes) {
+    const uint8_t* const end = data + size;
+    const auto fails = [&](const uint8_t* at, const char* reason) {
+        return text::Failure{static_cast<int64_t>(starts.size()), at - data, reason};
+    };
+    const uint8_t* at = skip_space(data, end);
+    if (at == end || *at != '[') return fails(at, "this is no array");
+    at = skip_space(at + 1, end);
+    if (at < end && *at == ']') return {};
+    while (true) {
+        at = skip_space(at, end);
+        const End behind = skip_value(at, end);
+        if (behind.fault != Reason::none) return fails(behind.at, "this is no JSON");
+        starts.push_back(at - data);
+        sizes.push_back(behind.at - at);
+        at = skip_space(behind.at, end);
+        if (at == end) return fails(at, "the array is never closed");
+        if (*at == ']') return {};
+        if (*at != ',') return fails(at, "a comma is missing");
+        ++at;
+    }
+}
+
 uint8_t* unescape(const uint8_t* at, size_t size, uint8_t* out) {
     const uint8_t* const end = at + size;
     while (at < end) {

@@ -86,6 +86,9 @@ struct Places {
 text::Failure find(const uint8_t* data, size_t total, const int64_t* starts, const int64_t* sizes, size_t n,
                    const std::vector<std::string>& keys, bool bare, Places places);
 
+// Where the elements of the array that these bytes are lie.
+text::Failure elements(const uint8_t* data, size_t size, std::vector<int64_t>& starts, std::vector<int64_t>& sizes);
+
 // The text that a string with escapes means, with U+FFFD for half of a pair that stands alone; gives the place behind it in `out`, which needs `size` bytes.
 uint8_t* unescape(const uint8_t* at, size_t size, uint8_t* out);
 
