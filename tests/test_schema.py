@@ -20,6 +20,7 @@ from batchplant.schema import (
     Int,
     Json,
     Keypoints,
+    Labels,
     List,
     Polygons,
     Schema,
@@ -66,6 +67,8 @@ FIELDS = [
     Boxes("cxcywh", normalized=True, of="photo", labels=("label", "area"), dtype="float64", optional=True),
     Keypoints(3, swap=[(0, 2)]),
     Keypoints(names=("nose", "left_eye", "right_eye"), visibility=False, of="photo"),
+    Labels(("cat", "dog")),
+    Labels(dtype="uint8"),
     Polygons(),
     Polygons(of="photo", normalized=True),
 ]

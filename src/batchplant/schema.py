@@ -10,7 +10,7 @@ Int, Float, Bool                    an array of the dtype, one number per sample
 Tensor, all of its shape known      an array of shape (samples, *shape)
 Tensor, only the first size varies  ragged, the values' little-endian bytes
 Tensor, other sizes vary            ragged, each cell a whole NPY file
-Boxes, Keypoints                    as a Tensor of their shape: ragged, the values' bytes
+Boxes, Keypoints, Labels            as a Tensor of their shape: ragged, the values' bytes
 Time, Duration                      an array of int64: how many units
 Bytes, Text, Json                   ragged, the bytes, UTF-8 text, JSON text
 Decimal, Uuid                       ragged, their text: ``-12.50``
@@ -41,6 +41,7 @@ from .kinds import (
     Int,
     Json,
     Keypoints,
+    Labels,
     List,
     Polygons,
     Struct,
@@ -57,7 +58,7 @@ from .kinds import is_text as is_text
 
 __all__ = [
     "EVERY_KIND", "Audio", "Bool", "Boxes", "Bytes", "Decimal", "Duration", "Field", "Float", "Image", "Int",
-    "Json", "Keypoints", "List", "Polygons", "Schema", "Struct", "Tensor", "Text", "Time", "Uuid", "Video",
+    "Json", "Keypoints", "Labels", "List", "Polygons", "Schema", "Struct", "Tensor", "Text", "Time", "Uuid", "Video",
 ]  # fmt: skip
 
 # Nobody means more: a list in a list in a list, and so on.

@@ -1,4 +1,4 @@
-"""What lies in a picture: boxes, keypoints, polygons. Where the picture is cut or turned, they go along.
+"""What lies in a picture: boxes, labels, keypoints, polygons. Where the picture is cut or turned, they go along.
 
 Positions are in pixels of the stored picture, x to the right and y down, counted from its upper left corner.
 """
@@ -60,6 +60,27 @@ class Boxes(Tensor):
 
 
 @dataclasses.dataclass(frozen=True)
+class Labels(Tensor):
+    """The classes of the objects in a sample: a whole number for each, an index into ``names``."""
+
+    names: tuple[str, ...] | None = None
+    dtype: str = dataclasses.field(default="int64", kw_only=True)
+    shape: tuple[int | None, ...] = dataclasses.field(default=(None,), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", _check_dtype(self.dtype, "iu", "Labels"))
+        if self.names is not None:
+            object.__setattr__(self, "names", tuple(str(name) for name in self.names))
+            if not all(map(is_text, self.names)):
+                raise OptionError("a class has a name that is no text")
+
+    def __str__(self) -> str:
+        if self.names is None or len(self.names) <= 4:
+            return super().__str__()
+        return f"Labels({len(self.names)} classes: {', '.join(self.names[:3])}, …)"
+
+
+@dataclasses.dataclass(frozen=True)
 class Keypoints(Tensor):
     """Keypoints of objects in the picture field ``of``: ``points`` for each object, as (x, y, visibility).
 
@@ -85,9 +106,7 @@ class Keypoints(Tensor):
             raise OptionError(f"names of keypoints are texts, none of them twice, not {names!r}")
         points = len(names) if self.points is None else self.points
         if not isinstance(points, int) or isinstance(points, bool) or not 0 < points < 1 << 20:
-            raise OptionError(
-                f"an object has how many keypoints? Keypoints(17), not {self.points!r}"
-            )
+            raise OptionError(f"an object has how many keypoints? Keypoints(17), not {self.points!r}")
         if names and len(names) != points:
             raise OptionError(f"{points} keypoints have {len(names)} names")
         for option in ("visibility", "normalized"):
