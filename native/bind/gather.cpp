@@ -7,7 +7,7 @@ namespace {
 
 std::unique_ptr<uint8_t[]> memory_for(size_t rows, size_t width) {
     if (width > 0 && rows > std::numeric_limits<int64_t>::max() / width) throw std::bad_alloc();
-    return std::make_unique_for_overwrite<uint8_t[]>(rows * width);
+    return fresh_memory(rows * width);
 }
 
 // The pieces of a column by number, filled in as they become known. A piece is put once and stays. Read without the
@@ -77,7 +77,7 @@ private:
         const int64_t bad =
             place_cells(pieces_.data(), pieces_.size(), piece.data(), row.data(), n, found.offsets.get());
         if (bad >= 0) throw_bad_run(bad);
-        found.data = std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>(found.offsets[n]));
+        found.data = fresh_memory(static_cast<size_t>(found.offsets[n]));
         copy_cells(pieces_.data(), piece.data(), row.data(), n, found.offsets.get(), found.data.get());
         return found;
     }

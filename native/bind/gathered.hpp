@@ -4,6 +4,7 @@
 #include <new>
 
 #include "../io/fetch.hpp"
+#include "../io/memory.hpp"
 #include "bind.hpp"
 
 namespace batchplant {
@@ -33,7 +34,7 @@ Gathered gather_unlocked(const Bytes& data, const Int64s& starts, const Int64s& 
         if (sizes.data()[i] > std::numeric_limits<int64_t>::max() - end) throw std::bad_alloc();
         found.offsets[i + 1] = end += sizes.data()[i];
     }
-    found.data = std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>(end));
+    found.data = fresh_memory(static_cast<size_t>(end));
     copy(found.offsets.get(), found.data.get());
     return found;
 }
