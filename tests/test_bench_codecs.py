@@ -360,7 +360,7 @@ def test_difference() -> None:
         difference(zero, zero[:2])
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg"])
+@pytest.mark.parametrize("suffix", ["png", pytest.param("svg", marks=pytest.mark.exhaustive)])
 def test_figure(suffix: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     target = tmp_path / f"c.{suffix}"

@@ -265,7 +265,10 @@ def test_text_limit_and_fields(sorted_by_label: Path, capsys: pytest.CaptureFixt
     assert max(map(len, text.splitlines()[3:-2])) <= 80
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+LONGER = [pytest.param(one, marks=pytest.mark.exhaustive) for one in ("svg", "pdf")]
+
+
+@pytest.mark.parametrize("suffix", ["png", *LONGER])
 def test_figure(
     suffix: str, sorted_by_label: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,8 +16,8 @@ import pytest
 
 import processes
 
-MANY, FEW = 1_000_000, 100_000
-ROW_BYTES = 216
+MANY, FEW = 400_000, 40_000
+ROW_BYTES = 616
 # An index of some numbers for each row, and what allocators keep, may grow; the table itself may not be held.
 GROWTH = 64 << 20
 LIMIT = 192 << 20
@@ -62,12 +62,12 @@ def bounded(what):
     peak.join()
     return peak.most - before
 
-letters = np.random.default_rng(0).integers(97, 123, (10_000, 200), dtype=np.uint8)
+letters = np.random.default_rng(0).integers(97, 123, (10_000, 600), dtype=np.uint8)
 
 def tables():
     for start in range(0, rows, len(letters)):
         numbers = np.arange(start, start + len(letters))
-        offsets = np.arange(len(letters) + 1, dtype=np.int64) * 200
+        offsets = np.arange(len(letters) + 1, dtype=np.int64) * 600
         yield Columns(id=numbers, x=numbers / 7, text=Ragged(letters.reshape(-1), offsets))
 
 def create():

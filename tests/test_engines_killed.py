@@ -204,6 +204,7 @@ def test_dask_workers_and_their_scheduler(conversion: Conversion, dask: Dask) ->
     assert conversion.finish().resumed_at >= 5
 
 
+@pytest.mark.exhaustive
 def test_ray_workers_and_the_raylet(conversion: Conversion) -> None:
     need("ray")
     conversion.free(20)

@@ -55,12 +55,12 @@ def drive(shim: Path, *args: str, script: str = "drive.py") -> None:
 
 @pytest.mark.parametrize("name", OWN_WAYS)
 def test_some_calls_while_the_writer_closes(shim, name):
-    drive(shim, name, "--overwrite", "--close", "--most", "3", "--mode", "kill", "--mode", "EIO")
+    drive(shim, name, "--overwrite", "--close", "--most", "2", "--mode", "kill", "--mode", "EIO")
 
 
 @pytest.mark.parametrize("name", APPEND_WAYS)
 def test_some_calls_of_an_append(shim, name):
-    drive(shim, name, "--append", "--close", "--most", "5", "--mode", "kill", "--mode", "ENOSPC")
+    drive(shim, name, "--append", "--close", "--most", "3", "--mode", "kill", "--mode", "ENOSPC")
 
 
 def test_some_calls_of_shards(shim):
