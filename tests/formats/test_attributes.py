@@ -63,7 +63,7 @@ def pairs():
             yield pytest.param(source, made, marks=[] if near else [pytest.mark.exhaustive])
 
 
-@pytest.mark.parametrize(("source", "made"), pairs())
+@pytest.mark.parametrize(("source", "made"), list(pairs()))
 def test_they_are_kept_from_each_to_each(source, made, tmp_path):
     path = write(tmp_path, source)
     to, options = target(tmp_path, "b", made)
