@@ -1,10 +1,10 @@
 """Steps of a pipeline: decoders, augmentation, changes to values, any function. Public.
 
 ``base`` says what an op is. ``decode``, ``colour`` and ``augment`` are for pictures, ``audio`` and
-``video`` decode those, ``values`` and ``categories`` are for numbers and labels, ``function`` is for those of
-users (in threads: ``each``, in ``processes``). An op has its CPU form
-and, where it can, its device form. Pipelines name ops and ``loading`` runs them; an op knows no file, no
-reader and no framework.
+``video`` decode those, ``sound`` and ``spectrogram`` are for decoded sounds, ``values`` and ``categories``
+for numbers and labels, ``tokens`` for text, ``function`` for those of users (in threads: ``each``, in
+``processes``). An op has its CPU form and, where it can, its device form. Pipelines name ops and ``loading``
+runs them; an op knows no file, no reader and no framework.
 """
 
 from __future__ import annotations
@@ -34,10 +34,14 @@ from .decode import (
     Resize,
 )
 from .function import Function
+from .sound import AddNoise, CropOrPad, RandomGain, TimeShift
+from .spectrogram import MelSpectrogram, SpecAugment, Spectrogram
+from .tokens import Tokenize
 from .values import Convert, LabelMixup, MixupToOneHot, Pad, Present, ReplaceLabel, Squeeze, View
 from .video import DecodeVideo
 
 __all__ = [
+    "AddNoise",
     "Categories",
     "CellErrors",
     "CellOp",
@@ -45,6 +49,7 @@ __all__ = [
     "ChannelsFirst",
     "ColorJitter",
     "Convert",
+    "CropOrPad",
     "Cutout",
     "Decode",
     "DecodeAudio",
@@ -55,6 +60,7 @@ __all__ = [
     "ImageDecoder",
     "ImageMixup",
     "LabelMixup",
+    "MelSpectrogram",
     "MixupToOneHot",
     "Normalize",
     "Op",
@@ -64,6 +70,7 @@ __all__ = [
     "RandomBrightness",
     "RandomContrast",
     "RandomCrop",
+    "RandomGain",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomHue",
@@ -74,6 +81,10 @@ __all__ = [
     "ReplaceLabel",
     "Resize",
     "Spec",
+    "SpecAugment",
+    "Spectrogram",
     "Squeeze",
+    "TimeShift",
+    "Tokenize",
     "View",
 ]

@@ -74,6 +74,11 @@ class Draws:
         """True with this probability."""
         return self.uniform() < probability
 
+    def noise(self, row: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Of the normal distribution, for one sample; ``reserve`` a number before each round of them."""
+        generator = np.random.Generator(np.random.Philox(key=[int(self.keys[row]), self._calls]))
+        return generator.standard_normal(shape, dtype=np.float32)
+
     def generator(self) -> np.random.Generator:
         """For draws that belong to the whole batch (mixup): seeded by the samples in it."""
         own = int(np.bitwise_xor.reduce(self.keys)) if len(self._ids) else 0
