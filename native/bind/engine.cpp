@@ -11,6 +11,11 @@ using Shapes = nb::ndarray<const int32_t, nb::shape<-1, 3>, nb::c_contig, nb::de
 using Boxes = nb::ndarray<const double, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
 using Floats = Borrowed<float>;
 using Flags = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Places = nb::ndarray<const int32_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+using Pixels = nb::ndarray<const uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+using MutablePixels = nb::ndarray<uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+using Inverses = nb::ndarray<const double, nb::shape<-1, -1, 3, 3>, nb::c_contig, nb::device::cpu>;
+using Canvases = nb::ndarray<const int32_t, nb::shape<-1, -1, 2>, nb::c_contig, nb::device::cpu>;
 using Batch = nb::ndarray<nb::ndim<4>, nb::c_contig, nb::device::cpu>;
 using Orientations = Borrowed<uint8_t>;
 using Bases = nb::typed<nb::list, Bytes>;
@@ -100,12 +105,26 @@ Output make_output(const Batch& out, const std::string& layout, const std::optio
     return output;
 }
 
-const uint8_t* flags_of(const Flags& flags, size_t n) {
-    check_length("flip", flags.size(), n);
+const uint8_t* flags_of(const char* name, const Flags& flags, size_t n) {
+    check_length(name, flags.size(), n);
     if (flags.dtype() != nb::dtype<uint8_t>() && flags.dtype() != nb::dtype<bool>()) {
-        throw nb::type_error("flip must be of bool or uint8");
+        throw nb::type_error((std::string(name) + " must be of bool or uint8").c_str());
     }
     return static_cast<const uint8_t*>(flags.data());
+}
+
+const int32_t* places_of(const Places& places, const Output& output) {
+    check_length("place", places.shape(0), output.pictures);
+    const auto high = static_cast<int64_t>(output.height), wide = static_cast<int64_t>(output.width);
+    for (size_t i = 0; i < output.pictures; ++i) {
+        const int32_t* one = places.data() + 4 * i;
+        const int64_t top = one[0], left = one[1], height = one[2], width = one[3];
+        if (top < 0 || left < 0 || height < 0 || width < 0 || top + height > high || left + width > wide) {
+            throw std::invalid_argument("place " + std::to_string(i) + " is not in pictures of " +
+                                        std::to_string(wide) + " x " + std::to_string(high) + " pixels");
+        }
+    }
+    return places.data();
 }
 
 DecodeResult decode_unlocked(Engine& engine, const DecodeJob& job) {
@@ -118,7 +137,8 @@ std::tuple<Array<int32_t>, std::vector<std::pair<size_t, std::string>>, size_t> 
     const std::optional<Shapes>& shape, const std::optional<Boxes>& box, const std::optional<Flags>& flip,
     const Batch& out, const std::string& layout, const std::string& filter, const std::string& dct, bool fast_scale,
     bool strict, const std::optional<Floats>& scale, const std::optional<Floats>& offset,
-    const std::optional<Orientations>& orient, const std::optional<std::string>& mode, uint64_t most_pixels) {
+    const std::optional<Orientations>& orient, const std::optional<std::string>& mode, uint64_t most_pixels,
+    const std::optional<Flags>& down, const std::optional<Places>& place, const std::optional<Bytes>& fill) {
     const std::vector<Bytes> arrays = borrow_all(bases);
     DecodeJob job;
     job.bases = buffers(arrays);
@@ -134,7 +154,13 @@ std::tuple<Array<int32_t>, std::vector<std::pair<size_t, std::string>>, size_t> 
     job.size = size.data();
     job.shape = shape ? shape->data() : nullptr;
     job.box = box ? box->data() : nullptr;
-    job.flip = flip ? flags_of(*flip, n) : nullptr;
+    job.flip = flip ? flags_of("flip", *flip, n) : nullptr;
+    job.down = down ? flags_of("down", *down, n) : nullptr;
+    if (place) {
+        if (fill) check_length("fill", fill->size(), job.output.channels);
+        job.place = places_of(*place, job.output);
+        job.output.set_fill(fill ? fill->data() : nullptr, best_kernels());
+    }
     if (orient) check_length("orient", orient->size(), n);
     job.orient = orient ? orient->data() : nullptr;
     // One that PNG and WebP do not have is found by nobody: cmyk stands for all of those.
@@ -150,6 +176,44 @@ std::tuple<Array<int32_t>, std::vector<std::pair<size_t, std::string>>, size_t> 
     auto status = std::make_unique_for_overwrite<int32_t[]>(n);
     std::copy(result.status.begin(), result.status.end(), status.get());
     return {array_of(status, n), result.errors, result.warnings};
+}
+
+void warp_pictures(Engine& engine, const Pixels& pictures, const Inverses& inverse, const Canvases& canvases,
+                   const MutablePixels& out, const std::string& filter, const Bytes& fill) {
+    const size_t n = pictures.shape(0), channels = pictures.shape(3);
+    check_length("out", out.shape(0), n);
+    check_length("inverse", inverse.shape(0), n);
+    check_length("canvases", canvases.shape(0), n);
+    check_length("fill", fill.size(), channels);
+    check_length("the channels of out", out.shape(3), channels);
+    check_length("the canvases of a picture", canvases.shape(1), inverse.shape(1));
+    if (channels < 1 || channels > 4 || inverse.shape(1) < 1) {
+        throw std::invalid_argument("pictures of 1 to 4 channels are warped, by at least one matrix each");
+    }
+    WarpJob job;
+    job.source = pictures.data();
+    job.out = out.data();
+    job.pictures = n;
+    job.channels = channels;
+    job.source_height = pictures.shape(1);
+    job.source_width = pictures.shape(2);
+    job.height = out.shape(1);
+    job.width = out.shape(2);
+    job.canvases = inverse.shape(1);
+    job.inverse = inverse.data();
+    job.sizes = canvases.data();
+    job.bilinear = choice<bool>("filter", filter, {{"nearest", false}, {"bilinear", true}});
+    job.fill = fill.data();
+    for (size_t i = 0; i < n; ++i) {
+        // The others are only compared with; of this one pixels are read.
+        const int32_t* size = job.sizes + 2 * job.canvases * i;
+        if (size[0] < 0 || size[1] < 0 || static_cast<size_t>(size[0]) > job.source_height ||
+            static_cast<size_t>(size[1]) > job.source_width) {
+            throw std::invalid_argument("the first canvas of a picture is no larger than the picture");
+        }
+    }
+    nb::gil_scoped_release unlocked;
+    engine.warp(job);
 }
 
 void gather(Engine& engine, const Bases& bases, const Int32s& base, const Int64s& start, const Int64s& line,
@@ -239,7 +303,8 @@ For tests: _portable, no vector instructions; _baseline=False, libjpeg alone dec
              nb::kw_only(), nb::arg("layout"), nb::arg("filter"), nb::arg("dct") = "accurate",
              nb::arg("fast_scale") = false, nb::arg("strict") = true, array_arg("scale") = nb::none(),
              array_arg("offset") = nb::none(), array_arg("orient") = nb::none(), nb::arg("mode") = nb::none(),
-             nb::arg("most_pixels") = uint64_t{1} << 28,
+             nb::arg("most_pixels") = uint64_t{1} << 28, array_arg("down") = nb::none(),
+             array_arg("place") = nb::none(), array_arg("fill") = nb::none(),
              R"(Crop, resize and flip pictures into out; gives (status, errors, warnings).
 
 Picture i is size[i] bytes from start[i] on of bases[base[i]]: raw pixels where shape[i] (height,
@@ -255,6 +320,9 @@ strict:      fail pictures that libjpeg warns about, rather than keep what it ma
 orient:      EXIF orientation of encoded pictures, 1 to 8: applied first, the box is in the result
 mode:        of PNG and WebP, as png_decode takes it; None: L, LA, RGB or RGBA by the channels of out
 most_pixels: an encoded picture that has more fails
+down:        which pictures are turned upside down
+place:       top, left, height, width of what becomes of each box in out; the rest is filled
+fill:        with this colour, a byte for each channel; it is scaled like pixels. None: black
 
 status:      0 decoded; 1 failed: its pixels are zeros, and errors has (index, message); 2 not
              native: no JPEG, PNG or WebP, or one that needs another decoder or would lose by the
@@ -262,6 +330,13 @@ status:      0 decoded; 1 failed: its pixels are zeros, and errors has (index, m
 warnings:    how many libjpeg gave)")
         .def("wait_turn", &Engine::wait_turn, nb::call_guard<nb::gil_scoped_release>(),
              "Wait until the work of all calls so far is handed out, so that the next call begins at once.")
+        .def("warp", warp_pictures, array_arg("pictures"), array_arg("inverse"), array_arg("canvases"),
+             array_arg("out"), nb::arg("filter"), array_arg("fill"),
+             R"(Rotate, shear or see pictures (n x H x W x C of uint8) in perspective, into out.
+
+inverse (n x k x 3 x 3) takes positions (x, y, 1) in out to those in each of k canvases that a picture
+goes through; the first is the picture. canvases (n x k x 2) has their heights and widths: what is
+outside any of them is filled. filter: "bilinear" or "nearest", as Pillow's.)")
         .def("gather", gather, nb::arg("bases"), array_arg("base"), array_arg("start"), array_arg("line"),
              array_arg("rows"), array_arg("width"), array_arg("out"), array_arg("places"),
              R"(Copy windows of the bases to their places in out, in parallel; they must not overlap there.

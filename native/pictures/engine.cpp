@@ -87,12 +87,18 @@ Box find_box(const DecodeJob& job, size_t index, const ImageShape& shape) {
     return box;
 }
 
-// The most that a JPEG can be shrunk by while its box is still at least as large as the output.
-size_t best_shrink(const Box& box, const Output& output) {
+Place place_of(const DecodeJob& job, size_t index) {
+    if (job.place == nullptr) return {0, 0, job.output.height, job.output.width};
+    const auto at = [given = job.place + 4 * index](size_t i) { return static_cast<size_t>(given[i]); };
+    return {at(0), at(1), at(2), at(3)};
+}
+
+// The most that a JPEG can be shrunk by while its box is still at least as large as what it becomes.
+size_t best_shrink(const Box& box, const Resampler::Task& task) {
     for (const size_t shrink : {8, 4, 2}) {
         const auto factor = static_cast<double>(shrink);
-        if (box.width() >= factor * static_cast<double>(output.width) &&
-            box.height() >= factor * static_cast<double>(output.height)) {
+        if (box.width() >= factor * static_cast<double>(task.width) &&
+            box.height() >= factor * static_cast<double>(task.height)) {
             return shrink;
         }
     }
@@ -122,6 +128,7 @@ struct Engine::Worker {
     PngDecoder png;
     WebpDecoder webp;
     Scratch turned;
+    WarpScratch warped;
     const Kernels& kernels;
     Resampler resampler;
     RowWriter::Scratch scratch;
@@ -142,11 +149,18 @@ struct Engine::Worker {
                 resample_ns += std::chrono::nanoseconds(Clock::now() - began).count();
                 return Status::ok;
             }
+            const Place place = place_of(job, index);
+            if (job.place != nullptr) job.output.fill_around(index, place);
+            // Nothing of the picture is seen.
+            if (place.height == 0 || place.width == 0) return Status::ok;
             Resampler::Task task{};
+            task.width = place.width;
+            task.height = place.height;
+            const bool down = job.down != nullptr && job.down[index] != 0;
             const PixelView view = pixels(job, index, task);
             // Raw pixels are not decoded: all that is done to them is to resample them.
             const auto decoded = is_raw(job, index) ? began : Clock::now();
-            resampler.run(view, RowWriter(job.output, index, kernels, scratch));
+            resampler.run(view, RowWriter(job.output, index, place, down, kernels, scratch));
             decode_ns += std::chrono::nanoseconds(decoded - began).count();
             resample_ns += std::chrono::nanoseconds(Clock::now() - decoded).count();
             return Status::ok;
@@ -166,6 +180,7 @@ private:
     bool copied(const DecodeJob& job, size_t index) {
         const Output& output = job.output;
         if (job.shape == nullptr || output.type != PixelType::uint8 || output.layout != Layout::nhwc) return false;
+        if (job.place != nullptr || job.down != nullptr) return false;
         if (job.flip != nullptr && job.flip[index] != 0) return false;
         const Cell cell = find_cell(job, index);
         const ImageShape shape = raw_shape(job, index, cell.size);
@@ -183,8 +198,6 @@ private:
         const Cell cell = find_cell(job, index);
         const ImageShape raw = raw_shape(job, index, cell.size);
         const Output& output = job.output;
-        task.width = output.width;
-        task.height = output.height;
         task.channels = output.channels;
         task.filter = job.filter;
         task.flip = job.flip != nullptr && job.flip[index] != 0;
@@ -250,7 +263,7 @@ private:
     PixelView shrunken_pixels(const DecodeJob& job, size_t index, const ImageShape& stored, JpegOptions& options,
                               Resampler::Task& task) {
         const Box box = find_box(job, index, stored);
-        options.shrink = best_shrink(box, job.output);
+        options.shrink = best_shrink(box, task);
         const auto factor = static_cast<double>(options.shrink);
         task.box = {box.x0 / factor, box.y0 / factor, box.x1 / factor, box.y1 / factor};
         const ImageShape shape = jpeg.shape(options);
@@ -356,6 +369,18 @@ DecodeResult Engine::decode(const DecodeJob& job) {
     }
     result.warnings = warnings;
     return result;
+}
+
+void Engine::warp(const WarpJob& job) {
+    std::atomic<bool> failed{false};
+    pool_.parallel_for(job.pictures, [&](size_t index, size_t which) noexcept {
+        try {
+            batchplant::warp(job, index, workers_[which]->warped);
+        } catch (const std::bad_alloc&) {
+            failed = true;
+        }
+    });
+    if (failed) throw std::bad_alloc();
 }
 
 int64_t Engine::gather(const std::vector<Buffer>& bases, const Windows& windows, uint8_t* dst, size_t dst_size) {

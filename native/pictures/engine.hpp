@@ -12,6 +12,7 @@
 #include "../io/pool.hpp"
 #include "probe.hpp"
 #include "resample.hpp"
+#include "warp.hpp"
 #include "windows.hpp"
 
 namespace batchplant {
@@ -35,7 +36,9 @@ struct DecodeJob {
     const int64_t* size = nullptr;
     const int32_t* shape = nullptr;  // height, width, channels of raw pixels; zeros for an encoded picture. Or null.
     const double* box = nullptr;     // x0, y0, x1, y1 in the picture; zeros for all of it. Or null.
-    const uint8_t* flip = nullptr;   // or null
+    const uint8_t* flip = nullptr;   // left to right. Or null.
+    const uint8_t* down = nullptr;   // upside down. Or null.
+    const int32_t* place = nullptr;  // top, left, height, width in the output, whose rest is filled. Or null: all of it.
     // EXIF's orientation, 1 to 8, of encoded pictures: they are turned before all else, and the box is in the turned
     // picture. Or null.
     const uint8_t* orient = nullptr;
@@ -89,6 +92,9 @@ public:
     // that failed is filled with zeros, one that is not native is left as it was.
     // Throws std::runtime_error after close(), and in a process forked from the one that made the engine.
     DecodeResult decode(const DecodeJob& job);
+
+    // Warps pictures, in parallel. The same runtime errors.
+    void warp(const WarpJob& job);
 
     // Copies windows of the bases into dst, in parallel. The same runtime errors; every window is checked on both
     // sides before the first byte moves, and the index of the first bad one returned (nothing copied), or -1.

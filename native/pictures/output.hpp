@@ -11,6 +11,11 @@ namespace batchplant {
 enum class Layout { nhwc, nchw };
 enum class PixelType { uint8, float16, float32 };
 
+// The part of an output's picture that holds pixels; the rest of it is filled.
+struct Place {
+    size_t top = 0, left = 0, height = 0, width = 0;
+};
+
 // A batch of pictures of one size, in memory that the caller owns.
 struct Output {
     uint8_t* data = nullptr;
@@ -23,6 +28,8 @@ struct Output {
     // For the float types, a value for each value of a row in the order that it is written in.
     std::vector<float> scale;
     std::vector<float> offset;
+    // What is outside the places of pictures: a row of it, as it lies in the output.
+    std::vector<uint8_t> fill;
 
     size_t value_size() const { return type == PixelType::uint8 ? 1 : type == PixelType::float16 ? 2 : 4; }
     size_t row_values() const { return width * channels; }
@@ -31,6 +38,10 @@ struct Output {
 
     // Sets scale and offset from those of each channel; null stands for 1 and 0.
     void normalise(const float* channel_scale, const float* channel_offset);
+    // Sets what is filled in, a byte for each channel as if it were a pixel's; null stands for zeros.
+    void set_fill(const uint8_t* channel_fill, const Kernels& kernels);
+    // Fills all of a picture but the place.
+    void fill_around(size_t index, const Place& place) const;
 };
 
 // Takes the rows of one picture, HWC bytes, in any order, and puts them where and how the output wants them.
@@ -39,18 +50,27 @@ public:
     // Scratch for a row, kept by the thread from picture to picture.
     using Scratch = std::vector<uint8_t>;
 
-    RowWriter(const Output& output, size_t index, const Kernels& kernels, Scratch& scratch);
+    // down: the rows come upside down.
+    RowWriter(const Output& output, size_t index, const Place& place, bool down, const Kernels& kernels,
+              Scratch& scratch);
 
     // Where to put the bytes of row y; finish(y) must follow before the next row().
-    uint8_t* row(size_t y) const { return direct() ? picture_ + y * output_.row_values() : scratch_; }
+    uint8_t* row(size_t y) const {
+        return direct_ ? picture_ + line(y) * output_.row_values() + place_.left * output_.channels : scratch_;
+    }
     void finish(size_t y) const;
 
     // Whether rows lie one after the other in the output as they are.
-    bool direct() const { return direct_; }
+    bool direct() const { return direct_ && !down_ && place_.width == output_.width; }
 
 private:
+    // Of the output.
+    size_t line(size_t y) const { return place_.top + (down_ ? place_.height - 1 - y : y); }
+
     const Output& output_;
     const Kernels& kernels_;
+    const Place place_;
+    const bool down_;
     uint8_t* picture_;
     uint8_t* scratch_;
     bool direct_;
