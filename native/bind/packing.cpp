@@ -44,11 +44,32 @@ using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 template <typename T>
 using Optional = std::optional<Matrix<T>>;
 
+// What the rows are made of, as it comes from Python.
+struct Given {
+    std::vector<std::span<const uint8_t>> documents;
+    Pieces pieces;
+    std::span<const int64_t> prompt;
+};
+
 template <typename In, typename Out>
-void fill(const Borrowed<In>& tokens, const Int64s& offsets, const std::optional<Int64s>& prompt, const Int64s& rows,
-          const Int64s& document, const Int64s& start, const Int64s& count, const Matrix<Out>& into,
-          const Optional<Out>& labels, const Optional<Out>& position, const Optional<int32_t>& documents,
-          const Optional<uint8_t>& learned, int64_t pad, int64_t ignore, std::optional<int64_t> end, bool shifted) {
+void fill_as(const Given& given, const Rows<Out>& out) {
+    Documents<In> from{{}, given.prompt};
+    from.tokens.reserve(given.documents.size());
+    for (const auto& one : given.documents) {
+        if (reinterpret_cast<uintptr_t>(one.data()) % alignof(In) || one.size() % sizeof(In)) {
+            throw std::invalid_argument("a document is not made of whole tokens at their places");
+        }
+        from.tokens.emplace_back(reinterpret_cast<const In*>(one.data()), one.size() / sizeof(In));
+    }
+    fill_rows<In, Out>(from, given.pieces, out);
+}
+
+template <typename Out>
+void fill(const nb::typed<nb::list, Bytes>& bases, const Int32s& base, const Int64s& begin, const Int64s& size,
+          const std::string& dtype, const std::optional<Int64s>& prompt, const Int64s& rows, const Int64s& document,
+          const Int64s& start, const Int64s& count, const Matrix<Out>& into, const Optional<Out>& labels,
+          const Optional<Out>& position, const Optional<int32_t>& documents, const Optional<uint8_t>& learned, int64_t pad,
+          int64_t ignore, std::optional<int64_t> end, bool shifted) {
     const auto data = [&](const auto& one) {
         if (one && (one->shape(0) != into.shape(0) || one->shape(1) != into.shape(1))) {
             throw std::invalid_argument("the arrays of rows are not of one shape");
@@ -56,28 +77,60 @@ void fill(const Borrowed<In>& tokens, const Int64s& offsets, const std::optional
         return one ? one->data() : nullptr;
     };
     if (rows.size() != into.shape(0) + 1 || start.size() != document.size() || count.size() != document.size() ||
-        (prompt && prompt->size() + 1 != offsets.size())) {
+        begin.size() != base.size() || size.size() != base.size() || (prompt && prompt->size() != base.size())) {
         throw std::invalid_argument("the arrays of pieces do not fit each other");
     }
+    std::vector<Bytes> arrays;
+    for (nb::handle item : bases) {
+        Bytes array;
+        if (!nb::try_cast<Bytes>(item, array, false)) throw nb::type_error("bases must be arrays of uint8");
+        arrays.push_back(std::move(array));
+    }
     const auto span = [](const Int64s& one) { return std::span(one.data(), one.size()); };
-    const Documents<In> from{{tokens.data(), tokens.size()}, span(offsets), prompt ? span(*prompt) : span(offsets).first(0)};
+    Given given{{}, {span(rows), span(document), span(start), span(count)}, prompt ? span(*prompt) : span(rows).first(0)};
+    given.documents.reserve(base.size());
+    for (size_t i = 0; i < base.size(); ++i) {
+        const auto number = static_cast<size_t>(base.data()[i]);
+        const auto from = static_cast<uint64_t>(begin.data()[i]), bytes = static_cast<uint64_t>(size.data()[i]);
+        if (number >= arrays.size() || from > arrays[number].size() || bytes > arrays[number].size() - from) {
+            throw std::invalid_argument("a document is not within its file");
+        }
+        given.documents.emplace_back(arrays[number].data() + from, bytes);
+    }
     const Rows<Out> out{static_cast<int64_t>(into.shape(1)), into.data(), data(labels), data(position), data(documents),
                         data(learned), static_cast<Out>(pad), static_cast<Out>(ignore), end.has_value(),
                         static_cast<Out>(end.value_or(0)), shifted};
     nb::gil_scoped_release unlocked;
-    fill_rows<In, Out>(from, {span(rows), span(document), span(start), span(count)}, out);
+    if (dtype == "uint8") return fill_as<uint8_t, Out>(given, out);
+    if (dtype == "uint16") return fill_as<uint16_t, Out>(given, out);
+    if (dtype == "int32") return fill_as<int32_t, Out>(given, out);
+    if (dtype == "uint32") return fill_as<uint32_t, Out>(given, out);
+    if (dtype == "int64") return fill_as<int64_t, Out>(given, out);
+    throw std::invalid_argument("tokens are not " + dtype);
 }
 
-template <typename In, typename Out>
+template <typename Out>
 void bind_fill(nb::module_& module) {
-    module.def("fill_rows", fill<In, Out>, array_arg("tokens"), array_arg("offsets"), array_arg("prompt").none(),
-               array_arg("rows"), array_arg("document"), array_arg("start"), array_arg("count"), array_arg("into"),
-               array_arg("labels").none(), array_arg("position").none(), array_arg("documents").none(),
-               array_arg("learned").none(), nb::arg("pad"), nb::arg("ignore"), nb::arg("end").none(), nb::arg("shifted"),
+    module.def("fill_rows", fill<Out>, nb::arg("bases"), array_arg("base"), array_arg("begin"), array_arg("size"),
+               nb::arg("dtype"), array_arg("prompt").none(), array_arg("rows"), array_arg("document"), array_arg("start"),
+               array_arg("count"), array_arg("into"), array_arg("labels").none(), array_arg("position").none(),
+               array_arg("documents").none(), array_arg("learned").none(), nb::arg("pad"), nb::arg("ignore"),
+               nb::arg("end").none(), nb::arg("shifted"),
                R"(Put the pieces that pack found into rows.
 
-tokens, offsets: the documents. prompt: how many tokens of each are not learned. into, labels,
-position, documents, learned: rows to fill, the tokens themselves and what is told of each; None: not.)");
+Document i is size[i] bytes at begin[i] of bases[base[i]], tokens of that dtype at whole places. prompt: how
+many tokens of each are not learned. into, labels, position, documents, learned: rows to fill, the tokens
+themselves and what is told of each; None: not.)");
+}
+
+auto layout(const Int64s& rows, const Int64s& document, const Int64s& start, const Int64s& count, int64_t length,
+            bool across) {
+    if (start.size() != document.size() || count.size() != document.size()) {
+        throw std::invalid_argument("the arrays of pieces do not fit each other");
+    }
+    const auto span = [](const Int64s& one) { return std::span(one.data(), one.size()); };
+    Layout made = layout_of({span(rows), span(document), span(start), span(count)}, length, across);
+    return std::tuple{copy_of(made.table), copy_of(made.cuts)};
 }
 
 }  // namespace
@@ -92,16 +145,14 @@ Each source comes as often as its share says, and at every place as often as it 
 
 Row r has the pieces rows[r] to rows[r + 1], each so many tokens of a document from a start on.
 strategy: none, first_fit, best_fit or concat_split. overlong: split, truncate or drop.)");
-    bind_fill<uint8_t, int32_t>(module);
-    bind_fill<uint8_t, int64_t>(module);
-    bind_fill<uint16_t, int32_t>(module);
-    bind_fill<uint16_t, int64_t>(module);
-    bind_fill<int32_t, int32_t>(module);
-    bind_fill<int32_t, int64_t>(module);
-    bind_fill<uint32_t, int32_t>(module);
-    bind_fill<uint32_t, int64_t>(module);
-    bind_fill<int64_t, int32_t>(module);
-    bind_fill<int64_t, int64_t>(module);
+    bind_fill<int32_t>(module);
+    bind_fill<int64_t>(module);
+    module.def("lay_out", layout, array_arg("rows"), array_arg("document"), array_arg("start"), array_arg("count"),
+               nb::arg("length"), nb::arg("across"),
+               R"(Where pieces stand: five numbers of each (row, place, count, start, document), and the cuts.
+
+Cuts are where sequences begin in the rows as one, and last where they end. Each piece is a sequence, with
+across each row, and so is the padding at the end of a row.)");
 }
 
 }  // namespace batchplant

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 
@@ -215,16 +216,12 @@ void fill_piece(std::span<const In> document, int64_t prompt, int64_t start, int
                 const Rows<Out>& into) {
     const auto size = static_cast<int64_t>(document.size());
     const int64_t stored = std::clamp<int64_t>(size - start, 0, count);
-    // Of the token at a place in the document; past the stored ones is the end token.
-    const auto token = [&](int64_t place) {
-        return place < size ? static_cast<Out>(document[static_cast<size_t>(place)]) : into.end;
-    };
-    Out* const tokens = into.tokens + at;
-    for (int64_t i = 0; i < stored; ++i) tokens[i] = static_cast<Out>(document[static_cast<size_t>(start + i)]);
-    for (int64_t i = stored; i < count; ++i) tokens[i] = into.end;
-    if (into.position) {
-        for (int64_t i = 0; i < count; ++i) into.position[at + i] = static_cast<Out>(i);
-    }
+    Out* const __restrict tokens = into.tokens + at;
+    // Past the stored ones is the end token.
+    std::transform(document.data() + start, document.data() + start + stored, tokens,
+                   [](In token) { return static_cast<Out>(token); });
+    std::fill(tokens + stored, tokens + count, into.end);
+    if (into.position) std::iota(into.position + at, into.position + at + count, Out{0});
     if (into.document) std::fill_n(into.document + at, count, number);
     if (!into.labels && !into.learned) return;
     // A label is learned where its token is not of the prompt, and, shifted, where there is a next token.
@@ -235,7 +232,13 @@ void fill_piece(std::span<const In> document, int64_t prompt, int64_t start, int
     if (into.labels) {
         Out* const labels = into.labels + at;
         std::fill_n(labels, learned_from, into.ignore);
-        for (int64_t i = learned_from; i < learned_to; ++i) labels[i] = token(start + i + shift);
+        // The tokens of this piece, all but the last shifted one, which lies behind it.
+        const int64_t here = std::min(learned_to, count - shift);
+        if (here > learned_from) std::copy(tokens + learned_from + shift, tokens + here + shift, labels + learned_from);
+        if (here < learned_to && here >= learned_from) {
+            const int64_t next = start + count;
+            labels[here] = next < size ? static_cast<Out>(document[static_cast<size_t>(next)]) : into.end;
+        }
         std::fill(labels + learned_to, labels + count, into.ignore);
     }
     if (into.learned) {
@@ -251,8 +254,8 @@ void fill_rows(const Documents<In>& documents, const Pieces& pieces, const Rows<
     const auto wrong = [](bool is) {
         if (is) throw std::invalid_argument("a piece is not within its document, or not within its row");
     };
-    const auto known = static_cast<int64_t>(documents.offsets.size()) - 1, length = into.length;
-    wrong(known < 0 || pieces.rows.empty());
+    const auto known = static_cast<int64_t>(documents.tokens.size()), length = into.length;
+    wrong(pieces.rows.empty());
     for (size_t row = 0; row + 1 < pieces.rows.size(); ++row) {
         Rows<Out> out = into;
         const auto skipped = static_cast<ptrdiff_t>(row) * length;
@@ -268,12 +271,10 @@ void fill_rows(const Documents<In>& documents, const Pieces& pieces, const Rows<
             const auto piece = static_cast<size_t>(i);
             const int64_t one = pieces.document[piece], start = pieces.start[piece], count = pieces.count[piece];
             wrong(one < 0 || one >= known);
-            const int64_t begin = documents.offsets[static_cast<size_t>(one)];
-            const int64_t size = documents.offsets[static_cast<size_t>(one) + 1] - begin;
-            wrong(begin < 0 || size < 0 || begin + size > static_cast<int64_t>(documents.tokens.size()));
+            const auto own = documents.tokens[static_cast<size_t>(one)];
+            const auto size = static_cast<int64_t>(own.size());
             wrong(start < 0 || count < 0 || start + count > size + into.has_end || count > length - at);
             const int64_t prompt = documents.prompt.empty() ? 0 : documents.prompt[static_cast<size_t>(one)];
-            const auto own = documents.tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(size));
             fill_piece<In, Out>(own, prompt, start, count, at, static_cast<int32_t>(i - first), out);
             at += count;
         }
@@ -285,6 +286,35 @@ void fill_rows(const Documents<In>& documents, const Pieces& pieces, const Rows<
         if (out.document) std::fill(out.document + at, out.document + length, int32_t{-1});
         if (out.learned) std::fill(out.learned + at, out.learned + length, uint8_t{0});
     }
+}
+
+Layout layout_of(const Pieces& pieces, int64_t length, bool across) {
+    const auto wrong = [](bool is) {
+        if (is) throw std::invalid_argument("the pieces are not those of rows");
+    };
+    wrong(pieces.rows.empty() || length < 1);
+    const auto rows = static_cast<int64_t>(pieces.rows.size()) - 1, known = static_cast<int64_t>(pieces.document.size());
+    wrong(rows > std::numeric_limits<int32_t>::max() / length);
+    Layout made;
+    made.table.reserve(5 * pieces.document.size());
+    made.cuts.reserve(pieces.document.size() + 2 * pieces.rows.size());
+    for (int64_t row = 0; row < rows; ++row) {
+        const int64_t first = pieces.rows[static_cast<size_t>(row)], last = pieces.rows[static_cast<size_t>(row) + 1];
+        wrong(first < 0 || last < first || last > known);
+        const auto cut = [&](int64_t place) { made.cuts.push_back(static_cast<int32_t>(row * length + place)); };
+        int64_t place = 0;
+        for (int64_t i = first; i < last; ++i) {
+            const auto one = static_cast<size_t>(i);
+            wrong(pieces.count[one] < 0 || pieces.count[one] > length - place);
+            if (pieces.count[one] && (!across || !place)) cut(place);
+            made.table.insert(made.table.end(),
+                              {row, place, pieces.count[one], pieces.start[one], pieces.document[one]});
+            place += pieces.count[one];
+        }
+        if (place < length) cut(place);
+    }
+    made.cuts.push_back(static_cast<int32_t>(rows * length));
+    return made;
 }
 
 #define BATCHPLANT_FILL(In)                                                                          \

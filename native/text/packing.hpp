@@ -27,12 +27,11 @@ struct Packs {
 // sizes: tokens of each document, with whatever is added to each; none is below 0.
 Packs pack(std::span<const int64_t> sizes, int64_t length, Packing how, Overlong overlong);
 
-// Where the tokens of documents lie, one document after another, offsets in tokens; prompt: so many tokens of each
-// document are not learned (or empty).
+// The tokens of each document, wherever they lie; prompt: so many tokens of each are not learned (or empty).
 template <typename In>
 struct Documents {
-    std::span<const In> tokens;
-    std::span<const int64_t> offsets, prompt;
+    std::vector<std::span<const In>> tokens;
+    std::span<const int64_t> prompt;
 };
 
 struct Pieces {
@@ -55,6 +54,14 @@ struct Rows {
     // Whether the label of a token is the next token, not the token itself.
     bool shifted;
 };
+
+// Where each piece came to stand, as (row, place, count, start, document), and where sequences begin in the rows as one:
+// each piece is one, or with `across` each row, and the padding at the end of a row.
+struct Layout {
+    std::vector<int64_t> table;
+    std::vector<int32_t> cuts;
+};
+Layout layout_of(const Pieces& pieces, int64_t length, bool across);
 
 // Throws std::invalid_argument if a piece is not within its document, or a row is too short for its pieces.
 template <typename In, typename Out>

@@ -113,6 +113,31 @@ def resize_area(pixels: NDArray[numpy.uint8], width: int, height: int) -> NDArra
     ValueError unless 1 <= width and height <= those of the pixels.
     """
 
+def change_pictures(
+    pictures: NDArray[numpy.uint8],
+    codes: NDArray[numpy.uint8],
+    amounts: NDArray[numpy.float64],
+    fill: NDArray[numpy.uint8],
+    smooth: bool,
+) -> None:
+    """Change pictures (n, height, width, channels) in place.
+
+    codes: (n, steps), what is done to each, one after the other (ops.changes.Change); amounts: six for each
+    code. fill, one for each channel: what comes from outside of a picture that is moved; smooth: moved
+    pixels are blended of four.
+    """
+
+def add_noise(
+    pictures: NDArray[numpy.uint8],
+    keys: NDArray[numpy.uint64],
+    sigmas: NDArray[numpy.float32],
+    quantiles: NDArray[numpy.float32],
+) -> None:
+    """Add noise to pictures (n, height, width, channels) in place, by the key of each.
+
+    quantiles: 4096 of the distribution. A sigma of 0 leaves a picture as it is.
+    """
+
 def png_decode(
     data: Buffer | NDArray[numpy.uint8], mode: str | None = None, most_pixels: int = 268435456
 ) -> NDArray[numpy.uint8] | None:
@@ -199,6 +224,9 @@ class Engine:
         orient: NDArray[numpy.uint8] | None = None,
         mode: str | None = None,
         most_pixels: int = 268435456,
+        down: NDArray[Any] | None = None,
+        place: NDArray[numpy.int32] | None = None,
+        fill: NDArray[numpy.uint8] | None = None,
     ) -> tuple[NDArray[numpy.int32], list[tuple[int, str]], int]:
         """Crop, resize and flip pictures into out; gives (status, errors, warnings).
 
@@ -215,6 +243,9 @@ class Engine:
         orient:      EXIF orientation of encoded pictures, 1 to 8: applied first, the box is in the result
         mode:        of PNG and WebP, as png_decode takes it; None: L, LA, RGB or RGBA by the channels of out
         most_pixels: an encoded picture that has more fails
+        down:        which pictures are turned upside down
+        place:       top, left, height, width of what becomes of each box in out; the rest is filled
+        fill:        with this colour, a byte for each channel; it is scaled like pixels. None: black
 
         status:      0 decoded; 1 failed: its pixels are zeros, and errors has (index, message); 2 not
                      native: no JPEG, PNG or WebP, or one that needs another decoder or would lose by the
@@ -224,6 +255,22 @@ class Engine:
 
     def wait_turn(self) -> None:
         """Wait until the work of all calls so far is handed out, so that the next call begins at once."""
+
+    def warp(
+        self,
+        pictures: NDArray[numpy.uint8],
+        inverse: NDArray[numpy.float64],
+        canvases: NDArray[numpy.int32],
+        out: NDArray[numpy.uint8],
+        filter: str,
+        fill: NDArray[numpy.uint8],
+    ) -> None:
+        """Rotate, shear or see pictures (n x H x W x C of uint8) in perspective, into out.
+
+        inverse (n x k x 3 x 3) takes positions (x, y, 1) in out to those in each of k canvases that a picture
+        goes through; the first is the picture. canvases (n x k x 2) has their heights and widths: what is
+        outside any of them is filled. filter: "bilinear" or "nearest", as Pillow's.
+        """
 
     def gather(
         self,
@@ -286,6 +333,35 @@ def permute(
 
     count and key have one element for all numbers, or one for each.
     """
+
+class Spectrogram:
+    """Short-time spectra of real signals.
+
+    Windows of one length, hop apart, each transformed; absolute values to a power; filters are sums of bins.
+    """
+
+    def __init__(
+        self,
+        window: NDArray[numpy.float32],
+        hop: int,
+        centered: bool,
+        power: float,
+        firsts: NDArray[numpy.int64],
+        offsets: NDArray[numpy.int64],
+        weights: NDArray[numpy.float32],
+    ) -> None:
+        """window: as long as a transform.
+
+        centered: the signal is mirrored at its ends, so that frame t is around number t * hop; a signal must be
+        longer than half a window. Filter i has weights[offsets[i]:offsets[i + 1]], from bin firsts[i] on; without
+        filters all bins are given.
+        """
+
+    def frames(self, length: int) -> int:
+        """How many frames a signal of this length has."""
+
+    def run(self, signals: NDArray[numpy.float32], out: NDArray[numpy.float32]) -> None:
+        """Transform signals (n x length) into out (n x rows x frames), which may have any strides."""
 
 @overload
 def shuffle(count: int, key: int, at: int, back: bool = False) -> int: ...
@@ -352,8 +428,11 @@ def pack(
 
 @overload
 def fill_rows(
-    tokens: NDArray[numpy.uint8],
-    offsets: NDArray[numpy.int64],
+    bases: list[NDArray[numpy.uint8]],
+    base: NDArray[numpy.int32],
+    begin: NDArray[numpy.int64],
+    size: NDArray[numpy.int64],
+    dtype: str,
     prompt: NDArray[numpy.int64] | None,
     rows: NDArray[numpy.int64],
     document: NDArray[numpy.int64],
@@ -371,160 +450,11 @@ def fill_rows(
 ) -> None: ...
 @overload
 def fill_rows(
-    tokens: NDArray[numpy.uint8],
-    offsets: NDArray[numpy.int64],
-    prompt: NDArray[numpy.int64] | None,
-    rows: NDArray[numpy.int64],
-    document: NDArray[numpy.int64],
-    start: NDArray[numpy.int64],
-    count: NDArray[numpy.int64],
-    into: NDArray[numpy.int64],
-    labels: NDArray[numpy.int64] | None,
-    position: NDArray[numpy.int64] | None,
-    documents: NDArray[numpy.int32] | None,
-    learned: NDArray[numpy.uint8] | None,
-    pad: int,
-    ignore: int,
-    end: int | None,
-    shifted: bool,
-) -> None: ...
-@overload
-def fill_rows(
-    tokens: NDArray[numpy.uint16],
-    offsets: NDArray[numpy.int64],
-    prompt: NDArray[numpy.int64] | None,
-    rows: NDArray[numpy.int64],
-    document: NDArray[numpy.int64],
-    start: NDArray[numpy.int64],
-    count: NDArray[numpy.int64],
-    into: NDArray[numpy.int32],
-    labels: NDArray[numpy.int32] | None,
-    position: NDArray[numpy.int32] | None,
-    documents: NDArray[numpy.int32] | None,
-    learned: NDArray[numpy.uint8] | None,
-    pad: int,
-    ignore: int,
-    end: int | None,
-    shifted: bool,
-) -> None: ...
-@overload
-def fill_rows(
-    tokens: NDArray[numpy.uint16],
-    offsets: NDArray[numpy.int64],
-    prompt: NDArray[numpy.int64] | None,
-    rows: NDArray[numpy.int64],
-    document: NDArray[numpy.int64],
-    start: NDArray[numpy.int64],
-    count: NDArray[numpy.int64],
-    into: NDArray[numpy.int64],
-    labels: NDArray[numpy.int64] | None,
-    position: NDArray[numpy.int64] | None,
-    documents: NDArray[numpy.int32] | None,
-    learned: NDArray[numpy.uint8] | None,
-    pad: int,
-    ignore: int,
-    end: int | None,
-    shifted: bool,
-) -> None: ...
-@overload
-def fill_rows(
-    tokens: NDArray[numpy.int32],
-    offsets: NDArray[numpy.int64],
-    prompt: NDArray[numpy.int64] | None,
-    rows: NDArray[numpy.int64],
-    document: NDArray[numpy.int64],
-    start: NDArray[numpy.int64],
-    count: NDArray[numpy.int64],
-    into: NDArray[numpy.int32],
-    labels: NDArray[numpy.int32] | None,
-    position: NDArray[numpy.int32] | None,
-    documents: NDArray[numpy.int32] | None,
-    learned: NDArray[numpy.uint8] | None,
-    pad: int,
-    ignore: int,
-    end: int | None,
-    shifted: bool,
-) -> None: ...
-@overload
-def fill_rows(
-    tokens: NDArray[numpy.int32],
-    offsets: NDArray[numpy.int64],
-    prompt: NDArray[numpy.int64] | None,
-    rows: NDArray[numpy.int64],
-    document: NDArray[numpy.int64],
-    start: NDArray[numpy.int64],
-    count: NDArray[numpy.int64],
-    into: NDArray[numpy.int64],
-    labels: NDArray[numpy.int64] | None,
-    position: NDArray[numpy.int64] | None,
-    documents: NDArray[numpy.int32] | None,
-    learned: NDArray[numpy.uint8] | None,
-    pad: int,
-    ignore: int,
-    end: int | None,
-    shifted: bool,
-) -> None: ...
-@overload
-def fill_rows(
-    tokens: NDArray[numpy.uint32],
-    offsets: NDArray[numpy.int64],
-    prompt: NDArray[numpy.int64] | None,
-    rows: NDArray[numpy.int64],
-    document: NDArray[numpy.int64],
-    start: NDArray[numpy.int64],
-    count: NDArray[numpy.int64],
-    into: NDArray[numpy.int32],
-    labels: NDArray[numpy.int32] | None,
-    position: NDArray[numpy.int32] | None,
-    documents: NDArray[numpy.int32] | None,
-    learned: NDArray[numpy.uint8] | None,
-    pad: int,
-    ignore: int,
-    end: int | None,
-    shifted: bool,
-) -> None: ...
-@overload
-def fill_rows(
-    tokens: NDArray[numpy.uint32],
-    offsets: NDArray[numpy.int64],
-    prompt: NDArray[numpy.int64] | None,
-    rows: NDArray[numpy.int64],
-    document: NDArray[numpy.int64],
-    start: NDArray[numpy.int64],
-    count: NDArray[numpy.int64],
-    into: NDArray[numpy.int64],
-    labels: NDArray[numpy.int64] | None,
-    position: NDArray[numpy.int64] | None,
-    documents: NDArray[numpy.int32] | None,
-    learned: NDArray[numpy.uint8] | None,
-    pad: int,
-    ignore: int,
-    end: int | None,
-    shifted: bool,
-) -> None: ...
-@overload
-def fill_rows(
-    tokens: NDArray[numpy.int64],
-    offsets: NDArray[numpy.int64],
-    prompt: NDArray[numpy.int64] | None,
-    rows: NDArray[numpy.int64],
-    document: NDArray[numpy.int64],
-    start: NDArray[numpy.int64],
-    count: NDArray[numpy.int64],
-    into: NDArray[numpy.int32],
-    labels: NDArray[numpy.int32] | None,
-    position: NDArray[numpy.int32] | None,
-    documents: NDArray[numpy.int32] | None,
-    learned: NDArray[numpy.uint8] | None,
-    pad: int,
-    ignore: int,
-    end: int | None,
-    shifted: bool,
-) -> None: ...
-@overload
-def fill_rows(
-    tokens: NDArray[numpy.int64],
-    offsets: NDArray[numpy.int64],
+    bases: list[NDArray[numpy.uint8]],
+    base: NDArray[numpy.int32],
+    begin: NDArray[numpy.int64],
+    size: NDArray[numpy.int64],
+    dtype: str,
     prompt: NDArray[numpy.int64] | None,
     rows: NDArray[numpy.int64],
     document: NDArray[numpy.int64],
@@ -542,8 +472,23 @@ def fill_rows(
 ) -> None:
     """Put the pieces that pack found into rows.
 
-    tokens, offsets: the documents. prompt: how many tokens of each are not learned. into, labels,
-    position, documents, learned: rows to fill, the tokens themselves and what is told of each; None: not.
+    Document i is size[i] bytes at begin[i] of bases[base[i]], tokens of that dtype at whole places. prompt: how
+    many tokens of each are not learned. into, labels, position, documents, learned: rows to fill, the tokens
+    themselves and what is told of each; None: not.
+    """
+
+def lay_out(
+    rows: NDArray[numpy.int64],
+    document: NDArray[numpy.int64],
+    start: NDArray[numpy.int64],
+    count: NDArray[numpy.int64],
+    length: int,
+    across: bool,
+) -> tuple[NDArray[numpy.int64], NDArray[numpy.int32]]:
+    """Where pieces stand: five numbers of each (row, place, count, start, document), and the cuts.
+
+    Cuts are where sequences begin in the rows as one, and last where they end. Each piece is a sequence, with
+    across each row, and so is the padding at the end of a row.
     """
 
 def msgpack_scan(

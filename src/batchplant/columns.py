@@ -289,6 +289,10 @@ class Spans:
     def __len__(self) -> int:
         return len(self.start)
 
+    def take(self, rows: Any) -> Spans:
+        shape = None if self.shape is None else self.shape[rows]
+        return Spans(self.files, self.start[rows], self.size[rows], self.file[rows], shape)
+
     def __repr__(self) -> str:
         return f"<Spans: {len(self)} cells in {len(self.files)} files>"
 

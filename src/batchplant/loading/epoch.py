@@ -145,13 +145,14 @@ def _produce(shared: _Shared) -> None:
             try:
                 if shared.prefetch is not None:
                     shared.prefetch.wait(number)
-                prepared = shared.executor.prepare(shared.ids_of(number), shared.epoch)
+                executor = shared.shard.executor(number, shared.executor)
+                prepared = executor.prepare(shared.ids_of(number), shared.epoch)
             # It is raised again in the thread that asks for this batch.
             except BaseException as error:
                 made: Any = error
         if prepared is not None:
             try:
-                batch = shared.shard.finish(number, shared.executor.finish(prepared))
+                batch = shared.shard.finish(number, executor.finish(prepared))
                 made = _deliver(shared, batch)
             except BaseException as error:
                 made = error

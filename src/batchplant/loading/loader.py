@@ -347,7 +347,7 @@ class Loader(Bridges, Replaying):
         return {
             **parts, **(self._device.stats() if self._device else {}), **self._traffic.stats(),
             **(self._decoded.stats(self.samples) if self._decoded else {}),
-            **(self._packing.filled.stats() if self._packing else {}),
+            **(self._packing.filling.stats() if self._packing else {}),
             **({"functions": dict(own)} if (own := self._executor.functions.seconds) else {}),
             "waited": tally.waited, "step": tally.stepped, "batches": tally.batches, "samples": tally.samples,
             "queue": self._queue(),

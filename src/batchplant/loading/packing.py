@@ -12,17 +12,19 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _native
 from .. import order as orders
-from ..columns import I64
-from ..errors import DataError, OptionError
-from .batch import Batch
-from .buffers import Buffers
+from ..columns import I64, Spans, concat_spans
+from ..errors import OptionError
+from .batch import Batch, Executor
+
+if TYPE_CHECKING:
+    from .filling import Filling
 
 STRATEGIES = ("best_fit", "first_fit", "concat_split", "none")
 OVERLONG = ("split", "truncate", "drop")
@@ -30,7 +32,8 @@ LABELS = ("same", "shifted", None)
 # Windows whose plans are kept.
 KEPT = 64
 
-Sizes = Callable[[I64], npt.NDArray[Any]]
+# How many tokens documents have, and where they lie, if that is known.
+Sizes = Callable[[I64], tuple[npt.NDArray[Any], Spans | None]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +99,10 @@ class Window(NamedTuple):
     document: I64
     start: I64
     size: I64
-    # Tokens with what is put after documents, and documents that were cut, cut off or left out.
-    tokens: int
+    # Documents that were cut, cut off or left out.
     overlong: int
+    # Where the documents lie, if that is known.
+    where: Spans | None
 
 
 class Pieces(NamedTuple):
@@ -109,6 +113,7 @@ class Pieces(NamedTuple):
     document: I64
     start: I64
     size: I64
+    where: Spans | None = None
 
 
 class Rows:
@@ -126,6 +131,8 @@ class Rows:
         # The first rows of windows, from the known one on.
         self._base, self._firsts = known[0], [known[1]]
         self._plan = functools.lru_cache(KEPT)(self._planned)
+        # Documents that are longer than a row, in the windows that were planned so far.
+        self.overlong = 0
         # A batch is asked for its documents first, and then for where they go.
         self.pieces = functools.lru_cache(KEPT)(self._pieces)
 
@@ -136,10 +143,10 @@ class Rows:
     def _planned(self, number: int) -> Window:
         first = number * self.pack.window
         samples = self.order[first : first + self.pack.window]
-        sizes = np.asarray(self._sizes(samples), dtype=np.int64)
-        whole = sizes + (self.pack.eos is not None)
+        sizes, where = self._sizes(samples)
+        whole = np.asarray(sizes, dtype=np.int64) + (self.pack.eos is not None)
         made = _native.pack(whole, self.pack.length, self.pack.strategy, self.pack.overlong)
-        return Window(samples, *made, int(made[3].sum()), int((whole > self.pack.length).sum()))
+        return Window(samples, *made, int((whole > self.pack.length).sum()), where)
 
     def reaches(self, row: int) -> bool:
         """Whether there are so many rows."""
@@ -147,6 +154,7 @@ class Rows:
             while self._firsts[-1] < row and self._base + len(self._firsts) - 1 < self._windows:
                 window = self._plan(self._base + len(self._firsts) - 1)
                 self._firsts.append(self._firsts[-1] + len(window.rows) - 1)
+                self.overlong += window.overlong
             return self._firsts[-1] >= row
 
     def __len__(self) -> int:
@@ -181,37 +189,21 @@ class Rows:
 
 
 def _joined(parts: list[tuple[Window, int, int]]) -> Pieces:
-    samples, rows, fields = [], [np.zeros(1, dtype=np.int64)], []
+    samples, rows, fields, where = [], [np.zeros(1, dtype=np.int64)], [], []
     documents = pieces = 0
     for window, begin, end in parts:
         one = slice(window.rows[begin], window.rows[end])
         used, document = np.unique(window.document[one], return_inverse=True)
         samples.append(window.samples[used])
+        if window.where is not None:
+            where.append(window.where.take(used))
         rows.append(window.rows[begin + 1 : end + 1] - window.rows[begin] + pieces)
         fields.append((document.reshape(-1) + documents, window.start[one], window.size[one]))
         documents, pieces = documents + len(used), pieces + one.stop - one.start
     none = np.zeros(0, dtype=np.int64)
     columns = [np.concatenate([none, *(one[column] for one in fields)]) for column in range(3)]
-    return Pieces(np.concatenate([none, *samples]), np.concatenate(rows), *columns)
-
-
-class Filled:
-    """What the rows that were made so far came to."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.rows, self.documents, self.tokens, self.cells = 0, 0, 0, 0
-
-    def add(self, rows: int, length: int, documents: int, tokens: int) -> None:
-        with self._lock:
-            self.rows, self.documents = self.rows + rows, self.documents + documents
-            self.tokens, self.cells = self.tokens + tokens, self.cells + rows * length
-
-    def stats(self) -> dict[str, Any]:
-        fill = self.tokens / self.cells if self.cells else None
-        return {
-            "packing": {"rows": self.rows, "documents": self.documents, "tokens": self.tokens, "fill": fill}
-        }
+    known = concat_spans(where) if parts and len(where) == len(parts) else None
+    return Pieces(np.concatenate([none, *samples]), np.concatenate(rows), *columns, known)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,8 +217,7 @@ class PackedShard:
     drop_last: bool
     start: int
     pad: str
-    filled: Filled
-    buffers: Buffers
+    filling: Filling
 
     @property
     def order(self) -> orders.Order:
@@ -274,112 +265,10 @@ class PackedShard:
         first = self._early(count - 1)
         return self._whole.position_after(count) if first is None else first + self.world * self.batch_size
 
+    def executor(self, number: int, usual: Executor) -> Executor:
+        """Who makes the batch: not the tokens, where they are taken from where they lie."""
+        return self.filling.executor(self.pieces(number), usual)
+
     def finish(self, number: int, batch: Batch) -> Batch:
         """The documents as rows."""
-        pieces = self.pieces(number)
-        values = fill(self.packed.pack, pieces, batch, self.buffers)
-        length = self.packed.pack.length
-        self.filled.add(len(pieces.rows) - 1, length, len(batch.ids), int(pieces.size.sum()))
-        return Batch(values, batch.ids, batch.skipped)
-
-
-def fill(pack: Pack, pieces: Pieces, batch: Batch, buffers: Buffers) -> dict[str, Any]:
-    """A batch of rows, made of a batch of documents."""
-    values = dict(batch.values)
-    tokens, offsets = _ragged(values.pop(pack.field), pack.field)
-    pieces = _without_missing(pieces, batch)
-    prompt = None
-    if pack.prompt is not None:
-        prompt = np.ascontiguousarray(values.pop(pack.prompt), dtype=np.int64)
-    shape = (len(pieces.rows) - 1, pack.length)
-    dtype = np.dtype(pack.dtype)
-    rows = buffers.take(shape, dtype)
-    labels = None if pack.labels is None else buffers.take(shape, dtype)
-    position, document = buffers.take(shape, dtype), buffers.take(shape, np.dtype(np.int32))
-    learned = buffers.take(shape, np.dtype(np.uint8))
-    try:
-        _native.fill_rows(
-            tokens, offsets, prompt, pieces.rows, pieces.document, pieces.start, pieces.size,
-            rows, labels, position, document, learned,
-            pad=pack.pad, ignore=pack.ignore, end=pack.eos, shifted=pack.labels == "shifted",
-        )  # fmt: skip
-    except ValueError as error:
-        raise DataError(
-            f"documents are not as long as was said when rows were planned ({error}): give sizes=",
-            field=pack.field,
-        ) from None
-    if pack.across:
-        position[:] = np.arange(pack.length)
-        np.copyto(document, 0, where=document >= 0)
-    return {
-        pack.field: rows,
-        **({} if labels is None else {"labels": labels}),
-        "loss_mask": learned.view(np.bool_),
-        "position_ids": position,
-        "document_ids": document,
-        **_sequences(pack, pieces),
-        "pieces": table_of_pieces(pieces),
-        **values,
-    }
-
-
-def _ragged(value: Any, field: str) -> tuple[npt.NDArray[Any], I64]:
-    """The tokens of documents, one after another."""
-    if isinstance(value, tuple):
-        tokens, offsets = value
-    elif isinstance(value, np.ndarray) and value.ndim == 2:
-        tokens, offsets = value.reshape(-1), np.arange(len(value) + 1, dtype=np.int64) * value.shape[1]
-    else:
-        parts = [np.asarray(one) for one in value]
-        offsets = np.concatenate([[0], np.cumsum([len(one) for one in parts])]).astype(np.int64)
-        tokens = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-    tokens = np.ascontiguousarray(tokens)
-    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-        raise OptionError(f"tokens are rows of whole numbers, not {tokens.dtype}", field=field)
-    if tokens.dtype not in (np.uint8, np.uint16, np.int32, np.uint32, np.int64):
-        tokens = tokens.astype(np.int64)
-    return tokens, np.ascontiguousarray(offsets, dtype=np.int64)
-
-
-def _without_missing(pieces: Pieces, batch: Batch) -> Pieces:
-    """Without the documents that were left out because they cannot be read: there, rows have padding."""
-    if len(batch.ids) == len(pieces.samples):
-        return pieces
-    renamed = np.full(len(pieces.samples), -1, dtype=np.int64)
-    place = 0
-    for number, sample in enumerate(pieces.samples.tolist()):
-        if place < len(batch.ids) and batch.ids[place] == sample:
-            renamed[number] = place
-            place += 1
-    kept = renamed[pieces.document] >= 0
-    before = np.concatenate([[0], np.cumsum(kept)])
-    return Pieces(
-        batch.ids, before[pieces.rows], renamed[pieces.document[kept]], pieces.start[kept], pieces.size[kept]
-    )
-
-
-def table_of_pieces(pieces: Pieces) -> I64:
-    row, place = _places_of(pieces)
-    return np.stack([row, place, pieces.size, pieces.start, pieces.document], axis=1)
-
-
-def _places_of(pieces: Pieces) -> tuple[I64, I64]:
-    """The row of every piece, and its place there."""
-    row = np.repeat(np.arange(len(pieces.rows) - 1), np.diff(pieces.rows))
-    before = np.concatenate([[0], np.cumsum(pieces.size)])
-    return row, before[:-1] - before[pieces.rows[row]]
-
-
-def _sequences(pack: Pack, pieces: Pieces) -> dict[str, Any]:
-    """Where sequences begin in the batch as one row; padding at the end of a row is a sequence, too."""
-    rows = len(pieces.rows) - 1
-    row, place = _places_of(pieces)
-    starts = np.arange(rows) * pack.length if pack.across else row * pack.length + place
-    ends = np.arange(rows) * pack.length + np.bincount(row, weights=pieces.size, minlength=rows).astype(
-        np.int64
-    )
-    cuts = np.concatenate([starts, ends, np.arange(rows + 1) * pack.length]).astype(np.int32)
-    cuts.sort()
-    sizes = np.diff(cuts)
-    cuts = cuts[np.concatenate([[True], sizes > 0])]
-    return {"cu_seqlens": cuts, "max_seqlen": int(sizes.max(initial=0))}
+        return self.filling.finish(self.pieces(number), batch)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from .. import order as orders
 from ..columns import I64
 from ..mix import Mix
-from .packing import PackedShard, table_of_pieces
+from .filling import lay_out
+from .packing import PackedShard
 
 if TYPE_CHECKING:
     from .loader import Loader
@@ -45,7 +46,7 @@ class Replaying:
         shard: Any = self._shard(epoch, start, orders.place(rank, world))
         samples, pieces = self.ids_at(shard.batch(step)), None
         if isinstance(shard, PackedShard):
-            pieces = table_of_pieces(shard.pieces(step))
+            pieces = lay_out(shard.pieces(step), shard.packed.pack)[0]
         if not isinstance(self.reader, Mix):
             return Seen(samples, pieces)
         source, number, lap = (one.tolist() for one in self.reader.origin(samples))

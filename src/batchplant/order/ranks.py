@@ -48,6 +48,10 @@ class Shard:
         """Whether there is such a batch."""
         return number < len(self)
 
+    def executor(self, number: int, usual: T) -> T:
+        """Who makes the samples of a batch."""
+        return usual
+
     def finish(self, number: int, batch: T) -> T:
         """What was made of the samples of a batch, as it is given out."""
         return batch
@@ -135,6 +139,7 @@ class Batches(Protocol):
     def has(self, number: int) -> bool: ...
     def batch(self, number: int) -> I64: ...
     def position_after(self, count: int) -> int: ...
+    def executor(self, number: int, usual: Any) -> Any: ...
     def finish(self, number: int, batch: Any) -> Any: ...
 
 
@@ -162,6 +167,9 @@ class Turns:
 
     def batch(self, number: int) -> I64:
         return self.shard.batch(self.turn(number))
+
+    def executor(self, number: int, usual: T) -> T:
+        return self.shard.executor(self.turn(number), usual)  # type: ignore[no-any-return]
 
     def finish(self, number: int, batch: T) -> T:
         return self.shard.finish(self.turn(number), batch)  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from .partial import Partial, Spool, side_car
 from .patches import Patch
 from .remote import RANGE_GAP, RANGE_MOST, Entry, Objects, RemoteSource, fetch_many, fetch_whole, plan_ranges
 from .settings import StorageOptions, split_options
-from .source import MappedSource, Source, mapped
+from .source import MappedSource, Source, mapped, mapped_in_memory
 from .urls import Url, absolute, beside, is_remote, join, like, parent, reached
 from .work import partial_folder
 
@@ -46,6 +46,7 @@ __all__ = [
     "join",
     "like",
     "mapped",
+    "mapped_in_memory",
     "noting",
     "open_local",
     "open_regular",

@@ -163,6 +163,12 @@ def mapped(path: str) -> U8 | None:
     return None if found is None or found.closed else found.data
 
 
+def mapped_in_memory(path: str) -> U8 | None:
+    """The same, where reading it does not wait for a disk."""
+    found = _MAPPED.get(path)
+    return None if found is None or found.closed or not found.is_warm() else found.data
+
+
 class MappedSource(Source):
     """A local file, mapped; no descriptor stays open.
 

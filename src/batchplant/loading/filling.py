@@ -1,0 +1,179 @@
+"""The rows of a batch, made of its documents."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _native
+from ..columns import I32, I64, U8, as_bytes
+from ..errors import AccessError, DataError, OptionError
+from ..storage import mapped, mapped_in_memory
+from .batch import Batch, Executor
+from .buffers import Buffers
+from .packing import Pack, Pieces, Rows
+
+# What the engine takes as tokens.
+KINDS = ("uint8", "uint16", "int32", "uint32", "int64")
+
+
+class Tokens:
+    """Documents in memory: i is ``size[i]`` bytes at ``begin[i]`` of ``bases[base[i]]``."""
+
+    def __init__(self, bases: list[U8], base: I32, begin: I64, size: I64, dtype: str) -> None:
+        self.bases, self.base, self.begin, self.size, self.dtype = bases, base, begin, size, dtype
+
+    @classmethod
+    def of(cls, value: Any, field: str) -> Tokens:
+        """Documents that were read or made."""
+        tokens, offsets = _ragged(value, field)
+        places = offsets * tokens.itemsize
+        base = np.zeros(len(offsets) - 1, dtype=np.int32)
+        return cls([as_bytes(tokens)], base, places[:-1], np.diff(places), tokens.dtype.name)
+
+
+class Filling:
+    """Makes rows, and counts what they came to.
+
+    ``rest``: makes what a batch has besides tokens; None where these have to be read, or made. Their dtype is
+    ``dtype``.
+    """
+
+    def __init__(self, pack: Pack, buffers: Buffers, rest: Executor | None, dtype: str) -> None:
+        self.pack, self._buffers, self._rest, self._dtype = pack, buffers, rest, dtype
+        self._lock = threading.Lock()
+        self._rows, self._documents, self._tokens = 0, 0, 0
+        # Of every epoch that was planned.
+        self._planned: weakref.WeakSet[Rows] = weakref.WeakSet()
+
+    def plans(self, rows: Rows) -> None:
+        self._planned.add(rows)
+
+    def executor(self, pieces: Pieces, usual: Executor) -> Executor:
+        """Who makes the rest of a batch; ``usual`` makes its tokens too."""
+        if self._rest is None or pieces.where is None:
+            return usual
+        whole = ((pieces.where.start | pieces.where.size) % np.dtype(self._dtype).itemsize == 0).all()
+        near = all(mapped_in_memory(path) is not None for path in pieces.where.files)
+        return self._rest if whole and near else usual
+
+    def finish(self, pieces: Pieces, batch: Batch) -> Batch:
+        """The documents as rows."""
+        kept, values = _without_missing(pieces, batch), dict(batch.values)
+        if self.pack.field in values:
+            tokens = Tokens.of(values.pop(self.pack.field), self.pack.field)
+        else:
+            tokens = self._in_place(kept)
+        made = fill(self.pack, kept, tokens, values, self._buffers)
+        with self._lock:
+            self._rows, self._documents = self._rows + len(pieces.rows) - 1, self._documents + len(batch.ids)
+            self._tokens += int(kept.size.sum())
+        return Batch(made, batch.ids, batch.skipped)
+
+    def _in_place(self, pieces: Pieces) -> Tokens:
+        where = pieces.where
+        assert where is not None
+        bases = [mapped(path) for path in where.files]
+        found = [base for base in bases if base is not None]
+        if len(found) < len(bases):
+            raise AccessError("it was closed while a batch was made of it", path=where.files[0])
+        return Tokens(found, where.file, where.start, where.size, self._dtype)
+
+    def stats(self) -> dict[str, Any]:
+        cells = self._rows * self.pack.length
+        return {
+            "packing": {
+                "rows": self._rows, "documents": self._documents, "tokens": self._tokens,
+                "fill": self._tokens / cells if cells else None,
+                "overlong": sum(one.overlong for one in self._planned),
+            }
+        }  # fmt: skip
+
+
+def fill(
+    pack: Pack, pieces: Pieces, tokens: Tokens, values: dict[str, Any], buffers: Buffers
+) -> dict[str, Any]:
+    """A batch of rows; ``values``: what else it has."""
+    prompt = None
+    if pack.prompt is not None:
+        prompt = np.ascontiguousarray(values.pop(pack.prompt), dtype=np.int64)
+    shape = (len(pieces.rows) - 1, pack.length)
+    dtype = np.dtype(pack.dtype)
+    rows = buffers.take(shape, dtype)
+    labels = None if pack.labels is None else buffers.take(shape, dtype)
+    position, document = buffers.take(shape, dtype), buffers.take(shape, np.dtype(np.int32))
+    learned = buffers.take(shape, np.dtype(np.uint8))
+    try:
+        _native.fill_rows(
+            tokens.bases, tokens.base, tokens.begin, tokens.size, tokens.dtype, prompt,
+            pieces.rows, pieces.document, pieces.start, pieces.size,
+            rows, labels, position, document, learned,
+            pad=pack.pad, ignore=pack.ignore, end=pack.eos, shifted=pack.labels == "shifted",
+        )  # fmt: skip
+    except ValueError as error:
+        raise DataError(
+            f"documents are not as long as was said when rows were planned ({error}): give sizes=",
+            field=pack.field,
+        ) from None
+    if pack.across:
+        position[:] = np.arange(pack.length)
+        np.copyto(document, 0, where=document >= 0)
+    table, cuts = lay_out(pieces, pack)
+    return {
+        pack.field: rows,
+        **({} if labels is None else {"labels": labels}),
+        "loss_mask": learned.view(np.bool_),
+        "position_ids": position,
+        "document_ids": document,
+        "cu_seqlens": cuts,
+        "max_seqlen": int(np.diff(cuts).max(initial=0)),
+        "pieces": table,
+        **values,
+    }
+
+
+def lay_out(pieces: Pieces, pack: Pack) -> tuple[I64, I32]:
+    """(row, place, size, start, document) of every piece, and where sequences begin in the rows as one."""
+    table, cuts = _native.lay_out(
+        pieces.rows, pieces.document, pieces.start, pieces.size, pack.length, pack.across
+    )
+    return table.reshape(-1, 5), cuts
+
+
+def _ragged(value: Any, field: str) -> tuple[npt.NDArray[Any], I64]:
+    """The tokens of documents, one after another."""
+    if isinstance(value, tuple):
+        tokens, offsets = value
+    elif isinstance(value, np.ndarray) and value.ndim == 2:
+        tokens, offsets = value.reshape(-1), np.arange(len(value) + 1, dtype=np.int64) * value.shape[1]
+    else:
+        parts = [np.asarray(one) for one in value]
+        offsets = np.concatenate([[0], np.cumsum([len(one) for one in parts])]).astype(np.int64)
+        tokens = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    tokens = np.ascontiguousarray(tokens)
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        raise OptionError(f"tokens are rows of whole numbers, not {tokens.dtype}", field=field)
+    if tokens.dtype.name not in KINDS:
+        tokens = tokens.astype(np.int64)
+    return tokens, np.ascontiguousarray(offsets, dtype=np.int64)
+
+
+def _without_missing(pieces: Pieces, batch: Batch) -> Pieces:
+    """Without the documents that were left out because they cannot be read: there, rows have padding."""
+    if len(batch.ids) == len(pieces.samples):
+        return pieces
+    renamed = np.full(len(pieces.samples), -1, dtype=np.int64)
+    place = 0
+    for number, sample in enumerate(pieces.samples.tolist()):
+        if place < len(batch.ids) and batch.ids[place] == sample:
+            renamed[number] = place
+            place += 1
+    kept = renamed[pieces.document] >= 0
+    before = np.concatenate([[0], np.cumsum(kept)])
+    where = None if pieces.where is None else pieces.where.take(renamed >= 0)
+    document, start, size = renamed[pieces.document[kept]], pieces.start[kept], pieces.size[kept]
+    return Pieces(batch.ids, before[pieces.rows], document, start, size, where)
