@@ -48,6 +48,7 @@ LAYERS = [
         "summary",
         "patches",
         "windows",
+        "tokenized",
         "mix",
     ],
     ["ops"],

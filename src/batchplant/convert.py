@@ -12,6 +12,7 @@ from .codecs.media.image_rules import ImageOptions, Images
 from .engines.inline import Inline
 from .engines.sources import for_others
 from .storage import is_remote
+from .tokenized import as_tokenizer
 
 if TYPE_CHECKING:
     from .conversion.run import Conversion, Progress
@@ -31,6 +32,7 @@ def convert(
     two_passes: bool | None = None,
     masks: Iterable[str] = (),
     images: Images | None = None,
+    tokenize: Any = None,
     shard_size: int | None = None,
     shard_samples: int | None = None,
     engine: str | engines.Engine = "threads",
@@ -54,6 +56,9 @@ def convert(
     of pictures whose values are classes, by their names in the source. ``images`` says how pictures are
     stored: an :class:`ImageOptions` for all fields, or a dict of them by the fields' names in the target.
     ``append`` adds the samples to a target that is there; see :func:`create`.
+    ``tokenize`` writes ids in the place of text: a tokenizer, or a dict of them by field, each the path of a
+    ``tokenizer.json``, an object or a function; :class:`batchplant.ops.Tokenize` has options. The ids are
+    called ``tokens``, of several fields ``NAME_tokens``.
 
     ``shuffle`` writes the samples in a random order, so that reading them from end to end later is as good as
     reading at random. ``two_passes``: first read the source from end to end and spill it, sorted by where
@@ -78,6 +83,7 @@ def convert(
         shard_samples=shard_samples, overwrite=overwrite, append=append, on_error=on_error,
         checksums=checksums, source_options=dict(source_options or {}),
         target_options=dict(target_options or {}), two_passes=two_passes,
+        tokenize=_tokenizers(tokenize),
     )  # fmt: skip
     alone = isinstance(by, Inline) and by.world == 1
     if alone and not job.sharded:
@@ -87,3 +93,10 @@ def convert(
         _ = job.prepared
         job = dataclasses.replace(job, parts=True)
     return convert_to_files(job, by, workers=workers, resume=resume, progress=progress)
+
+
+def _tokenizers(asked: Any) -> Any:
+    """What is asked for as tokenizers, which travel to other processes by file and digest."""
+    if isinstance(asked, Mapping):
+        return {name: as_tokenizer(one) for name, one in asked.items()}
+    return None if asked is None else as_tokenizer(asked)

@@ -8,6 +8,7 @@ examples:
   batchplant convert photos/ train.beton --shard-size 1GB
   batchplant convert photos/ train.tar --image-format webp --quality 80
   batchplant convert new.csv all.csv --append
+  batchplant convert web.jsonl web.idx --tokenize tokenizer.json --field text --append-eos
   batchplant convert scans.h5 scans.zarr --chunks volume=1,64,64,64
   batchplant convert photos/ train.beton --resume        (go on after Ctrl-C or a kill)
   batchplant convert photos/ train.tar --shard-size 1GB --processes 8
@@ -43,6 +44,7 @@ from .terminal import (
     progress_bar,
     size_of,
 )
+from .tokenizing import add_tokenizing, tokenizing
 
 SHOWN = 20
 
@@ -104,6 +106,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     )
     pictures.add_argument("--reencode", action="store_true", help="encode also what could pass through")
     pictures.add_argument("--to-rgb", action="store_true", help="drop alpha, convert CMYK and 16 bits")
+    add_tokenizing(parser.add_argument_group("text"))
     how = parser.add_argument_group("how")
     how.add_argument(
         "--shard-size", type=parse_size, metavar="SIZE", help="several files of about this size each"
@@ -139,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
                 fields=names_of(args.fields) if args.fields else None, rename=_renames(args.rename),
                 limit=args.limit, shuffle=args.shuffle, seed=args.seed,
                 two_passes=args.two_passes, images=images,
-                masks=names_of(args.mask) if args.mask else (),
+                masks=names_of(args.mask) if args.mask else (), tokenize=tokenizing(args),
                 shard_size=args.shard_size, shard_samples=args.shard_samples,
                 engine=engine_of(args), workers=args.workers, overwrite=args.overwrite, append=args.append,
                 on_error=args.on_error, checksums=args.checksums, resume=args.resume, progress=progress,
@@ -193,6 +196,7 @@ def _report(args: argparse.Namespace, done: Conversion) -> None:
         found: dict[str, Any] = {
             "files": done.files, "samples": done.samples, "bytes": size, "seconds": round(done.seconds, 3),
             "resumed at": done.resumed_at, "remarks": done.remarks,
+            **({} if done.tokens is None else {"tokens": done.tokens}),
             "skipped": [vars(one) for one in done.skipped],
         }  # fmt: skip
         print_json(found)
@@ -201,7 +205,12 @@ def _report(args: argparse.Namespace, done: Conversion) -> None:
     where = args.target
     if len(done.files) != 1:
         where = f"{len(done.files)} files from {done.files[0]} on" if done.files else "this rank's files"
-    print(f"{where}: {counted(done.samples)}{said}, {done.seconds:.1f} s, {rate:,.0f} samples/s")
+    speed = f"{rate:,.0f} samples/s"
+    if done.tokens is not None:
+        said = f", {counted(done.tokens, 'token')}{said}"
+        # Of what an earlier run tokenized, the time is not known.
+        speed = speed if done.resumed_at else f"{done.tokens / max(done.seconds, 1e-9):,.0f} tokens/s"
+    print(f"{where}: {counted(done.samples)}{said}, {done.seconds:.1f} s, {speed}")
     for remark in done.remarks:
         print(f"  note: {remark}")
     for problem in done.skipped[:SHOWN]:

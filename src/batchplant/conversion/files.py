@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
+from ..codecs.tokenizers import limit_threads
 from ..errors import ExistsError
 from ..shards import ShardNames
 from ..storage import Partial, is_remote, join, like, put_file, reached, side_car, split_options, tree
@@ -155,6 +156,8 @@ class Place:
 
     def write(self, number: int, workers: int | None, report: Report) -> Done:
         """Make one file and its note."""
+        if self.job.tokenize is not None and workers is not None:
+            limit_threads(workers)
         name, span = self.name(number), self.job.plan.span(number)
         options = dataclasses.replace(
             self.job.prepared.write, overwrite=True, length=len(span), base=None, workers=workers,

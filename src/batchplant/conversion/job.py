@@ -27,6 +27,7 @@ from ..registry import open as open_reader
 from ..schema import Schema
 from ..storage import is_remote, split_options
 from ..storage.uploads import look
+from ..tokenized import Tokenized, tokenizers_of
 from ..write_options import WriteOptions
 from .plan import Plan, mean_size, plan
 
@@ -66,6 +67,8 @@ class Job:
     parts: bool = False
     # Whether what is shuffled is read from end to end first, and spilled; None: where that is quicker.
     two_passes: bool | None = None
+    # Tokenizers by the fields of text that are written as ids, or one for the only such field.
+    tokenize: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not what was found out here: another machine finds it out by itself.
@@ -76,7 +79,8 @@ class Job:
         return self.parts or self.shard_size is not None or self.shard_samples is not None
 
     @functools.cached_property
-    def reader(self) -> Reader:
+    def stored(self) -> Reader:
+        """The source as it is."""
         if isinstance(self.source, Reader):
             found = self.source
         else:
@@ -84,9 +88,43 @@ class Job:
         return found.with_masks(self.masks) if self.masks else found
 
     @functools.cached_property
+    def reader(self) -> Reader:
+        """What is written: the source, with ids in the place of text that is tokenized."""
+        if self.tokenize is None:
+            return self.stored
+        try:
+            return Tokenized(self.stored, tokenizers_of(self.tokenize, self.stored.schema))
+        except OptionError as error:
+            raise error.at(path=self.stored.path) from None
+
+    @property
+    def _ids(self) -> Mapping[str, str]:
+        """From the names of texts to those of their ids."""
+        return self.reader.names if isinstance(self.reader, Tokenized) else {}
+
+    @functools.cached_property
+    def names(self) -> dict[str, str]:
+        """New names of fields; text that is tokenized may be named by itself, or as its ids are."""
+        return {self._ids.get(old, old): new for old, new in self.rename.items()}
+
+    @functools.cached_property
     def chosen(self) -> Schema:
-        """The fields of the source that are converted."""
-        return self.reader.schema if self.fields is None else self.reader.schema.select(self.fields)
+        """The fields that are converted."""
+        if self.fields is not None:
+            return self.reader.schema.select([self._ids.get(name, name) for name in self.fields])
+        held = self.made_by.fields
+        if self._ids and held:
+            # Such as hold tokens and little else.
+            return self.reader.schema.select(
+                [name for name in self.reader.schema if self.names.get(name, name) in held]
+            )
+        return self.reader.schema
+
+    @property
+    def measured(self) -> tuple[Reader, tuple[str, ...]]:
+        """Whose sizes files are planned by: those of text, so that nothing is tokenized for it."""
+        texts = {ids: name for name, ids in self._ids.items()}
+        return self.stored, tuple(texts.get(name, name) for name in self.chosen)
 
     @functools.cached_property
     def order(self) -> Order:
@@ -106,7 +144,7 @@ class Job:
             each, unit = int(np.clip(len(self.order) // PARTS, 1, LARGEST_PART)), self.piece_samples or 1
             return Plan(len(self.order), max(1, each // unit) * unit)
         return plan(
-            self.reader, tuple(self.chosen), self.order, size=self.shard_size, samples=self.shard_samples,
+            *self.measured, self.order, size=self.shard_size, samples=self.shard_samples,
             shuffled=self.shuffle,
         )  # fmt: skip
 
@@ -120,7 +158,7 @@ class Job:
 
     @functools.cached_property
     def mean_size(self) -> int:
-        return mean_size(self.reader, tuple(self.chosen))
+        return mean_size(*self.measured)
 
     @functools.cached_property
     def spills(self) -> bool:
@@ -129,8 +167,9 @@ class Job:
             return self.shuffle and bool(self.two_passes)
         if self.mean_size * len(self.order) < SPILLED:
             return False
-        cells = [name for name, field in self.chosen.items() if field.cell is None]
-        return is_remote(self.reader.path) or any(self.reader.spans(name, [0]) is None for name in cells)
+        reader, fields = self.measured
+        cells = [name for name in fields if reader.schema[name].cell is None]
+        return is_remote(reader.path) or any(reader.spans(name, [0]) is None for name in cells)
 
     @functools.cached_property
     def made_by(self) -> Format:
@@ -148,7 +187,7 @@ class Job:
             overwrite=self.overwrite, length=len(self.order), on_error=self.on_error, images=self.images,
             checksums=self.checksums,
         )  # fmt: skip
-        schema, target = self.chosen.rename(self.rename), os.fspath(self.target)
+        schema, target = self.chosen.rename(self.names), os.fspath(self.target)
         if self.parts:
             return self._prepared_parts(target, schema, write)
         # What the target says about itself stays as it is.
@@ -178,7 +217,7 @@ class Job:
         """The same without parts."""
         found = dataclasses.replace(self, parts=False)
         # The source is open already.
-        found.__dict__["reader"] = self.reader
+        found.__dict__ |= {"reader": self.reader, "stored": self.stored}
         return found
 
     def joining(self, paths: list[str]) -> Job:
@@ -192,7 +231,7 @@ class Job:
     def _metadata(self) -> dict[str, Any]:
         """What a model or a file says about itself and its fields, where the target can hold that too."""
         found: dict[str, Any] = {}
-        reader, names = self.reader, self.rename
+        reader, names = self.reader, self.names
         if "metadata" in self.can and reader.metadata:
             found["metadata"] = dict(reader.metadata)
         if "attributes" in self.can and reader.attributes:
@@ -205,12 +244,19 @@ class Job:
         return found
 
     def lost(self) -> list[str]:
-        """That the target has no place for what the source says about itself."""
+        """That the target has no place for what the source says about itself, or for some of its fields."""
+        said = []
+        if self._ids and self.fields is None and len(self.chosen) < len(self.reader.schema):
+            gone = [name for name in self.reader.schema if name not in self.chosen]
+            said = [f"{self.made_by.name} holds tokens: not written: {', '.join(gone)}"]
         found: Mapping[str, Mapping[str, Any]] = {} if "attributes" in self.can else self.reader.attributes
         if not found:
-            return []
+            return said
         some = [f"{name}.{key}" if name else key for name, values in found.items() for key in values]
-        return [f"the source's attributes are not kept: {', '.join(some[:8])}{', …' * (len(some) > 8)}"]
+        return [
+            *said,
+            f"the source's attributes are not kept: {', '.join(some[:8])}{', …' * (len(some) > 8)}",
+        ]
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
@@ -223,6 +269,7 @@ class Job:
             "shard_samples": self.shard_samples, "parts": self.parts, "checksums": self.checksums,
             "append": self.append, "stamp": _stamp(reader.path), "filter": reader.facts().get("filter"),
             "target_options": _digests(split_options(self.target_options)[1]),
+            "tokenize": reader.identity if isinstance(reader, Tokenized) else None,
         }  # fmt: skip
 
     @functools.cached_property

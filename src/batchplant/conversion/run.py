@@ -37,6 +37,8 @@ class Conversion:
     seconds: float
     resumed_at: int
     remarks: list[str]
+    # Of text that was tokenized.
+    tokens: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,6 +249,7 @@ def _told(job: Job, files: list[str], done: Iterable[Done], resumed: int, began:
         time.monotonic() - began,
         resumed,
         list(remarks),
+        sum(one.tokens for one in done) if job.tokenize is not None else None,
     )
 
 

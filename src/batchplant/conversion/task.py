@@ -14,6 +14,7 @@ import numpy as np
 from ..codecs.media import image_rules
 from ..columns import Columns, column_runs, end_within
 from ..errors import DataError, Problem
+from ..tokenized import Tokenized
 from ..writer import Writer
 from .job import Job
 
@@ -40,6 +41,7 @@ class Done:
     resumed: int = 0
     skipped: tuple[Problem, ...] = ()
     remarks: tuple[str, ...] = ()
+    tokens: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -64,7 +66,7 @@ def write_file(job: Job, writer: Writer, feed: Feed, report: Report) -> Done:
     skipped = [problem for _, problem in feed.skipped] + [feed.named(one) for one in writer.skipped]
     remarks = [*writer.remarks(), *image_rules.remarks(writer.schema, writer.options.images_of)]
     return Done(
-        job.digest, len(span), writer.written, start - span.start, tuple(skipped), tuple(remarks)
+        job.digest, len(span), writer.written, start - span.start, tuple(skipped), tuple(remarks), feed.tokens
     )  # fmt: skip
 
 
@@ -78,7 +80,7 @@ def _resume_at(writer: Writer, feed: Feed, job: Job) -> int:
     except BaseException:
         writer.suspend()
         raise
-    position = feed.span.start + writer.received
+    position, feed.tokens = feed.span.start + writer.received, extra.get("tokens", 0)
     for at, problem in extra["unread"]:
         if at <= position:
             feed.skipped.append((at, Problem(**problem)))
@@ -95,7 +97,7 @@ def _run(writer: Writer, feed: Feed, start: int, job: Job, report: Report) -> No
             report(end - feed.span.start)
             if time.monotonic() - saved >= CHECKPOINT_SECONDS:
                 unread = [[at, dataclasses.asdict(problem)] for at, problem in feed.skipped]
-                writer.checkpoint({"identity": job.identity, "unread": unread})
+                writer.checkpoint({"identity": job.identity, "unread": unread, "tokens": feed.tokens})
                 saved = time.monotonic()
         writer.close()
     except BaseException:
@@ -111,9 +113,11 @@ class Feed:
 
     def __init__(self, job: Job, span: range, *, rename: bool = True) -> None:
         self.reader, self.order, self.span = job.reader, job.order, span
-        self.fields, self.names = tuple(job.chosen), job.rename if rename else {}
+        self.fields, self.names = tuple(job.chosen), job.names if rename else {}
         self.skip = job.on_error == "skip"
         self.skipped: list[tuple[int, Problem]] = []
+        # Ids that were made so far, where text is tokenized.
+        self.tokens = 0
         sizes = self.reader.sizes()
         self._sizes = None if sizes is None else sizes[self.order[span.start : span.stop]]
 
@@ -135,6 +139,8 @@ class Feed:
                             (self.batch_bytes or BATCH_BYTES) * done[1].rows // max(size, 1), 1, BATCH_ROWS
                         )
                     )
+                    if isinstance(self.reader, Tokenized):
+                        self.tokens += self.reader.tokens_in(done[1], self.names)
                     yield done
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ...errors import MissingLibraryError, NotFoundError, OptionError
+from ...codecs.tokenizers import load
 
 # Of one cell.
 MOST = 8192
@@ -15,20 +15,7 @@ class Tokenizer:
     """A ``tokenizer.json`` of the tokenizers library."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        try:
-            import tokenizers
-        except ImportError:
-            raise MissingLibraryError("--tokenizer needs tokenizers: pip install tokenizers") from None
-        path = os.fspath(path)
-        if not os.path.isfile(path):
-            raise NotFoundError("there is no such tokenizer file", path=path)
-        try:
-            self._own = tokenizers.Tokenizer.from_file(path)
-        # It raises bare Exceptions.
-        except Exception as error:
-            raise OptionError(
-                f"no file of the tokenizers library (tokenizer.json): {error}", path=path
-            ) from None
+        self._own = load(path)
 
     def pieces(self, numbers: list[int]) -> list[str | None]:
         """What each number stands for; None where it stands for nothing."""

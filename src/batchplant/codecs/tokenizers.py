@@ -1,0 +1,175 @@
+"""Tokenizers of users, whoever made them: files and objects of libraries, functions."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from ..errors import MissingLibraryError, OptionError
+from ..order import default_threads
+from ..storage import join, read_whole, tree
+
+FILE = "tokenizer.json"
+# What the token at the end of a document is called, where nothing else tells.
+ENDS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]")
+
+
+class Library(Protocol):
+    """What is asked of a tokenizer, whoever made it."""
+
+    def batch(self, texts: list[str]) -> list[Any]: ...
+    def id_of(self, token: str) -> int | None: ...
+    def end(self) -> int | None: ...
+    def digest(self) -> str: ...
+
+
+def file_of(path: str) -> str:
+    """The file of a tokenizer; of a folder, the one in it."""
+    return join(path, FILE) if tree.is_folder(path) else path
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """A ``tokenizer.json`` as the library's own object."""
+    try:
+        import tokenizers
+    except ImportError:
+        raise MissingLibraryError('tokenizers need a library: pip install "batchplant[text]"') from None
+    path = file_of(os.fspath(path))
+    data = read_whole(path)
+    try:
+        return tokenizers.Tokenizer.from_buffer(data)
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    # It raises bare Exceptions, and panics.
+    except BaseException as error:
+        raise OptionError(f"no file of the tokenizers library (tokenizer.json): {error}", path=path) from None
+
+
+class HuggingFace:
+    """The library tokenizers: its threads work without Python's lock."""
+
+    def __init__(
+        self, own: Any, path: str | None, *, max_length: int | None, truncate: str, add_special_tokens: bool
+    ) -> None:
+        self._own, self._special = own, add_special_tokens
+        # Else ids would depend on what else is in a batch.
+        own.no_padding()
+        if max_length is not None:
+            added = own.num_special_tokens_to_add(False) if self._special else 0
+            if max_length <= added:
+                raise OptionError(
+                    f"max_length is at least {added + 1}: the tokenizer adds {added} tokens", path=path
+                )
+            own.enable_truncation(max_length, direction=truncate)
+        self._encode = getattr(own, "encode_batch_fast", own.encode_batch)
+        self._said: str | None = None
+
+    def batch(self, texts: list[str]) -> list[Any]:
+        _bounded(self._encode)
+        return list(self._encode(texts, add_special_tokens=self._special))
+
+    def id_of(self, token: str) -> int | None:
+        return self._own.token_to_id(token)  # type: ignore[no-any-return]
+
+    def end(self) -> int | None:
+        return next((found for name in ENDS if (found := self.id_of(name)) is not None), None)
+
+    def digest(self) -> str:
+        if self._said is None:
+            self._said = _digest(self._own.to_str().encode())
+        return self._said
+
+
+class Tiktoken:
+    """Tiktoken's Encoding. What looks like a special token in a text is text."""
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def batch(self, texts: list[str]) -> list[Any]:
+        return list(self._own.encode_ordinary_batch(texts, num_threads=_threads()))
+
+    def id_of(self, token: str) -> int | None:
+        try:
+            return int(self._own.encode_single_token(token))
+        except KeyError:
+            return None
+
+    def end(self) -> int | None:
+        try:
+            return int(self._own.eot_token)
+        except (AttributeError, KeyError):
+            return None
+
+    def digest(self) -> str:
+        return _digest(f"{self._own.name} {self._own.n_vocab}".encode())
+
+
+class Function:
+    """A function of one text."""
+
+    def __init__(self, function: Callable[[str], Any]) -> None:
+        self._function = function
+
+    def batch(self, texts: list[str]) -> list[Any]:
+        return [self._function(text) for text in texts]
+
+    def id_of(self, token: str) -> int | None:
+        named = getattr(self._function, "token_to_id", None)
+        return named(token) if callable(named) else None
+
+    def end(self) -> int | None:
+        return None
+
+    def digest(self) -> str:
+        kind = type(self._function)
+        module = getattr(self._function, "__module__", None) or kind.__module__
+        return f"{module}.{getattr(self._function, '__qualname__', kind.__qualname__)}"
+
+
+class Batches(Function):
+    """Anything else with ``encode_batch``."""
+
+    def batch(self, texts: list[str]) -> list[Any]:
+        found: Iterable[Any] = self._function.encode_batch(texts)  # type: ignore[attr-defined]
+        return list(found)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+# -- threads ------------------------------------------------------------------------------------------------
+
+_asked: int | None = None
+# The processes whose threads were started.
+_started: set[int] = set()
+_starting = threading.Lock()
+
+
+def limit_threads(count: int) -> None:
+    """How many threads tokenizers may have in this process, where others share its cores."""
+    global _asked
+    _asked = count
+
+
+def _threads() -> int:
+    return _asked or default_threads()
+
+
+def _bounded(encode: Callable[..., Any]) -> None:
+    """Have the library start as many threads as this process may have; by itself it takes all cores."""
+    if os.getpid() in _started:
+        return
+    with _starting:
+        name = "RAYON_NUM_THREADS"
+        if os.getpid() not in _started and name not in os.environ and _threads() < (os.cpu_count() or 1):
+            os.environ[name] = str(_threads())
+            try:
+                encode(["", ""])
+            finally:
+                del os.environ[name]
+        _started.add(os.getpid())

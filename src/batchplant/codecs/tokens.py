@@ -1,0 +1,242 @@
+"""Text to token ids, by the tokenizer that a user brings: a file or an object of a library, or a function.
+
+A tokenizer's file is data: it is parsed by the library ``tokenizers``, and nothing in it is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..columns import I64, Ragged, starts_of
+from ..errors import BatchplantError, DecodeError, OptionError
+from ..storage import NOTE_ERRORS, absolute, beside, parse_object, read_whole
+from .tokenizers import Batches, Function, HuggingFace, Library, Tiktoken, file_of, load
+
+CONFIG = "tokenizer_config.json"
+SIDES = ("right", "left")
+
+
+class Tokens(NamedTuple):
+    """The ids of some texts, one after another, and by row what is wrong with a text."""
+
+    values: npt.NDArray[Any]
+    offsets: I64
+    failures: dict[int, Exception]
+
+
+class Tokenizer:
+    """A tokenizer and how it is used; what the arguments are says :class:`batchplant.ops.Tokenize`."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        max_length: int | None = None,
+        truncate: str = "right",
+        add_special_tokens: bool = True,
+        bos: int | str | None = None,
+        eos: int | str | bool | None = None,
+        dtype: Any = "int32",
+    ) -> None:
+        if truncate not in SIDES:
+            raise OptionError(f"truncate is right or left, the side that is cut off, not {truncate!r}")
+        self.tokenizer = os.fspath(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
+        self.max_length, self.truncate = max_length, truncate
+        self.add_special_tokens, self.bos, self.eos = bool(add_special_tokens), bos, eos
+        self.dtype = np.dtype(dtype)
+        if self.dtype.kind not in "iu":
+            raise OptionError(f"ids are whole numbers: dtype is int32, int64, uint16 …, not {self.dtype}")
+        self._library = self._found()
+        self._begin, self._end = self._special("bos", bos), self._special("eos", eos)
+        added = (self._begin is not None) + (self._end is not None)
+        if max_length is not None and max_length <= added:
+            raise OptionError(f"max_length is at least {added + 1}, not {max_length}")
+
+    # -- which one -------------------------------------------------------------------------------------
+
+    def _found(self) -> Library:
+        given = self.tokenizer
+        how = {name: getattr(self, name) for name in ("max_length", "truncate", "add_special_tokens")}
+        if isinstance(given, str):
+            return HuggingFace(load(given), file_of(given), **how)
+        # Transformers' own hold one of the library.
+        given = getattr(given, "backend_tokenizer", given)
+        if hasattr(given, "encode_ordinary_batch"):
+            return Tiktoken(given)
+        if hasattr(given, "encode_batch"):
+            own = hasattr(given, "to_str") and hasattr(type(given), "from_str")
+            if own:
+                # A copy: it must neither cut nor pad as somebody else asks it to.
+                given = type(given).from_str(given.to_str())
+            return HuggingFace(given, None, **how) if own else Batches(given)
+        if callable(given):
+            return Function(given)
+        raise OptionError(
+            "a tokenizer is the path of a tokenizer.json, an object with encode_batch (tokenizers, tiktoken) "
+            f"or a function from text to ids, not {given!r}"
+        )
+
+    def _special(self, name: str, asked: int | str | bool | None) -> int | None:
+        """The id of the token that is put at an end, None for none."""
+        if asked is None or asked is False:
+            return None
+        if asked is True:
+            found = self._own_end() if name == "eos" else None
+            why = f"it does not say which token is its {name}: give the token or its id, {name}=…"
+        elif isinstance(asked, str):
+            found, why = self._library.id_of(asked), f"it has no token {asked!r}, which is to be its {name}"
+        else:
+            found, why = int(asked), ""
+        if found is None or found < 0:
+            raise OptionError(why or f"{name} is an id from 0 on, not {found}", path=self.path)
+        return found
+
+    def _own_end(self) -> int | None:
+        """The end of a document, as the tokenizer, the file beside it or its usual name says."""
+        named = getattr(self.tokenizer, "eos_token_id", None)
+        if isinstance(named, int):
+            return named
+        if self.path is not None:
+            with contextlib.suppress(BatchplantError, *NOTE_ERRORS):
+                said = parse_object(read_whole(beside(file_of(self.path), CONFIG))).get("eos_token")
+                token = said.get("content") if isinstance(said, Mapping) else said
+                found = self._library.id_of(token) if isinstance(token, str) else None
+                if found is not None:
+                    return found
+        return self._library.end()
+
+    @property
+    def path(self) -> str | None:
+        return self.tokenizer if isinstance(self.tokenizer, str) else None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What ids depend on, as JSON; of a function only its name is known."""
+        return {
+            "tokenizer": self._library.digest(), "max_length": self.max_length, "truncate": self.truncate,
+            "add_special_tokens": self.add_special_tokens, "bos": self._begin, "eos": self._end,
+            "dtype": self.dtype.name,
+        }  # fmt: skip
+
+    def _options(self) -> dict[str, Any]:
+        names = ("max_length", "truncate", "add_special_tokens", "bos", "eos", "dtype")
+        return {name: getattr(self, name) for name in names}
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """By its arguments: a file is opened anew, from wherever, and has to be the same."""
+        given = self.tokenizer if self.path is None else absolute(self.path)
+        return _remake, (type(self), given, self._options(), self._library.digest())
+
+    # -- text to ids -----------------------------------------------------------------------------------
+
+    def encode(self, texts: Sequence[str | None]) -> Tokens:
+        """The ids of each text; of one that is missing, none."""
+        failures: dict[int, Exception] = {}
+        rows = [row for row, text in enumerate(texts) if text is not None]
+        wanted: list[str] = []
+        for row in rows.copy():
+            text = texts[row]
+            if isinstance(text, str):
+                wanted.append(text)
+            else:
+                failures[row] = DecodeError(f"a tokenizer takes text, not {type(text).__name__}")
+                rows.remove(row)
+        try:
+            found = self._library.batch(wanted) if wanted else []
+        except (BatchplantError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+            raise
+        # What is written in Rust panics with exceptions that are no Exception.
+        except BaseException:
+            found = self._one_by_one(wanted, rows, failures)
+        ids: list[Sequence[int]] = [()] * len(texts)
+        for row, one in zip(rows, found, strict=True):
+            try:
+                ids[row] = self._whole(_ids_in(one)) if row not in failures else ()
+            except DecodeError as error:
+                failures[row] = error
+        return Tokens(*self._joined(ids, failures), failures)
+
+    def _one_by_one(self, texts: list[str], rows: list[int], failures: dict[int, Exception]) -> list[Any]:
+        """Find the texts that cannot be encoded."""
+        found: list[Any] = []
+        for row, text in zip(rows, texts, strict=True):
+            try:
+                found += self._library.batch([text])
+            except (BatchplantError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+                raise
+            except BaseException as error:
+                of_user = isinstance(self._library, Function) and isinstance(error, Exception)
+                failures[row] = error if of_user else DecodeError(f"the tokenizer fails: {error}")
+                found.append(())
+        return found
+
+    def _whole(self, ids: Sequence[int]) -> Sequence[int]:
+        """With the tokens at its ends, and no longer than it may be."""
+        first = [self._begin] if self._begin is not None and (not ids or ids[0] != self._begin) else []
+        last = [self._end] if self._end is not None and (not ids or ids[-1] != self._end) else []
+        if self.max_length is not None and len(ids) + len(first) + len(last) > self.max_length:
+            room = self.max_length - len(first) - len(last)
+            # It may have begun or ended with one of them: then there still has to be one.
+            if self.truncate == "right" and not last and self._end is not None and len(ids) > room:
+                room, last = room - 1, [self._end]
+            if self.truncate == "left" and not first and self._begin is not None and len(ids) > room:
+                room, first = room - 1, [self._begin]
+            ids = ids[:room] if self.truncate == "right" else ids[len(ids) - room :]
+        return [*first, *ids, *last] if first or last else ids
+
+    def _joined(self, ids: list[Sequence[int]], failures: dict[int, Exception]) -> tuple[Any, I64]:
+        offsets = starts_of(np.fromiter(map(len, ids), dtype=np.int64, count=len(ids)))
+        values = np.fromiter(itertools.chain.from_iterable(ids), dtype=np.int64, count=int(offsets[-1]))
+        low, high = np.iinfo(self.dtype).min, np.iinfo(self.dtype).max
+        if len(values) and (values.min() < low or values.max() > high):
+            for at in np.flatnonzero((values < low) | (values > high)).tolist():
+                row = int(np.searchsorted(offsets, at, side="right")) - 1
+                failures.setdefault(row, DecodeError(f"the id {values[at]} is no {self.dtype.name}"))
+        return values.astype(self.dtype), offsets
+
+
+def texts_of(cells: Ragged) -> tuple[list[str | None], dict[int, Exception]]:
+    """The cells of a field as text, and by row what is no text."""
+    packed = cells.take(slice(None))
+    data, offsets = packed.data.tobytes(), packed.offsets.tolist()
+    texts: list[str | None] = []
+    failures: dict[int, Exception] = {}
+    for row, (start, end) in enumerate(itertools.pairwise(offsets)):
+        if packed.valid is not None and not packed.valid[row]:
+            texts.append(None)
+            continue
+        try:
+            texts.append(data[start:end].decode())
+        except UnicodeDecodeError as error:
+            texts.append(None)
+            failures[row] = DecodeError(f"no text: {error}")
+    return texts, failures
+
+
+def _ids_in(found: Any) -> Sequence[int]:
+    """The ids in what a tokenizer gave for one text."""
+    if hasattr(found, "ids"):
+        return found.ids  # type: ignore[no-any-return]
+    if isinstance(found, Mapping) and "input_ids" in found:
+        found = found["input_ids"]
+    try:
+        array = np.asarray(found)
+    except ValueError:
+        array = np.empty((0, 0))
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise DecodeError(f"a tokenizer gives a row of ids, not {type(found).__name__} of {array.dtype}")
+    return array.tolist()  # type: ignore[no-any-return]
+
+
+def _remake(kind: type[Tokenizer], given: Any, options: dict[str, Any], digest: str) -> Tokenizer:
+    made = kind(given, **options)
+    if made._library.digest() != digest:
+        raise OptionError("the tokenizer is not the one that it was when work began", path=made.path)
+    return made

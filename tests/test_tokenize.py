@@ -1,0 +1,368 @@
+"""Text as token ids: the op Tokenize, and convert(tokenize=…)."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pickle
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchplant
+from batchplant import Bytes, Pack, Pipe, Tensor, Text
+from batchplant.codecs import tokenizers as libraries
+from batchplant.errors import DecodeError, MissingLibraryError, NotFoundError, OptionError
+from batchplant.ops import Function, Pad, Tokenize
+
+tokenizers = pytest.importorskip("tokenizers")
+GOLDEN = Path(__file__).parent / "golden" / "tokenizer"
+FILE = GOLDEN / "tokenizer.json"
+KNOWN = json.loads((GOLDEN / "ids.json").read_text(encoding="utf-8"))
+TEXTS = [one["text"] for one in KNOWN]
+BEGIN, END = 1, 2
+
+
+def ids_of(op: Any, texts: list[Any] = TEXTS, **how: Any) -> list[list[int]]:
+    loader = batchplant.Loader(batchplant.open({"text": texts}), 5, pipelines={"text": [op]}, **how)
+    found = []
+    for batch in loader:
+        values, offsets = batch["text"]
+        found += [part.tolist() for part in np.split(values, offsets[1:-1])]
+    return found
+
+
+def letters(text: str) -> list[int]:
+    return [ord(one) for one in text]
+
+
+# -- the op -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("key", "special"), [("ids", True), ("plain", False)])
+def test_ids_are_those_of_the_library_one_by_one(key: str, special: bool) -> None:
+    assert ids_of(Tokenize(FILE, add_special_tokens=special)) == [one[key] for one in KNOWN]
+    given = tokenizers.Tokenizer.from_file(str(FILE))
+    assert ids_of(Tokenize(given, add_special_tokens=special)) == [one[key] for one in KNOWN]
+
+
+def test_options() -> None:
+    ids, plain = ([one[key] for one in KNOWN] for key in ("ids", "plain"))
+    assert ids_of(Tokenize(GOLDEN, eos="</s>")) == [[*one, END] for one in ids]
+    # What the tokenizer itself puts there is not put there twice.
+    assert ids_of(Tokenize(FILE, bos=BEGIN, eos=END)) == [[*one, END] for one in ids]
+    own = {"add_special_tokens": False, "bos": "<s>"}
+    assert ids_of(Tokenize(FILE, **own)) == ids
+    assert ids_of(Tokenize(FILE, max_length=8)) == [one[:8] for one in ids]
+    assert ids_of(Tokenize(FILE, max_length=8, eos=END)) == [[*one[:7], END] for one in ids]
+    left = ids_of(Tokenize(FILE, max_length=8, truncate="left", add_special_tokens=False, eos=END))
+    assert left == [[*one[max(0, len(one) - 7) :], END] for one in plain]
+    (batch,) = batchplant.Loader({"text": TEXTS[:3]}, 3, pipelines={"text": [Tokenize(FILE, dtype="uint16")]})
+    assert batch["text"][0].dtype == np.uint16
+
+
+def test_what_pads_and_cuts_in_a_file_leaves_no_padding(tmp_path: Path) -> None:
+    """Ids must not depend on what else is in a batch."""
+    made = tokenizers.Tokenizer.from_file(str(FILE))
+    made.enable_padding(length=64)
+    made.enable_truncation(6)
+    made.save(str(tmp_path / "tokenizer.json"))
+    assert ids_of(Tokenize(tmp_path)) == [one["ids"][:6] for one in KNOWN]
+    assert ids_of(Tokenize(made, max_length=9)) == [one["ids"][:9] for one in KNOWN]
+    assert made.padding is not None
+
+
+def test_the_own_end_of_a_tokenizer(tmp_path: Path) -> None:
+    assert ids_of(Tokenize(FILE, eos=True))[0][-1] == END
+    (tmp_path / "tokenizer.json").write_bytes(FILE.read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<pad>"}}')
+    assert ids_of(Tokenize(tmp_path, eos=True))[0][-1] == 0
+    (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
+    assert ids_of(Tokenize(tmp_path, eos=True))[0][-1] == END
+    with pytest.raises(OptionError, match="does not say which token is its eos"):
+        Tokenize(letters, eos=True)
+
+
+def test_missing_text_has_no_ids_and_bytes_are_text() -> None:
+    texts = ["ab", None, "", "c"]
+    assert ids_of(Tokenize(letters, eos=7), texts) == [[97, 98, 7], [], [7], [99, 7]]
+    reader = batchplant.open({"text": ["é".encode(), b"\xff", b"a"]})
+    assert isinstance(reader.schema["text"], Bytes)
+    pipelines = {"text": [Tokenize(letters)]}
+    loader = batchplant.Loader(reader, 3, pipelines=pipelines, on_error="skip")
+    (batch,) = loader
+    assert batch["text"][0].tolist() == [233, 97]
+    assert [one.sample for one in loader.skipped] == [1]
+    with pytest.raises(DecodeError, match=r"sample 1, field 'text': no text: .*utf-8"):
+        list(batchplant.Loader(reader, 3, pipelines=pipelines))
+
+
+def test_tokenizers_of_other_makers() -> None:
+    """By what they have: each is used as its library means it."""
+
+    class Tiktoken:
+        name, n_vocab, eot_token = "own", 300, 256
+
+        def encode_ordinary_batch(self, texts: list[str], num_threads: int) -> list[list[int]]:
+            return [list(text.encode()) for text in texts]
+
+        def encode_single_token(self, token: str) -> int:
+            return {"<|endoftext|>": 256}[token]
+
+    assert ids_of(Tokenize(Tiktoken(), eos=True), ["ab", ""]) == [[97, 98, 256], [256]]
+    assert ids_of(Tokenize(Tiktoken(), eos="<|endoftext|>"), ["a"]) == [[97, 256]]
+    with pytest.raises(OptionError, match=r"no token '</s>'"):
+        Tokenize(Tiktoken(), eos="</s>")
+
+    class Transformers:
+        backend_tokenizer = tokenizers.Tokenizer.from_file(str(FILE))
+        eos_token_id = 0
+
+    assert ids_of(Tokenize(Transformers(), eos=True)) == [[*one["ids"], 0] for one in KNOWN]
+
+    class Batches:
+        def encode_batch(self, texts: list[str]) -> list[Any]:
+            return [types.SimpleNamespace(ids=letters(text)) for text in texts]
+
+    assert ids_of(Tokenize(Batches()), ["ab", "c"]) == [[97, 98], [99]]
+    assert ids_of(Tokenize(lambda text: {"input_ids": np.array(letters(text))}), ["ab"]) == [[97, 98]]
+
+
+def test_real_tiktoken() -> None:
+    tiktoken = pytest.importorskip("tiktoken")
+    ranks = {bytes([one]): one for one in range(256)}
+    made = tiktoken.Encoding(
+        "bytes", pat_str=r".", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 256}
+    )
+    text = "<|endoftext|> is text"
+    assert ids_of(Tokenize(made, eos=True), [text]) == [[*text.encode(), 256]]
+
+
+def test_a_function_that_fails_is_shown_with_its_sample() -> None:
+    def fails(text: str) -> list[int]:
+        if text == "bad":
+            raise RuntimeError("no such word")
+        return [1]
+
+    with pytest.raises(RuntimeError, match="no such word") as caught:
+        ids_of(Tokenize(fails), ["a", "b", "bad", "c"])
+    assert "sample 2" in "".join(caught.value.__notes__)
+    with pytest.raises(DecodeError, match=r"sample 1, field 'text': a tokenizer gives a row of ids"):
+        ids_of(Tokenize(lambda text: 0.5 if text == "b" else [1]), ["a", "b"])
+    with pytest.raises(DecodeError, match=r"sample 1, field 'text': the id 300 is no uint8"):
+        ids_of(Tokenize(lambda text: [300] if text == "b" else [1], dtype="uint8"), ["a", "b"])
+
+
+def test_it_comes_before_pad_and_packing_and_behind_functions() -> None:
+    texts = ["ab", "cdefg", "hi"]
+    upper = Function(lambda batch: [one.upper() for one in batch])
+    loader = batchplant.Loader(
+        {"text": texts}, 3, pipelines={"ids": Pipe("text", [upper, Tokenize(letters), Pad(4)]), "text": None}
+    )
+    (batch,) = loader
+    assert batch["ids"].tolist() == [[65, 66, 0, 0], [67, 68, 69, 70], [72, 73, 0, 0]]
+    pipelines = {"tokens": Pipe("text", [Tokenize(letters)]), "text": None}
+    pack = Pack(8, eos=1, strategy="first_fit")
+    (batch,) = batchplant.Loader({"text": texts}, 3, pipelines=pipelines, pack=pack)
+    assert batch["tokens"].tolist() == [[97, 98, 1, 104, 105, 1, 0, 0], [99, 100, 101, 102, 103, 1, 0, 0]]
+    with pytest.raises(OptionError, match="Tokenize takes text, and this is Int"):
+        batchplant.Loader({"n": [1, 2]}, 1, pipelines={"n": [Tokenize(letters)]})
+
+
+def test_it_travels_by_its_file_which_must_stay_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes(FILE.read_bytes())
+    op = Tokenize(file, eos=True)
+    travelling = pickle.dumps(op)
+    assert len(travelling) < 1000
+    assert ids_of(pickle.loads(travelling)) == ids_of(op)
+    loader = batchplant.Loader({"text": TEXTS}, 4, pipelines={"text": [op]})
+    assert next(iter(pickle.loads(pickle.dumps(loader))))["text"][0].tolist() == [
+        *ids_of(op)[0], *ids_of(op)[1], *ids_of(op)[2], *ids_of(op)[3],
+    ]  # fmt: skip
+    other = tokenizers.Tokenizer.from_file(str(file))
+    other.add_tokens(["batchplant"])
+    other.save(str(file))
+    with pytest.raises(OptionError, match="is not the one that it was"):
+        pickle.loads(travelling)
+    held = Tokenize(other)
+    assert ids_of(pickle.loads(pickle.dumps(held)), ["batchplant"]) == ids_of(held, ["batchplant"])
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error", "said"),
+    [
+        ("nothing.json", {}, NotFoundError, "no such file"),
+        (__file__, {}, OptionError, r"no file of the tokenizers library \(tokenizer.json\)"),
+        (7, {}, OptionError, "a tokenizer is the path of a tokenizer.json"),
+        (FILE, {"eos": "<nothing>"}, OptionError, "it has no token '<nothing>', which is to be its eos"),
+        (FILE, {"eos": -1}, OptionError, "eos is an id from 0 on, not -1"),
+        (FILE, {"max_length": 1}, OptionError, "max_length is at least 2: the tokenizer adds 1"),
+        (FILE, {"max_length": 2, "bos": 0, "eos": 2}, OptionError, "max_length is at least 3"),
+        (FILE, {"truncate": "middle"}, OptionError, "truncate is right or left"),
+        (FILE, {"dtype": "float32"}, OptionError, "ids are whole numbers"),
+    ],
+)
+def test_what_makes_no_sense_is_said(given: Any, options: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        Tokenize(given, **options)
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(importlib.import_module("sys").modules, "tokenizers", None)
+    with pytest.raises(MissingLibraryError, match=r"pip install \"batchplant\[text\]\""):
+        Tokenize(FILE)
+
+
+def test_ranks_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's threads are started with our number, and the environment stays as it was."""
+    seen = []
+    monkeypatch.setattr(libraries, "_started", set())
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000")
+    monkeypatch.setattr(libraries.os, "cpu_count", lambda: 64)
+    monkeypatch.delenv("RAYON_NUM_THREADS", raising=False)
+    libraries._bounded(lambda texts: seen.append(libraries.os.environ["RAYON_NUM_THREADS"]))
+    libraries._bounded(seen.append)
+    assert seen == ["1"]
+    assert "RAYON_NUM_THREADS" not in libraries.os.environ
+
+
+# -- convert ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "web.jsonl"
+    rows = [{"id": n, "text": f"{TEXTS[n % len(TEXTS)]} {n}", "url": f"u{n}"} for n in range(200)]
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    return path
+
+
+def expected(source: Path, **how: Any) -> list[list[int]]:
+    texts = [json.loads(line)["text"] for line in source.read_text(encoding="utf-8").splitlines()]
+    return ids_of(Tokenize(FILE, **how), texts)
+
+
+@pytest.mark.parametrize("name", ["a.idx", "a.parquet", "a.beton", "a.jsonl"])
+def test_ids_take_the_place_of_text(source: Path, name: str, tmp_path: Path) -> None:
+    if name == "a.parquet":
+        pytest.importorskip("pyarrow")
+    done = batchplant.convert(source, tmp_path / name, tokenize={"text": Tokenize(FILE, eos=True)})
+    ids = expected(source, eos=True)
+    reader = batchplant.open(tmp_path / name)
+    assert [one["tokens"].tolist() for one in reader] == ids
+    assert done.tokens == sum(map(len, ids))
+    if name == "a.idx":
+        assert done.remarks == ["megatron holds tokens: not written: id, url"]
+    else:
+        assert list(reader.schema) == ["id", "tokens", "url"]
+        assert done.remarks == []
+
+
+def test_fields_and_names(source: Path, tmp_path: Path) -> None:
+    for fields in (["text", "id"], ["tokens", "id"]):
+        batchplant.convert(source, tmp_path / "a.beton", tokenize=FILE, fields=fields, overwrite=True)
+        assert list(batchplant.open(tmp_path / "a.beton").schema) == ["tokens", "id"]
+    both = {"text": FILE, "url": Tokenize(letters, dtype="uint8")}
+    batchplant.convert(source, tmp_path / "b.beton", tokenize=both, rename={"url": "letters"})
+    schema = batchplant.open(tmp_path / "b.beton").schema
+    assert schema["text_tokens"] == Tensor("int32", (None,))
+    assert schema["letters"] == Tensor("uint8", (None,))
+    with pytest.raises(OptionError, match="only text is tokenized, and this is Int"):
+        batchplant.convert(source, tmp_path / "c.beton", tokenize={"id": FILE})
+    with pytest.raises(OptionError, match=r"no field 'txt' \(did you mean text\?\)"):
+        batchplant.convert(source, tmp_path / "c.beton", tokenize={"txt": FILE})
+    with pytest.raises(OptionError, match=r"which field is tokenized\? it has a, b"):
+        batchplant.convert({"a": ["x"], "b": ["y"]}, tmp_path / "c.beton", tokenize=FILE)
+    with pytest.raises(OptionError, match="as another field is"):
+        batchplant.convert({"text": ["x"], "tokens": [1]}, tmp_path / "c.beton", tokenize=FILE)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.beton", "b.beton"]
+
+
+def test_every_engine_writes_the_same_bytes(source: Path, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"tokenize": Tokenize(FILE, eos=True)}
+    batchplant.convert(source, tmp_path / "a.idx", **how)
+    engine = batchplant.engines.make("processes", workers=2)
+    done = batchplant.convert(source, tmp_path / "b.idx", engine=engine, **how)
+    for suffix in ("idx", "bin"):
+        assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
+    assert done.tokens == sum(map(len, expected(source, eos=True)))
+    batchplant.convert(source, tmp_path / "s.idx", shuffle=True, two_passes=True, seed=3, **how)
+    batchplant.convert(source, tmp_path / "t.idx", shuffle=True, seed=3, **how)
+    assert (tmp_path / "s.bin").read_bytes() == (tmp_path / "t.bin").read_bytes()
+
+
+def test_shards_are_planned_without_tokenizing(source: Path, tmp_path: Path) -> None:
+    calls = []
+
+    def counts(text: str) -> list[int]:
+        calls.append(text)
+        return letters(text)
+
+    done = batchplant.convert(source, tmp_path / "a.beton", tokenize={"text": counts}, shard_size=4000)
+    assert len(done.files) > 2
+    assert len(calls) == 200
+
+
+def test_a_resume_goes_on_with_the_same_tokenizer_alone(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = importlib.import_module("batchplant.conversion.task")
+    monkeypatch.setattr(task, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(task, "BATCH_ROWS", 10)
+    calls = []
+
+    def stop(now: int, total: int) -> None:
+        calls.append(now)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        batchplant.convert(source, tmp_path / "a.idx", tokenize=FILE, progress=stop)
+    other = tokenizers.Tokenizer.from_file(str(FILE))
+    other.add_tokens(["batchplant"])
+    for tokenize in (other, Tokenize(FILE, eos=True)):
+        with pytest.raises(OptionError, match=r"had other options \(tokenize\)"):
+            batchplant.convert(source, tmp_path / "a.idx", tokenize=tokenize, resume=True)
+    done = batchplant.convert(source, tmp_path / "a.idx", tokenize=FILE, resume=True)
+    assert done.resumed_at > 0
+    ids = expected(source)
+    assert done.tokens == sum(map(len, ids))
+    assert [one["tokens"].tolist() for one in batchplant.open(tmp_path / "a.idx")] == ids
+
+
+def test_what_is_no_text_is_named_or_skipped(tmp_path: Path) -> None:
+    reader = batchplant.open({"text": [b"a", b"\xff\xff", b"b"]})
+    with pytest.raises(DecodeError, match=r"sample 1, field 'text': no text"):
+        batchplant.convert(reader, tmp_path / "a.idx", tokenize={"text": letters})
+    done = batchplant.convert(reader, tmp_path / "a.idx", tokenize={"text": letters}, on_error="skip")
+    assert [one.sample for one in done.skipped] == [1]
+    assert [one["tokens"].tolist() for one in batchplant.open(tmp_path / "a.idx")] == [[97], [98]]
+    optional = batchplant.open({"text": ["a", None, "b"]})
+    assert optional.schema["text"] == Text(optional=True)
+    batchplant.convert(optional, tmp_path / "b.idx", tokenize=letters)
+    assert [one["tokens"].tolist() for one in batchplant.open(tmp_path / "b.idx")] == [[97], [], [98]]
+
+
+def test_the_command(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main = importlib.import_module("batchplant.cli").main
+    target = str(tmp_path / "a.idx")
+    assert (
+        main(["convert", str(source), target, "--tokenize", str(FILE), "--append-eos", "--max-length", "9"])
+        == 0
+    )
+    said = capsys.readouterr().out
+    ids = [[*one[:8], END] for one in expected(source)]
+    assert f"200 samples, {sum(map(len, ids)):,} tokens" in said
+    assert "tokens/s" in said
+    assert [one["tokens"].tolist() for one in batchplant.open(target)] == ids
+    for wrong, why in (
+        (["--field", "text"], "--field goes with --tokenize FILE"),
+        (["--tokenize", str(FILE), "--eos", "2", "--append-eos"], "give one of them"),
+        (["--tokenize", str(FILE), "--eos", "nothing"], "it has no token 'nothing'"),
+    ):
+        assert main(["convert", str(source), str(tmp_path / "b.idx"), *wrong]) == 2
+        assert why in capsys.readouterr().err
