@@ -1,10 +1,10 @@
 """Steps of a pipeline: decoders, augmentation, changes to values, any function. Public.
 
 ``base`` says what an op is. ``decode``, ``colour`` and ``augment`` are for pictures, ``audio`` and
-``video`` decode those, ``sound`` and ``spectrogram`` are for decoded sounds, ``values`` and ``categories``
-for numbers and labels, ``tokens`` for text, ``function`` for those of users (in threads: ``each``, in
-``processes``). An op has its CPU form and, where it can, its device form. Pipelines name ops and ``loading``
-runs them; an op knows no file, no reader and no framework.
+``video`` decode those, ``sound`` and ``spectrogram`` are for decoded sounds, ``volumes`` for those,
+``values`` and ``categories`` for numbers and labels, ``tokens`` for text, ``function`` for those of users (in
+threads: ``each``, in ``processes``). An op has its CPU form and, where it can, its device form. Pipelines
+name ops and ``loading`` runs them; an op knows no file, no reader and no framework.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from .spectrogram import MelSpectrogram, SpecAugment, Spectrogram
 from .tokens import Tokenize
 from .values import Convert, LabelMixup, MixupToOneHot, Pad, Present, ReplaceLabel, Squeeze, View
 from .video import DecodeVideo
+from .volumes import CenterCrop3d, RandomCrop3d, RandomFlip3d, RandomIntensity, RandomRotate90
 
 __all__ = [
     "AddNoise",
@@ -46,6 +47,7 @@ __all__ = [
     "CellErrors",
     "CellOp",
     "CenterCrop",
+    "CenterCrop3d",
     "ChannelsFirst",
     "ColorJitter",
     "Convert",
@@ -70,11 +72,15 @@ __all__ = [
     "RandomBrightness",
     "RandomContrast",
     "RandomCrop",
+    "RandomCrop3d",
+    "RandomFlip3d",
     "RandomGain",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomHue",
+    "RandomIntensity",
     "RandomResizedCrop",
+    "RandomRotate90",
     "RandomSaturation",
     "RandomSolarization",
     "RandomTranslate",

@@ -1,0 +1,230 @@
+"""Augmentation of volumes, (depth, height, width) or (depth, height, width, channels).
+
+A volume of labels beside one of values is changed alike where the ops of both have the same ``share``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..columns import I64
+from ..errors import OptionError
+from .base import Draws, Op, Spec, Tensors, check_probability, per_sample
+from .sound import span_of
+
+NAMES = ("depth", "height", "width")
+
+
+class VolumeOp(Op):
+    """An op on volumes of one size."""
+
+    def infer(self, spec: Spec) -> Spec:
+        self.sizes_of(spec)
+        return spec
+
+    def sizes_of(self, spec: Spec) -> tuple[int, int, int]:
+        """Depth, height, width; OptionError where these are no volumes."""
+        known = [size for size in spec.shape if size is not None]
+        if spec.dtype is None or spec.ragged or len(known) != len(spec.shape) or len(known) not in (3, 4):
+            raise OptionError(
+                f"{type(self).__name__} needs volumes (depth, height, width) or (depth, height, width, "
+                f"channels) of one size, not {spec}"
+            )
+        return known[0], known[1], known[2]
+
+
+class CenterCrop3d(VolumeOp):
+    """The middle of a volume: ``size`` is (depth, height, width), or one number for all."""
+
+    def __init__(self, size: int | Sequence[int]) -> None:
+        self.size = _three(size)
+
+    def infer(self, spec: Spec) -> Spec:
+        sizes = self.sizes_of(spec)
+        if any(want > had for want, had in zip(self.size, sizes, strict=True)):
+            raise OptionError(f"{type(self).__name__} of {self.size} does not fit into volumes of {sizes}")
+        return spec.but(shape=(*self.size, *spec.shape[3:]))
+
+    def corners(self, sizes: Any, draws: Draws) -> I64:
+        """Where the parts begin, (samples, 3)."""
+        middle = (np.asarray(sizes) - self.size) // 2
+        return np.broadcast_to(middle, (len(draws), 3))
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        out = np.empty((len(batch), *self.size, *batch.shape[4:]), dtype=batch.dtype)
+        for row, place in enumerate(self._places(batch, draws)):
+            out[row] = batch[row][place]
+        return out
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        parts = [one[place] for one, place in zip(batch, self._places(batch, draws), strict=True)]
+        return tensors.torch.stack(parts) if parts else batch.new_empty((0, *self.size, *batch.shape[4:]))
+
+    def _places(self, batch: Any, draws: Draws) -> list[tuple[slice, ...]]:
+        corners = self.corners(tuple(batch.shape[1:4]), draws).tolist()
+        return [
+            tuple(slice(first, first + size) for first, size in zip(corner, self.size, strict=True))
+            for corner in corners
+        ]
+
+
+class RandomCrop3d(CenterCrop3d):
+    """A random part of a volume: ``size`` is (depth, height, width), or one number for all."""
+
+    def __init__(self, size: int | Sequence[int], *, share: str | None = None) -> None:
+        super().__init__(size)
+        self.share = share
+
+    def corners(self, sizes: Any, draws: Draws) -> I64:
+        free = np.asarray(sizes) - self.size + 1
+        return np.stack([draws.integers(one) for one in free.tolist()], axis=1)
+
+
+class RandomFlip3d(VolumeOp):
+    """Mirror each of the ``axes`` (0 depth, 1 height, 2 width) with probability ``p``."""
+
+    def __init__(
+        self, axes: int | Sequence[int] = (0, 1, 2), p: float = 0.5, *, share: str | None = None
+    ) -> None:
+        self.axes = tuple(_axes(axes))
+        self.p, self.share = check_probability(p, "p"), share
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        for axis in self.axes:
+            rows = draws.chance(self.p)
+            batch[rows] = np.flip(batch[rows], axis + 1)
+        return batch
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        for axis in self.axes:
+            rows = tensors.send(per_sample(draws.chance(self.p), batch.ndim))
+            batch = tensors.torch.where(rows, batch.flip(axis + 1), batch)
+        return batch
+
+
+class RandomRotate90(VolumeOp):
+    """Turn by 90, 180 or 270 degrees in the plane of two ``axes`` of one size, with probability ``p``."""
+
+    def __init__(self, axes: Sequence[int] = (1, 2), p: float = 0.75, *, share: str | None = None) -> None:
+        self.axes = tuple(_axes(axes))
+        self.p, self.share = check_probability(p, "p"), share
+        if len(self.axes) != 2:
+            raise OptionError(f"RandomRotate90 turns in the plane of two axes, not {axes!r}")
+
+    def infer(self, spec: Spec) -> Spec:
+        sizes = self.sizes_of(spec)
+        if sizes[self.axes[0]] != sizes[self.axes[1]]:
+            names = " and ".join(NAMES[axis] for axis in self.axes)
+            raise OptionError(f"RandomRotate90 needs {names} of one size, not {spec}: crop the volumes first")
+        return spec
+
+    def _turns(self, draws: Draws) -> I64:
+        return np.where(draws.chance(self.p), draws.integers(3) + 1, 0)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        axes = (self.axes[0] + 1, self.axes[1] + 1)
+        turns = self._turns(draws)
+        for count in (1, 2, 3):
+            rows = turns == count
+            batch[rows] = np.rot90(batch[rows], count, axes)
+        return batch
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        turns = tensors.send(per_sample(self._turns(draws), batch.ndim))
+        axes, found = (self.axes[0] + 1, self.axes[1] + 1), batch
+        for count in (1, 2, 3):
+            found = tensors.torch.where(turns == count, batch.rot90(count, axes), found)
+        return found
+
+
+class RandomIntensity(VolumeOp):
+    """Other values, to each volume with probability ``p``: gamma, then a factor, an offset, and noise.
+
+    scale: the factor is from 1 - scale to 1 + scale. shift: what is added, from -shift to shift. gamma: the
+    exponent, (low, high), between the least and the largest value of the volume. noise: the standard
+    deviation, from 0 to noise. Whole numbers are rounded and kept in their range.
+    """
+
+    def __init__(
+        self,
+        scale: float = 0.1,
+        shift: float = 0.0,
+        gamma: float | Sequence[float] = 1.0,
+        noise: float = 0.0,
+        p: float = 1.0,
+        *,
+        share: str | None = None,
+    ) -> None:
+        for name, value in (("scale", scale), ("shift", shift), ("noise", noise)):
+            if not value >= 0:
+                raise OptionError(f"{name} is from 0 on, not {value}")
+        self.scale, self.shift, self.noise = float(scale), float(shift), float(noise)
+        self.gamma = span_of(gamma, "gamma")
+        self.p, self.share = check_probability(p, "p"), share
+        if self.gamma[0] <= 0:
+            raise OptionError(f"gamma is above 0, not {gamma}")
+
+    def _amounts(self, draws: Draws) -> tuple[Any, ...]:
+        """Which volumes; their gamma, factor, offset and noise."""
+        drawn = (
+            draws.chance(self.p), draws.uniform(*self.gamma), draws.uniform(1 - self.scale, 1 + self.scale),
+            draws.uniform(-self.shift, self.shift), draws.uniform(0, self.noise),
+        )  # fmt: skip
+        draws.reserve(1)
+        return drawn
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        chosen, *amounts = self._amounts(draws)
+        for row in np.flatnonzero(chosen).tolist():
+            gamma, factor, offset, deviation = (np.float32(one[row]) for one in amounts)
+            values = batch[row].astype(np.float32)
+            if self.gamma != (1.0, 1.0):
+                low, high = values.min(), values.max()
+                if high > low:
+                    values = ((values - low) / (high - low)) ** gamma * (high - low) + low
+            values = values * factor + offset
+            if self.noise:
+                values += deviation * draws.noise(row, values.shape)
+            if batch.dtype.kind in "iu":
+                limits = np.iinfo(batch.dtype)
+                values = np.clip(np.rint(values), limits.min, limits.max)
+            batch[row] = values
+        return batch
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        torch = tensors.torch
+        chosen, *amounts = self._amounts(draws)
+        gamma, factor, offset = (tensors.send(per_sample(one, batch.ndim)) for one in amounts[:3])
+        values, rest = batch.float(), tuple(range(1, batch.ndim))
+        if self.gamma != (1.0, 1.0):
+            low, high = values.amin(rest, keepdim=True), values.amax(rest, keepdim=True)
+            width = torch.where(high > low, high - low, torch.ones_like(high))
+            values = ((values - low) / width) ** gamma * (high - low) + low
+        values = values * factor + offset
+        if self.noise:
+            noise = np.zeros(tuple(batch.shape), dtype=np.float32)
+            for row in np.flatnonzero(chosen).tolist():
+                noise[row] = np.float32(amounts[3][row]) * draws.noise(row, noise.shape[1:])
+            values = values + tensors.send(noise)
+        if not batch.is_floating_point():
+            limits = torch.iinfo(batch.dtype)
+            values = values.round().clamp(limits.min, limits.max)
+        return torch.where(tensors.send(per_sample(chosen, batch.ndim)), values.to(batch.dtype), batch)
+
+
+def _three(size: int | Sequence[int]) -> tuple[int, int, int]:
+    sizes = [int(one) for one in np.atleast_1d(np.asarray(size)).flat]
+    sizes = sizes * 3 if len(sizes) == 1 else sizes
+    if len(sizes) != 3 or min(sizes) < 1:
+        raise OptionError(f"the size of a volume is one or three numbers from 1 on, not {size!r}")
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _axes(axes: int | Sequence[int]) -> list[int]:
+    found = [int(one) for one in np.atleast_1d(np.asarray(axes)).flat]
+    if not found or len(set(found)) < len(found) or not set(found) <= {0, 1, 2}:
+        raise OptionError(f"axes are 0 (depth), 1 (height) and 2 (width), not {axes!r}")
+    return found

@@ -1,0 +1,141 @@
+"""Ops on volumes, against plain NumPy; labels go along; the device form gives the same."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchplant as bp
+from batchplant import ops
+from batchplant.errors import OptionError
+from batchplant.ops import Draws, Spec
+
+
+def draws(ids: Any, **how: Any) -> Draws:
+    return Draws(how.get("seed", 1), how.get("epoch", 0), np.asarray(ids, dtype=np.int64), "op")
+
+
+def volumes(count: int, dtype: Any, *shape: int) -> Any:
+    rng = np.random.default_rng(7)
+    return (rng.random((count, *shape)) * 250).astype(dtype)
+
+
+def run(op: ops.Op, batch: Any, ids: Any = None, **how: Any) -> Any:
+    ids = np.arange(len(batch)) if ids is None else np.asarray(ids)
+    return op.run(batch.copy(), ids, draws(ids, **how))
+
+
+OPS: dict[str, ops.Op] = {
+    "crop": ops.RandomCrop3d((4, 5, 6)),
+    "middle": ops.CenterCrop3d(5),
+    "flip": ops.RandomFlip3d(),
+    "flip one": ops.RandomFlip3d(1, p=0.7),
+    "turn": ops.RandomRotate90(p=0.9),
+    "turn otherwise": ops.RandomRotate90((0, 2)),
+    "intensity": ops.RandomIntensity(0.5, 20.0, (0.5, 2.0), 10.0, p=0.8),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [("float32", (8, 8, 8)), ("uint8", (8, 8, 8, 2)), ("int16", (8, 8, 8))]
+)
+def test_a_volume_comes_out_the_same_in_any_batch_and_on_a_device(name, dtype, shape):
+    op, ids = OPS[name], np.array([5, 2, 9, 2, 30, 1])
+    batch = volumes(len(ids), dtype, *shape)
+    spec = op.infer(Spec(np.dtype(dtype), shape))
+    together = run(op, batch, ids)
+    assert together.shape == (len(ids), *spec.shape)
+    assert together.dtype == spec.dtype
+    for row, sample in enumerate(ids):
+        assert np.array_equal(run(op, batch[row : row + 1], [sample])[0], together[row])
+    assert run(op, batch[:0]).shape == (0, *spec.shape)
+    torch = pytest.importorskip("torch")
+    from batchplant.interop.gpu.ops import DeviceTensors
+
+    tensors = DeviceTensors(torch.device("cpu"))
+    assert op.device_form is not None
+    there = op.device_form(torch.from_numpy(batch.copy()), ids, draws(ids), tensors).numpy()
+    assert there.dtype == together.dtype
+    # Rounding may differ.
+    assert np.abs(there.astype(float) - together).max() <= (1e-3 if dtype == "float32" else 1)
+
+
+@pytest.mark.parametrize("name", [name for name in OPS if name != "middle"])
+def test_draws_are_anew_by_sample_and_epoch(name):
+    batch = np.repeat(volumes(1, "float32", 8, 8, 8), 40, axis=0)
+    found = run(OPS[name], batch)
+    assert len(np.unique(found.reshape(40, -1), axis=0)) > 1
+    assert not np.array_equal(found, run(OPS[name], batch, epoch=1))
+
+
+def test_what_they_do():
+    batch = volumes(60, "float32", 6, 6, 6)
+    middle = run(ops.CenterCrop3d((2, 4, 6)), batch)
+    assert np.array_equal(middle, batch[:, 2:4, 1:5])
+    turned = run(ops.RandomRotate90((1, 2), p=1.0), batch)
+    kinds = [
+        next(k for k in (0, 1, 2, 3) if np.array_equal(np.rot90(one, k, (1, 2)), other))
+        for one, other in zip(batch, turned, strict=True)
+    ]
+    assert set(kinds) == {1, 2, 3}
+    flipped = run(ops.RandomFlip3d((0, 2), p=0.5), batch)
+    ways = [
+        next(way for way in ((), (0,), (2,), (0, 2)) if np.array_equal(np.flip(one, way), other))
+        for one, other in zip(batch, flipped, strict=True)
+    ]
+    assert len(set(ways)) == 4
+    drawn = draws(range(60))
+    drawn.chance(1.0)
+    gamma, factor, offset = drawn.uniform(0.5, 2), drawn.uniform(0.9, 1.1), drawn.uniform(-5, 5)
+    found = run(ops.RandomIntensity(0.1, 5.0, (0.5, 2)), batch)
+    for row, one in enumerate(batch.astype(np.float64)):
+        width = one.max() - one.min()
+        want = ((one - one.min()) / width) ** gamma[row] * width + one.min()
+        assert np.abs(found[row] - (want * factor[row] + offset[row])).max() < 1e-3
+    still = np.full((2, 3, 3, 3), 7.0, dtype=np.float32)
+    assert np.array_equal(run(ops.RandomIntensity(0, 0, (0.5, 2)), still), still)
+    noisy = run(ops.RandomIntensity(0, 0, noise=3.0), np.zeros((200, 6, 6, 6), np.float32))
+    assert 1.3 < noisy.std(axis=(1, 2, 3)).mean() < 1.7
+
+
+def test_errors():
+    volume = Spec(np.dtype(np.float32), (4, 6, 8))
+    with pytest.raises(OptionError, match=r"does not fit into volumes of \(4, 6, 8\)"):
+        ops.RandomCrop3d(5).infer(volume)
+    with pytest.raises(OptionError, match="height and width of one size"):
+        ops.RandomRotate90().infer(volume)
+    with pytest.raises(OptionError, match="needs volumes"):
+        ops.RandomFlip3d().infer(Spec(np.dtype(np.float32), (4, 6)))
+    for wrong in (
+        lambda: ops.RandomFlip3d(3),
+        lambda: ops.RandomRotate90(1),
+        lambda: ops.CenterCrop3d((1, 2)),
+        lambda: ops.RandomIntensity(-1),
+        lambda: ops.RandomIntensity(gamma=0),
+    ):
+        with pytest.raises(OptionError):
+            wrong()
+
+
+def test_labels_go_along(tmp_path):
+    fields = {"scan": bp.Tensor("float32", (10, 12, 12)), "labels": bp.Tensor("uint8", (10, 12, 12))}
+    with bp.create(tmp_path / "scans.beton", fields) as out:
+        for number in range(5):
+            labels = volumes(5, "uint8", 10, 12, 12)[number]
+            out.append({"scan": labels.astype(np.float32), "labels": labels})
+
+    def pipeline() -> list[ops.Op]:
+        return [
+            ops.RandomCrop3d((6, 8, 8), share="crop"), ops.RandomFlip3d(share="flip"),
+            ops.RandomRotate90(share="turn"),
+        ]  # fmt: skip
+
+    pipelines = {"scan": pipeline(), "labels": pipeline()}
+    with closing(bp.Loader(tmp_path / "scans.beton", 5, pipelines=pipelines, seed=2)) as loader:
+        batch = next(iter(loader))
+    assert batch["scan"].shape == (5, 6, 8, 8)
+    assert np.array_equal(batch["scan"], batch["labels"])
