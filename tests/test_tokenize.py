@@ -16,7 +16,7 @@ import batchplant
 from batchplant import Bytes, Pack, Pipe, Tensor, Text
 from batchplant.codecs import tokenizers as libraries
 from batchplant.errors import DecodeError, MissingLibraryError, NotFoundError, OptionError
-from batchplant.ops import Function, Pad, Tokenize
+from batchplant.ops import Convert, Function, Pad, Tokenize
 
 tokenizers = pytest.importorskip("tokenizers")
 GOLDEN = Path(__file__).parent / "golden" / "tokenizer"
@@ -366,3 +366,80 @@ def test_the_command(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     ):
         assert main(["convert", str(source), str(tmp_path / "b.idx"), *wrong]) == 2
         assert why in capsys.readouterr().err
+
+
+# -- padding ------------------------------------------------------------------------------------------------
+
+
+def test_a_function_whose_shape_begins_with_none_fits_before_pad() -> None:
+    texts = ["ab", "cde"]
+
+    def listed(batch: list[str]) -> list[list[int]]:
+        return [letters(one) for one in batch]
+
+    def joined(batch: list[str]) -> tuple[Any, Any]:
+        return np.array(letters("".join(batch))), np.cumsum([0, *map(len, batch)])
+
+    for function in (listed, joined):
+        pipelines = {"text": [Function(function, shape=(None,)), Pad(4, mask="attention_mask")]}
+        loader = batchplant.Loader({"text": texts}, 2, pipelines=pipelines)
+        assert str(loader.plan).splitlines()[0].endswith("int64 (4,)")
+        (batch,) = loader
+        assert batch["text"].tolist() == [[97, 98, 0, 0], [99, 100, 101, 0]]
+        assert batch["attention_mask"].tolist() == [[True, True, False, False], [True, True, True, False]]
+    wrong = Function(lambda batch: {"input_ids": []}, shape=(None,))
+    with pytest.raises(OptionError, match=r"gives values of varying length: a list .*, not dict"):
+        list(batchplant.Loader({"text": texts}, 2, pipelines={"text": [wrong, Pad(4)]}))
+
+
+ROWS = [np.arange(1, 4), np.arange(1, 8), np.arange(0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "padded"),
+    [
+        ({}, [[1, 2, 3, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 7], [0] * 7]),
+        ({"length": 4}, [[1, 2, 3, 0], [1, 2, 3, 4], [0] * 4]),
+        ({"length": 4, "side": "left", "truncate": "left"}, [[0, 1, 2, 3], [4, 5, 6, 7], [0] * 4]),
+        ({"multiple_of": 4, "value": 0}, [[1, 2, 3, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 7, 0], [0] * 8]),
+        ({"multiple_of": 2, "max_length": 6}, [[1, 2, 3, 0, 0, 0], [1, 2, 3, 4, 5, 6], [0] * 6]),
+    ],
+)
+def test_padding_and_where_it_is(options: dict[str, Any], padded: list[list[int]]) -> None:
+    pipelines = {"x": [Pad(**options, mask=True)]}
+    (batch,) = batchplant.Loader({"x": ROWS}, 3, pipelines=pipelines)
+    assert batch["x"].tolist() == padded
+    assert batch["x_mask"].dtype == np.bool_
+    np.testing.assert_array_equal(batch["x_mask"], np.array(padded) != 0)
+
+
+def test_what_is_padded_may_have_more_axes() -> None:
+    values = [np.ones((2, 3), np.float32), np.full((1, 3), 2, np.float32)]
+    (batch,) = batchplant.Loader(
+        {"x": values}, 2, pipelines={"x": [Pad(value=-1, side="left", mask="there")]}
+    )
+    assert batch["x"].tolist() == [[[1] * 3] * 2, [[-1] * 3, [2] * 3]]
+    assert batch["there"].tolist() == [[True, True], [False, True]]
+
+
+def test_a_mask_has_steps_of_its_own_and_a_name_of_its_own() -> None:
+    pipelines: dict[str, Any] = {"x": [Pad(4, mask=True)], "x_mask": [Convert("int64")]}
+    (batch,) = batchplant.Loader({"x": ROWS[:2]}, 2, pipelines=pipelines)
+    assert batch["x_mask"].dtype == np.int64
+    assert batch["x_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    with pytest.raises(OptionError, match="would be called 'x', as is another output"):
+        batchplant.Loader({"x": ROWS}, 1, pipelines={"x": [Pad(mask="x")]})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"length": 4, "multiple_of": 2}, "leave length out"),
+        ({"multiple_of": 8, "max_length": 12}, "divides max_length"),
+        ({"max_length": 0}, "max_length is at least 1"),
+        ({"truncate": "middle"}, "truncate is left or right"),
+    ],
+)
+def test_padding_that_makes_no_sense(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        Pad(**options)

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from .loading.loader import Loader
     from .loading.packing import Pack
     from .loading.pictures import PictureOptions
-    from .loading.plan import Pipe
+    from .loading.pipes import Pipe
     from .mix import Mix
     from .patches import Patches
     from .viewer.notebook import view
@@ -85,7 +85,7 @@ _LATER = {
     "Loader": "loading.loader",
     "Pack": "loading.packing",
     "PictureOptions": "loading.pictures",
-    "Pipe": "loading.plan",
+    "Pipe": "loading.pipes",
     "Mix": "mix",
     "Patches": "patches",
     "view": "viewer.notebook",

@@ -11,7 +11,7 @@ from .. import ops
 from ..columns import I64
 from ..errors import OptionError
 from ..interop import torch as interop
-from ..loading.plan import Pipe, Pipelines
+from ..loading.pipes import Pipe, Pipelines
 from ..ops.base import Draws, Op, Spec
 from .adapter import UserOp
 from .builtin import is_ours

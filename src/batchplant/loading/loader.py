@@ -30,7 +30,8 @@ from .ordering import Ordering
 from .packed import Packing
 from .packing import Pack
 from .pictures import Device, PictureOptions
-from .plan import Pipelines, make_plan
+from .pipes import Pipelines
+from .plan import make_plan
 from .replay import Replaying
 from .state import STATE_VERSION, place_in
 

@@ -25,7 +25,8 @@ class Function(Op):
     """Any function of a batch: ``fn(batch)`` or ``fn(batch, rng)``, rng being the batch's Draws.
 
     It gets them if it has a parameter ``rng``, or a second one without a default. Batches are made by
-    several threads: a function that keeps something from call to call needs a lock.
+    several threads: a function that keeps something from call to call needs a lock. Where the first size of
+    ``shape`` is None, it gives values of varying length: a list of them, or (values, offsets).
 
     each: it is a function of one sample, and what it gives for all of them becomes the batch: an array, or
     values of varying length where the first size of ``shape`` is None. parallel: ``threads``, or
@@ -81,14 +82,16 @@ class Function(Op):
     @property
     def _ragged(self) -> bool | None:
         """Whether values of varying length come out; None: if such go in."""
-        return None if self.shape is None else self.each and bool(self.shape) and self.shape[0] is None
+        return None if self.shape is None else bool(self.shape) and self.shape[0] is None
 
     def infer(self, spec: Spec) -> Spec:
         if spec.torch and (self.each or self.parallel == "processes"):
             raise OptionError(f"{self!r} takes arrays, not {spec}: put it before the step that makes tensors")
         if self.shape is None:
             return spec.but(dtype=self.dtype or spec.dtype)
-        return Spec(self.dtype or spec.dtype, self.shape, ragged=bool(self._ragged))
+        # What a function makes of text is ids, unless it is said otherwise.
+        usual = np.dtype(np.int64) if self._ragged and spec.dtype is None else spec.dtype
+        return Spec(self.dtype or usual, self.shape, ragged=bool(self._ragged))
 
     @property
     def name(self) -> str:
@@ -105,7 +108,21 @@ class Function(Op):
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         if self._processes is not None:
             return self._run_there(self._processes, batch, ids, draws)
-        return self._run_each(batch, len(ids), draws) if self.each else self._call(batch, draws)
+        if self.each:
+            return self._run_each(batch, len(ids), draws)
+        found = self._call(batch, draws)
+        return self._varying(batch, found) if self._ragged else found
+
+    def _varying(self, batch: Any, found: Any) -> Any:
+        """What a function of a batch gave, as values of varying length."""
+        if isinstance(found, tuple) and len(found) == 2:
+            return np.asarray(found[0], dtype=self.dtype), np.asarray(found[1], dtype=np.int64)
+        if isinstance(found, list | np.ndarray):
+            return self._joined(batch, list(found))
+        raise OptionError(
+            f"by its shape {self.shape}, {self.name} gives values of varying length: a list of them, or "
+            f"(values, offsets), not {type(found).__name__}"
+        )
 
     def _call(self, value: Any, draws: Draws) -> Any:
         if self._rng == "named":

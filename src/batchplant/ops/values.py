@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _native
 from ..columns import I64, Column, Ragged, as_bytes
 from ..errors import OptionError
 from ..schema import Field
@@ -165,28 +166,72 @@ class Squeeze(Op):
 
 
 class Pad(Op):
-    """Ragged values as one array: cut or filled to ``length`` (default: the longest of the batch)."""
+    """Ragged values as one array: cut or filled to ``length`` (default: the longest of the batch).
 
-    def __init__(self, length: int | None = None, value: Any = 0, *, side: str = "right") -> None:
-        if side not in ("left", "right"):
-            raise OptionError(f"side is left or right, not {side!r}")
+    side: where it is filled. truncate: the end that is cut off. multiple_of: the longest of the batch,
+    rounded up, as tensor cores like it; max_length: but no longer. mask: with an output that says where
+    values are, True (bool): ``NAME_mask``, or what it is called, as in ``mask="attention_mask"``.
+    """
+
+    def __init__(
+        self,
+        length: int | None = None,
+        value: Any = 0,
+        *,
+        side: str = "right",
+        truncate: str = "right",
+        multiple_of: int | None = None,
+        max_length: int | None = None,
+        mask: bool | str = False,
+    ) -> None:
+        for name, end in (("side", side), ("truncate", truncate)):
+            if end not in ("left", "right"):
+                raise OptionError(f"{name} is left or right, not {end!r}")
         if length is not None and length < 0:
             raise OptionError(f"length must not be negative, as {length} is")
-        self.length, self.value, self.side = length, value, side
+        if length is not None and (multiple_of is not None or max_length is not None):
+            raise OptionError("multiple_of and max_length are for the longest of a batch: leave length out")
+        if multiple_of is not None and (multiple_of < 1 or (max_length or 0) % multiple_of):
+            raise OptionError(f"multiple_of is at least 1 and divides max_length, unlike {multiple_of}")
+        if max_length is not None and max_length < 1:
+            raise OptionError(f"max_length is at least 1, not {max_length}")
+        self.length, self.value, self.side, self.truncate = length, value, side, truncate
+        self.multiple_of, self.max_length, self.mask = multiple_of, max_length, mask
 
     def infer(self, spec: Spec) -> Spec:
         if spec.dtype is None or spec.torch or not spec.ragged:
             raise OptionError(f"Pad needs values whose first size varies, not {spec}")
         return Spec(spec.dtype, (self.length, *spec.shape[1:]))
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        values, offsets = batch
+    def _sizes(self, offsets: I64) -> tuple[int, I64]:
+        """How long rows become, and how many values each keeps."""
         lengths = np.diff(offsets)
-        length = int(lengths.max(initial=0)) if self.length is None else self.length
-        out = np.full((len(lengths), length, *values.shape[1:]), self.value, dtype=values.dtype)
-        for row, (start, size) in enumerate(zip(offsets[:-1], np.minimum(lengths, length), strict=True)):
-            where = slice(0, size) if self.side == "right" else slice(length - size, length)
-            out[row, where] = values[start : start + size]
+        length = self.length
+        if length is None:
+            unit = self.multiple_of or 1
+            length = -(-int(lengths.max(initial=0)) // unit) * unit
+            length = length if self.max_length is None else min(length, self.max_length)
+        return length, np.minimum(lengths, length)
+
+    def mask_of(self, batch: Any) -> Any:
+        """Where values are, once the batch is padded."""
+        length, kept = self._sizes(batch[1])
+        places = np.arange(length)
+        return places < kept[:, None] if self.side == "right" else places >= length - kept[:, None]
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        values, offsets = np.ascontiguousarray(batch[0]), np.asarray(batch[1])
+        length, kept = self._sizes(offsets)
+        out = np.full((len(kept), length, *values.shape[1:]), self.value, dtype=values.dtype)
+        width = values.itemsize * int(np.prod(values.shape[1:]))
+        if out.size:
+            starts = offsets[:-1] if self.truncate == "right" else offsets[1:] - kept
+            places = np.arange(len(kept)) * length
+            places = places if self.side == "right" else places + length - kept
+            _native.copy_runs(
+                as_bytes(values), *(np.ascontiguousarray(one * width) for one in (starts, kept)),
+                as_bytes(out), np.ascontiguousarray(places * width),
+            )  # fmt: skip
         return out
 
 

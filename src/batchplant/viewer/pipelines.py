@@ -15,7 +15,7 @@ from typing import Any
 from .. import ops
 from ..errors import NotFoundError, OptionError, no_such
 from ..loading.loader import Loader
-from ..loading.plan import Pipe
+from ..loading.pipes import Pipe
 from ..reader import Reader
 
 # What a file may call it, where no name is given.

@@ -11,7 +11,8 @@ from ...columns import I64
 from ...errors import OptionError
 from ...loading.batch import Executor
 from ...loading.loader import Loader
-from ...loading.plan import Pipelines, make_plan
+from ...loading.pipes import Pipelines
+from ...loading.plan import make_plan
 from ..translate import Delivery
 
 
