@@ -1,7 +1,8 @@
-"""The decoder of videos: the same number of frames of each, read from a keyframe on."""
+"""The decoder of videos: the same number of frames of each, read from a keyframe on, cut as they are read."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from ..codecs.media.video import index_of
-from ..codecs.media.video.frames import read_frames
+from ..codecs.media.video.frames import check_clip, each_frame, read_frames
 from ..columns import I64, U8, Column, Ragged
 from ..errors import DataError, DecodeError, OptionError
 from ..order import default_threads
 from ..schema import Bytes, Field, Video
-from .base import CellErrors, CellOp, Draws, Spec
-from .decode import pair_of
+from .base import CellErrors, CellOp, Draws, Op, Spec
+from .cutting import Cuts, Cutting, cuts_of, resample
+from .decode import CenterCrop, pair_of
 
 PLACES = ("random", "centre", "start")
 SHORT = ("loop", "last", "error")
@@ -24,10 +26,12 @@ SHORT = ("loop", "last", "error")
 class DecodeVideo(CellOp):
     """Clips of ``frames`` frames, ``stride`` apart, uint8 (frames, height, width, 3).
 
-    at: where a clip starts: random, centre or start. size: (height, width), or one number for both; without
-    it all videos must have one size. short: what becomes of a video with too few frames: loop (begin again),
-    last (repeat the last frame) or error. upright: turned as a player does. channels_first: (frames, 3,
-    height, width).
+    at: where a clip starts: random, centre or start. segments: the video is divided into so many equal parts,
+    and each gives as many of the frames, from a place of its own. jitter: each frame is one of up to so many
+    before or after its own. size: (height, width), or one number for both; without it all videos must have
+    one size, or steps that cut and resize follow: what is cut off is never made. short: what becomes of a
+    video with too few frames: loop (begin again), last (repeat the last frame) or error. upright: turned as a
+    player does. channels_first: (frames, 3, height, width).
     """
 
     def __init__(
@@ -36,23 +40,49 @@ class DecodeVideo(CellOp):
         *,
         stride: int = 1,
         at: str = "random",
+        segments: int = 1,
+        jitter: int = 0,
         size: int | Sequence[int] | None = None,
         short: str = "loop",
         upright: bool = False,
         channels_first: bool = False,
         share: str | None = None,
     ) -> None:
+        at = "centre" if at == "center" else at
         self.frames, self.stride = int(frames), int(stride)
         self.at, self.short = at, short
+        self.segments, self.jitter = int(segments), int(jitter)
         self.size = None if size is None else pair_of(size)
         self.upright, self.channels_first = bool(upright), bool(channels_first)
         self.share = share
+        # What cuts the frames, in order, and the names of their draws.
+        self._cuts: tuple[tuple[Cutting, str], ...] = ()
         if self.frames < 1 or self.stride < 1:
             raise OptionError(f"frames and stride are from 1 on, not {frames} and {stride}")
+        if self.segments < 1 or self.frames % self.segments:
+            raise OptionError(f"frames are a multiple of segments, not {frames} and {segments}")
+        if self.jitter < 0:
+            raise OptionError(f"jitter is from 0 on, not {jitter}")
         if at not in PLACES:
             raise OptionError(f"at is one of {', '.join(PLACES)}, not {at!r}")
         if short not in SHORT:
             raise OptionError(f"short is one of {', '.join(SHORT)}, not {short!r}")
+
+    def __repr__(self) -> str:
+        return ", ".join([super().__repr__(), *(repr(op) for op, _ in self._cuts)])
+
+    def then(self, op: Op, key: str) -> DecodeVideo | None:
+        """This, and the frames cut by the op while they are read; None where it has to come behind it."""
+        if not isinstance(op, Cutting) or not op.composes or self.channels_first:
+            return None
+        if isinstance(op, CenterCrop) and self._cuts:
+            op = op.behind()
+        before = [one for one, _ in self._cuts if one.fills((None, None))]
+        if before and op.fills((None, None)) and not np.array_equal(before[-1].fill, op.fill):
+            return None
+        made = copy.copy(self)
+        made._cuts = (*self._cuts, (op, key))
+        return made
 
     def infer_field(self, field: Field) -> Spec:
         if not isinstance(field, Video | Bytes) or field.optional:
@@ -60,17 +90,22 @@ class DecodeVideo(CellOp):
         height, width = self.size or (getattr(field, "height", None), getattr(field, "width", None))
         if self.size is None and self.upright:
             height = width = None
-        picture = (3, height, width) if self.channels_first else (height, width, 3)
-        return Spec(np.dtype(np.uint8), (self.frames, *picture))
+        picture = Spec(np.dtype(np.uint8), (height, width, 3))
+        for op, _ in self._cuts:
+            picture = op.infer(picture)
+        height, width, _ = picture.shape
+        shape = (3, height, width) if self.channels_first else (height, width, 3)
+        return Spec(np.dtype(np.uint8), (self.frames, *shape), channels_first=self.channels_first)
 
     def run(self, batch: Column, ids: I64, draws: Draws) -> Any:
         assert isinstance(batch, Ragged)
-        places = draws.uniform() if self.at == "random" else np.full(len(ids), 0.5)
+        places = draws.uniform(0, 1, self.segments)
+        jitter = np.rint(draws.uniform(-self.jitter - 0.5, self.jitter + 0.5, self.frames)).astype(np.int64)
         failed: dict[int, DataError] = {}
 
         def one(row: int) -> U8 | None:
             try:
-                return self._clip(batch[row], float(places[row]))
+                return self._clip(batch[row], places[row], jitter[row], draws.part(slice(row, row + 1)))
             except DataError as error:
                 failed[row] = error
                 return None
@@ -84,30 +119,87 @@ class DecodeVideo(CellOp):
             if clip is not None and clip.shape != good[0].shape:
                 sizes = [f"{wide}×{high}" for high, wide in (clip.shape[1:3], good[0].shape[1:3])]
                 failed[row] = DecodeError(
-                    f"the video is {sizes[0]}, another of the batch {sizes[1]}; DecodeVideo needs a size"
+                    f"the video is {sizes[0]}, another of the batch {sizes[1]}; DecodeVideo needs a size, or "
+                    "a crop of one size behind it, such as RandomResizedCrop(224)"
                 )
         if failed:
             raise CellErrors(failed)
         if not good:
-            return np.empty((0, self.frames, *(self.size or (0, 0)), 3), dtype=np.uint8)
+            sizes_made = [op.size for op, _ in self._cuts if op.size is not None]
+            height, width = sizes_made[-1] if sizes_made else self.size or (0, 0)
+            shape = (3, height, width) if self.channels_first else (height, width, 3)
+            return np.empty((0, self.frames, *shape), dtype=np.uint8)
         found = np.stack(good)
         return np.ascontiguousarray(np.moveaxis(found, -1, 2)) if self.channels_first else found
 
-    def _clip(self, cell: U8 | None, place: float) -> U8:
+    def _clip(self, cell: U8 | None, places: Any, jitter: I64, draws: Draws) -> U8:
         if cell is None:
             raise DecodeError("the video is missing")
         data = np.ascontiguousarray(cell).data
         index = index_of(data)
-        numbers = self._numbers(len(index.times), place)
-        return read_frames(data, index, numbers, size=self.size, upright=self.upright)
+        numbers = self._numbers(len(index.times), places, jitter)
+        if not self._cuts:
+            return read_frames(data, index, numbers, size=self.size, upright=self.upright)
+        out: U8 = np.empty((0, 0, 0, 3), dtype=np.uint8)
+        cuts: Cuts | None = None
+        for found, picture in each_frame(data, index, numbers, size=self.size, upright=self.upright):
+            if cuts is None:
+                cuts = self._cut(picture, draws)
+                size = cuts.sizes[0].tolist()
+                check_clip(len(numbers), *size)
+                out = np.empty((len(numbers), *size, 3), dtype=np.uint8)
+            first = int(found[0])
+            resample([picture], cuts, out[first : first + 1], self._filter, self._fill)
+            out[found[1:]] = out[first]
+        return out
 
-    def _numbers(self, total: int, place: float) -> I64:
-        """Which frames of a video of this many; ``place`` from 0 up to, not including, 1."""
-        steps = np.arange(self.frames) * self.stride
-        free = total - int(steps[-1])
-        if free > 0:
-            start = {"random": int(place * free), "centre": (free - 1) // 2, "start": 0}[self.at]
-            return steps + start
-        if self.short == "error":
-            raise DecodeError(f"the video has {total} frames, and {steps[-1] + 1} are needed")
-        return steps % total if self.short == "loop" else np.minimum(steps, total - 1)
+    @property
+    def _filter(self) -> str:
+        named = [op.filter for op, _ in self._cuts if op.filter is not None]
+        return named[-1] if named else "area"
+
+    @property
+    def _fill(self) -> Any:
+        filling = [op.fill for op, _ in self._cuts if op.fills((None, None))]
+        return filling[-1] if filling else np.array(0)
+
+    def _cut(self, picture: U8, draws: Draws) -> Cuts:
+        """One for all frames of a clip."""
+        first = sizes = np.array([picture.shape[:2]], dtype=np.int32)
+        motions = []
+        for op, key in self._cuts:
+            small = op.too_small(sizes)
+            if small is not None and small.any():
+                height, width = sizes[0].tolist()
+                raise DecodeError(f"its frames are {width}×{height}, too small for {op!r}")
+            motions.append(op.move(sizes, draws.named(key)))
+            sizes = motions[-1].sizes
+        return cuts_of(first, motions)
+
+    def _numbers(self, total: int, places: Any, jitter: I64) -> I64:
+        """Which frames of a video of this many; ``places``: from 0 up to 1, in each segment."""
+        steps = np.arange(self.frames // self.segments) * self.stride
+        part = total / self.segments
+        # Where a run of frames can start, from the beginning of its segment.
+        free = max(part - int(steps[-1]), 0.0)
+        if self.short == "error" and free <= 0:
+            needed = self.segments * (int(steps[-1]) + 1)
+            raise DecodeError(f"the video has {total} frames, and {needed} are needed")
+        within = {"random": places * free, "centre": max(free - 1, 0.0) / 2, "start": 0.0}[self.at]
+        starts = np.minimum(np.floor(np.arange(self.segments) * part + within), total - 1).astype(np.int64)
+        numbers = (starts[:, None] + steps).reshape(-1)
+        if self.jitter:
+            numbers = np.sort(np.maximum(numbers + jitter, 0))
+            if free > 0:
+                numbers = np.minimum(numbers, total - 1)
+        return numbers % total if self.short == "loop" else np.minimum(numbers, total - 1)
+
+
+def joined(ops: list[tuple[Op, str]]) -> list[tuple[Op, str]]:
+    """Ops with the names of their draws: what cuts clips right behind their decoder becomes part of it."""
+    while len(ops) > 1 and isinstance(ops[0][0], DecodeVideo):
+        made = ops[0][0].then(*ops[1])
+        if made is None:
+            break
+        ops = [(made, ops[0][1]), *ops[2:]]
+    return ops

@@ -49,25 +49,48 @@ def read_frames(
 ) -> U8:
     """The frames of these numbers (checked), as (n, height, width, 3)."""
     height, width = sized(size, index)
-    if len(numbers) * height * width > clip_limit():
+    check_clip(len(numbers), height, width)
+    out: U8 = np.empty((0, height, width, 3), dtype=np.uint8)
+    for places, picture in each_frame(data, index, numbers, size=size, upright=upright):
+        if not len(out):
+            out = np.empty((len(numbers), *picture.shape), dtype=np.uint8)
+        out[places] = picture
+    return out
+
+
+def check_clip(frames: int, height: int, width: int) -> None:
+    if frames * height * width > clip_limit():
         raise DecodeError(
-            f"{len(numbers)} frames of {width}×{height} are more than {clip_limit():,} pixels; read fewer, or"
+            f"{frames} frames of {width}×{height} are more than {clip_limit():,} pixels; read fewer, or"
             f" smaller ones; the environment variable {CLIP_VARIABLE} allows more"
         )
+
+
+def each_frame(
+    data: memoryview,
+    index: Index,
+    numbers: I64,
+    *,
+    size: int | Sequence[int] | None = None,
+    upright: bool = False,
+) -> Iterator[tuple[I64, U8]]:
+    """The frames of these numbers, each once: at which places it is asked for, and its picture.
+
+    A picture is only good until the next one comes.
+    """
+    height, width = sized(size, index)
     wanted, back = np.unique(numbers, return_inverse=True)
-    out: U8 = np.empty((0, height, width, 3), dtype=np.uint8)
     reformatter = pyav().video.reformatter.VideoReformatter()
+    shape: tuple[int, ...] | None = None
     for place, frame in enumerate(_decoded(data, index, wanted)):
         turns = round(frame.rotation / 90) % 4 if upright else 0
         # The size is that of the picture as it is returned.
         high, wide = (width, height) if turns % 2 and size is not None else (height, width)
         picture = np.rot90(_picture(reformatter, frame, high, wide), turns)
-        if place == 0:
-            out = np.empty((len(numbers), *picture.shape), dtype=np.uint8)
-        elif picture.shape != out.shape[1:]:
+        if picture.shape != (shape or picture.shape):
             raise DecodeError("its frames have different rotations; read them with upright=False")
-        out[back == place] = picture
-    return out
+        shape = picture.shape
+        yield np.flatnonzero(back == place), picture
 
 
 def check_frames(data: memoryview, index: Index) -> None:
