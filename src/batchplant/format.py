@@ -125,6 +125,8 @@ class Format:
     only: Schema | None = None
     # Only fields of these names and kinds, and never without the first.
     fields: Mapping[str, Field] = dataclasses.field(default_factory=dict)
+    # Fields of its kin that it has no place for: ``convert`` leaves them out, and says so.
+    leaves: tuple[str, ...] = ()
     # A table of text: beside files of another format it describes those, and is no shard.
     describes: bool = False
     # A folder of files that are each a value of this kind. A target without a suffix becomes such a folder.
@@ -202,7 +204,8 @@ class Format:
         first, *rest = (f"{name} ({field.kind})" for name, field in self.fields.items())
         needed = next(iter(self.fields))
         known = ((name, self.fields.get(name)) for name in schema)
-        wrong = [name for name, field in known if field is None or field.kind != schema[name].kind]
+        # What the field there is a narrower form of will do: who writes it knows what it needs.
+        wrong = [name for name, field in known if field is None or not isinstance(field, type(schema[name]))]
         if wrong or needed not in schema:
             more = f", and at most {' and '.join(rest)}" if rest else " and nothing else"
             name = wrong[0] if wrong else next(iter(schema))

@@ -118,6 +118,11 @@ class Job:
             return self.reader.schema.select(
                 [name for name in self.reader.schema if self.names.get(name, name) in held]
             )
+        if self.made_by.leaves:
+            gone = self.made_by.leaves
+            return self.reader.schema.select(
+                [name for name in self.reader.schema if self.names.get(name, name) not in gone]
+            )
         return self.reader.schema
 
     @property
@@ -249,6 +254,9 @@ class Job:
         if self._ids and self.fields is None and len(self.chosen) < len(self.reader.schema):
             gone = [name for name in self.reader.schema if name not in self.chosen]
             said = [f"{self.made_by.name} holds tokens: not written: {', '.join(gone)}"]
+        elif self.fields is None and self.made_by.leaves:
+            gone = [name for name in self.reader.schema if name not in self.chosen]
+            said = [f"{self.made_by.name} has no place for {', '.join(gone)}: not written"] if gone else []
         found: Mapping[str, Mapping[str, Any]] = {} if "attributes" in self.can else self.reader.attributes
         if not found:
             return said

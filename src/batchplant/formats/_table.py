@@ -11,6 +11,7 @@ OUTLINES: dict[str, Outline] = {
     "arrow": Outline((".arrow", ".feather", ".ipc", ".arrows"), folder=None),
     "audiofolder": Outline((), folder=True, media="audio"),
     "beton": Outline((".beton",)),
+    "coco": Outline((".coco",), folder=None),
     "csv": Outline((".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".tsv.zst", ".tab", ".tab.gz", ".tab.zst"), side_cars=("{name}.schema.json",), describes=True),
     "delta": Outline((".delta",), folder=True),
     "ffrecord": Outline((".ffr",), side_cars=("{name}.schema.json",)),

@@ -1,0 +1,20 @@
+"""What formats of detection share: pictures in files, and beside them what lies in each.
+
+A sample is a picture with its objects. Fields that have a row for each object stand in one order:
+
+- ``image``, ``file_name``: the picture, and its path below the folder of pictures;
+- ``boxes``, ``labels``: where the objects are, and their classes;
+- ``polygons``, ``rle``, ``keypoints``: their outlines, masks in COCO's run-length text, keypoints;
+- what else a format knows: ``area``, ``iscrowd``, ``difficult`` …
+"""
+
+from .boxes import boxes_as, outside
+from .fields import FIELDS, boxes_field, left_out, objects_field
+from .found import COCO, VOC, YOLO, annotated, is_coco
+from .reader import DetectionReader, ragged, spread
+from .writer import DetectionWriter
+
+__all__ = [
+    "COCO", "FIELDS", "VOC", "YOLO", "DetectionReader", "DetectionWriter", "annotated", "boxes_as",
+    "boxes_field", "is_coco", "left_out", "objects_field", "outside", "ragged", "spread",
+]  # fmt: skip

@@ -1,0 +1,53 @@
+"""COCO: annotations in one JSON file, pictures in a folder beside it.
+
+``annotations/instances_val2017.json`` beside ``val2017/``; a sample is an image with its annotations. The file
+names pictures (``images``), classes (``categories``) and what lies in the pictures (``annotations``): boxes,
+outlines, keypoints, captions, panoptic segments. A class is its place among the categories here, from 0 on;
+the ids that it has in the file are in the attributes of ``labels``.
+"""
+
+from __future__ import annotations
+
+from ...capabilities import Capabilities
+from ...families.detection import COCO, FIELDS, annotated, is_coco, left_out
+from ...format import Format, Probe
+from ...schema import Boxes, Image, Int, Keypoints, Labels, List, Polygons, Tensor, Text
+from .reader import CocoReader
+from .writer import CocoWriter
+
+HELD = (
+    "image", "file_name", "image_id", "boxes", "labels", "area", "iscrowd", "ids", "polygons", "rle", "keypoints",
+    "captions", "panoptic",
+)  # fmt: skip
+
+
+def sniff(probe: Probe) -> bool:
+    """Lists of images and of annotations in JSON, or a folder with such a file."""
+    return probe.ask(annotated) == COCO if probe.folder else is_coco(probe.head)
+
+
+FORMAT = Format(
+    name="coco",
+    title="COCO",
+    suffixes=(".coco",),
+    spec="https://cocodataset.org/#format-data",
+    reader=CocoReader,
+    writer=CocoWriter,
+    sniff=sniff,
+    kinds=(Image, Boxes, Labels, Polygons, Keypoints, Tensor, Int, Text, List),
+    optional=True,
+    fields={name: FIELDS[name] for name in HELD},
+    leaves=left_out(HELD),
+    folder=None,
+    notes="instances, keypoints, captions, panoptic; polygons and run-length masks, painted with masks=",
+    can=Capabilities(
+        random_access=True,
+        column_pruning=True,
+        keeps_schema=False,
+        metadata=True,
+        streaming_write=True,
+        splittable=False,
+        human_readable=True,
+        ecosystem=("pycocotools", "torchvision", "Detectron2", "MMDetection", "FiftyOne"),
+    ),
+)

@@ -1,0 +1,356 @@
+"""Reading COCO files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...codecs.media import image
+from ...codecs.nested import json_text
+from ...columns import I64, Columns, Ragged, starts_of
+from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError, Problem, SchemaError
+from ...families.detection import DetectionReader, boxes_field, ragged
+from ...families.detection.found import coco_files
+from ...families.folders.files import Files, open_files
+from ...format import Probe
+from ...schema import Boxes, Field, Image, Int, Keypoints, Labels, List, Polygons, Schema, Tensor, Text
+from ...storage import absolute, index, is_below, join, like, open_source, parent, tree
+from .masks import painted, rle_text
+from .scan import LIST, OBJECT, fits, scan
+
+MASKS = ("classes", "instances")
+# Under which name our writer leaves what the fields were, in the file's own notes.
+NOTE = "batchplant"
+
+
+class CocoReader(DetectionReader):
+    """Reads COCO annotations and the pictures beside them.
+
+    ``images``: the folder of the pictures (default: found by the first of them). ``annotations``: which file,
+    where the path is a folder with several. ``masks``: add a field ``mask`` that is painted with the objects:
+    ``classes`` (class + 1) or ``instances`` (number of the object + 1). ``panoptic``: the folder of the
+    panoptic pictures. ``index``: see the guide on index files.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        images: str | None = None,
+        annotations: str | None = None,
+        masks: str | None = None,
+        panoptic: str | None = None,
+        index: str = "auto",
+    ) -> None:
+        self.path = path
+        if masks is not None and masks not in MASKS:
+            raise OptionError(f"masks is {' or '.join(MASKS)}, not {masks!r}", path=path)
+        self._masks = masks
+        self._pictures, self._columns = {}, Columns()
+        file = self._annotations(annotations)
+        self._source = open_source(file)
+        try:
+            self._load(index)
+            self._root = parent(absolute(file))
+            names = self._file_names()
+            below = self._folder(images, file, names, "images")
+            others = {}
+            if "panoptic" in self._facts["has"]:
+                files = self._panoptic_names()
+                there = [name for name in files if name is not None]
+                others["panoptic"] = self._folder(panoptic, file, there, "panoptic"), files
+            self._set_pictures(below, names, **others)
+            self._set_fields()
+        except BatchplantError as error:
+            self._source.close()
+            raise error.at(path=file) from None
+
+    # -- opening ---------------------------------------------------------------------------------------
+
+    def _annotations(self, asked: str | None) -> str:
+        """The file of annotations."""
+        if not tree.is_folder(self.path):
+            if asked is not None:
+                raise OptionError("this is a file; annotations chooses one in a folder", path=self.path)
+            return self.path
+        if asked is not None:
+            for name in (asked, f"annotations/{asked}"):
+                if is_below(asked) and tree.is_file(join(self.path, name)):
+                    return join(self.path, name)
+            raise NotFoundError(f"there is no file {asked!r} of annotations", path=self.path)
+        found = list(coco_files(self.path, Probe(self.path).names))
+        if not found:
+            raise NotFoundError("there are no annotations of COCO (.json) in this folder", path=self.path)
+        if len(found) > 1:
+            shown = ", ".join(found[:6]) + ", …" * (len(found) > 6)
+            raise OptionError(
+                f"there are {len(found)} files of annotations: open one of them, or choose with "
+                f"annotations={os.path.basename(found[0])!r} (-o annotations=…): {shown}",
+                path=self.path,
+            )
+        return join(self.path, found[0])
+
+    def _load(self, mode: str) -> None:
+        found = index.load(self._source, "coco", scan, mode=mode, version=1, check=fits)
+        self._arrays, self._facts = found.arrays, found.facts
+        self._counts: I64 = self._arrays["counts"]
+        self._firsts = starts_of(self._counts)
+
+    def _file_names(self) -> list[str]:
+        letters, ends = self._arrays["names"].tobytes(), self._arrays["name_offsets"].tolist()
+        return [os.fsdecode(letters[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+
+    def _panoptic_names(self) -> list[str | None]:
+        letters, ends = self._arrays["panoptic"].tobytes(), self._arrays["panoptic_offsets"].tolist()
+        if len(ends) != len(self._counts) + 1:
+            raise DamagedError("the index does not know the panoptic pictures")
+        return [os.fsdecode(letters[a:b]) or None for a, b in zip(ends, ends[1:], strict=False)]
+
+    def _folder(self, asked: str | None, file: str, names: Sequence[str], option: str) -> Files:
+        """The folder in which files lie: the one that is asked for, or the first that has one of them."""
+        root = self._root
+        above = parent(root) if os.path.basename(root.rstrip("/")) == "annotations" else root
+        if asked is not None:
+            given = like(file, asked)
+            # What is named as it lies here comes first, then what is named as it lies beside the file.
+            chosen = given if "://" in asked or tree.is_folder(given) else join(above, asked)
+            if not tree.is_folder(chosen):
+                raise NotFoundError(f"{option}: there is no folder {asked!r}", path=file)
+            return open_files(absolute(chosen))
+        stem = os.path.splitext(os.path.basename(file))[0]
+        # instances_val2017 -> val2017
+        split = stem.partition("_")[2] or stem
+        first = next((name for name in names if is_below(name)), None)
+        if option == "images":
+            tried = [join(above, split), join(above, "images", split), join(above, "images"), above, root]
+        else:
+            tried = [join(root, stem), join(above, stem), join(above, f"panoptic_{split}"), root]
+        for folder in tried:
+            if first is None or tree.is_file(join(folder, first)):
+                return open_files(absolute(folder))
+        if any(tree.is_folder(folder) for folder in tried[:-2]):
+            # The first is missing, and others may be there: who reads them is told which.
+            return open_files(absolute(next(folder for folder in tried if tree.is_folder(folder))))
+        looked = ", ".join(
+            dict.fromkeys(os.path.relpath(one, above) if "://" not in one else one for one in tried)
+        )
+        raise NotFoundError(
+            f"the pictures are not found ({first} is in none of {looked}): say where with {option}=FOLDER "
+            f"(-o {option}=FOLDER)",
+            path=file,
+        )
+
+    def _set_fields(self) -> None:
+        has, arrays, counts = set(self._facts["has"]), self._arrays, self._counts
+        categories = self._facts["categories"]
+        ids = np.array([one["id"] for one in categories], dtype=np.int64)
+        kinds = set(np.unique(arrays["text_kind"]).tolist())
+        noted = self._noted()
+        fields: dict[str, Field] = {"image": self._look(), "file_name": Text(), "image_id": Int()}
+        self._columns["image_id"] = arrays["image_id"]
+        objects = has & {"bbox", "category_id", "segmentation", "keypoints"} or "panoptic" in has
+        if objects or "labels" in noted:
+            fields["boxes"] = Boxes()
+            fields["labels"] = Labels(tuple(str(one.get("name", one["id"])) for one in categories) or None)
+            for name, kind in (("area", "float32"), ("iscrowd", "bool"), ("ids", "int64")):
+                fields[name] = Tensor(kind, (None,))
+            fields["boxes"] = boxes_field("xywh", fields)
+            self._columns["boxes"] = ragged(arrays["boxes"].reshape(-1, 4), counts)
+            self._columns["labels"] = ragged(_places(arrays["category"], ids, bool(categories)), counts)
+            self._columns["area"] = ragged(arrays["area"], counts)
+            self._columns["iscrowd"] = ragged(arrays["crowd"].view(np.bool_), counts)
+            self._columns["ids"] = ragged(arrays["id"], counts)
+            if LIST in kinds or "polygons" in noted:
+                fields["polygons"] = Polygons()
+            if OBJECT in kinds or "rle" in noted:
+                fields["rle"] = List(Text())
+            points = int(self._facts["points"]) or getattr(noted.get("keypoints"), "points", 0)
+            if points:
+                fields["keypoints"] = Keypoints(points, _point_names(categories, points))
+                self._columns["keypoints"] = ragged(
+                    arrays["keypoints"].reshape(-1, points, 3) if self._facts["points"]
+                    else np.zeros((len(arrays["id"]), points, 3), np.float32), counts,
+                )  # fmt: skip
+        if "caption" in has or "captions" in noted:
+            fields["captions"] = List(Text())
+        if "panoptic" in has:
+            fields["panoptic"] = self._look("panoptic", mask=True)
+        if self._masks is not None:
+            deep = (len(categories) if self._masks == "classes" else int(counts.max(initial=0))) > 255
+            fields["mask"] = Image(mode="I;16" if deep else "L", mask=True)
+        self._sizes = np.stack([arrays["width"], arrays["height"]], axis=1)
+        # In the order, and with those fields, that our writer was given.
+        chosen = [name for name in noted if name in fields] + [name for name in fields if name == "mask"]
+        self.schema = (
+            Schema(fields) if not noted else Schema((name, fields[name]) for name in dict.fromkeys(chosen))
+        )
+
+    def _noted(self) -> Mapping[str, Field]:
+        note = self._facts["info"].get(NOTE)
+        with contextlib.suppress(SchemaError):
+            return Schema.from_json(note) if note else {}
+        return {}
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def _column(self, name: str, indices: I64) -> Any:
+        if name in self._columns or name in self._pictures:
+            return super()._column(name, indices)
+        numbers = indices.tolist()
+        cells: list[Any] = []
+        shapes: list[Any] = []
+        texts = self._texts(indices)
+        for row, index in enumerate(numbers):
+            try:
+                if name == "mask":
+                    cell, shape = self._mask(index, texts[row])
+                    shapes.append(shape)
+                elif name == "rle":
+                    cell = json_text([self._rle(index, kind, text) for kind, text in texts[row]])
+                else:
+                    wanted = name == "captions"
+                    parts = [text if wanted or kind == LIST else b"[]" for kind, text in texts[row]]
+                    cell = b"[" + b", ".join(parts) + b"]"
+                cells.append(cell)
+            except BatchplantError as error:
+                raise error.at(path=self.path, sample=index, field=name) from None
+        return Ragged.from_cells(cells, shapes)
+
+    def _texts(self, indices: I64) -> list[list[tuple[int, bytes]]]:
+        """For every sample the kind and the text of the outline, or the caption, of each of its objects."""
+        firsts, counts = self._firsts[indices], self._counts[indices]
+        rows = np.repeat(firsts - starts_of(counts)[:-1], counts) + np.arange(int(counts.sum()))
+        kinds = self._arrays["text_kind"][rows]
+        starts, sizes = self._arrays["text"][rows], self._arrays["text_size"][rows].clip(0)
+        starts = np.where(sizes > 0, starts, 0)
+        if self._source.outside(starts, sizes) is not None:
+            raise DamagedError("the index does not fit the file", path=self.path)
+        found = self._source.gather(starts, sizes)
+        letters, ends = found.data.tobytes(), found.offsets.tolist()
+        parts = [(kind, letters[ends[n] : ends[n + 1]]) for n, kind in enumerate(kinds.tolist())]
+        cuts = starts_of(counts).tolist()
+        return [parts[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+
+    def _rle(self, sample: int, kind: int, text: bytes) -> str:
+        if kind != OBJECT:
+            return ""
+        width, height = (int(one) for one in self._sizes[sample])  # type: ignore[index]
+        return rle_text(_value(text), height, width)
+
+    def _mask(self, sample: int, texts: list[tuple[int, bytes]]) -> tuple[Any, Any]:
+        first = int(self._firsts[sample])
+        rows = np.arange(first, first + len(texts))
+        width, height = (int(one) for one in self._sizes[sample])  # type: ignore[index]
+        if self._masks == "classes":
+            ids = np.array([one["id"] for one in self._facts["categories"]], dtype=np.int64)
+            values = _places(self._arrays["category"][rows], ids, bool(len(ids))) + 1
+        else:
+            values = np.arange(1, len(rows) + 1)
+        # Large ones first, so that small ones before them are seen.
+        order = np.argsort(-self._arrays["area"][rows], kind="stable").tolist()
+        objects = []
+        for one in order:
+            kind, text = texts[one]
+            rings = _value(text) if kind == LIST else []
+            if not all(isinstance(ring, list) for ring in rings):
+                raise DamagedError(f"object {one}: a segmentation is a list of lists of numbers")
+            objects.append((int(values[one]), rings, self._rle(sample, kind, text)))
+        try:
+            canvas = painted(objects, height, width)
+        except (TypeError, ValueError):
+            raise DamagedError("a segmentation is a list of lists of numbers") from None
+        field = self.schema["mask"]
+        assert isinstance(field, Image)
+        if field.mode == "I;16":
+            return image.encode(canvas.astype(np.uint16), "png"), None
+        return canvas.tobytes(), (height, width, 1)
+
+    # -- what else there is ----------------------------------------------------------------------------
+
+    @property
+    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
+        categories = self._facts["categories"]
+        info = {name: value for name, value in self._facts["info"].items() if name != NOTE}
+        about = {name: one for name, one in (("info", info), ("licenses", self._facts["licenses"])) if one}
+        found: dict[str, Mapping[str, Any]] = {"": about} if about else {}
+        if categories and "labels" in self.schema:
+            found["labels"] = {"categories": categories}
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        return {"objects": len(self._arrays["id"]), "classes": len(self._facts["categories"])}
+
+    def _comes_from(self, fields: Sequence[str]) -> Any:
+        return None
+
+    def _no_class(self, row: int, label: int) -> str:
+        return f"there is no category {int(self._arrays['category'][row])}"
+
+    def _verify(self) -> Iterator[Problem]:
+        yield from super()._verify()
+        count, *starts = self._facts["orphans"]
+        for start in starts:
+            yield Problem("an annotation is of an image that is not there", self._source.path, offset=start)
+        if count > len(starts):
+            yield Problem(
+                f"{count - len(starts):,} more annotations of images that are not there", self._source.path
+            )
+        if self._masks is None and {"polygons", "rle"} & set(self.schema):
+            # Reading looks at text only.
+            yield from self._bad_outlines()
+
+    def _bad_outlines(self) -> Iterator[Problem]:
+        for start in range(0, len(self), 256):
+            numbers = np.arange(start, min(start + 256, len(self)))
+            for sample, texts in zip(numbers.tolist(), self._texts(numbers), strict=True):
+                for number, (kind, text) in enumerate(texts):
+                    if kind == LIST and not _is_rings(_value(text)):
+                        message = (
+                            f"object {number}: a segmentation is rings of three points or more: {text[:40]!r}"
+                        )
+                        yield Problem(message, self.where(sample), sample, "polygons")
+
+    def close(self) -> None:
+        super().close()
+        self._source.close()
+
+
+def _value(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"no JSON: {error}") from None
+
+
+def _is_rings(found: Any) -> bool:
+    if not isinstance(found, list):
+        return False
+    return all(
+        isinstance(ring, list) and len(ring) >= 6 and len(ring) % 2 == 0
+        and all(isinstance(one, int | float) for one in ring)
+        for ring in found
+    )  # fmt: skip
+
+
+def _places(categories: I64, ids: I64, named: bool) -> I64:
+    """Which of the categories each is; -1 where it is none. Without any, the numbers stay."""
+    if not named:
+        return np.maximum(categories, -1)
+    order = np.argsort(ids)
+    at = np.searchsorted(ids[order], categories).clip(0, len(ids) - 1)
+    found: I64 = np.where(ids[order][at] == categories, order[at], -1)
+    return found
+
+
+def _point_names(categories: list[Any], points: int) -> tuple[str, ...]:
+    """What keypoints are called, where all categories that have some agree."""
+    named = {
+        tuple(map(str, one["keypoints"])) for one in categories if isinstance(one.get("keypoints"), list)
+    }
+    names = named.pop() if len(named) == 1 else ()
+    return names if len(names) == points and len(set(names)) == points else ()

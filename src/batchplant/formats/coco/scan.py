@@ -1,0 +1,258 @@
+"""Where what lies in a COCO file: pictures, categories, and the objects in order of their pictures.
+
+The file may be half a gigabyte: numbers are parsed natively, some objects at a time, and outlines and captions
+stay where they are until somebody reads them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import _native
+from ...codecs import text
+from ...columns import I64, U8, starts_of
+from ...errors import BatchplantError, DamagedError
+from ...schema import Bool, Field, Float, Int, Tensor
+from ...storage import Source, index, parse
+
+# Objects that are looked at at once.
+ROWS = 1 << 16
+# What the native parser calls kinds of values.
+ABSENT, NULL, TRUE, FALSE, NUMBER, STRING, ESCAPED, LIST, OBJECT = range(9)
+TOP = ["info", "licenses", "images", "annotations", "categories"]
+ARRAYS = {
+    "image_id": "i8", "width": "i8", "height": "i8", "names": "u1", "name_offsets": "i8", "counts": "i8",
+    "id": "i8", "category": "i8", "boxes": "f4", "area": "f4", "crowd": "u1", "keypoints": "f4",
+    "text": "i8", "text_size": "i8", "text_kind": "u1", "panoptic": "u1", "panoptic_offsets": "i8",
+}  # fmt: skip
+
+
+def scan(source: Source, report: index.Report) -> tuple[index.Arrays, index.Facts]:
+    """All of it but the outlines and captions themselves."""
+    data = source.view(0, source.size)
+    head = data[:4096].tobytes()
+    begin = np.array([len(head) - len(head.removeprefix(b"\xef\xbb\xbf").lstrip())], dtype=np.int64)
+    kind, start, size, failure = _native.json_find(
+        data, begin, len(data) - begin, [key.encode() for key in TOP]
+    )
+    if failure is not None:
+        raise DamagedError("this is no JSON object of images and annotations", offset=failure[1])
+    top = {key: (int(kind[n][0]), int(start[n][0]), int(size[n][0])) for n, key in enumerate(TOP)}
+    if top["images"][0] != LIST:
+        raise DamagedError("it has no list of images")
+    images = _Rows(data, *_elements(data, top["images"]), "image")
+    arrays = _images(images)
+    report(source.size // 4)
+    categories = _small(data, top["categories"], [])
+    facts: dict[str, Any] = {
+        "categories": _categories(categories),
+        "info": _small(data, top["info"], {}),
+        "licenses": _small(data, top["licenses"], []),
+    }
+    names = [one.get("keypoints") for one in facts["categories"] if one.get("keypoints")]
+    points = len(names[0]) if names else 0
+    objects = _Rows(data, *_elements(data, top["annotations"]), "annotation")
+    found, facts["has"], facts["points"] = _objects(objects, arrays["image_id"], points)
+    report(source.size)
+    lost = found.pop("lost")
+    facts["orphans"] = [int(lost.size), *lost[:8].tolist()]
+    return {**arrays, **found}, facts
+
+
+class _Rows:
+    """JSON objects at known places, whose values are asked for by key."""
+
+    def __init__(self, data: U8, starts: I64, sizes: I64, what: str) -> None:
+        self.data, self.starts, self.sizes, self.what = data, starts, sizes, what
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def find(self, keys: list[str]) -> dict[str, tuple[Any, Any, Any]]:
+        """Kind, start and size of the value of each key in each row."""
+        parts = []
+        for first in range(0, max(len(self), 1), ROWS):
+            some = slice(first, first + ROWS)
+            *found, failure = _native.json_find(
+                self.data, self.starts[some], self.sizes[some], [key.encode() for key in keys]
+            )
+            if failure is not None:
+                raise DamagedError(f"{self.what} {first + failure[0]}: {failure[2]}", offset=failure[1])
+            parts.append(found)
+        joined = [np.concatenate(each, axis=1) for each in zip(*parts, strict=True)]
+        return {key: (joined[0][n], joined[1][n], joined[2][n]) for n, key in enumerate(keys)}
+
+    def numbers(self, key: str, place: tuple[Any, Any, Any], field: Field, default: Any) -> npt.NDArray[Any]:
+        """The values of a key as numbers, or lists of them; ``default`` where there is none."""
+        kind, start, size = place
+        rows = np.flatnonzero((kind != ABSENT) & (kind != NULL))
+        dtype, shape = field.cell or (np.dtype(field.dtype), ())  # type: ignore[attr-defined]
+        out = np.full((len(self), *shape), default, dtype=dtype)
+        if len(rows):
+            cells = text.Texts(self.data, np.ascontiguousarray(start[rows]), np.ascontiguousarray(size[rows]))
+            try:
+                out[rows] = text.column(field, cells)
+            except BatchplantError as error:
+                row = int(rows[error.sample or 0])
+                raise DamagedError(
+                    f"{self.what} {row}: {key}: {error.message}", offset=int(start[row])
+                ) from None
+        return out
+
+
+def _elements(data: U8, place: tuple[int, int, int]) -> tuple[I64, I64]:
+    kind, start, size = place
+    if kind != LIST:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    starts, sizes, failure = _native.json_elements(data[start : start + size])
+    if failure is not None:
+        raise DamagedError(failure[2], offset=start + failure[1])
+    return starts + start, sizes
+
+
+def _small(data: U8, place: tuple[int, int, int], default: Any) -> Any:
+    """A value that is read whole: notes and categories."""
+    kind, start, size = place
+    if kind not in (LIST, OBJECT):
+        return default
+    try:
+        found = parse(data[start : start + size].tobytes())
+    except (ValueError, RecursionError, BatchplantError):
+        return default
+    return found if isinstance(found, type(default)) else default
+
+
+def _categories(found: list[Any]) -> list[dict[str, Any]]:
+    kept, seen = [], set()
+    for one in found:
+        number = one.get("id") if isinstance(one, dict) else None
+        if (
+            not isinstance(number, int)
+            or isinstance(number, bool)
+            or abs(number) >= 1 << 62
+            or number in seen
+        ):
+            raise DamagedError(f"a category has no id of its own: {json.dumps(one)[:80]}")
+        seen.add(number)
+        kept.append(one)
+    return kept
+
+
+def _images(rows: _Rows) -> index.Arrays:
+    places = rows.find(["id", "file_name", "width", "height"])
+    kind, start, size = places["file_name"]
+    bad = np.flatnonzero((kind != STRING) & (kind != ESCAPED))
+    if len(bad):
+        raise DamagedError(f"image {bad[0]} has no file_name", offset=int(rows.starts[bad[0]]))
+    special = (kind == ESCAPED).view(np.uint8)
+    names, offsets = _native.json_unescape(
+        rows.data, np.ascontiguousarray(start), np.ascontiguousarray(size), special
+    )
+    ids = rows.numbers("id", places["id"], Int(), np.iinfo(np.int64).min)
+    if len(np.unique(ids)) < len(ids):
+        order = np.argsort(ids, kind="stable")
+        twice = int(order[1:][np.diff(ids[order]) == 0][0])
+        raise DamagedError(
+            f"image {twice} has the id {ids[twice]}, as another has", offset=int(rows.starts[twice])
+        )
+    sizes = {key: rows.numbers(key, places[key], Int(), 0) for key in ("width", "height")}
+    return {"image_id": ids, "names": names, "name_offsets": offsets, **sizes}
+
+
+def _objects(rows: _Rows, images: I64, points: int) -> tuple[index.Arrays, list[str], int]:
+    """The objects, in order of the pictures; which keys they have; how many keypoints."""
+    places = rows.find(["image_id", "segments_info", "file_name"])
+    owners = rows.numbers("image_id", places["image_id"], Int(), np.iinfo(np.int64).min)
+    kind, start, size = places["segments_info"]
+    has: list[str] = []
+    panoptic = np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
+    if (kind == LIST).any():
+        has.append("panoptic")
+        panoptic = _files(rows, places["file_name"], _rank(owners, images), len(images))
+        parts = [
+            _elements(rows.data, (LIST, int(start[n]), int(size[n]))) for n in np.flatnonzero(kind == LIST)
+        ]
+        owners = np.repeat(owners[kind == LIST], [len(one[0]) for one in parts])
+        starts, sizes = (np.concatenate([one[side] for one in parts]) for side in (0, 1))
+        rows = _Rows(rows.data, starts, sizes, "segment")
+    keys = ["id", "category_id", "bbox", "area", "iscrowd", "segmentation", "keypoints", "caption"]
+    places = rows.find(keys)
+    has += [key for key in keys if (places[key][0] > NULL).any()]
+    boxes = rows.numbers("bbox", places["bbox"], Tensor("float32", (4,)), 0)
+    area = rows.numbers("area", places["area"], Float("float32"), np.nan)
+    area = np.where(np.isnan(area), boxes[:, 2] * boxes[:, 3], area).astype(np.float32)
+    keypoints, points = _keypoints(rows, places["keypoints"], points)
+    told = places["caption"] if "caption" in has else places["segmentation"]
+    quoted = ((told[0] == STRING) | (told[0] == ESCAPED)).astype(np.int64)
+    found = {
+        "id": rows.numbers("id", places["id"], Int(), -1),
+        "category": rows.numbers("category_id", places["category_id"], Int(), np.iinfo(np.int64).min),
+        "boxes": boxes, "area": area,
+        "crowd": rows.numbers("iscrowd", places["iscrowd"], Bool(), False).view(np.uint8),
+        "keypoints": keypoints, "text": told[1] - quoted, "text_size": told[2] + 2 * quoted, "text_kind": told[0],
+    }  # fmt: skip
+    rank = _rank(owners, images)
+    # Stable: the objects of a picture stay in the order of the file.
+    order = np.argsort(np.where(rank < 0, len(images), rank), kind="stable")[: int((rank >= 0).sum())]
+    made = {name: np.ascontiguousarray(one[order]).reshape(-1) for name, one in found.items()}
+    made["counts"] = np.bincount(rank[rank >= 0], minlength=len(images)).astype(np.int64)
+    made["lost"] = rows.starts[rank < 0]
+    return {**made, "panoptic": panoptic[0], "panoptic_offsets": panoptic[1]}, has, points
+
+
+def _rank(owners: I64, images: I64) -> I64:
+    """The place among the images of each that is named; -1 where there is none."""
+    order = np.argsort(images, kind="stable")
+    at = np.searchsorted(images[order], owners)
+    inside = at < len(images)
+    rank = np.where(inside, order[np.minimum(at, max(len(images) - 1, 0))] if len(images) else -1, -1)
+    known = images[rank] == owners if len(images) else np.zeros(len(owners), dtype=np.bool_)
+    result: I64 = np.where(inside & known, rank, -1).astype(np.int64)
+    return result
+
+
+def _keypoints(rows: _Rows, place: tuple[Any, Any, Any], points: int) -> tuple[npt.NDArray[Any], int]:
+    kind, start, size = place
+    there = np.flatnonzero(kind == LIST)
+    if not len(there):
+        return np.zeros((len(rows), 0), dtype=np.float32), 0
+    if not points:
+        first = int(there[0])
+        points = len(json.loads(rows.data[start[first] : start[first] + size[first]].tobytes())) // 3
+    if not points:
+        raise DamagedError("keypoints are x, y and visibility of each", offset=int(start[there[0]]))
+    return rows.numbers("keypoints", place, Tensor("float32", (3 * points,)), 0), points
+
+
+def _files(rows: _Rows, place: tuple[Any, Any, Any], rank: I64, count: int) -> tuple[U8, I64]:
+    """The names of the panoptic pictures, image by image; empty where one has none."""
+    kind, start, size = place
+    names: list[bytes] = [b""] * count
+    for row in np.flatnonzero((kind == STRING) & (rank >= 0)).tolist():
+        names[int(rank[row])] = rows.data[start[row] : start[row] + size[row]].tobytes()
+    lengths = np.array([len(one) for one in names], dtype=np.int64)
+    return np.frombuffer(b"".join(names), dtype=np.uint8), starts_of(lengths)
+
+
+def fits(found: index.Index) -> bool:
+    """Whether an index is one that this module made."""
+    arrays, facts = found.arrays, found.facts
+    images, objects = len(arrays["image_id"]), len(arrays["id"])
+    counts, points = arrays["counts"], int(facts["points"])
+    flat = all(
+        len(arrays[name]) == objects
+        for name in ("category", "area", "crowd", "text", "text_size", "text_kind")
+    )
+    names = arrays["name_offsets"]
+    ends = len(names) == images + 1 and int(names[0]) == 0 and int(names[-1]) == len(arrays["names"])
+    return (
+        found.has(**ARRAYS) and flat and ends and bool((np.diff(names) >= 0).all())
+        and len(arrays["width"]) == len(arrays["height"]) == len(counts) == images
+        and len(arrays["boxes"]) == 4 * objects and len(arrays["keypoints"]) == 3 * points * objects
+        and bool((counts >= 0).all()) and int(counts.sum()) == objects
+        and isinstance(facts["categories"], list) and isinstance(facts["has"], list)
+    )  # fmt: skip

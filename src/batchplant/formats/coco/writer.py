@@ -1,0 +1,191 @@
+"""Writing COCO files: ``images/`` and ``annotations/instances.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...codecs.nested import json_text
+from ...errors import OptionError
+from ...families.detection import DetectionWriter
+from ...families.detection.writer import Entry
+from ...schema import Boxes, Keypoints, Schema
+from ...write_options import WriteOptions
+from .reader import NOTE
+
+FILE = "annotations/instances.json"
+COPIED = 1 << 20
+
+
+class CocoWriter(DetectionWriter):
+    """Writes a folder with ``images/`` and ``annotations/instances.json``.
+
+    ``boxes``: how boxes are meant (xyxy, xywh, cxcywh), where the field is a bare Tensor. ``attributes``: what
+    stands in the file besides: ``{"": {"info": …, "licenses": …}, "labels": {"categories": […]}}``.
+    """
+
+    boxes = Boxes("xywh")
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        options: WriteOptions,
+        *,
+        boxes: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._attributes = dict(attributes or {})
+        super().__init__(path, schema, options, boxes=boxes)
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        super()._begin(state)
+        if {"captions", "boxes"} <= set(self.schema):
+            raise OptionError(
+                "captions and boxes stand in files of their own: write them one after another (--fields)",
+                path=self.path,
+            )
+        self._categories = self._given_categories()
+        self._images, self._objects = self.partial.spool("images"), self.partial.spool("annotations")
+        self._next = int(state["next"]) if state else 1
+
+    def _given_categories(self) -> list[dict[str, Any]]:
+        """The categories, with the ids and the rest that they had, where they are the same classes."""
+        names = self._names_of_classes
+        given = dict(self._attributes.get("labels") or {}).get("categories")
+        known = [str(one.get("name", one.get("id"))) for one in given] if isinstance(given, list) else None
+        found = (
+            given
+            if given is not None and known == names
+            else [{"id": number, "name": name} for number, name in enumerate(names, 1)]
+        )
+        points = self.schema.get("keypoints") if "keypoints" in self.schema else None
+        if isinstance(points, Keypoints) and points.names:
+            found = [{**one, "keypoints": one.get("keypoints", list(points.names))} for one in found]
+        return list(found)
+
+    def _state(self) -> dict[str, Any]:
+        return {"next": self._next}
+
+    def _put(self, entries: list[Entry]) -> None:
+        images, objects = [], []
+        for one in entries:
+            number = int(one.values.get("image_id", one.number + 1))
+            about = {"id": number, "file_name": one.file, "width": one.width, "height": one.height}
+            images.append(json_text(about))
+            if "captions" in one.values:
+                for caption in one.values["captions"]:
+                    about = {"id": self._next, "image_id": number, "caption": caption}
+                    objects.append(json_text(about))
+                    self._next += 1
+            elif "panoptic" in one.values:
+                if one.values["panoptic"] is not None:
+                    about = {"image_id": number, "file_name": one.values["panoptic"]}
+                    segments = b", ".join(self._segments(one, number, panoptic=True))
+                    objects.append(json_text(about)[:-1] + b', "segments_info": [' + segments + b"]}")
+            else:
+                objects += self._segments(one, number)
+        self._append(self._images, images)
+        self._append(self._objects, objects)
+
+    @staticmethod
+    def _append(spool: Any, lines: list[bytes]) -> None:
+        if lines:
+            spool.write((b",\n" if spool.size else b"") + b",\n".join(lines))
+
+    def _segments(self, one: Entry, image: int, *, panoptic: bool = False) -> list[bytes]:
+        values, found = one.values, []
+        count = max(
+            (
+                len(values[name])
+                for name in ("boxes", "labels", "polygons", "rle", "keypoints")
+                if name in values
+            ),
+            default=0,
+        )
+        for row in range(count):
+            about: dict[str, Any] = {"id": int(values["ids"][row]) if "ids" in values else self._next}
+            self._next += 1
+            if not panoptic:
+                about["image_id"] = image
+            if "labels" in values:
+                label = int(values["labels"][row])
+                about["category_id"] = self._categories[label]["id"] if self._categories else label
+            if "boxes" in values:
+                about["bbox"] = _numbers(values["boxes"][row])
+            if "area" in values:
+                about["area"] = _number(values["area"][row])
+            elif "boxes" in values:
+                about["area"] = float(values["boxes"][row][2]) * float(values["boxes"][row][3])
+            about["iscrowd"] = int(values["iscrowd"][row]) if "iscrowd" in values else 0
+            if values.get("rle") and values["rle"][row]:
+                about["segmentation"] = {"size": [one.height, one.width], "counts": values["rle"][row]}
+            elif "polygons" in values:
+                about["segmentation"] = values["polygons"][row]
+            if "keypoints" in values:
+                points = values["keypoints"][row]
+                if points.shape[1] == 2:
+                    points = np.concatenate([points, np.full((len(points), 1), 2, points.dtype)], axis=1)
+                about["keypoints"] = [_number(value) for value in points.reshape(-1)]
+                about["num_keypoints"] = int((points[:, 2] > 0).sum())
+            found.append(json_text(about))
+        return found
+
+    def _save_other(self, name: str, file: str, column: Any, row: int, number: int) -> str | None:
+        cell = column[row]
+        if cell is None:
+            return None
+        file = file.rpartition(".")[0] + ".png"
+        self._save(f"annotations/panoptic/{file}", cell, number)
+        return file
+
+    def _finish(self) -> str:
+        about = {
+            key: value
+            for key, value in dict(self._attributes.get("") or {}).items()
+            if key in ("info", "licenses")
+        }
+        info = {**dict(about.get("info") or {}), NOTE: self._noted().to_json()}
+        top = [f'"info": {json.dumps(info)}']
+        if about.get("licenses"):
+            top.append(f'"licenses": {json.dumps(about["licenses"])}')
+        top.append(f'"categories": {json.dumps(self._categories, ensure_ascii=False)}')
+        name = FILE.replace("instances", self._called())
+        target = self._folder / name
+        target.parent.mkdir(exist_ok=True)
+        with open(target, "wb") as out:
+            out.write(("{" + ",\n".join(top)).encode())
+            for key in ("images", "annotations"):
+                spool = self.partial.spool(key)
+                out.write(f',\n"{key}": [\n'.encode())
+                for start in range(0, spool.size, COPIED):
+                    out.write(spool.read_at(min(COPIED, spool.size - start), start))
+                out.write(b"\n]")
+            out.write(b"}\n")
+        return "folder"
+
+    def _noted(self) -> Schema:
+        return Schema({name: self._stored(field, name) for name, field in self.schema.items()})
+
+    def _called(self) -> str:
+        for name, called in (
+            ("captions", "captions"),
+            ("panoptic", "panoptic"),
+            ("keypoints", "person_keypoints"),
+        ):
+            if name in self.schema:
+                return called
+        return "instances"
+
+
+def _number(value: Any) -> int | float:
+    """The shortest digits that give the same 32 bits; whole numbers without a point."""
+    number = float(str(value))
+    return int(number) if number.is_integer() and abs(number) < 1 << 31 else number
+
+
+def _numbers(values: Any) -> list[int | float]:
+    return [_number(value) for value in values]
