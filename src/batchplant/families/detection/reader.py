@@ -179,11 +179,12 @@ class DetectionReader(Reader):
             if isinstance(field, Boxes) and isinstance(column, Ragged):
                 yield from self._bad_boxes(name, field, column)
             if isinstance(field, Labels) and isinstance(column, Ragged) and field.names is not None:
-                labels, counts = spread(column, field.dtype, field.shape)
-                bad = (labels < 0) | (labels >= len(field.names))
-                yield from self._problems(
-                    name, counts, bad, lambda row: self._no_class(row, int(labels[row]))
-                )
+                yield from self._bad_labels(name, field, column)
+
+    def _bad_labels(self, name: str, field: Labels, column: Ragged) -> Iterator[Problem]:
+        labels, counts = spread(column, field.dtype, field.shape)
+        bad = (labels < 0) | (labels >= len(field.names or ()))
+        yield from self._problems(name, counts, bad, lambda row: self._no_class(row, int(labels[row])))
 
     def _no_class(self, row: int, label: int) -> str:
         """What is wrong with a class: that of the object in this row."""

@@ -1,9 +1,9 @@
 """COCO: annotations in one JSON file, pictures in a folder beside it.
 
-``annotations/instances_val2017.json`` beside ``val2017/``; a sample is an image with its annotations. The file
-names pictures (``images``), classes (``categories``) and what lies in the pictures (``annotations``): boxes,
-outlines, keypoints, captions, panoptic segments. A class is its place among the categories here, from 0 on;
-the ids that it has in the file are in the attributes of ``labels``.
+``annotations/instances_val2017.json`` beside ``val2017/``; a sample is an image with its annotations. The
+file names pictures (``images``), classes (``categories``) and what lies in the pictures (``annotations``):
+boxes, outlines, keypoints, captions, panoptic segments. A class is its place among the categories here, from
+0 on; the ids that it has in the file are in the attributes of ``labels``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .reader import CocoReader
 from .writer import CocoWriter
 
 HELD = (
-    "image", "file_name", "image_id", "boxes", "labels", "area", "iscrowd", "ids", "polygons", "rle", "keypoints",
-    "captions", "panoptic",
+    "image", "file_name", "image_id", "boxes", "labels", "area", "iscrowd", "ids", "polygons", "rle",
+    "keypoints", "captions", "panoptic",
 )  # fmt: skip
 
 

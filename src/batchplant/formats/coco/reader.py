@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -103,13 +104,13 @@ class CocoReader(DetectionReader):
 
     def _file_names(self) -> list[str]:
         letters, ends = self._arrays["names"].tobytes(), self._arrays["name_offsets"].tolist()
-        return [os.fsdecode(letters[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+        return [os.fsdecode(letters[a:b]) for a, b in itertools.pairwise(ends)]
 
     def _panoptic_names(self) -> list[str | None]:
         letters, ends = self._arrays["panoptic"].tobytes(), self._arrays["panoptic_offsets"].tolist()
         if len(ends) != len(self._counts) + 1:
             raise DamagedError("the index does not know the panoptic pictures")
-        return [os.fsdecode(letters[a:b]) or None for a, b in zip(ends, ends[1:], strict=False)]
+        return [os.fsdecode(letters[a:b]) or None for a, b in itertools.pairwise(ends)]
 
     def _folder(self, asked: str | None, file: str, names: Sequence[str], option: str) -> Files:
         """The folder in which files lie: the one that is asked for, or the first that has one of them."""
@@ -205,20 +206,20 @@ class CocoReader(DetectionReader):
         cells: list[Any] = []
         shapes: list[Any] = []
         texts = self._texts(indices)
-        for row, index in enumerate(numbers):
+        for row, number in enumerate(numbers):
             try:
                 if name == "mask":
-                    cell, shape = self._mask(index, texts[row])
+                    cell, shape = self._mask(number, texts[row])
                     shapes.append(shape)
                 elif name == "rle":
-                    cell = json_text([self._rle(index, kind, text) for kind, text in texts[row]])
+                    cell = json_text([self._rle(number, kind, text) for kind, text in texts[row]])
                 else:
                     wanted = name == "captions"
                     parts = [text if wanted or kind == LIST else b"[]" for kind, text in texts[row]]
                     cell = b"[" + b", ".join(parts) + b"]"
                 cells.append(cell)
             except BatchplantError as error:
-                raise error.at(path=self.path, sample=index, field=name) from None
+                raise error.at(path=self.path, sample=number, field=name) from None
         return Ragged.from_cells(cells, shapes)
 
     def _texts(self, indices: I64) -> list[list[tuple[int, bytes]]]:
@@ -234,7 +235,7 @@ class CocoReader(DetectionReader):
         letters, ends = found.data.tobytes(), found.offsets.tolist()
         parts = [(kind, letters[ends[n] : ends[n + 1]]) for n, kind in enumerate(kinds.tolist())]
         cuts = starts_of(counts).tolist()
-        return [parts[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+        return [parts[a:b] for a, b in itertools.pairwise(cuts)]
 
     def _rle(self, sample: int, kind: int, text: bytes) -> str:
         if kind != OBJECT:

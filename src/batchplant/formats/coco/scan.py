@@ -1,7 +1,7 @@
 """Where what lies in a COCO file: pictures, categories, and the objects in order of their pictures.
 
-The file may be half a gigabyte: numbers are parsed natively, some objects at a time, and outlines and captions
-stay where they are until somebody reads them.
+The file may be half a gigabyte: numbers are parsed natively, some objects at a time, and outlines and
+captions stay where they are until somebody reads them.
 """
 
 from __future__ import annotations
@@ -193,7 +193,8 @@ def _objects(rows: _Rows, images: I64, points: int) -> tuple[index.Arrays, list[
         "category": rows.numbers("category_id", places["category_id"], Int(), np.iinfo(np.int64).min),
         "boxes": boxes, "area": area,
         "crowd": rows.numbers("iscrowd", places["iscrowd"], Bool(), False).view(np.uint8),
-        "keypoints": keypoints, "text": told[1] - quoted, "text_size": told[2] + 2 * quoted, "text_kind": told[0],
+        "keypoints": keypoints, "text": told[1] - quoted, "text_size": told[2] + 2 * quoted,
+        "text_kind": told[0],
     }  # fmt: skip
     rank = _rank(owners, images)
     # Stable: the objects of a picture stay in the order of the file.

@@ -23,8 +23,8 @@ COPIED = 1 << 20
 class CocoWriter(DetectionWriter):
     """Writes a folder with ``images/`` and ``annotations/instances.json``.
 
-    ``boxes``: how boxes are meant (xyxy, xywh, cxcywh), where the field is a bare Tensor. ``attributes``: what
-    stands in the file besides: ``{"": {"info": …, "licenses": …}, "labels": {"categories": […]}}``.
+    ``boxes``: how boxes are meant (xyxy, xywh, cxcywh), where the field is a bare Tensor. ``attributes``:
+    what stands in the file besides: ``{"": {"info": …, "licenses": …}, "labels": {"categories": […]}}``.
     """
 
     boxes = Boxes("xywh")
