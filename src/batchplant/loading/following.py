@@ -1,0 +1,168 @@
+"""What goes along with a picture: boxes, keypoints and polygons with its pixels, labels with their boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..columns import I32, I64
+from ..errors import DataError, OptionError, listed, near
+from ..ops.base import CellErrors, CellOp, Op, Spec
+from ..ops.moving import MOVERS, Mover
+from ..ops.positions import rows_taken
+from ..schema import Image, Schema
+
+if TYPE_CHECKING:
+    from .geometry import Moves
+    from .pictures import Failures, Request
+    from .plan import Output, Pipe, Plan
+
+
+class Follows(NamedTuple):
+    """Of outputs by name: what moves their positions, and the boxes that their rows go with."""
+
+    movers: dict[str, Mover]
+    rows_of: dict[str, str]
+
+
+def follows(pipes: Mapping[str, Pipe], schema: Schema) -> Follows:
+    """Which outputs follow which, by the fields' kinds and the ops that come first."""
+    found = Follows({}, {})
+    for name, pipe in pipes.items():
+        try:
+            mover = _mover(name, pipe, pipes, schema)
+            if mover is None:
+                continue
+            found.movers[name] = mover
+            for label in mover.labels or ():
+                if found.rows_of.setdefault(label, name) != name:
+                    raise OptionError(
+                        f"{label!r} has rows for {found.rows_of[label]!r} already; say which outputs have "
+                        f'rows for these boxes: MoveBoxes(of="{mover.of}", labels=[…])'
+                    )
+        except OptionError as error:
+            raise error.at(field=name) from None
+    return found
+
+
+def first_op(pipe: Pipe) -> Any:
+    return pipe.ops[0] if isinstance(pipe.ops, Sequence) and len(pipe.ops) else None
+
+
+def _mover(name: str, pipe: Pipe, pipes: Mapping[str, Pipe], schema: Schema) -> Mover | None:
+    field, first = schema[pipe.field], first_op(pipe)
+    asked = first if isinstance(first, Mover) else None
+    kind = MOVERS.get(type(field))
+    if asked is None and kind is None:
+        return None
+    mover = (asked or kind()).bound(field)  # type: ignore[misc]
+    if mover.of == "":
+        return None
+    pictures = [one for one, other in pipes.items() if isinstance(schema[other.field], Image)]
+    of = _output_of(mover.of or "", pipes, 'MoveX(of="…")'.replace("MoveX", type(mover).__name__))
+    if of is None and asked is None:
+        # Its picture is not in the batch: it stays as it is stored.
+        return None
+    if of is None:
+        raise OptionError(
+            f"its picture {mover.of!r} is not in the batch{near(mover.of or '', pictures)}: "
+            f"do not leave it out, or name another with of="
+        )
+    if of not in pictures:
+        raise OptionError(f"of names a picture of the batch, and {of!r} is {schema[pipes[of].field]}")
+    mover.of = of
+    said = asked is not None and asked.labels is not None
+    mover.labels = tuple(_labels(mover, pipes, schema, said=said))
+    return mover
+
+
+def _labels(mover: Mover, pipes: Mapping[str, Pipe], schema: Schema, *, said: bool) -> Sequence[str]:
+    found = []
+    for label in mover.labels or ():
+        of = _output_of(label, pipes, f'MoveBoxes(of="{mover.of}", labels=["…"])')
+        if of is not None:
+            found.append(of)
+        elif said and label not in schema:
+            raise OptionError(f"there is no output {label!r} for labels{near(label, pipes)}; {listed(pipes)}")
+    return found
+
+
+def _output_of(name: str, pipes: Mapping[str, Pipe], how: str) -> str | None:
+    """The output of that name, else the one that shows the field of that name."""
+    if name in pipes:
+        return name
+    views = [one for one, pipe in pipes.items() if pipe.field == name]
+    if len(views) > 1:
+        raise OptionError(f"{listed(views)} show {name!r}: say which one is meant, with {how}")
+    return views[0] if views else None
+
+
+def rowless(spec: Spec, name: str, first: Op | None) -> Spec:
+    """What is left of it once rows are dropped."""
+    if isinstance(first, CellOp):
+        raise OptionError(
+            f"{first!r} takes {name!r} as it is stored, before the rows of boxes that are dropped leave it: "
+            "name other labels with MoveBoxes(labels=[…])"
+        )
+    if spec.dtype is None:
+        return spec
+    if not spec.shape:
+        raise OptionError(f"{name!r} has one number for each sample, not one for each box: {spec}")
+    return spec.but(shape=(None, *spec.shape[1:]), ragged=True)
+
+
+class Following:
+    """Moves what goes along, batch by batch."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._movers = [(one, one.mover) for one in plan.outputs if one.mover is not None]
+        self._rows = [(one, one.rows_of) for one in plan.outputs if one.rows_of is not None]
+        # The pictures whose moves somebody needs.
+        self.of = {mover.of for _, mover in self._movers} | {one.of for one in plan.outputs if one.drawn}
+        self._known: dict[tuple[str, bool], I32] = {}
+
+    def sizes(self, request: Request, stored: Callable[[I64], I32] | None, key: Any, samples: int) -> I32:
+        """Heights and widths of stored pictures. ``stored`` reads them where the request has other ones."""
+        if stored is None:
+            sizes = request.sizes.copy()
+        else:
+            known = self._known.setdefault(key, np.zeros((samples, 2), dtype=np.int32))
+            new = request.ids[~known[request.ids].all(axis=1)]
+            if len(new):
+                known[new] = stored(new)
+            sizes = known[request.ids]
+        for row in np.flatnonzero(~sizes.all(axis=1)).tolist():
+            # The header does not tell it.
+            try:
+                sizes[row] = request.pixels(row).shape[:2]
+            except DataError:
+                # It is said when the picture is made.
+                sizes[row] = 1
+        return sizes
+
+    def values(
+        self, read: Callable[[Output], tuple[Any, Failures]], moves: Mapping[str, Moves]
+    ) -> tuple[dict[str, Any], Failures]:
+        """The values of all that goes along, moved, as its steps take them."""
+        values: dict[str, Any] = {}
+        dropped: dict[str, tuple[Any, I64]] = {}
+        for output in dict.fromkeys([one for one, _ in (*self._movers, *self._rows)]):
+            values[output.name], failures = read(output)
+            if failures:
+                return {}, {row: error.at(field=output.field) for row, error in failures.items()}
+        output = None
+        try:
+            for output, mover in self._movers:
+                done = moves[mover.of or ""]
+                values[output.name], dropped[output.name] = mover.move_with(
+                    values[output.name], done.steps, done.sizes
+                )
+            for output, boxes in self._rows:
+                kept, offsets = dropped[boxes]
+                values[output.name] = rows_taken(values[output.name], kept, offsets, output.name, boxes)
+        except CellErrors as found:
+            field = "" if output is None else output.field
+            return {}, {row: error.at(field=field) for row, error in found.errors.items()}
+        return values, {}

@@ -1,0 +1,291 @@
+"""What lies in a picture goes where its pixels go: boxes, keypoints and polygons, a first step of each.
+
+A loader gives these ops the motions of the picture, one for each step that moves pixels, by the same draws.
+After each of them what lies outside is cut off, as it is of the picture.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..columns import I64
+from ..errors import OptionError
+from ..kinds.places import check_box_format, swap_pairs
+from ..schema import Boxes, Field, Keypoints, Polygons, Tensor
+from .base import Draws, Op, Spec, check_probability
+from .geometry import I32, Motion
+from .positions import area_of, around, as_ragged, clipped_ring, corners_of, from_corners, positions, taken
+
+
+class Mover(Op):
+    """A first step that moves stored positions with their picture.
+
+    ``of``: the picture, an output of the batch; None: what the field says. ``labels``: outputs with a row for
+    each box.
+    """
+
+    of: str | None = None
+    labels: tuple[str, ...] | None = None
+    # In parts of the sides: as they are stored, and as they come out.
+    _normalized: bool = False
+    normalized: bool | None = None
+
+    def infer(self, spec: Spec) -> Spec:
+        # The plan takes it away before it asks the other steps.
+        raise OptionError(f"{type(self).__name__} takes positions as they are stored: it is the first step")
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        raise NotImplementedError
+
+    def bound(self, field: Field) -> Mover:
+        """This, with what was not said as the field says; an OptionError where it cannot hold such."""
+        raise NotImplementedError
+
+    def moved(self, spec: Spec) -> Spec:
+        """What comes out."""
+        return spec
+
+    def move_with(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+        """The batch after these motions of pictures that had these sizes, and which rows are left (or None).
+
+        CellErrors where something is wrong with a sample.
+        """
+        raise NotImplementedError
+
+    def _scaled(self, sizes: Any, *, stored: bool) -> Any:
+        """(x, y) of what positions are multiples of."""
+        parts = self._normalized if stored else self.normalized
+        return np.asarray(sizes)[..., ::-1].astype(np.float64) if parts else np.ones(2)
+
+
+class MoveBoxes(Mover):
+    """Boxes go with their picture, and those that end up outside are dropped.
+
+    Fields of kind Boxes do so by themselves; name it to say how, or for a Tensor field, whose boxes ``kind``
+    describes: ``MoveBoxes(Boxes("xywh", of="image", labels=["label"]))``. clip: cut off what reaches beyond
+    the picture. min_area: of what is left, in pixels; min_visibility: as a part of the box. format,
+    normalized: what comes out (default: as they are stored). A box that is turned becomes the box around it.
+    of, labels: outputs of the batch, where several show one field. of="": leave them as they are stored.
+    """
+
+    def __init__(
+        self,
+        kind: Boxes | None = None,
+        *,
+        of: str | None = None,
+        labels: Sequence[str] | None = None,
+        format: str | None = None,
+        normalized: bool | None = None,
+        clip: bool = True,
+        min_area: float = 0.0,
+        min_visibility: float = 0.0,
+    ) -> None:
+        if kind is not None and not isinstance(kind, Boxes):
+            raise OptionError(f'MoveBoxes takes a Boxes, as in MoveBoxes(Boxes("xywh")), not {kind!r}')
+        if not 0 <= min_area < math.inf:
+            raise OptionError(f"min_area must not be negative, as {min_area} is")
+        self.kind, self.of = kind, of
+        self.labels = None if labels is None else (labels,) if isinstance(labels, str) else tuple(labels)
+        self.format = None if format is None else check_box_format(format)
+        self.normalized, self.clip = normalized, bool(clip)
+        self.min_area = float(min_area)
+        self.min_visibility = check_probability(min_visibility, "min_visibility")
+
+    def bound(self, field: Field) -> MoveBoxes:
+        kind = self.kind or field
+        if not isinstance(field, Tensor) or not _has_last(field, 4):
+            raise OptionError(f"MoveBoxes needs a field of boxes, (objects, 4), not {field}")
+        if not isinstance(kind, Boxes):
+            raise OptionError(f'say what the boxes of {field} are: MoveBoxes(Boxes("xyxy", of="image"))')
+        made = copy.copy(self)
+        made._stored, made._normalized = kind.format, kind.normalized
+        made.of = kind.of if self.of is None else self.of
+        made.labels = kind.labels if self.labels is None else self.labels
+        made.format = self.format or kind.format
+        made.normalized = kind.normalized if self.normalized is None else self.normalized
+        return made
+
+    def moved(self, spec: Spec) -> Spec:
+        width = spec.shape[-1] if spec.shape else 4
+        return Spec(_float_of(spec), (None, width), ragged=True)
+
+    def move_with(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+        values, offsets = as_ragged(batch, 4)
+        rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        made = values.astype(_float_of(Spec(values.dtype)))
+        boxes = corners_of(values[:, :4].astype(np.float64), self._stored)
+        boxes = (boxes.reshape(-1, 2, 2) * np.expand_dims(self._of(sizes, rows, stored=True), -2)).reshape(
+            -1, 4
+        )
+        visible = np.ones(len(boxes))
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            for step in steps:
+                boxes = around(boxes, step.matrix[rows])
+                inside = np.clip(boxes, 0, np.tile(step.sizes[rows, ::-1], 2))
+                visible *= np.nan_to_num(area_of(inside) / area_of(boxes))
+                boxes = inside if self.clip else boxes
+            area = area_of(inside)
+            # Numbers are not exact: a box that keeps just as much as is asked for stays.
+            kept = (area > 0) & (area >= self.min_area - 1e-6) & (visible >= self.min_visibility - 1e-9)
+        boxes = boxes.reshape(-1, 2, 2) / np.expand_dims(self._of(steps[-1].sizes, rows, stored=False), -2)
+        made[:, :4] = from_corners(boxes.reshape(-1, 4), self.format or "xyxy")
+        return taken((made, offsets), kept), (kept, offsets)
+
+    def _of(self, sizes: Any, rows: Any, *, stored: bool) -> Any:
+        scale = self._scaled(sizes, stored=stored)
+        return scale[rows] if scale.ndim > 1 else scale
+
+    _stored = "xyxy"
+
+
+class MoveKeypoints(Mover):
+    """Keypoints go with their picture; the visibility of those that end up outside becomes 0.
+
+    Fields of kind Keypoints do so by themselves; for a Tensor field of shape (…, 2) or (…, 3) ``kind``
+    describes them. A mirror exchanges the pairs of ``swap``. Whole numbers are the middles of pixels, unless
+    they are normalized. of: an output of the batch; "": leave them as they are stored.
+    """
+
+    def __init__(
+        self,
+        kind: Keypoints | None = None,
+        *,
+        of: str | None = None,
+        normalized: bool | None = None,
+        swap: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
+        if kind is not None and not isinstance(kind, Keypoints):
+            raise OptionError(
+                f"MoveKeypoints takes a Keypoints, as in MoveKeypoints(Keypoints(17)), not {kind!r}"
+            )
+        self.kind, self.of, self.normalized, self.swap = kind, of, normalized, swap
+
+    def bound(self, field: Field) -> MoveKeypoints:
+        kind = self.kind or field
+        fits = isinstance(field, Tensor) and (_has_last(field, 2) or _has_last(field, 3))
+        if not fits:
+            raise OptionError(f"MoveKeypoints needs a field of keypoints, (…, 2) or (…, 3), not {field}")
+        assert isinstance(field, Tensor)
+        made = copy.copy(self)
+        points = field.shape[-2]
+        if isinstance(kind, Keypoints):
+            made._normalized, made.of = kind.normalized, kind.of if self.of is None else self.of
+            made.swap, points = kind.swap, kind.points
+            made.normalized = kind.normalized if self.normalized is None else self.normalized
+        if self.swap is not None:
+            made.swap = swap_pairs(self.swap, points or 0, getattr(kind, "names", ()))
+        if made.of is None:
+            raise OptionError(f'say which picture the keypoints of {field} are of: MoveKeypoints(of="image")')
+        if made.swap and max(map(max, made.swap)) >= (field.shape[-2] or 0):
+            raise OptionError(f"swap names keypoints that {field} does not have")
+        return made
+
+    def moved(self, spec: Spec) -> Spec:
+        return spec.but(dtype=_float_of(spec)) if spec.dtype is not None else spec
+
+    def move_with(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+        if isinstance(batch, list):
+            one = [
+                None
+                if part is None
+                else self._moved(part[None], [step.take([row]) for step in steps], sizes[[row]])[0]
+                for row, part in enumerate(batch)
+            ]
+            return one, None
+        if not isinstance(batch, tuple):
+            return self._moved(batch, steps, sizes), None
+        values, offsets = batch
+        rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        return (self._moved(values, [step.take(rows) for step in steps], sizes[rows]), offsets), None
+
+    def _moved(self, values: Any, steps: Sequence[Motion], sizes: I32) -> Any:
+        """Of values (rows, …, 2 or 3) with a motion for each row."""
+        width = values.shape[-1]
+        made = values.astype(_float_of(Spec(values.dtype)))
+        flat = made.reshape(len(made), -1, width).astype(np.float64)
+        middle = 0.0 if self._normalized else 0.5
+        points = flat[..., :2] * self._spread(sizes, stored=True) + middle
+        there = flat[..., 2] > 0 if width == 3 else np.ones(flat.shape[:2], bool)
+        inside, mirrored = there.copy(), np.zeros(len(flat), bool)
+        for step in steps:
+            points = positions(points, step.matrix)
+            at = points - middle
+            inside &= ((at >= 0) & (at < step.sizes[:, None, ::-1])).all(axis=2)
+            mirrored ^= np.linalg.det(step.matrix) < 0
+        points = (points - (0.0 if self.normalized else middle)) / self._spread(steps[-1].sizes, stored=False)
+        flat[..., :2] = np.where(there[..., None], points, flat[..., :2])
+        if width == 3:
+            flat[..., 2] *= inside
+        made[:] = flat.reshape(made.shape)
+        if self.swap:
+            order = np.arange(made.shape[-2])
+            for first, second in self.swap:
+                order[[first, second]] = second, first
+            made[mirrored] = made[mirrored][..., order, :]
+        return made
+
+    def _spread(self, sizes: Any, *, stored: bool) -> Any:
+        scale = self._scaled(sizes, stored=stored)
+        return scale[:, None] if scale.ndim > 1 else scale
+
+
+class MovePolygons(Mover):
+    """Polygons go with their picture and are cut where it ends; of an object outside, no ring is left.
+
+    Fields of kind Polygons do so by themselves. of: an output of the batch; "": leave them as stored.
+    """
+
+    def __init__(self, *, of: str | None = None, normalized: bool | None = None) -> None:
+        self.of, self.normalized = of, normalized
+
+    def bound(self, field: Field) -> MovePolygons:
+        if not isinstance(field, Polygons):
+            raise OptionError(f"MovePolygons needs a field of kind Polygons, not {field}")
+        made = copy.copy(self)
+        made.of = field.of if self.of is None else self.of
+        made._normalized = field.normalized
+        made.normalized = field.normalized if self.normalized is None else self.normalized
+        return made
+
+    def move_with(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+        return [self._one(row, objects, steps, sizes) for row, objects in enumerate(batch)], None
+
+    def _one(self, row: int, objects: Any, steps: Sequence[Motion], sizes: I32) -> Any:
+        if objects is None:
+            return None
+        before = self._scaled(sizes[row], stored=True)
+        after = self._scaled(steps[-1].sizes[row], stored=False)
+        found = []
+        for rings in objects:
+            made = []
+            for ring in rings:
+                points = np.asarray(ring, dtype=np.float64).reshape(-1, 2) * before
+                for step in steps:
+                    points = clipped_ring(step.points(row, points), *step.sizes[row].tolist())
+                if len(points):
+                    made.append((points / after).reshape(-1).tolist())
+            found.append(made)
+        return found
+
+
+MOVERS: dict[type[Field], type[Mover]] = {
+    Boxes: MoveBoxes,
+    Keypoints: MoveKeypoints,
+    Polygons: MovePolygons,
+}
+
+
+def _has_last(field: Tensor, width: int) -> bool:
+    last = field.shape[-1] if field.shape else None
+    return last is not None and (last >= width if width == 4 else last == width) and len(field.shape) > 1
+
+
+def _float_of(spec: Spec) -> np.dtype[Any]:
+    """Positions that move are real numbers."""
+    real = spec.dtype is not None and spec.dtype.kind == "f"
+    return spec.dtype if real and spec.dtype is not None else np.dtype(np.float32)

@@ -1,0 +1,141 @@
+"""Positions in pictures: boxes and rings of points, moved and cut; and the rows that are left of a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..columns import I64
+from ..errors import DecodeError
+from .base import CellErrors
+from .geometry import F64
+
+# -- rows --------------------------------------------------------------------------------------------------
+
+
+def as_ragged(batch: Any, width: int | None = None) -> tuple[Any, I64]:
+    """(values, offsets) of an array, of (values, offsets) or of a list of arrays, where None is none."""
+    if isinstance(batch, tuple):
+        return batch[0], np.asarray(batch[1], dtype=np.int64)
+    if isinstance(batch, np.ndarray):
+        offsets = np.arange(len(batch) + 1, dtype=np.int64) * batch.shape[1]
+        return batch.reshape(-1, *batch.shape[2:]), offsets
+    arrays = [None if one is None else np.asarray(one) for one in batch]
+    like = next(
+        (one for one in arrays if one is not None and one.ndim), np.empty((0, width or 1), np.float32)
+    )
+    filled = [np.empty((0, *like.shape[1:]), like.dtype) if one is None else one for one in arrays]
+    offsets = np.cumsum([0, *map(len, filled)], dtype=np.int64)
+    return np.concatenate(filled) if filled else like[:0], offsets
+
+
+def taken(batch: Any, kept: Any) -> Any:
+    """The rows of (values, offsets) that are kept."""
+    values, offsets = batch
+    counts = np.concatenate([[0], np.cumsum(kept)])
+    return values[kept], counts[offsets]
+
+
+def rows_taken(batch: Any, kept: Any, offsets: I64, name: str, boxes: str) -> Any:
+    """What has a row for each box, without those of the boxes that are gone; CellErrors where it has not."""
+    if isinstance(batch, list):
+        lengths = np.array([0 if one is None else len(one) for one in batch], dtype=np.int64)
+    else:
+        batch = as_ragged(batch)
+        lengths = np.diff(batch[1])
+    wrong = np.flatnonzero(lengths != np.diff(offsets))
+    if len(wrong):
+        count = np.diff(offsets)
+        raise CellErrors(
+            {
+                int(row): DecodeError(f"{lengths[row]} rows of {name} for {count[row]} boxes of {boxes}")
+                for row in wrong
+            }
+        )
+    if not isinstance(batch, list):
+        return taken(batch, kept)
+    return [
+        None if one is None else _rows(one, kept[offsets[row] : offsets[row + 1]])
+        for row, one in enumerate(batch)
+    ]
+
+
+def _rows(one: Any, kept: Any) -> Any:
+    if isinstance(one, np.ndarray):
+        return one[kept]
+    return [value for value, stays in zip(one, kept, strict=True) if stays]
+
+
+# -- numbers -----------------------------------------------------------------------------------------------
+
+
+def corners_of(boxes: F64, format: str) -> F64:
+    """Left, top, right, bottom."""
+    if format == "xyxy":
+        return boxes
+    first, size = boxes[:, :2], boxes[:, 2:]
+    corner = first if format == "xywh" else first - size / 2
+    return np.concatenate([corner, corner + size], axis=1)
+
+
+def from_corners(boxes: F64, format: str) -> F64:
+    if format == "xyxy":
+        return boxes
+    corner, size = boxes[:, :2], boxes[:, 2:] - boxes[:, :2]
+    return np.concatenate([corner if format == "xywh" else corner + size / 2, size], axis=1)
+
+
+def positions(points: F64, matrix: F64) -> F64:
+    """Where points (rows, points, 2) go, by a matrix for each row."""
+    moved = points @ matrix[:, :, :2].transpose(0, 2, 1) + matrix[:, None, :, 2]
+    found: F64 = moved[..., :2] / moved[..., 2:]
+    return found
+
+
+def around(boxes: F64, matrix: F64) -> F64:
+    """The boxes around the corners, once these were moved."""
+    moved = positions(boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]], matrix)
+    return np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
+
+
+def area_of(boxes: F64) -> F64:
+    found: F64 = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
+    return found
+
+
+# -- rings -------------------------------------------------------------------------------------------------
+
+
+def clipped_ring(ring: F64, height: float, width: float) -> F64:
+    """What of a ring (points, 2) lies in a picture; no points where nothing does.
+
+    As Sutherland and Hodgman: cut by one edge after the other.
+    """
+    inside = ((ring >= 0) & (ring <= (width, height))).all()
+    if inside:
+        return ring
+    for axis, edge, sign in ((0, 0.0, 1.0), (0, width, -1.0), (1, 0.0, 1.0), (1, height, -1.0)):
+        if len(ring):
+            ring = _cut(ring, axis, edge, sign)
+    return ring if len(ring) >= 3 and _spreads(ring) else ring[:0]
+
+
+def _cut(ring: F64, axis: int, edge: float, sign: float) -> F64:
+    """The part where ``sign * (position - edge)`` is not below 0."""
+    depth = sign * (ring[:, axis] - edge)
+    after, depth_after = np.roll(ring, -1, axis=0), np.roll(depth, -1)
+    crosses = (depth >= 0) != (depth_after >= 0)
+    part = np.where(crosses, depth / np.where(crosses, depth - depth_after, 1.0), 0.0)
+    at = ring + part[:, None] * (after - ring)
+    at[:, axis] = edge
+    # Every point that is kept, then where its side leaves or comes in.
+    both = np.stack([ring, at], axis=1)
+    found: F64 = both[np.stack([depth >= 0, crosses], axis=1)]
+    return found
+
+
+def _spreads(ring: F64) -> bool:
+    """Whether it has an area."""
+    x, y = ring[:, 0], ring[:, 1]
+    return bool(abs(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1))) > 1e-9)
