@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ..columns import I64, Masked, Ragged, dense_of
 from ..conversion.sizes import are_known, sizes_of
 from ..errors import OptionError
+from ..mix import Mix
 from ..reader import Reader
 
 Numbers = npt.NDArray[Any]
@@ -40,6 +41,10 @@ def find_sizes(reader: Reader, fields: Sequence[str], sizes: Any) -> Callable[[I
     """The sizes of samples by their numbers."""
     if callable(sizes):
         return lambda samples: checked(sizes(samples), len(samples), "the function sizes")
+    if isinstance(reader, Mix):
+        # Its numbers go on from pass to pass.
+        of_source = find_sizes(reader.base, fields, sizes)
+        return lambda samples: of_source(reader._rows(samples))
     if isinstance(sizes, str):
         if dense_of(reader.schema.select([sizes])[sizes]) is not None or not are_known(reader, [sizes]):
             return _Column(reader, sizes)

@@ -17,7 +17,7 @@ from ..columns import I64
 from ..errors import OptionError, Problem
 from ..reader import Reader
 from ..registry import open as open_reader
-from .advice import Traffic, advise, warn_of_obstacles
+from .advice import Traffic, warn_of_obstacles
 from .balance import make_sizes
 from .batch import Executor
 from .bridges import Bridges
@@ -26,20 +26,22 @@ from .decoded import Decoded, Wish
 from .epoch import Delivery, Epoch, Progress, Tally, check_process
 from .matching import matching
 from .on_cpu import OnCpu
-from .ordering import Ordering
+from .ordering import Ordering, make_buckets
 from .packed import Packing
 from .packing import Pack
 from .pictures import Device, PictureOptions
 from .pipes import Pipelines
 from .plan import make_plan
+from .planned import Planned
 from .replay import Replaying
 from .state import STATE_VERSION, place_in
+from .stats import Stats
 
 # How nice the engine's threads are to those that feed a device: they do little, but must do it at once.
 BESIDE_A_DEVICE = 10
 
 
-class Loader(Bridges, Replaying):
+class Loader(Bridges, Planned, Replaying, Stats):
     """Batches of a dataset, epoch after epoch: ``for batch in Loader("train.beton", 256, order="random")``.
 
     source: a Reader or what :func:`batchplant.open` takes. order: ``sequential``, ``random``, ``shards``,
@@ -49,7 +51,10 @@ class Loader(Bridges, Replaying):
     when an epoch begins). drop_last: only full batches. evaluate: a rank that nothing is left for at the end
     has one batch fewer, not an empty one. balance: ``size`` gives ranks equal bytes at every step, not equal
     numbers of samples; sizes: what counts instead of bytes, a field, a number for every sample, or a function
-    of sample numbers. pack: rows of tokens in place of samples, see :class:`Pack`; batch_size counts rows.
+    of sample numbers. bucket_by_length: batches of samples that are about as long, by a field (True: the only
+    one that varies), a number for every sample, or a function; ``order_options`` has ``bucket_window`` (so
+    many batches are sorted together) and ``bucket_run`` (so many that are alike follow each other, one for
+    each rank). pack: rows of tokens in place of samples, see :class:`Pack`; batch_size counts rows.
     workers: decoding threads (default: all cores, divided by LOCAL_WORLD_SIZE); cpus: the cores they stay on.
     ahead: batches made in advance. device: a torch device, for tensors there; None for NumPy. pictures: how
     they are made, see :class:`PictureOptions`; its options can also be given directly, as in
@@ -77,6 +82,7 @@ class Loader(Bridges, Replaying):
         evaluate: bool = False,
         balance: str | None = None,
         sizes: Any = None,
+        bucket_by_length: Any = None,
         pack: Pack | None = None,
         workers: int | None = None,
         cpus: list[int] | None = None,
@@ -104,9 +110,14 @@ class Loader(Bridges, Replaying):
         pictures = (pictures or PictureOptions()).but(picture_options, inspect.signature(Loader).parameters)
         if order_options and "lanes" in order_options:
             order_options = {"lane_size": batch_size, **order_options}
+        if bucket_by_length is not None and bucket_by_length is not False:
+            if pack is not None or balance is not None:
+                raise OptionError("batches are made by length, by pack or by balance: give one of them")
+            order_options = {"bucket_size": batch_size, **(order_options or {})}
         self._options = {
             "order": order, "pipelines": pipelines, "rank": rank, "world": world, "seed": seed,
             "drop_last": drop_last, "evaluate": evaluate, "balance": balance, "sizes": sizes, "pack": pack,
+            "bucket_by_length": bucket_by_length,
             "workers": workers, "cpus": cpus, "ahead": ahead, "device": device, "pictures": pictures,
             "on_error": on_error, "ids": ids, "order_options": order_options, "cache": cache,
             "cache_bytes": cache_bytes, "cache_dir": cache_dir, "dashboard": False,
@@ -127,7 +138,8 @@ class Loader(Bridges, Replaying):
             # The loader knows no framework; a device names one.
             self._delivery = frameworks.part("torch").Delivery(device)
         pictures.check(device)
-        self._ordering = Ordering(self.reader, order, order_options, self.indices, seed)
+        buckets = make_buckets(self.reader, self.plan, self.indices, bucket_by_length)
+        self._ordering = Ordering(self.reader, order, order_options, self.indices, seed, buckets)
         self._epoch, self._position = 0, 0
         # How many states were loaded.
         self.loaded = 0
@@ -338,32 +350,6 @@ class Loader(Bridges, Replaying):
         state = self.state_dict()
         options = {**self._options, "indices": self.indices}
         return _remake, (type(self), self.reader, self.batch_size, options, state["epoch"], state["position"])
-
-    def stats(self) -> dict[str, Any]:
-        """What the epochs so far waited for, in seconds, and what to do about it."""
-        spent = self._executor.timer.seconds
-        parts = {name: spent.get(name, 0.0) for name in ("storage", "decode", "transforms", "device")}
-        tally = self._tally
-        bottleneck, advice = advise(parts, tally.waited, tally.stepped)
-        return {
-            **parts, **(self._device.stats() if self._device else {}), **self._traffic.stats(),
-            **(self._decoded.stats(self.samples) if self._decoded else {}),
-            **(self._packing.filling.stats() if self._packing else {}),
-            **({"functions": dict(own)} if (own := self._executor.functions.seconds) else {}),
-            "waited": tally.waited, "step": tally.stepped, "batches": tally.batches, "samples": tally.samples,
-            "queue": self._queue(),
-            "workers": self._executor.on_cpu.stats(), "jpeg warnings": self._executor.on_cpu.warnings,
-            "skipped": len(self.skipped), "bottleneck": bottleneck, "advice": advice,
-        }  # fmt: skip
-
-    def _queue(self) -> dict[str, int]:
-        """Of the epochs under way: batches that are ready, that are being made, and how many may be."""
-        found = [one.queue for one in list(self._live) if not one.over]
-        return {
-            "ready": sum(one for one, _ in found),
-            "making": sum(one for _, one in found),
-            "ahead": self.ahead,
-        }
 
     def close(self) -> None:
         """Stop the running epochs and the engine's threads."""

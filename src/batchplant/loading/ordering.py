@@ -3,30 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import order as orders
 from ..columns import I64
 from ..errors import OptionError
+from ..order import buckets
 from ..reader import Reader
+from ..schema import Bytes, List, Tensor, Text
+from .balance import find_sizes
+from .plan import Plan
+
+
+class Buckets(NamedTuple):
+    """How long samples are, by their places; ``by``: what says so."""
+
+    lengths: orders.Sizes
+    by: Any
+
+
+def make_buckets(reader: Reader, plan: Plan, indices: I64 | None, by: Any) -> Buckets | None:
+    """What ``bucket_by_length`` asks for; True: by the only field whose cells differ in length."""
+    if by is None or by is False:
+        return None
+    if by is True:
+        vary = [
+            name
+            for name in plan.fields
+            if isinstance(field := reader.schema[name], Text | Bytes | List)
+            or (isinstance(field, Tensor) and None in field.shape)
+        ]
+        if len(vary) != 1:
+            said = f"of {', '.join(vary)}" if vary else "and none of these has values of varying length"
+            raise OptionError(f"bucket_by_length is the field whose length counts, {said}")
+        by = vary[0]
+    found = find_sizes(reader, plan.fields, by)
+    return Buckets(found if indices is None else lambda places: found(indices[places]), by)
 
 
 class Ordering:
     """Makes the order of every epoch; ``asked`` is what the user gave as ``order``."""
 
     def __init__(
-        self, reader: Reader, asked: Any, options: Mapping[str, Any] | None, indices: I64 | None, seed: int
-    ) -> None:
+        self, reader: Reader, asked: Any, options: Mapping[str, Any] | None, indices: I64 | None, seed: int,
+        buckets: Buckets | None = None,
+    ) -> None:  # fmt: skip
         self.reader, self.asked, self.options = reader, asked, dict(options or {})
         self.indices, self.seed = indices, seed
         self.samples = len(reader) if indices is None else len(indices)
+        self.buckets = buckets
         self._blocks: orders.BlockIndex | None = None
         self._marked: dict[str, Any] | None = None
 
     def make(self, epoch: int) -> orders.Order:
-        options = dict(self.options)
+        if self.buckets is None:
+            return self._make(epoch, dict(self.options))
+        own, options = buckets.split(self.options)
+        # Batches are shuffled where samples are.
+        shuffle = self.asked != "sequential"
+        return orders.bucketed(
+            self._make(epoch, options),
+            self.buckets.lengths,
+            shuffle=shuffle,
+            seed=self.seed,
+            epoch=epoch,
+            **own,
+        )
+
+    def _make(self, epoch: int, options: dict[str, Any]) -> orders.Order:
         if self.indices is None:
             own = self.reader.own_order(self.asked, seed=self.seed, epoch=epoch, **options)
             if own is not None:
@@ -48,5 +94,6 @@ class Ordering:
         """What the row of samples depends on, besides the seed."""
         if self._marked is None:
             whole = self.indices is None or np.array_equal(self.indices, np.arange(len(self.reader)))
-            self._marked = orders.marks(self.asked, self.options, None if whole else self.indices)
+            by = None if self.buckets is None else self.buckets.by
+            self._marked = orders.marks(self.asked, self.options, None if whole else self.indices, by)
         return self._marked

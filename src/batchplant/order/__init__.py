@@ -6,6 +6,7 @@ name; :func:`shard` deals positions out to ranks and batches.
 """
 
 from .balance import Sizes, deal
+from .buckets import bucketed
 from .marks import difference, drawn, marks
 from .orders import (
     BY_BLOCKS,
@@ -41,6 +42,7 @@ __all__ = [
     "Shard",
     "Sizes",
     "Turns",
+    "bucketed",
     "class_balanced",
     "deal",
     "default_threads",

@@ -15,13 +15,16 @@ from .orders import NAMED, BlockIndex, Order
 PROBED_SAMPLES = 64
 
 
-def marks(order: Any, options: Mapping[str, Any], indices: Any) -> dict[str, Any]:
+def marks(order: Any, options: Mapping[str, Any], indices: Any, bucketed: Any = None) -> dict[str, Any]:
     """What fixes the row of samples besides the seed, each as something that JSON can hold."""
     known = inspect.signature(NAMED[order]).parameters if isinstance(order, str) and order in NAMED else {}
     said = {name: _as_json(value) for name, value in options.items()}
     # To name what is the default anyway makes no other order.
     chosen = {name: one for name, one in said.items() if name not in known or one != known[name].default}
-    return {"order": _as_json(order), "order_options": chosen, "indices": _as_json(indices)}
+    return {
+        "order": _as_json(order), "order_options": chosen, "indices": _as_json(indices),
+        "bucket_by_length": _as_json(bucketed),
+    }  # fmt: skip
 
 
 def difference(state: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
@@ -38,6 +41,7 @@ def difference(state: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
 
 def drawn(order: Order) -> int:
     """A checksum of some places of an epoch, all over it."""
+    order = order._base or order
     at = np.linspace(0, order.length - 1, min(order.length, PROBED_SAMPLES)).astype(np.int64)
     return zlib.crc32(order.take(at).astype("<i8").tobytes())
 

@@ -29,6 +29,8 @@ class Order:
     _find: Callable[[I64], I64] | None = dataclasses.field(repr=False, default=None)
     # The same as _take of a single position, where that is cheaper than an array of one.
     _one: Callable[[int], int] | None = dataclasses.field(repr=False, default=None)
+    # The order that it is a rearrangement of, which tells it from others at less cost.
+    _base: Order | None = dataclasses.field(repr=False, default=None)
 
     def find(self, samples: I64) -> I64:
         """The position of each sample; beyond the end where it has none."""

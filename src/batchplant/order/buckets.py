@@ -1,0 +1,75 @@
+"""Batches of samples that are about as long, so that little of a padded batch is padding."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from ..columns import I64
+from ..errors import OptionError
+from .balance import Sizes
+from .keyed import key_of, whole
+from .orders import Order, random
+
+# Windows whose order is kept.
+KEPT = 8
+
+
+def bucketed(
+    order: Order,
+    sizes: Sizes,
+    *,
+    bucket_size: int,
+    bucket_window: int = 100,
+    bucket_run: int = 1,
+    shuffle: bool = True,
+    seed: int,
+    epoch: int,
+) -> Order:
+    """The samples of another order, in runs that are about as long.
+
+    Of every ``bucket_window`` batches of ``bucket_size`` samples of the order, samples are sorted by length
+    and cut into batches, and the batches are shuffled (``bucket_run`` that follow each other stay together,
+    so that as many ranks have alike ones at every step). Every sample comes as often as in the order. It is
+    a function of seed, epoch and position like any other.
+    """
+    size = whole("bucket_size", bucket_size, 1)
+    unit = size * whole("bucket_run", bucket_run, 1)
+    window = -(-size * whole("bucket_window", bucket_window, 1) // unit) * unit
+
+    @functools.lru_cache(KEPT)
+    def planned(number: int) -> I64:
+        """The samples of a window, in their order."""
+        samples = order[number * window : (number + 1) * window]
+        lengths = np.asarray(sizes(samples))
+        if lengths.shape != samples.shape:
+            raise OptionError(f"{len(samples)} lengths are needed, not {lengths.shape}")
+        samples = samples[np.argsort(lengths, kind="stable")]
+        full = len(samples) // unit
+        if not shuffle or full < 2:
+            return samples
+        # What fills no batch stays at the end.
+        turn = random(full, seed=int(key_of(seed, number, 11)[0]), epoch=epoch)[:]
+        shuffled = samples[: full * unit].reshape(full, unit)[turn].reshape(-1)
+        return np.concatenate([shuffled, samples[full * unit :]])
+
+    def take(positions: I64) -> I64:
+        numbers, places = np.divmod(positions, window)
+        found = np.empty(len(positions), dtype=np.int64)
+        for number in np.unique(numbers).tolist():
+            own = numbers == number
+            found[own] = planned(number)[places[own]]
+        return found
+
+    return Order(order.samples, order.length, take, _base=order)
+
+
+OPTIONS = ("bucket_size", "bucket_window", "bucket_run")
+
+
+def split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of buckets, and the others."""
+    own = {name: value for name, value in options.items() if name in OPTIONS}
+    return own, {name: value for name, value in options.items() if name not in OPTIONS}

@@ -1,0 +1,156 @@
+"""bucket_by_length: batches of samples that are about as long, exact on any number of ranks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchplant
+from batchplant import Mix, Pack, order
+from batchplant.errors import OptionError
+from batchplant.ops import Pad
+
+COUNT = 103
+LENGTHS = np.random.default_rng(2).lognormal(3, 1, COUNT).astype(np.int64).clip(1, 400)
+
+
+def documents(first: int = 0) -> batchplant.Reader:
+    tokens = [np.full(length, first + number) for number, length in enumerate(LENGTHS)]
+    return batchplant.open({"tokens": tokens, "number": np.arange(first, first + COUNT)})
+
+
+def loaded(size: int = 8, source: batchplant.Reader | None = None, **how: Any) -> batchplant.Loader:
+    options: dict[str, Any] = {"order": "random", "bucket_by_length": "tokens", "seed": 5, **how}
+    options["order_options"] = {"bucket_window": 5, **(how.get("order_options") or {})}
+    pipelines = {"tokens": [Pad(mask=True)]}
+    return batchplant.Loader(documents() if source is None else source, size, pipelines=pipelines, **options)
+
+
+def numbers(loader: batchplant.Loader) -> list[list[int]]:
+    return [batch["number"].tolist() for batch in loader]
+
+
+def joined(parts: list[list[int]]) -> list[int]:
+    return list(itertools.chain.from_iterable(parts))
+
+
+def filled(loader: batchplant.Loader) -> float:
+    masks = [batch["tokens_mask"] for batch in loader]
+    return sum(int(one.sum()) for one in masks) / sum(one.size for one in masks)
+
+
+def test_batches_are_alike_and_have_every_sample_once() -> None:
+    found = numbers(loaded())
+    assert sorted(joined(found)) == list(range(COUNT))
+    assert found == numbers(loaded())
+    assert found != numbers(loaded(seed=6))
+    again = loaded()
+    assert numbers(again) == found
+    assert numbers(again) != found
+    plain = batchplant.Loader(documents(), 8, order="random", pipelines={"tokens": [Pad(mask=True)]})
+    assert filled(loaded(order_options={"bucket_window": 100})) > 0.75 > 0.4 > filled(plain)
+    # Batches do not come by length: one epoch begins with no longer ones than another ends.
+    means = [LENGTHS[one].mean() for one in numbers(loaded(order_options={"bucket_window": 100}))]
+    assert means != sorted(means)
+
+
+def test_each_window_has_the_samples_of_the_order() -> None:
+    plain = order.random(COUNT, seed=5, epoch=0)[:]
+    found = np.array(joined(numbers(loaded())))
+    for start in range(0, COUNT, 40):
+        np.testing.assert_array_equal(np.sort(found[start : start + 40]), np.sort(plain[start : start + 40]))
+
+
+def test_a_run_goes_on_at_every_batch_on_other_worlds() -> None:
+    whole = joined(numbers(loaded()))
+    steps = -(-COUNT // (8 * 2))
+    for step in range(steps):
+        for then, size in ((1, 8), (3, 8), (2, 3)):
+            two = [loaded(rank=rank, world=2) for rank in range(2)]
+            epochs = [iter(one) for one in two]
+            given = [next(one)["number"].tolist() for _ in range(step) for one in epochs]
+            state = json.loads(json.dumps(two[0].state_dict()))
+            assert state == two[1].state_dict()
+            how: dict[str, Any] = {"order_options": {"bucket_size": 8}} if size != 8 else {}
+            rest = [loaded(size, rank=rank, world=then, **how) for rank in range(then)]
+            for one in rest:
+                one.load_state_dict(state)
+            for turn in zip(*map(numbers, rest), strict=True):
+                given += list(turn)
+            assert joined(given) == whole
+            for one in (*two, *rest):
+                one.close()
+
+
+def test_a_state_of_other_buckets_is_refused() -> None:
+    loader = loaded()
+    next(iter(loader))
+    state = loader.state_dict()
+    for other, said in (
+        ({"size": 4}, "bucket_size 8, and this loader has 4"),
+        ({"order_options": {"bucket_window": 7}}, "bucket_window 5, and this loader has 7"),
+        ({"bucket_by_length": LENGTHS}, "bucket_by_length tokens, and this loader has of 103 values"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            loaded(**other).load_state_dict(state)
+    plain = batchplant.Loader(documents(), 8, order="random", seed=5)
+    with pytest.raises(OptionError, match="bucket_by_length tokens, and this loader has None"):
+        plain.load_state_dict({**state, "order_options": {}})
+
+
+def test_lengths_are_a_field_numbers_or_a_function() -> None:
+    found = numbers(loaded())
+    assert numbers(loaded(bucket_by_length=True)) == found
+    assert numbers(loaded(bucket_by_length=LENGTHS)) == found
+    assert numbers(loaded(bucket_by_length=lambda samples: LENGTHS[samples])) == found
+    some = np.arange(0, COUNT, 2)
+    assert sorted(joined(numbers(loaded(indices=some)))) == some.tolist()
+    plain = batchplant.Loader(documents(), 8, order="random", seed=5, bucket_by_length=False)
+    assert joined(numbers(plain)) == order.random(COUNT, seed=5, epoch=0)[:].tolist()
+
+
+def test_alike_batches_follow_each_other_for_as_many_ranks() -> None:
+    options = {"bucket_window": 100, "bucket_run": 4}
+    ranks = [numbers(loaded(rank=rank, world=4, order_options=options)) for rank in range(4)]
+    apart = [numbers(loaded(rank=rank, world=4, order_options={"bucket_window": 100})) for rank in range(4)]
+
+    def spread(parts: list[list[list[int]]]) -> float:
+        longest = [[LENGTHS[one].max() for one in step] for step in zip(*parts, strict=True)]
+        return sum(max(step) - min(step) for step in longest[:-1])
+
+    assert spread(ranks) < spread(apart)
+
+
+def test_an_order_that_is_not_shuffled_stays_so() -> None:
+    means = [LENGTHS[one].mean() for one in numbers(loaded(order="sequential"))]
+    assert means[:5] == sorted(means[:5])
+
+
+def test_mixtures_have_buckets_too() -> None:
+    mix = Mix({"a": (documents(), 1), "b": (documents(1000), 1)}, stop="never")
+    loader = loaded(source=mix)
+    epoch = iter(loader)
+    for _ in range(40):
+        batch = next(epoch)
+        lengths = LENGTHS[batch["number"] % 1000]
+        np.testing.assert_array_equal(batch["tokens_mask"].sum(axis=1), lengths)
+    loader.close()
+
+
+def test_what_makes_no_sense_is_said() -> None:
+    for how, said in (
+        ({"pack": Pack(8)}, "by length, by pack or by balance"),
+        ({"balance": "size"}, "by length, by pack or by balance"),
+        ({"order_options": {"bucket_window": 0}}, "bucket_window"),
+        ({"bucket_by_length": LENGTHS[:3]}, "103 numbers"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            next(iter(loaded(**how)))
+    with pytest.raises(OptionError, match="the field whose length counts, of a, b"):
+        batchplant.Loader({"a": ["x", "yy"], "b": ["x", "yy"]}, 1, bucket_by_length=True)
+    with pytest.raises(OptionError, match="none of these has values of varying length"):
+        batchplant.Loader({"a": [1, 2]}, 1, bucket_by_length=True)
