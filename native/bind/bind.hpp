@@ -148,6 +148,7 @@ void bind_folder(nb::module_& module);
 void bind_probe(nb::module_& module);
 void bind_jpeg(nb::module_& module);
 void bind_image(nb::module_& module);
+void bind_changes(nb::module_& module);
 void bind_png(nb::module_& module);
 void bind_engine(nb::module_& module);
 void bind_lease(nb::module_& module);

@@ -14,6 +14,7 @@ array of bytes; runs may overlap.)";
     batchplant::bind_probe(module);
     batchplant::bind_jpeg(module);
     batchplant::bind_image(module);
+    batchplant::bind_changes(module);
     batchplant::bind_png(module);
     batchplant::bind_engine(module);
     batchplant::bind_lease(module);

@@ -16,7 +16,7 @@ from .geometry import Motion
 def fitted(op: Op, spec: Spec) -> tuple[Op, Spec]:
     """The op for this batch, and what comes out: one of pictures runs on each frame of clips."""
     try:
-        return op, op.infer(spec)
+        return op.suited(spec), op.infer(spec)
     except OptionError:
         if len(spec.shape) != 4 or spec.dtype is None or spec.torch or spec.ragged or spec.channels_first:
             raise
