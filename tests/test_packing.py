@@ -271,3 +271,73 @@ def test_a_replay_reads_no_document(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     again = batchplant.Loader(reader, 2, order="random", pack=Pack(64, eos=EOS))
     for step, ids in enumerate(seen):
         np.testing.assert_array_equal(again.replay(step).samples, ids)
+
+
+# -- pictures and text --------------------------------------------------------------------------------------
+
+
+def pictured(count: int, first: int = 0) -> batchplant.Reader:
+    """Documents with a picture whose colour tells the document, and how many patches it is cut into."""
+    pixels = [np.full((4, 4, 3), (first + number) % 256, dtype=np.uint8) for number in range(count)]
+    tokens = [(first + number) * 10 + np.arange(1 + number % 5) for number in range(count)]
+    patches = np.array([2 + number % 3 for number in range(count)])
+    schema = {
+        "image": batchplant.Image(),
+        "tokens": batchplant.Tensor("int64", (None,)),
+        "patches": batchplant.Int(),
+    }
+    rows = zip(pixels, tokens, patches.tolist(), strict=True)
+    made = [dict(zip(schema, row, strict=True)) for row in rows]
+    return batchplant.open(made, schema=batchplant.Schema(schema))
+
+
+IMAGE = -7
+
+
+@pytest.mark.parametrize("how", ["field", "function", "numbers", "constant"])
+def test_pictures_take_places_before_the_text_of_their_document(how: str) -> None:
+    reader = pictured(24)
+    patches = np.array([2 + number % 3 for number in range(24)])
+    asked = {
+        "field": "patches",
+        "function": lambda samples: patches[samples],
+        "numbers": patches,
+        "constant": 3,
+    }
+    counts = np.full(24, 3) if how == "constant" else patches
+    pack = Pack(16, eos=EOS, image_tokens=asked[how], image_token_id=IMAGE)
+    seen = []
+    for batch in batchplant.Loader(reader, 3, order="random", pack=pack):
+        assert len(batch["image"]) == len(batch["patches"])
+        for row, place, size, start, document in batch["pieces"].tolist():
+            number = int(batch["image"][document][0, 0, 0])
+            seen.append(number)
+            tokens = batch["tokens"][row, place : place + size].tolist()
+            text = (number * 10 + np.arange(1 + number % 5)).tolist()
+            assert tokens == [*[IMAGE] * counts[number], *text, EOS][start : start + size]
+            learned = batch["loss_mask"][row, place : place + size]
+            assert learned.tolist() == [one != IMAGE for one in tokens]
+    assert sorted(seen) == list(range(24))
+
+
+def test_mixtures_of_pictures_and_text_go_on_exactly() -> None:
+    mix = Mix({"a": (pictured(20), 2), "b": (pictured(9, 100), 1)}, stop="all")
+    pack = Pack(24, eos=EOS, window=8, image_tokens="patches", image_token_id=IMAGE)
+    options: dict[str, Any] = {"order": "random", "pack": pack, "seed": 2}
+    whole = np.concatenate(rows_of(batchplant.Loader(mix, 2, **options)))
+    two = [batchplant.Loader(mix, 2, rank=rank, world=2, **options) for rank in range(2)]
+    epochs = [iter(one) for one in two]
+    given = [next(one)["tokens"] for one in epochs]
+    three = [batchplant.Loader(mix, 1, rank=rank, world=3, **options) for rank in range(3)]
+    for one in three:
+        one.load_state_dict(two[0].state_dict())
+    parts = [rows_of(one) for one in three]
+    given += [batch for step in zip(*parts, strict=True) for batch in step]
+    np.testing.assert_array_equal(np.concatenate(given), whole)
+    other = batchplant.Loader(
+        mix, 2, order="random", seed=2, pack=Pack(24, eos=EOS, window=8, image_tokens=2)
+    )
+    with pytest.raises(OptionError, match="pack"):
+        other.load_state_dict(two[0].state_dict())
+    for one in (*two, *three, other):
+        one.close()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I32, I64, U8, as_bytes
+from ..columns import I32, I64, U8, as_bytes, starts_of
 from ..errors import AccessError, DataError, OptionError
 from ..storage import mapped, mapped_in_memory
 from .batch import Batch, Executor
@@ -40,11 +41,19 @@ class Filling:
     """Makes rows, and counts what they came to.
 
     ``rest``: makes what a batch has besides tokens; None where these have to be read, or made. Their dtype is
-    ``dtype``.
+    ``dtype``. ``images``: how many places the pictures of documents take before their tokens.
     """
 
-    def __init__(self, pack: Pack, buffers: Buffers, rest: Executor | None, dtype: str) -> None:
+    def __init__(
+        self,
+        pack: Pack,
+        buffers: Buffers,
+        rest: Executor | None,
+        dtype: str,
+        images: Callable[[I64], I64] | None = None,
+    ) -> None:
         self.pack, self._buffers, self._rest, self._dtype = pack, buffers, rest, dtype
+        self._images = images
         self._lock = threading.Lock()
         self._rows, self._documents, self._tokens = 0, 0, 0
         # Of every epoch that was planned.
@@ -64,11 +73,15 @@ class Filling:
     def finish(self, pieces: Pieces, batch: Batch) -> Batch:
         """The documents as rows."""
         kept, values = _without_missing(pieces, batch), dict(batch.values)
-        if self.pack.field in values:
+        images = None if self._images is None else self._images(batch.ids)
+        if images is not None:
+            texts = _ragged(values.pop(self.pack.field), self.pack.field)
+            tokens = Tokens.of(_behind(images, self.pack.image_token_id, *texts), self.pack.field)
+        elif self.pack.field in values:
             tokens = Tokens.of(values.pop(self.pack.field), self.pack.field)
         else:
             tokens = self._in_place(kept)
-        made = fill(self.pack, kept, tokens, values, self._buffers)
+        made = fill(self.pack, kept, tokens, values, self._buffers, images)
         with self._lock:
             self._rows, self._documents = self._rows + len(pieces.rows) - 1, self._documents + len(batch.ids)
             self._tokens += int(kept.size.sum())
@@ -95,12 +108,18 @@ class Filling:
 
 
 def fill(
-    pack: Pack, pieces: Pieces, tokens: Tokens, values: dict[str, Any], buffers: Buffers
+    pack: Pack,
+    pieces: Pieces,
+    tokens: Tokens,
+    values: dict[str, Any],
+    buffers: Buffers,
+    images: I64 | None = None,
 ) -> dict[str, Any]:
-    """A batch of rows; ``values``: what else it has."""
-    prompt = None
+    """A batch of rows; ``values``: what else it has. ``images``: tokens of pictures before each document."""
+    prompt = images
     if pack.prompt is not None:
-        prompt = np.ascontiguousarray(values.pop(pack.prompt), dtype=np.int64)
+        said = np.ascontiguousarray(values.pop(pack.prompt), dtype=np.int64)
+        prompt = said if images is None else said + images
     shape = (len(pieces.rows) - 1, pack.length)
     dtype = np.dtype(pack.dtype)
     rows = buffers.take(shape, dtype)
@@ -160,6 +179,20 @@ def _ragged(value: Any, field: str) -> tuple[npt.NDArray[Any], I64]:
     if tokens.dtype.name not in KINDS:
         tokens = tokens.astype(np.int64)
     return tokens, np.ascontiguousarray(offsets, dtype=np.int64)
+
+
+def _behind(images: I64, image_token: int, tokens: npt.NDArray[Any], offsets: I64) -> tuple[Any, I64]:
+    """The tokens of documents, each behind the places of its pictures."""
+    lengths = np.diff(offsets)
+    where = starts_of(lengths + images)
+    dtype = np.result_type(tokens.dtype, np.min_scalar_type(image_token))
+    found = np.full(int(where[-1]), image_token, dtype=dtype if dtype.name in KINDS else np.int64)
+    texts = np.ascontiguousarray(tokens, dtype=found.dtype)
+    width = found.itemsize
+    _native.copy_runs(
+        as_bytes(texts), offsets[:-1] * width, lengths * width, as_bytes(found), (where[:-1] + images) * width
+    )
+    return found, where
 
 
 def _without_missing(pieces: Pieces, batch: Batch) -> Pieces:

@@ -43,7 +43,11 @@ class Packing:
         self.pack = pack
         found = token_sizes(pack, reader, names[pack.field], executor)
         rest, dtype = _rest(pack, names[pack.field], plan, executor)
-        self.filling = Filling(pack, buffers, rest, dtype)
+        images = image_sizes(pack, reader)
+        self.filling = Filling(pack, buffers, rest, dtype, images)
+        if images is not None:
+            texts = found
+            found = lambda samples, epoch: (texts(samples, epoch)[0] + images(samples), None)  # noqa: E731
         self._sizes, self._indices = found, indices
         self._rows: dict[int, Rows] = {}
         # By epoch, a window and its first row, out of a state.
@@ -92,6 +96,17 @@ def _rest(pack: Pack, output: Output, plan: Plan, executor: Executor) -> tuple[E
     )  # fmt: skip
     rest.timer, rest.functions = executor.timer, executor.functions
     return rest, kind.dtype
+
+
+def image_sizes(pack: Pack, reader: Reader) -> Callable[[I64], I64] | None:
+    """How many places the pictures of documents take; None where there are none."""
+    asked = pack.image_tokens
+    if asked is None:
+        return None
+    if isinstance(asked, int):
+        return lambda samples: np.full(len(samples), asked, dtype=np.int64)
+    found = find_sizes(reader, (), asked)
+    return lambda samples: np.asarray(found(samples)).astype(np.int64)
 
 
 def token_sizes(pack: Pack, reader: Reader, output: Output, executor: Executor) -> Callable[[I64, int], Any]:

@@ -54,7 +54,9 @@ class Pack:
     hold comes document by document; ``pieces`` says which (row, place, size, start, document) they became.
 
     sizes: how many tokens a document has, where that cannot be told without reading it: a field, one number
-    for each sample, or a function of sample numbers.
+    for each sample, or a function of sample numbers. image_tokens: how many places a document's pictures take
+    before its text, said in the same ways, or one number for all; they hold ``image_token_id`` and are not
+    learned.
     """
 
     length: int
@@ -70,6 +72,8 @@ class Pack:
     prompt: str | None = None
     sizes: Any = None
     dtype: str = "int64"
+    image_tokens: Any = None
+    image_token_id: int = 0
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -88,7 +92,8 @@ class Pack:
     @property
     def mark(self) -> list[Any]:
         """What decides which documents share a row."""
-        return [self.length, self.field, self.strategy, self.window, self.eos is not None, self.overlong]
+        found = [self.length, self.field, self.strategy, self.window, self.eos is not None, self.overlong]
+        return found if self.image_tokens is None else [*found, str(orders.mark(self.image_tokens))]
 
 
 class Window(NamedTuple):

@@ -7,7 +7,7 @@ name; :func:`shard` deals positions out to ranks and batches.
 
 from .balance import Sizes, deal
 from .buckets import bucketed
-from .marks import difference, drawn, marks
+from .marks import difference, drawn, mark, marks
 from .orders import (
     BY_BLOCKS,
     NAMED,
@@ -52,6 +52,7 @@ __all__ = [
     "from_function",
     "in_lanes",
     "make",
+    "mark",
     "marks",
     "place",
     "quasi_random",

@@ -27,6 +27,11 @@ def marks(order: Any, options: Mapping[str, Any], indices: Any, bucketed: Any = 
     }  # fmt: skip
 
 
+def mark(value: Any) -> Any:
+    """What tells a value from others, as something that JSON can hold."""
+    return _as_json(value)
+
+
 def difference(state: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
     """The first thing in which a state is not of this loader; what an older state does not tell passes."""
     for name, mine in own.items():
