@@ -42,5 +42,6 @@ OUTLINES: dict[str, Outline] = {
     "tokens": Outline((), side_cars=("{name}.tokens.json",)),
     "videofolder": Outline((), folder=True, media="video"),
     "webdataset": Outline((".tar", ".tar.gz", ".tgz"), side_cars=("{stem}.idx",)),
+    "yolo": Outline((".yolo",), folder=None),
     "zarr": Outline((".zarr", ".zarr.zip"), folder=None),
 }

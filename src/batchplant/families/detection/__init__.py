@@ -8,13 +8,13 @@ A sample is a picture with its objects. Fields that have a row for each object s
 - what else a format knows: ``area``, ``iscrowd``, ``difficult`` …
 """
 
+from ..folders.annotated import COCO, VOC, YOLO, annotated, coco_files, is_coco, is_yaml
 from .boxes import boxes_as, outside
 from .fields import FIELDS, boxes_field, left_out, objects_field
-from .found import COCO, VOC, YOLO, annotated, is_coco
 from .reader import DetectionReader, ragged, spread
 from .writer import DetectionWriter
 
 __all__ = [
     "COCO", "FIELDS", "VOC", "YOLO", "DetectionReader", "DetectionWriter", "annotated", "boxes_as",
-    "boxes_field", "is_coco", "left_out", "objects_field", "outside", "ragged", "spread",
+    "boxes_field", "coco_files", "is_coco", "is_yaml", "left_out", "objects_field", "outside", "ragged", "spread",
 ]  # fmt: skip

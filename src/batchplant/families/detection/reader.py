@@ -15,10 +15,11 @@ from ...codecs.infer import infer_image, infer_mask
 from ...columns import I64, Columns, Ragged, Spans, as_bytes, concat_spans, starts_of
 from ...errors import BatchplantError, DamagedError, Problem
 from ...reader import Reader
-from ...schema import Boxes, Field, Image, Labels, Text
+from ...schema import Boxes, Field, Image, Labels, Schema, Text
 from ...storage import is_below
 from ..folders.files import Files
 from .boxes import outside
+from .notes import read_note
 
 # Pictures looked at to tell what they are, and so much of each.
 PROBED_SAMPLES, HEAD = 48, 1 << 16
@@ -87,6 +88,13 @@ class DetectionReader(Reader):
         self.length = len(names)
         self._columns["file_name"] = Ragged.from_cells([os.fsencode(name) for name in names])
 
+    def _chosen(self, fields: Mapping[str, Field]) -> Schema:
+        """Those of these fields that our writer was given, in that order, where it wrote the folder."""
+        noted = read_note(self.path)
+        if noted is None:
+            return Schema(fields)
+        return Schema((name, fields[name]) for name in noted if name in fields)
+
     def _look(self, field: str = "image", *, mask: bool = False) -> Image:
         """What the pictures of a field are, from some of them."""
         pictures = self._pictures[field]
@@ -153,7 +161,8 @@ class DetectionReader(Reader):
 
     def _keys(self, indices: I64, short: bool = False) -> Ragged | None:
         """The paths of the pictures; the short ones are without the suffix."""
-        names = [str(self._pictures["image"].names[index]) for index in indices.tolist()]
+        found = Columns({"file_name": self._columns["file_name"]}).take(indices)["file_name"]
+        names = [os.fsdecode(bytes(name)) for name in found]
         if short:
             names = [os.path.splitext(name)[0] for name in names]
         return Ragged.from_cells([os.fsencode(name.replace(os.sep, "/")) for name in names])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -12,16 +13,18 @@ import numpy.typing as npt
 
 from ...codecs.cells import decode_sample
 from ...codecs.media import image
+from ...codecs.nested import json_text
 from ...columns import Columns, Ragged
 from ...errors import BatchplantError, EncodeError, ExistsError, OptionError, SchemaError
 from ...kinds import BOX_FORMATS
-from ...schema import Boxes, Field, Image, Labels, Schema, Tensor
+from ...schema import Boxes, Field, Image, Keypoints, Labels, Polygons, Schema, Tensor
 from ...storage import checksums, is_below
 from ...write_options import WriteOptions
 from ...writer import Writer
 from ..folders.media import PICTURES
 from .boxes import boxes_as
 from .fields import FIELDS
+from .notes import write_note
 from .reader import ragged, spread
 
 
@@ -90,6 +93,8 @@ class DetectionWriter(Writer):
 
     def _stored(self, field: Field, name: str) -> Field:
         """A field as it is stored."""
+        if isinstance(field, Polygons | Keypoints):
+            return dataclasses.replace(field, normalized=self.boxes.normalized)
         if name != "boxes":
             return field
         beside = field.labels if isinstance(field, Boxes) else self.boxes.labels
@@ -164,6 +169,15 @@ class DetectionWriter(Writer):
             if (have.format, have.normalized) != (want.format, want.normalized) or field.dtype != want.dtype:
                 values = boxes_as(values, have, want, np.repeat(sizes, counts, axis=0)).astype(want.dtype)
             done["boxes"] = ragged(values, counts)
+        for name, field in self.schema.items():
+            if isinstance(field, Keypoints) and field.normalized != self.boxes.normalized:
+                points, counts = spread(columns[name], field.dtype, field.shape)
+                scale = np.repeat(sizes, counts, axis=0)[:, None].astype(np.float64)
+                moved = points.astype(np.float64)
+                moved[..., :2] *= scale if field.normalized else 1 / scale
+                done[name] = ragged(moved.astype(field.dtype), counts)
+            if isinstance(field, Polygons) and field.normalized != self.boxes.normalized:
+                done[name] = _scaled(columns[name], sizes, shrinks=self.boxes.normalized)
         if "file_name" in columns:
             cells = columns["image"]
             assert isinstance(cells, Ragged)
@@ -238,6 +252,7 @@ class DetectionWriter(Writer):
                 data = data[file.write(data) :]
 
     def _finish(self) -> str:
+        write_note(self._folder, list(self.schema))
         return "folder"
 
     @property
@@ -245,3 +260,18 @@ class DetectionWriter(Writer):
         """Those of the labels; by their numbers, where the labels have no names."""
         labels = self.schema.get("labels") if "labels" in self.schema else None
         return list(labels.names or ()) if isinstance(labels, Labels) else []
+
+
+def _scaled(column: Any, sizes: Any, *, shrinks: bool) -> Ragged:
+    """Outlines in parts of the picture's size, or in pixels."""
+    cells = []
+    for cell, (width, height) in zip(column, sizes.tolist(), strict=True):
+        scale = np.array([1 / width, 1 / height] if shrinks else [width, height])
+        objects = [[_moved(ring, scale) for ring in rings] for rings in json.loads(bytes(cell))]
+        cells.append(json_text(objects))
+    return Ragged.from_cells(cells)
+
+
+def _moved(ring: list[float], scale: Any) -> list[float]:
+    found: list[float] = (np.array(ring, dtype=np.float64).reshape(-1, 2) * scale).reshape(-1).tolist()
+    return found

@@ -13,6 +13,7 @@ from ...errors import AccessError, BatchplantError, NotFoundError
 from ...format import Probe
 from ...schema import Audio, Field, Image, Video
 from ...storage import join, parse_object, read_beside, tree
+from .annotated import annotated
 from .metadata import first_names, metadata_of
 
 NOTE = ".batchplant.json"
@@ -75,6 +76,8 @@ def media_in(probe: Probe) -> list[Media]:
     Our own note decides, then the files that a metadata file names, then what lies at the top, then what
     lies in the first folders.
     """
+    if probe.ask(annotated) is not None:
+        return []
     path, names = probe.path, probe.names
     metadata = metadata_of(path)
     found = _noted(path)

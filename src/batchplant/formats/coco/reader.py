@@ -15,8 +15,7 @@ from ...codecs.media import image
 from ...codecs.nested import json_text
 from ...columns import I64, Columns, Ragged, starts_of
 from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError, Problem, SchemaError
-from ...families.detection import DetectionReader, boxes_field, ragged
-from ...families.detection.found import coco_files
+from ...families.detection import DetectionReader, boxes_field, coco_files, ragged
 from ...families.folders.files import Files, open_files
 from ...format import Probe
 from ...schema import Boxes, Field, Image, Int, Keypoints, Labels, List, Polygons, Schema, Tensor, Text

@@ -64,10 +64,8 @@ def _is_voc(path: str, names: set[str]) -> bool:
 
 def _is_yolo(path: str, names: set[str]) -> bool:
     for name in names:
-        if name.endswith((".yaml", ".yml")):
-            head = _head(join(path, name))
-            if _NAMES.search(head) and _PATHS.search(head):
-                return True
+        if name.endswith((".yaml", ".yml")) and is_yaml(_head(join(path, name))):
+            return True
     if not {"images/", "labels/"} <= names:
         return False
     for folder in (join(path, "labels"), *_folders(join(path, "labels"))):
@@ -77,6 +75,11 @@ def _is_yolo(path: str, names: set[str]) -> bool:
         if any(name.endswith(".txt") and is_labels(_head(join(folder, name))) for name in below[:8]):
             return True
     return False
+
+
+def is_yaml(head: bytes) -> bool:
+    """Whether YAML names classes and splits."""
+    return _NAMES.search(head) is not None and _PATHS.search(head) is not None
 
 
 def is_labels(text: bytes) -> bool:

@@ -1,0 +1,152 @@
+"""Which pictures a YOLO folder has, and where their labels lie; what its YAML says."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from typing import Any, NamedTuple
+
+from ...errors import DamagedError, NotFoundError
+from ...families.folders import PICTURES
+from ...families.folders.files import Files
+from ...plans import parse_yaml
+from ...storage import is_below, join, open_source, tree
+
+SPLITS = ("train", "val", "valid", "test")
+WANTED = ("path", *SPLITS, "names", "nc", "kpt_shape", "kpt_names", "flip_idx")
+# A longer file of YAML is none of YOLO's.
+MOST = 1 << 20
+_TOP = re.compile(r"(\S[^:]*?)\s*:(\s|$)")
+
+
+class Layout(NamedTuple):
+    """``splits``: pictures of each, by their paths below the root; ``folders``: the one that they lie in."""
+
+    splits: dict[str, list[str]]
+    folders: dict[str, str]
+    labels: set[str]
+
+
+def yaml_of(path: str) -> str | None:
+    """The YAML file of a folder: data.yaml, or the only one."""
+    found = [name for name in tree.names(path) if name.endswith((".yaml", ".yml")) and name[0] != "."]
+    best = [name for name in ("data.yaml", "dataset.yaml", "data.yml") if name in found]
+    return (best or [*found, None])[0] if best or len(found) <= 1 else _with_names(path, found)
+
+
+def _with_names(path: str, found: list[str]) -> str | None:
+    fitting = [name for name in found if "names" in read_yaml(join(path, name))]
+    if len(fitting) > 1:
+        raise DamagedError(f"there are several files of YAML: open one of {', '.join(fitting)}", path=path)
+    return fitting[0] if fitting else None
+
+
+def read_yaml(path: str) -> dict[str, Any]:
+    """What it says of the dataset; the rest (how to download it, say) is passed over."""
+    source = open_source(path)
+    try:
+        text = source.view(0, min(source.size, MOST)).tobytes().decode("utf-8-sig")
+        kept, lines = False, []
+        for line in text.splitlines():
+            top = _TOP.match(line)
+            if top is not None:
+                kept = top[1].strip("\"'") in WANTED
+            lines.append(line if kept or line.startswith("#") else "")
+        return parse_yaml("\n".join(lines))
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"it cannot be read: {error}", path=path) from None
+    finally:
+        source.close()
+
+
+def find(root: str, below: Files, told: dict[str, Any]) -> Layout:
+    """The pictures and the labels."""
+    every = list(below.walk(lambda name: PICTURES.has(name) or name.endswith(".txt"), ".batchplant.json"))
+    pictures = sorted(name for name in every if PICTURES.has(name))
+    labels = {name for name in every if name.endswith(".txt")}
+    splits: dict[str, list[str]] = {}
+    folders: dict[str, str] = {}
+    for split in (one for one in SPLITS if told.get(one)):
+        places = told[split] if isinstance(told[split], list) else [told[split]]
+        found = [_resolved(root, str(told.get("path") or ""), str(one)) for one in places]
+        splits[split], folders[split] = [], found[0]
+        for place in found:
+            if place.endswith(".txt"):
+                splits[split] += _listed(join(root, place), place)
+                folders[split] = "images" if any(n.startswith("images/") for n in splits[split]) else ""
+            else:
+                prefix = f"{place}/" if place else ""
+                splits[split] += [name for name in pictures if name.startswith(prefix)]
+    if splits:
+        return Layout(splits, folders, labels)
+    inside = [name for name in pictures if name.startswith("images/")]
+    tops = {name.split("/")[1] if name.count("/") > 1 else "" for name in inside}
+    if tops and tops <= set(SPLITS):
+        names = [one for one in SPLITS if one in tops]
+        return Layout(
+            {one: [name for name in inside if name.startswith(f"images/{one}/")] for one in names},
+            {one: f"images/{one}" for one in names},
+            labels,
+        )
+    return Layout({"": inside}, {"": "images"}, labels)
+
+
+def _resolved(root: str, base: str, name: str) -> str:
+    """Where a path of the YAML leads, below the root."""
+    plain = name.replace("\\", "/").rstrip("/")
+    # Some write ../train/images for what lies beside the YAML.
+    tried = [posixpath.join(base, plain), plain, re.sub(r"^(\.\./)+", "", plain)]
+    for one in dict.fromkeys(map(posixpath.normpath, tried)):
+        if one == "." or (is_below(one) and tree.exists(join(root, one))):
+            return "" if one == "." else one
+    raise NotFoundError(f"the YAML names {name!r}, and there is no such folder below it", path=root)
+
+
+def _listed(path: str, name: str) -> list[str]:
+    """The pictures that a list names, below the root."""
+    source = open_source(path)
+    try:
+        lines = source.view(0, source.size).tobytes().decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise DamagedError(f"not text: {error}", path=path) from None
+    finally:
+        source.close()
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        one = posixpath.normpath(line.strip().replace("\\", "/"))
+        if not is_below(one):
+            raise DamagedError(f"line {number}: {line.strip()!r} is no path below the folder", path=path)
+        folder = posixpath.dirname(name)
+        found.append(posixpath.join(folder, one) if line.strip().startswith("./") and folder else one)
+    return found
+
+
+def label_of(picture: str) -> str:
+    """Where the labels of a picture lie: in labels/ where it lies in images/, else beside it."""
+    parts = picture.split("/")
+    for place in range(len(parts) - 2, -1, -1):
+        if parts[place] == "images":
+            parts[place] = "labels"
+            break
+    return os.path.splitext("/".join(parts))[0] + ".txt"
+
+
+def class_names(told: dict[str, Any], path: str) -> tuple[str, ...] | None:
+    """The names of the classes, by number."""
+    names, count = told.get("names"), told.get("nc")
+    if isinstance(names, dict):
+        try:
+            numbers = {int(number): str(name) for number, name in names.items()}
+        except ValueError:
+            raise DamagedError("names has a class without a number", path=path) from None
+        if numbers and (min(numbers) < 0 or max(numbers) > 1 << 20):
+            raise DamagedError("names has a class out of range", path=path)
+        return tuple(numbers.get(one, str(one)) for one in range(max(numbers, default=-1) + 1))
+    if isinstance(names, list):
+        return tuple(str(name) for name in names)
+    if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= 1 << 20:
+        return tuple(map(str, range(count)))
+    return None
