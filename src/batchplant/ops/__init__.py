@@ -10,7 +10,7 @@ name ops and ``loading`` runs them; an op knows no file, no reader and no framew
 from __future__ import annotations
 
 from .audio import DecodeAudio
-from .augment import Cutout, ImageMixup, Poison, RandomCrop, RandomTranslate
+from .augment import Cutout, ImageMixup, Poison
 from .base import CellErrors, CellOp, Draws, Op, Spec
 from .categories import Categories
 from .colour import (
@@ -27,28 +27,41 @@ from .decode import (
     CenterCrop,
     ChannelsFirst,
     Decode,
+    HorizontalFlip,
     ImageDecoder,
     Normalize,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomVerticalFlip,
     Resize,
+    VerticalFlip,
 )
+from .erasing import RandomErasing
+from .filling import Fill
+from .framing import Collate, ImagePad, Letterbox, RandomCrop, RandomTranslate
 from .function import Function
+from .levels import AutoContrast, Equalize, GaussianNoise, Invert, JpegArtifacts, Posterize, Sharpness
+from .moving import MoveBoxes, MoveKeypoints, MovePolygons
+from .policies import AugMix, RandAugment, TrivialAugment
 from .sound import AddNoise, CropOrPad, RandomGain, TimeShift
 from .spectrogram import MelSpectrogram, SpecAugment, Spectrogram
 from .tokens import Tokenize
 from .values import Convert, LabelMixup, MixupToOneHot, Pad, Present, ReplaceLabel, Squeeze, View
 from .video import DecodeVideo
 from .volumes import CenterCrop3d, RandomCrop3d, RandomFlip3d, RandomIntensity, RandomRotate90
+from .warping import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
     "AddNoise",
+    "AugMix",
+    "AutoContrast",
     "Categories",
     "CellErrors",
     "CellOp",
     "CenterCrop",
     "CenterCrop3d",
     "ChannelsFirst",
+    "Collate",
     "ColorJitter",
     "Convert",
     "CropOrPad",
@@ -57,40 +70,61 @@ __all__ = [
     "DecodeAudio",
     "DecodeVideo",
     "Draws",
+    "Equalize",
+    "Fill",
     "Function",
     "GaussianBlur",
+    "GaussianNoise",
+    "HorizontalFlip",
     "ImageDecoder",
     "ImageMixup",
+    "ImagePad",
+    "Invert",
+    "JpegArtifacts",
     "LabelMixup",
+    "Letterbox",
     "MelSpectrogram",
     "MixupToOneHot",
+    "MoveBoxes",
+    "MoveKeypoints",
+    "MovePolygons",
     "Normalize",
     "Op",
     "Pad",
     "Poison",
+    "Posterize",
     "Present",
+    "RandAugment",
+    "RandomAffine",
     "RandomBrightness",
     "RandomContrast",
     "RandomCrop",
     "RandomCrop3d",
+    "RandomErasing",
     "RandomFlip3d",
     "RandomGain",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomHue",
     "RandomIntensity",
+    "RandomPerspective",
     "RandomResizedCrop",
     "RandomRotate90",
+    "RandomRotation",
     "RandomSaturation",
     "RandomSolarization",
     "RandomTranslate",
+    "RandomVerticalFlip",
     "ReplaceLabel",
     "Resize",
+    "Sharpness",
     "Spec",
     "SpecAugment",
     "Spectrogram",
     "Squeeze",
     "TimeShift",
     "Tokenize",
+    "TrivialAugment",
+    "VerticalFlip",
     "View",
 ]

@@ -1,0 +1,112 @@
+"""Numbers and pixels around 0: (value - mean) / std, with a mean and a std that may be found in the data."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from ..columns import I64
+from ..errors import DamagedError, OptionError
+from ..reader import Reader
+from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
+from .base import Draws, Op, Spec, Tensors
+from .fitting import SAMPLES, moments
+
+
+class Normalize(Op):
+    """(value - mean) / std, as float32, float16 or float64.
+
+    Of pictures and clips of uint8, whose levels are from 0 to 255: one mean and std for each channel. Of
+    other numbers: one for all, or one for each number of the last axis. ``fit`` finds them in the data.
+    """
+
+    def __init__(
+        self, mean: float | Sequence[float], std: float | Sequence[float], dtype: Any = "float32"
+    ) -> None:
+        self.mean, self.std = (np.atleast_1d(np.array(one, dtype=np.float64)) for one in (mean, std))
+        self.dtype = np.dtype(dtype)
+        if self.dtype not in (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)):
+            raise OptionError(f"Normalize gives float16, float32 or float64, not {self.dtype}")
+        if self.mean.shape != self.std.shape or self.mean.ndim != 1 or (self.std == 0).any():
+            raise OptionError("mean and std need one number for each channel, and std no zero")
+
+    @classmethod
+    def fit(
+        cls,
+        reader: Reader,
+        field: str,
+        *,
+        each: bool = True,
+        samples: int = SAMPLES,
+        dtype: Any = "float32",
+    ) -> Self:
+        """With mean and std of a field of pictures, numbers or arrays; missing values and NaN do not count.
+
+        Of pictures: for each channel, of at most ``samples`` of them, evenly spread. Of arrays: for each
+        number of the last axis, or with ``each=False`` one for all. What never varies has the std 1.
+        """
+        return cls(*moments(reader, field, each=each, samples=samples), dtype)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """What ``save`` wrote."""
+        where = os.fspath(path)
+        try:
+            found = parse_object(read_whole(where))
+            return cls(found["mean"], found["std"], found["dtype"])
+        except NOTE_ERRORS as error:
+            raise DamagedError(f"no mean and std: {error}", path=where) from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """As a JSON file, which appears when it is complete."""
+        held = {"mean": self.mean.tolist(), "std": self.std.tolist(), "dtype": self.dtype.name}
+        put_file(os.fspath(path), json.dumps({"batchplant": 1, **held}).encode())
+
+    def infer(self, spec: Spec) -> Spec:
+        if spec.dtype == np.uint8 and len(spec.shape) >= 3:
+            self._check_pictures(spec)
+        elif spec.dtype is None or spec.dtype.kind not in "biuf":
+            raise OptionError(f"Normalize needs pictures or numbers, not {spec}")
+        elif len(self.mean) not in (1, spec.shape[-1] if spec.shape else 1):
+            raise OptionError(f"Normalize has {len(self.mean)} means, and they do not fit {spec}")
+        return spec.but(dtype=self.dtype)
+
+    def _check_pictures(self, spec: Spec) -> None:
+        # Clips are pictures below each other.
+        channels = spec.but(shape=spec.shape[-3:]).channels(self, unequal=True)
+        if channels != len(self.mean):
+            raise OptionError(f"Normalize needs uint8 pictures of {len(self.mean)} channels, not {spec}")
+        if ((self.mean > 0) & (self.mean < 1)).all():
+            mean, std = (", ".join(f"{255 * one:.6g}" for one in many) for many in (self.mean, self.std))
+            warnings.warn(
+                "Normalize has means below 1, and the levels of pictures are from 0 to 255: multiply means "
+                f"and stds by 255, Normalize(({mean}), ({std}))",
+                stacklevel=2,
+            )
+
+    def table(self) -> Any:
+        """The value of every level in every channel."""
+        return ((np.arange(256)[:, None] - self.mean) / self.std).astype(self.dtype)
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        if isinstance(batch, list):
+            return [self.run(one[None], ids, draws)[0] for one in batch]
+        if isinstance(batch, tuple):
+            return self.run(batch[0], ids, draws), batch[1]
+        if batch.dtype != np.uint8 or batch.ndim < 4:
+            mean, std = (self.mean, self.std) if batch.ndim > 1 else (self.mean[0], self.std[0])
+            return ((batch.astype(np.float64) - mean) / std).astype(self.dtype)
+        table = self.table()
+        out = np.empty(batch.shape, dtype=self.dtype)
+        for channel in range(batch.shape[-1]):
+            out[..., channel] = table[:, channel][batch[..., channel]]
+        return out
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        mean, std = tensors.send(self.mean), tensors.send(self.std)
+        return ((batch.float() - mean) / std).to(getattr(tensors.torch, self.dtype.name))
