@@ -208,7 +208,7 @@ def test_whole_pictures_that_are_turned(tmp_path):
 def test_the_plan_tells(tmp_path):
     path = dataset(tmp_path / "a.msgpack", [saved(palette_mask(), "PNG")], bp.Image("png", "P", mask=True))
     loader = bp.Loader(path, 1, pipelines={"image": [ops.Resize(8, orient=True)]})
-    assert "Resize(size=(8, 8), orient=True)" in str(loader.plan)
+    assert "Resize(size=(8, 8), filter='nearest', orient=True)" in str(loader.plan)
     assert json.dumps(loader.plan.outputs[0].spec.shape) == "[8, 8, 1]"
 
 

@@ -11,22 +11,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..codecs.cells import decode_cell
-from ..codecs.text import numbers_of
-from ..columns import I64, Column, Masked, Ragged, Spans, concat_spans
-from ..errors import AccessError, BatchplantError, DataError, DecodeError, Problem, with_place
+from ..columns import I64, Column, Spans, concat_spans
+from ..errors import AccessError, BatchplantError, DataError, Problem, with_place
 from ..ops.base import CellErrors, CellOp, Draws, RowError
-from ..ops.decode import whole_boxes
+from ..ops.cutting import sizes_of as picture_sizes
 from ..ops.function import Function
-from ..ops.values import ragged_values
+from ..ops.values import Pad
 from ..reader import Reader
-from ..schema import Field, List
 from ..storage.remote.cells import PART
 from .decoded import Decoded
+from .following import Following
+from .geometry import Moves, moves
 from .locate import Located, Locator, sizes_of, turns_of
 from .on_cpu import OnCpu
-from .pictures import Backend, Device, Failures, Request, Result
-from .plan import Output, Plan, Step, spec_of
+from .pictures import Backend, Device, Failures, Request, Result, make_request
+from .pipes import SIZES, padding_name
+from .plan import Output, Plan, Step
+from .values import as_values
 
 # Threads that make batches: while the engine decodes one, the Python part of the next runs.
 PRODUCERS = 2
@@ -63,6 +64,8 @@ class Prepared(NamedTuple):
     columns: dict[str, Column] | None
     pictures: dict[str, Callable[[], Result]]
     failures: Failures
+    # Of the pictures that others go along with.
+    moves: dict[str, Moves]
 
 
 class Executor:
@@ -79,6 +82,7 @@ class Executor:
         self.seed, self.skip = seed, skip
         self._last_of = {one.field: one.name for one in plan.outputs if not one.is_mask}
         self._locator, self.decoded = Locator(reader), decoded
+        self._following = Following(plan)
         # Of functions of users, each is told by itself too.
         self.timer, self.functions = Timer(), Timer()
 
@@ -118,17 +122,33 @@ class Executor:
         pictures: dict[str, Callable[[], Result]] = {}
         if not self.plan.pictures:
             # Nothing to queue, and reading need not be in order.
-            return Prepared(ids, epoch, None, pictures, {})
+            return Prepared(ids, epoch, None, pictures, {}, {})
         columns, failures = self._read(ids)
+        moved: dict[str, Moves] = {}
         for output in self.plan.pictures:
             if failures:
                 break
             request, failures = self.request(output, ids, epoch)
+            if request is not None and output.name in self._following.of:
+                moved[output.name] = self._moves(output, request, epoch)
             if request is not None:
                 began = time.perf_counter()
                 pictures[output.name] = self._begin(output, request, list(failures))
                 self.timer.add("decode", began)
-        return Prepared(ids, epoch, columns, pictures, failures)
+        return Prepared(ids, epoch, columns, pictures, failures, moved)
+
+    def _moves(self, output: Output, request: Request, epoch: int) -> Moves:
+        """Where the pictures are taken by their pipeline."""
+        assert output.image is not None
+        orient = output.image.decoder.op.orient
+
+        def stored(ids: I64) -> Any:
+            return _sized(self._locator.find(output.field, ids), orient)[0]
+
+        # What is kept decoded may have another size.
+        kept = stored if self.decoded is not None else None
+        sizes = self._following.sizes(request, kept, (output.field, orient), len(self.reader))
+        return moves(output, sizes, request.ids, seed=self.seed, epoch=epoch)
 
     def _begin(self, output: Output, request: Request, refused: list[int]) -> Callable[[], Result]:
         """Queue the pictures that are not refused."""
@@ -139,9 +159,9 @@ class Executor:
         made = self._backend(output).begin(request)
 
         def result() -> Result:
-            array, failures = made()
+            array, failures, sizes = made()
             return Result(
-                array, {int(rows[row]): one.at(field=output.field) for row, one in failures.items()}
+                array, {int(rows[row]): one.at(field=output.field) for row, one in failures.items()}, sizes
             )
 
         return result
@@ -150,7 +170,7 @@ class Executor:
         """The batch, made; without the samples that fail, where those are to be skipped."""
         skipped: list[Problem] = []
         while True:
-            ids, epoch, _, _, failures = prepared
+            ids, epoch, failures = prepared.ids, prepared.epoch, prepared.failures
             values: dict[str, Any] = {}
             if not failures:
                 values, failures = self._values(prepared)
@@ -226,7 +246,7 @@ class Executor:
         """What is asked of the back end, and what is wrong with pictures that must not be decoded."""
         stage = output.image
         assert stage is not None
-        field, decoder, flip = output.field, stage.decoder, stage.flip
+        field = output.field
         began = time.perf_counter()
         try:
             cells, ready = self._find(output, ids)
@@ -235,24 +255,10 @@ class Executor:
             if not failures:
                 raise error.at(path=self.reader.path, field=field) from None
             return None, failures
-        sizes, turns = sizes_of(cells), None
-        if decoder.op.orient:
-            turns = turns_of(cells)
-            sizes[turns >= 5] = sizes[turns >= 5, ::-1]
+        sizes, turns = _sized(cells, stage.decoder.op.orient)
         self.timer.add("storage", began)
-
-        def redraw(row: int, size: tuple[int, int]) -> Any:
-            one = slice(row, row + 1)
-            draws = Draws(self.seed, epoch, ids[one], decoder.key)
-            return decoder.op.boxes(np.array([size], dtype=np.int32), draws)[0]
-
-        # A picture of no known size is refused, or has one, once it is decoded.
-        boxes = decoder.op.boxes(np.maximum(sizes, 1), Draws(self.seed, epoch, ids, decoder.key))
-        if ready is not None:
-            boxes[ready] = whole_boxes(sizes[ready])
-        flips = None if flip is None else flip.op.flips(Draws(self.seed, epoch, ids, flip.key))
-        request = Request(cells, sizes, boxes, flips, turns, stage.target, redraw, ids)
-        return request, {row: error.at(field=field) for row, error in request.refused().items()}
+        request, failures = make_request(stage, cells, sizes, turns, ready, ids, seed=self.seed, epoch=epoch)
+        return request, {row: error.at(field=field) for row, error in failures.items()}
 
     def _find(self, output: Output, ids: I64) -> tuple[Located, Any]:
         """Where the pictures lie, and which of them need no cutting and resizing any more."""
@@ -264,7 +270,7 @@ class Executor:
     # -- values ----------------------------------------------------------------------------------------
 
     def _values(self, prepared: Prepared) -> tuple[dict[str, Any], Failures]:
-        ids, epoch, columns, pictures, _ = prepared
+        ids, epoch, columns, pictures, _, moved = prepared
         if columns is None:
             try:
                 columns, failures = self._read(ids)
@@ -273,16 +279,27 @@ class Executor:
             if failures:
                 return {}, failures
         values: dict[str, Any] = {}
+        # Masks and sizes of what is padded, by the names of their outputs.
+        beside: dict[str, Any] = {}
+        along, failures = self._following.values(lambda one: self._column(one, columns[one.field]), moved)
+        if failures:
+            return {}, failures
         for output in self.plan.outputs:
-            if output.image is not None:
+            if output.drawn is not None:
+                value, failures = moved[output.of or ""].kept(output.drawn), {}
+            elif output.name in along:
+                value, failures = along.pop(output.name), {}
+            elif output.beside is not None:
+                value, failures = beside.pop(output.name), {}
+            elif output.image is not None:
                 began = time.perf_counter()
                 # Let go of what it holds as soon as it is made.
-                value, failures = pictures.pop(output.name)()
+                value, failures, beside[output.name + SIZES] = pictures.pop(output.name)()
                 self.timer.add("decode", began)
             else:
                 value, failures = self._column(output, columns[output.field])
             if not failures:
-                value, failures = self._steps(output, value, ids, epoch)
+                value, failures = self._steps(output, value, ids, epoch, beside)
             if failures:
                 return {}, {row: error.at(field=output.field) for row, error in failures.items()}
             values[output.name] = value
@@ -293,9 +310,11 @@ class Executor:
             return column, {}
         # Not the last output of the field: the others must not see what the ops do to this one.
         last = self._last_of[output.field] == output.name
-        return _as_values(self.reader.schema[output.field], column, copy=not last)
+        return as_values(self.reader.schema[output.field], column, copy=not last)
 
-    def _steps(self, output: Output, value: Any, ids: I64, epoch: int) -> tuple[Any, Failures]:
+    def _steps(
+        self, output: Output, value: Any, ids: I64, epoch: int, beside: dict[str, Any]
+    ) -> tuple[Any, Failures]:
         began = time.perf_counter()
         for number, step in enumerate(output.steps):
             called = time.perf_counter()
@@ -304,6 +323,8 @@ class Executor:
                 value = self._fetch(output, value)
             draws = Draws(self.seed, epoch, ids, step.key)
             failed: list[Any] = []
+            if (name := padding_name(step.op, output.name)) is not None:
+                beside[name] = step.op.mask_of(value) if isinstance(step.op, Pad) else picture_sizes(value)
             try:
                 run = step.op.run if there is None else functools.partial(there.run, step.op)
                 value = run(value, ids, draws)
@@ -345,42 +366,13 @@ class Executor:
         return self.on_device.fetch(value, tensor=before is not None and before.torch)
 
 
-def _as_values(field: Field, column: Column, *, copy: bool) -> tuple[Any, Failures]:
-    """A column as a batch: an array, (values, offsets), or a list where cells are no numbers.
-
-    Arrays belong to the batch and can be written to.
-    """
-    if isinstance(column, Masked):
-        try:
-            column = column.values
-        except DecodeError as error:
-            return None, {error.sample or 0: error}
-    if not isinstance(column, Ragged):
-        return column.copy() if copy or not column.flags.writeable else column, {}
-    spec = spec_of(field)
-    failures: Failures = {}
-    if spec.dtype is None:
-        cells = []
-        for row in range(len(column)):
-            try:
-                value = decode_cell(field, column, row)
-                cells.append(value.copy() if isinstance(value, np.ndarray) else value)
-            except DataError as error:
-                failures[row] = error
-        return cells, failures
-    if isinstance(field, List):
-        try:
-            column = numbers_of(field, column)
-        except DecodeError as error:
-            return None, {error.sample or 0: error}
-    rest = tuple(size for size in spec.shape[1:] if size is not None)
-    width = spec.dtype.itemsize * int(np.prod(rest))
-    for row in np.flatnonzero(column.sizes % width).tolist():
-        failures[row] = DecodeError(f"{column.sizes[row]} bytes are not {field}")
-    if failures:
-        return None, failures
-    values, offsets = ragged_values(column, spec.dtype, rest)
-    return (values.copy() if copy or not values.flags.writeable else values, offsets), {}
+def _sized(cells: Located, orient: bool) -> tuple[Any, Any]:
+    """Heights and widths of pictures, turned as their EXIF data say if they are to be; and these turns."""
+    sizes, turns = sizes_of(cells), None
+    if orient:
+        turns = turns_of(cells)
+        sizes[turns >= 5] = sizes[turns >= 5, ::-1]
+    return sizes, turns
 
 
 def _where(output: Output, step: Step[Any], ids: I64, path: str | None) -> str:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from ..columns import I32, I64, U8
 from ..errors import AccessError, DecodeError, OptionError
-from ..ops.base import F64
+from ..ops.cutting import Cuts
 from ..ops.decode import CenterCrop, Decode, Resize, whole_boxes
 from ..ops.each import Threads
 from ..order.place import local_world
@@ -30,7 +30,8 @@ from ..storage.settings import DEFAULT_CACHE_BYTES, bytes_of
 from .locate import Located
 from .on_cpu import OnCpu
 from .pictures import Request, Result
-from .plan import LONGEST_SIDE, Output, Plan, Target
+from .plan import Output, Plan
+from .stage import LONGEST_SIDE, Target
 
 # Disk space is taken in steps of this, before it is written to: on a full disk, writing to a mapped file
 # would kill the process.
@@ -267,13 +268,15 @@ class Keeping:
             return rows
         out = shelf.store.data[start : start + count * bytes_each].reshape(count, *size, pixels.channels)
         if ready:
-            part = dataclasses.replace(request.part(rows, pixels), flips=None)
+            part = dataclasses.replace(request.part(rows, pixels), flips=None, downs=None)
         else:
             whole = dataclasses.replace(
-                pixels, height=size[0], width=size[1], filter="nearest", as_stored=False
+                pixels, height=size[0], width=size[1], filter="nearest", as_stored=False, collate=None
             )
             boxes = whole_boxes(request.sizes[rows])
-            part = dataclasses.replace(request.part(rows, whole), flips=None, boxes=boxes, redraw=_refuse)
+            part = dataclasses.replace(
+                request.part(rows, whole), flips=None, downs=None, places=None, boxes=boxes, redraw=_refuse
+            )
         failed = self._on_cpu.decode(part, out)
         starts = start + bytes_each * np.arange(count)
         good = np.delete(np.arange(count), list(failed))
@@ -281,7 +284,7 @@ class Keeping:
         return rows[good]
 
 
-def _refuse(row: int, size: tuple[int, int]) -> F64:
+def _refuse(row: int, size: tuple[int, int]) -> Cuts:
     raise DecodeError(f"the picture is {size[1]}×{size[0]}, and its header says otherwise")
 
 
@@ -366,7 +369,7 @@ def _kind(output: Output, fast_scale: bool) -> Kind:
     assert output.image is not None
     decoder, target = output.image.decoder.op, output.image.target
     made = None
-    if type(decoder).boxes in FIXED:
+    if output.image.plain and type(decoder).boxes in FIXED:
         made = f"{decoder!r} {target.filter} {target.height} {target.width}"
     elif fast_scale:
         raise OptionError(

@@ -2,19 +2,68 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
 from ..columns import I32, I64
 from ..ops.base import Draws
 from ..ops.geometry import Motion, still
 from .plan import Output
 
 
-def motion(output: Output, sizes: I32, ids: I64, *, seed: int, epoch: int) -> Motion:
+class Moves(NamedTuple):
+    """What became of the pictures of a batch, step by step, from those ``sizes`` (height, width) on."""
+
+    sizes: I32
+    steps: tuple[Motion, ...]
+
+    @property
+    def whole(self) -> Motion:
+        """All steps as one."""
+        return functools.reduce(Motion.then, self.steps)
+
+    def kept(self, what: str) -> Any:
+        """What was drawn, as an array with a row for each picture.
+
+        matrix: from positions in the stored picture to those in the batch. size: the stored height and width.
+        box: the part of the stored picture that is seen (left, top, right, bottom). flip: whether it is
+        mirrored. angle: by how many degrees it is turned, clockwise.
+        """
+        whole = self.whole
+        if what == "matrix":
+            return whole.matrix
+        if what == "size":
+            return self.sizes
+        mirrored = np.linalg.det(whole.matrix) < 0
+        if what == "flip":
+            return mirrored
+        if what == "angle":
+            # Of a mirrored picture, what it is turned by after that.
+            side = whole.matrix[:, :2, 0] * np.where(mirrored, -1, 1)[:, None]
+            return np.degrees(np.arctan2(side[:, 1], side[:, 0])) + 0.0
+        height, width = whole.sizes[:, 0], whole.sizes[:, 1]
+        zero = np.zeros(len(whole))
+        corners = np.stack([[zero, width, width, zero], [zero, zero, height, height], [zero + 1] * 4])
+        back = np.einsum("nij,jkn->nki", np.linalg.inv(whole.matrix), corners)
+        back = back[..., :2] / back[..., 2:]
+        return np.concatenate([back.min(axis=1), back.max(axis=1)], axis=1)
+
+
+def moves(output: Output, sizes: I32, ids: I64, *, seed: int, epoch: int) -> Moves:
     """From stored pictures of these sizes (turned as their decoder turns them) to those of the batch."""
-    made = still(sizes)
+    at, found = sizes, []
     stage = output.image
-    first = [] if stage is None else [stage.decoder, *([] if stage.flip is None else [stage.flip])]
-    for step in [*first, *output.steps]:
-        moved = step.op.move(made.sizes, Draws(seed, epoch, ids, step.key))
+    first = () if stage is None else stage.steps
+    for step in (*first, *output.steps):
+        moved = step.op.move(at, Draws(seed, epoch, ids, step.key))
         if moved is not None:
-            made = made.then(moved)
-    return made
+            at = moved.sizes
+            found.append(moved)
+    return Moves(sizes, tuple(found) or (still(sizes),))
+
+
+def motion(output: Output, sizes: I32, ids: I64, *, seed: int, epoch: int) -> Motion:
+    """All of it as one."""
+    return moves(output, sizes, ids, seed=seed, epoch=epoch).whole

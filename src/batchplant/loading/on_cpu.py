@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -13,11 +14,12 @@ from .. import _native, limits
 from ..columns import I32
 from ..errors import DecodeError
 from ..ops.base import CellErrors
+from ..ops.cutting import Cuts
 from ..ops.each import Threads
 from .buffers import Buffers
 from .locate import Located
 from .pictures import Failures, Request, Result, as_raw, misfit
-from .plan import Target
+from .stage import Target
 
 # The status of a picture that the engine cannot decode.
 NOT_NATIVE = 2
@@ -52,15 +54,31 @@ class OnCpu:
         # copied in a moment, and waiting would cost more than it saves.
         if request.cells.shape is None:
             self.engine.wait_turn()
-        out = self.buffers.take((len(request), *request.target.shape), request.target.dtype)
-        return lambda: Result(out, self.decode(request, out))
+        target = request.target
+        if target.as_list:
+            return lambda: self._one_by_one(request)
+        out = self.buffers.take((len(request), *target.shape), target.dtype)
+        sizes = None if target.collate is None else request.canvases
+        return lambda: Result(out, self.decode(request, out), sizes)
+
+    def _one_by_one(self, request: Request) -> Result:
+        """Pictures of unequal sizes, each an array."""
+        made: list[Any] = []
+        parts: list[Request] = []
+        for row, (height, width) in enumerate(request.canvases.tolist()):
+            target = dataclasses.replace(request.target, height=height, width=width)
+            parts.append(request.part(np.array([row]), target))
+            made.append(self.buffers.take((1, *target.shape), target.dtype))
+        found = self._threads.each(len(parts), lambda row: self.decode(parts[row], made[row]))
+        failures: Failures = {row: wrong[0] for row, wrong in enumerate(found) if wrong}
+        return Result([one[0] for one in made], failures)
 
     def decode(self, request: Request, out: Any) -> Failures:
         """Fill ``out``."""
         if not len(request):
             return {}
-        boxes, flips, turns, target = request.boxes, request.flips, request.turns, request.target
-        status, errors, warned = self._run(request.cells, boxes, flips, turns, target, out)
+        cuts = Cuts(request.boxes, request.flips, request.downs, request.places, request.canvases)
+        status, errors, warned = self._run(request.cells, cuts, request.turns, request.target, out)
         self.warnings += warned
         failures: Failures = {row: DecodeError(message) for row, message in errors}
         others = np.flatnonzero(status == NOT_NATIVE).tolist()
@@ -71,17 +89,18 @@ class OnCpu:
         return failures
 
     def _run(
-        self, cells: Located, boxes: Any, flips: Any, turns: Any, target: Target, out: Any
+        self, cells: Located, cuts: Cuts, turns: Any, target: Target, out: Any
     ) -> tuple[I32, list[tuple[int, str]], int]:
         scale = offset = None
+        fill = np.array(target.fill, dtype=np.uint8) if target.fill else None
         if target.normalize is not None:
             scale = (1 / target.normalize.std).astype(np.float32)
             offset = (-target.normalize.mean / target.normalize.std).astype(np.float32)
         return self.engine.decode(
-            cells.bases, cells.base, cells.start, cells.size, cells.shape, boxes, flips, out,
+            cells.bases, cells.base, cells.start, cells.size, cells.shape, cuts.boxes, cuts.flips, out,
             layout="nchw" if target.channels_first else "nhwc", filter=target.filter, strict=True,
             scale=scale, offset=offset, orient=turns, mode=target.mode, most_pixels=limits.max_pixels(),
-            dct=self._dct, fast_scale=self._fast_scale,
+            dct=self._dct, fast_scale=self._fast_scale, down=cuts.downs, place=cuts.places, fill=fill,
         )  # fmt: skip
 
     def _decode_other(self, request: Request, row: int, out: Any) -> None:
@@ -90,15 +109,17 @@ class OnCpu:
         pixels, one = request.pixels(row), slice(row, row + 1)
         with self._lock:
             self._others += time.perf_counter() - began
-        size, box = pixels.shape[:2], request.boxes[one]
+        size, target = pixels.shape[:2], request.target
         if size != tuple(request.sizes[row]):
             # The header did not tell.
-            box = request.redraw(row, size)[None]
-            wrong = misfit(size, request.target) if request.target.as_stored else None
+            cuts = request.redraw(row, size)
+            wrong = misfit(tuple(cuts.sizes[0].tolist()), target) if target.as_stored else None
             if wrong is not None:
                 raise wrong
-        flips = None if request.flips is None else request.flips[one]
-        status, errors, _ = self._run(as_raw(pixels), box, flips, None, request.target, out[one])
+        else:
+            alone = request.part(np.array([row]), target)
+            cuts = Cuts(alone.boxes, alone.flips, alone.downs, alone.places, alone.canvases)
+        status, errors, _ = self._run(as_raw(pixels), cuts, None, target, out[one])
         if status[0]:
             why = errors[0][1] if errors else f"a picture of {pixels.shape[2]} channels does not fit"
             raise DecodeError(why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -15,9 +16,11 @@ from ..codecs.media import image
 from ..columns import I32, I64, U8, as_bytes
 from ..errors import DataError, DecodeError, OptionError, near
 from ..ops.base import F64, Draws, Op
+from ..ops.cutting import Cuts
+from ..ops.decode import whole_boxes
 from ..storage.settings import NAMES as STORAGE
 from .locate import Located
-from .plan import LONGEST_SIDE, PROBED_SAMPLES, Target
+from .stage import LONGEST_SIDE, PROBED_SAMPLES, ImageStage, Target
 
 # Hardly any picture becomes so many times its size; of one that says so, the header is looked at.
 DOUBTFUL = 1000
@@ -63,8 +66,9 @@ class PictureOptions:
 class Request:
     """Pictures to make, a row for each; of the samples ``ids``.
 
-    sizes: height and width, turned as ``turns`` (EXIF) says; zeros where the header tells none. boxes: (left,
-    top, right, bottom). redraw: the box of a row that turned out to have another size than its header says.
+    sizes: height and width, turned as ``turns`` (EXIF) says; zeros where the header tells none. boxes, flips,
+    downs, places: as in :class:`~batchplant.ops.cutting.Cuts`. canvases: height and width of what each
+    becomes by itself. redraw: the cuts of a row that turned out to have another size than its header says.
     """
 
     cells: Located
@@ -73,20 +77,34 @@ class Request:
     flips: npt.NDArray[np.bool_] | None
     turns: U8 | None
     target: Target
-    redraw: Callable[[int, tuple[int, int]], F64]
+    redraw: Callable[[int, tuple[int, int]], Cuts]
     ids: I64
+    canvases: I32
+    downs: npt.NDArray[np.bool_] | None = None
+    places: I32 | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def part(self, rows: I64, target: Target) -> Request:
         """Some of them, to become something else."""
+
+        def some(values: Any) -> Any:
+            return None if values is None else np.ascontiguousarray(values[rows])
+
         return Request(
-            self.cells.take(rows), self.sizes[rows], self.boxes[rows],
-            None if self.flips is None else self.flips[rows],
-            None if self.turns is None else self.turns[rows],
+            self.cells.take(rows), self.sizes[rows], self.boxes[rows], some(self.flips), some(self.turns),
             target, lambda row, size: self.redraw(int(rows[row]), size), self.ids[rows],
+            self.canvases[rows], some(self.downs), some(self.places),
         )  # fmt: skip
+
+    @property
+    def framed(self) -> npt.NDArray[np.bool_]:
+        """Which are more than a box, resized and mirrored left to right: more than a device's kernel does."""
+        found = np.zeros(len(self), dtype=np.bool_) if self.downs is None else self.downs.copy()
+        if self.places is not None:
+            found |= (self.places[:, 2:] != (self.target.height, self.target.width)).any(axis=1)
+        return found
 
     def pixels(self, row: int) -> Any:
         """One picture, decoded whole, in the mode of the target."""
@@ -129,8 +147,10 @@ class Request:
     def _misfits(self) -> Failures:
         if 0 in (self.target.height, self.target.width):
             return {row: self._undecodable(row) for row in range(len(self))}
-        other = (self.sizes != (self.target.height, self.target.width)).any(axis=1)
-        found = {row: misfit(self.sizes[row].tolist(), self.target) for row in np.flatnonzero(other).tolist()}
+        # One whose header tells no size is looked at when it is decoded.
+        target, told = self.target, self.sizes.all(axis=1)
+        other = np.flatnonzero((self.canvases != (target.height, target.width)).any(axis=1) & told)
+        found = {row: misfit(self.canvases[row].tolist(), target) for row in other.tolist()}
         return {row: error for row, error in found.items() if error is not None}
 
     def _undecodable(self, row: int) -> DataError:
@@ -141,22 +161,97 @@ class Request:
         return DecodeError(f"none of the first {PROBED_SAMPLES} pictures can be decoded; {HINT}")
 
 
-HINT = "give the pipeline a decoder with a size, such as RandomResizedCrop(224) or CenterCrop(224)"
+HINT = (
+    "give the pipeline a decoder with a size, such as RandomResizedCrop(224) or CenterCrop(224), or "
+    'Collate("pad")'
+)
 
 
 def misfit(size: tuple[int, int] | list[int], target: Target) -> DataError | None:
     """Why a picture of this height and width cannot be part of a batch whose size the first one gave."""
     height, width = size
     if max(size) > LONGEST_SIDE:
-        return DecodeError(
-            f"a side of {max(size)} pixels is more than a batch can have, {LONGEST_SIDE}; {HINT}"
-        )
-    # One whose header tells no size is looked at when it is decoded.
-    if min(size) <= 0 or (height, width) == (target.height, target.width):
+        return _too_long(list(size))
+    if (height, width) == (target.height, target.width):
         return None
     return DecodeError(
         f"the picture is {width}×{height} and the first is {target.width}×{target.height}; {HINT}"
     )
+
+
+def make_request(
+    stage: ImageStage, cells: Located, sizes: I32, turns: U8 | None, ready: Any, ids: I64, *,
+    seed: int, epoch: int,
+) -> tuple[Request, Failures]:  # fmt: skip
+    """What a stage asks for pictures of these sizes (height, width, as they are turned; zeros: unknown), and
+    what is wrong with those that must not be decoded. ``ready``: those that are cut and resized already."""
+
+    def redraw(row: int, size: tuple[int, int]) -> Cuts:
+        one = slice(row, row + 1)
+        cuts, wrong = stage.cuts(np.array([size], dtype=np.int32), ids[one], seed=seed, epoch=epoch)
+        if wrong:
+            raise wrong[0]
+        return cuts
+
+    if stage.target.collate is not None:
+        # Their sizes are those of the batch.
+        sizes = _told(cells, sizes, turns)
+    # A picture of no known size is refused, or has one, once it is decoded.
+    cuts, wrong = stage.cuts(np.maximum(sizes, 1), ids, seed=seed, epoch=epoch)
+    if ready is not None:
+        cuts.boxes[ready] = whole_boxes(sizes[ready])
+    refused: Failures = {row: error for row, error in wrong.items() if sizes[row].all()}
+    target, places = stage.target, cuts.places
+    if target.collate is not None:
+        for row in np.flatnonzero((cuts.sizes > LONGEST_SIDE).any(axis=1)).tolist():
+            refused.setdefault(row, _too_long(cuts.sizes[row].tolist()))
+        if target.collate.how == "pad":
+            refused = {**_too_large(cuts.sizes, target, refused), **refused}
+            height, width = target.collate.canvas(np.delete(cuts.sizes, list(refused), axis=0))
+            target = dataclasses.replace(target, height=height, width=width)
+            if places is None:
+                places = np.concatenate([np.zeros_like(cuts.sizes), cuts.sizes], axis=1)
+    request = Request(
+        cells, sizes, cuts.boxes, cuts.flips, turns, target, redraw, ids, cuts.sizes, cuts.downs, places
+    )
+    return request, {**request.refused(), **refused}
+
+
+def _told(cells: Located, sizes: I32, turns: U8 | None) -> I32:
+    """The sizes, also of pictures whose encoding the engine does not know."""
+    sizes = sizes.copy()
+    for row in np.flatnonzero(~sizes.all(axis=1)).tolist():
+        # What is wrong with it is said when it is decoded.
+        with contextlib.suppress(DataError):
+            found = image.header(cells.cell(row))
+            turned = turns is not None and turns[row] >= 5
+            sizes[row] = (found.width, found.height) if turned else (found.height, found.width)
+    return sizes
+
+
+def _too_long(size: list[int]) -> DataError:
+    return DecodeError(f"a side of {max(size)} pixels is more than a batch can have, {LONGEST_SIDE}; {HINT}")
+
+
+def _too_large(sizes: I32, target: Target, refused: Failures) -> Failures:
+    """The largest picture, where an array as large as it would mostly hold padding, and more than may be."""
+    assert target.collate is not None
+    kept = np.delete(np.arange(len(sizes)), list(refused))
+    if not len(kept):
+        return {}
+    some = sizes[kept].astype(np.float64)
+    bytes_each = target.channels * target.dtype.itemsize
+    whole = math.prod(target.collate.canvas(sizes[kept])) * len(kept) * bytes_each
+    if whole <= max(limits.max_bytes(), limits.PLAUSIBLE * some.prod(axis=1).sum() * bytes_each):
+        return {}
+    row = int(kept[np.argmax(some.max(axis=1))])
+    height, width = sizes[row].tolist()
+    return {
+        row: DecodeError(
+            f"the picture is {width}×{height}, and to pad the others of its batch to that would take "
+            f'{whole / 2**30:.1f} GiB: put Resize(longer=…) before Collate, or use Collate("list")'
+        )
+    }
 
 
 def as_raw(pixels: Any) -> Located:
@@ -168,10 +263,14 @@ def as_raw(pixels: Any) -> Located:
 
 
 class Result(NamedTuple):
-    """The pictures as one array or tensor, and what is wrong with some; then the array is of no use."""
+    """The pictures as one array or tensor, and what is wrong with some; then the array is of no use.
+
+    sizes: of those that lie in a larger array, height and width.
+    """
 
     array: Any
     failures: Failures
+    sizes: I32 | None = None
 
 
 class Backend(Protocol):

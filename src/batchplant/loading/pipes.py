@@ -11,11 +11,14 @@ from .. import frameworks
 from ..columns import dense_of
 from ..errors import OptionError
 from ..ops.base import Op
+from ..ops.framing import Collate
 from ..ops.function import Function
 from ..ops.values import Pad
 from ..schema import Field, Schema
 
 MASK = "_mask"
+# Of pictures that were padded.
+SIZES = "_sizes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +87,8 @@ def masked_by(name: str, schema: Schema, given: Pipelines) -> str | None:
 
 
 def padding_name(op: Any, name: str) -> str | None:
-    """What the mask of a step is called that pads the output of this name; None without one."""
+    """What a step that pads the output of this name has its mask, or its sizes, called; None without one."""
+    if isinstance(op, Collate):
+        return name + SIZES if op.how == "pad" else None
     mask = op.mask if isinstance(op, Pad) else False
     return name + MASK if mask is True else mask or None

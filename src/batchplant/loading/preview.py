@@ -75,7 +75,7 @@ def _cut(executor: Executor, output: Output, one: I64, epoch: int) -> Cut:
     if not size.all():
         # The header does not tell; then the executor draws anew, for what was decoded.
         height, width = request.pixels(0).shape[:2]
-        size, box = np.array([height, width]), request.redraw(0, (height, width))
+        size, box = np.array([height, width]), request.redraw(0, (height, width)).boxes[0]
     left, top, right, bottom = map(float, box)
     return Cut(
         (int(size[0]), int(size[1])), (left, top, right, bottom),

@@ -1,4 +1,4 @@
-"""Augmentation of decoded pictures, (samples, height, width, channels): what moves, covers or mixes them."""
+"""Augmentation of decoded pictures, (samples, height, width, channels): what covers or mixes them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import I32, I64
+from ..columns import I64
 from ..errors import OptionError
 from .base import Draws, Op, Spec, Tensors, per_sample
-from .decode import pair_of
-from .geometry import Motion, shifted
+from .cutting import check_fill
 
 
 class PictureOp(Op):
     """An op on uint8 pictures that keeps their size."""
 
     def infer(self, spec: Spec) -> Spec:
-        spec.picture(self)
+        spec.channels(self)
         if spec.dtype != np.uint8:
             raise OptionError(f"{type(self).__name__} needs uint8 pictures, not {spec}")
         return spec
@@ -31,13 +30,7 @@ class FillOp(Op):
     fill: Any
 
     def infer(self, spec: Spec) -> Spec:
-        channels = spec.picture(self)[2]
-        if self.fill.shape not in ((), (1,), (channels,)):
-            raise OptionError(f"the fill has {self.fill.size} numbers, and the pictures are {spec}")
-        if spec.dtype is not None and spec.dtype.kind in "iu":
-            limits = np.iinfo(spec.dtype)
-            if not limits.min <= self.fill.min() <= self.fill.max() <= limits.max:
-                raise OptionError(f"the fill {self.fill.tolist()} is out of range for {spec.dtype}")
+        check_fill(self.fill, spec.channels(self), spec)
         return spec
 
 
@@ -71,104 +64,6 @@ class Cutout(FillOp):
         x = torch.arange(batch.shape[2], device=batch.device).view(1, 1, -1, 1)
         inside = (y >= top) & (y < top + size) & (x >= left) & (x < left + size)
         return torch.where(inside, tensors.send(self.fill).to(batch.dtype), batch)
-
-
-class RandomTranslate(FillOp):
-    """Shift by up to ``padding`` pixels each way, the rest filled with a colour."""
-
-    def __init__(self, padding: int, fill: int | Sequence[int] = 0, *, share: str | None = None) -> None:
-        if padding < 0:
-            raise OptionError(f"padding must not be negative, as {padding} is")
-        self.padding = int(padding)
-        self.fill = np.array(fill)
-        self.share = share
-
-    def _corner(self, draws: Draws) -> tuple[I64, I64]:
-        """Top and left of what is seen, in the padded picture."""
-        return draws.integers(2 * self.padding + 1), draws.integers(2 * self.padding + 1)
-
-    def move(self, sizes: I32, draws: Draws) -> Motion:
-        top, left = self._corner(draws)
-        return shifted(sizes, self.padding - left, self.padding - top)
-
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        count, height, width, channels = batch.shape
-        pad = self.padding
-        room = np.empty((height + 2 * pad, width + 2 * pad, channels), dtype=batch.dtype)
-        room[:] = self.fill
-        top, left = self._corner(draws)
-        for row in range(count):
-            room[pad : pad + height, pad : pad + width] = batch[row]
-            batch[row] = room[top[row] : top[row] + height, left[row] : left[row] + width]
-        return batch
-
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        size = tuple(batch.shape[1:3])
-        return _padded_windows(batch, self.padding, self.fill, self._corner(draws), size, tensors)
-
-
-class RandomCrop(FillOp):
-    """A random part of ``size``, after ``padding`` on every side."""
-
-    def __init__(
-        self,
-        size: int | Sequence[int],
-        padding: int = 0,
-        fill: int | Sequence[int] = 0,
-        *,
-        share: str | None = None,
-    ) -> None:
-        if padding < 0:
-            raise OptionError(f"padding must not be negative, as {padding} is")
-        self.size = pair_of(size)
-        self.padding, self.fill, self.share = int(padding), np.array(fill), share
-
-    def infer(self, spec: Spec) -> Spec:
-        height, width, channels = super().infer(spec).picture(self)
-        if self.size[0] > height + 2 * self.padding or self.size[1] > width + 2 * self.padding:
-            raise OptionError(f"RandomCrop of {self.size} does not fit pictures of {width}×{height}")
-        return Spec(spec.dtype, (*self.size, channels))
-
-    def _corner(self, sizes: Any, draws: Draws) -> tuple[I64, I64]:
-        """Top and left of what is seen, in the padded picture; ``sizes``: height, width, or those of each."""
-        room = np.asarray(sizes) + 2 * self.padding - self.size + 1
-        return draws.integers(room[..., 0]), draws.integers(room[..., 1])
-
-    def move(self, sizes: I32, draws: Draws) -> Motion:
-        top, left = self._corner(sizes, draws)
-        return shifted(sizes, self.padding - left, self.padding - top, after=self.size)
-
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        count, height, width, channels = batch.shape
-        pad, (high, wide) = self.padding, self.size
-        room = np.empty((height + 2 * pad, width + 2 * pad, channels), dtype=batch.dtype)
-        room[:] = self.fill
-        top, left = self._corner((height, width), draws)
-        out = np.empty((count, high, wide, channels), dtype=batch.dtype)
-        for row in range(count):
-            room[pad : pad + height, pad : pad + width] = batch[row]
-            out[row] = room[top[row] : top[row] + high, left[row] : left[row] + wide]
-        return out
-
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        corner = self._corner(batch.shape[1:3], draws)
-        return _padded_windows(batch, self.padding, self.fill, corner, self.size, tensors)
-
-
-def _padded_windows(
-    batch: Any, pad: int, fill: Any, corner: tuple[I64, I64], size: tuple[int, int], tensors: Tensors
-) -> Any:
-    """Of tensors: from every picture, with ``pad`` pixels of ``fill`` around it, the window at its corner."""
-    torch = tensors.torch
-    count, height, width, channels = batch.shape
-    room = torch.empty(
-        (count, height + 2 * pad, width + 2 * pad, channels), dtype=batch.dtype, device=batch.device
-    )
-    room[:] = tensors.send(fill).to(batch.dtype)
-    room[:, pad : pad + height, pad : pad + width] = batch
-    y, x = (tensors.send(at[:, None] + np.arange(side)) for at, side in zip(corner, size, strict=True))
-    row = torch.arange(count, device=batch.device).view(-1, 1, 1)
-    return room[row, y[:, :, None], x[:, None, :]]
 
 
 class Poison(PictureOp):

@@ -30,6 +30,7 @@ class Draws:
     """Random numbers of the samples of one batch, for one op. Every call gives new ones."""
 
     def __init__(self, seed: int, epoch: int, ids: I64, name: str) -> None:
+        self._seed, self._epoch = seed, epoch
         # Above 32 bits, apart from the purposes of orders.
         self._key = key_of(seed, epoch, (1 << 32) + zlib.crc32(name.encode()))
         self._ids = ids
@@ -40,10 +41,20 @@ class Draws:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def named(self, name: str) -> Draws:
+        """Those of the same samples for an op of this name."""
+        return Draws(self._seed, self._epoch, self._ids, name)
+
     def part(self, rows: slice) -> Draws:
         """Those of some of the samples: the same numbers."""
         made = copy.copy(self)
         made._ids, made.keys = self._ids[rows], self.keys[rows]
+        return made
+
+    def repeat(self, times: int) -> Draws:
+        """Each of these for so many pictures in a row, as the frames of a clip are."""
+        made = copy.copy(self)
+        made._ids, made.keys = np.repeat(self._ids, times), np.repeat(self.keys, times)
         return made
 
     def bits(self, count: int) -> U64:
@@ -92,6 +103,7 @@ class Spec:
 
     ``dtype`` None: encoded cells or Python objects, no array. ``torch``: a tensor, no NumPy array.
     ``channels_first``: the shape is (channels, height, width). ``ragged``: (values, offsets), no array.
+    ``unequal``: a list of pictures, each of its own size.
     """
 
     dtype: np.dtype[Any] | None
@@ -100,19 +112,42 @@ class Spec:
     device: str = "cpu"
     channels_first: bool = False
     ragged: bool = False
+    unequal: bool = False
 
     def __str__(self) -> str:
         what = "cells" if self.dtype is None else f"{self.dtype} {self.shape}"
+        if self.unequal:
+            what += " of unequal sizes"
         if self.channels_first:
             what += " with channels first"
         return f"{what} on {self.device}" if self.torch else what
 
     def picture(self, op: object) -> tuple[int, int, int]:
         """Height, width, channels; an OptionError where this is no batch of pictures of one size."""
-        known = [size for size in self.shape if size is not None]
-        if self.dtype is None or self.torch or self.channels_first or len(known) != 3 or len(self.shape) != 3:
+        self.channels(op)
+        height, width, channels = self.shape
+        if height is None or width is None or channels is None:
+            raise OptionError(f"{type(op).__name__} needs pictures of a size that is known, not {self}")
+        return height, width, channels
+
+    def channels(self, op: object, *, unequal: bool = False) -> int:
+        """Of pictures of one size, even if each batch has its own; with ``unequal`` also of others."""
+        wrong = self.dtype is None or self.torch or self.ragged or self.channels_first
+        first, last = (self.shape[0], self.shape[2]) if len(self.shape) == 3 else (None, None)
+        if not wrong and first in (1, 3, 4) and last is not None and last > 4:
+            raise OptionError(
+                f"{type(op).__name__} needs pictures (height, width, channels), and {self} looks like "
+                "(channels, height, width): store them with channels last, or put "
+                "Function(lambda one: np.moveaxis(one, 0, -1)) before it"
+            )
+        if wrong or len(self.shape) != 3 or self.shape[2] is None:
             raise OptionError(f"{type(op).__name__} needs pictures (height, width, channels), not {self}")
-        return known[0], known[1], known[2]
+        if self.unequal and not unequal:
+            raise OptionError(
+                f"{type(op).__name__} needs pictures of one size: resize or crop them before it, or put "
+                'Collate("pad") there'
+            )
+        return self.shape[2]
 
     def but(self, **changes: Any) -> Spec:
         """The same with some of it changed; a plain Spec also where this is of a subclass."""
@@ -158,6 +193,10 @@ class Op:
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         """The batch after this step. It may be changed in place: it belongs to the pipeline."""
         raise NotImplementedError
+
+    def suited(self, spec: Spec) -> Op:
+        """This, for batches like that: a copy, where the layout matters to ``run``."""
+        return self
 
     def move(self, sizes: I32, draws: Draws) -> Motion | None:
         """Where it takes the pixels of pictures of these sizes, by the draws of ``run``; None: nowhere.
@@ -223,7 +262,12 @@ class RowError(Exception):
 
 
 class CellOp(Op):
-    """A first step that takes the cells of a field as they were read, before anything is made of them."""
+    """A first step that takes the cells of a field as they were read, before anything is made of them.
+
+    ``keeps_mask``: the mask of values that may be missing still stands beside what it gives.
+    """
+
+    keeps_mask: bool = False
 
     def infer_field(self, field: Field) -> Spec:
         """What comes out of the cells of a field; OptionError where the op cannot take them."""

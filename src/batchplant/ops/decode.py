@@ -1,7 +1,7 @@
 """Decoders of pictures and the steps that the engine does while it decodes.
 
-A decoder says which box of every picture it wants and at what size; the engine decodes only that box. A
-flip, a normalisation and the change to channels first that follow it cost no pass of their own.
+A decoder says which box of every picture it wants and at what size; the engine decodes only that box. Crops
+and flips, a normalisation and the change to channels first that follow it cost no pass of their own.
 """
 
 from __future__ import annotations
@@ -15,35 +15,38 @@ from .. import _native
 from ..columns import I32, I64
 from ..errors import OptionError
 from .base import F64, Draws, Op, Spec, Tensors, check_probability, per_sample
-from .geometry import Motion, mirrored, stretched
+from .cutting import Cutting
+from .geometry import Motion, mirrored, shifted, stretched
+from .normalize import Normalize as Normalize
 
 FILTERS = ("area", "bilinear", "bicubic", "nearest")
 
 
-class ImageDecoder(Op):
-    """Turns encoded pictures into pixels of one size.
+class ImageDecoder(Cutting):
+    """Turns encoded pictures into pixels: a box of each, resized. Behind another step, the same to pixels.
 
     ``filter`` None: area, and nearest for masks, whose values must not be blended. ``orient``: every picture
-    is first turned as its EXIF data say; sizes and boxes are those of the turned picture.
+    is first turned as its EXIF data say, where this is the first step; sizes and boxes are those of the
+    turned picture.
     """
 
-    size: tuple[int, int] | None = None
-    filter: str | None = None
     orient: bool = False
+
+    @property
+    def resamples(self) -> bool:
+        return True
+
+    @property
+    def boxed(self) -> bool:
+        """Whether ``boxes`` and a size tell all of it."""
+        return True
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
         """(left, top, right, bottom) of every picture; ``sizes`` are (height, width)."""
         raise NotImplementedError
 
     def move(self, sizes: I32, draws: Draws) -> Motion:
-        boxes = self.boxes(sizes, draws)
-        return stretched(boxes, boxes[:, [3, 2]] - boxes[:, [1, 0]] if self.size is None else self.size)
-
-    def infer(self, spec: Spec) -> Spec:
-        # The plan takes the decoder of a picture away before it asks the others.
-        raise OptionError(
-            f"{type(self).__name__} decodes pictures: it can only be the first step, and of an image field"
-        )
+        return stretched(self.boxes(sizes, draws), self.after(sizes))
 
 
 def pair_of(size: int | Sequence[int]) -> tuple[int, int]:
@@ -55,50 +58,121 @@ def pair_of(size: int | Sequence[int]) -> tuple[int, int]:
     return pair[0], pair[1]
 
 
-def _filter(name: str | None) -> str | None:
+def check_filter(name: str | None) -> str | None:
     if name is not None and name not in FILTERS:
         raise OptionError(f"filter is one of {', '.join(FILTERS)}, not {name!r}")
     return name
 
 
 class Decode(ImageDecoder):
-    """The whole picture as it is; all of them must have one size."""
+    """The whole picture as it is."""
 
     def __init__(self, *, orient: bool = False) -> None:
         self.orient = bool(orient)
+
+    @property
+    def resamples(self) -> bool:
+        return False
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
         return whole_boxes(sizes)
 
 
 class Resize(ImageDecoder):
-    """The whole picture, resized."""
+    """The whole picture, resized: to ``size``, or with its aspect kept.
 
-    def __init__(self, size: int | Sequence[int], *, filter: str | None = None, orient: bool = False) -> None:
-        self.size = pair_of(size)
-        self.filter, self.orient = _filter(filter), bool(orient)
+    shorter: the length of its shorter side. longer: of its longer one. fit: as large as it fits into (height,
+    width).
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int] | None = None,
+        *,
+        shorter: int | None = None,
+        longer: int | None = None,
+        fit: int | Sequence[int] | None = None,
+        filter: str | None = None,
+        orient: bool = False,
+    ) -> None:
+        if sum(one is not None for one in (size, shorter, longer, fit)) != 1:
+            raise OptionError("Resize takes one of: size, shorter, longer, fit")
+        self.size = None if size is None else pair_of(size)
+        self.shorter, self.longer = (one and pair_of(one)[0] for one in (shorter, longer))
+        self.fit = None if fit is None else pair_of(fit)
+        self.filter, self.orient = check_filter(filter), bool(orient)
+
+    def after(self, sizes: I32) -> I32:
+        if self.size is not None:
+            return super().after(sizes)
+        # As torchvision rounds a shorter side, and OpenCV's users the others.
+        if self.shorter is not None:
+            found = sizes * self.shorter // sizes.min(axis=1, keepdims=True).astype(np.int64)
+            return np.maximum(found, 1).astype(np.int32)
+        return fitted(sizes, self.fit or (self.longer or 0, self.longer or 0))
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
         return whole_boxes(sizes)
 
 
+def fitted(sizes: I32, room: tuple[int, int]) -> I32:
+    """The largest sizes of these aspects that fit into ``room``."""
+    scale = (np.array(room) / sizes).min(axis=1, keepdims=True)
+    return np.maximum(np.rint(sizes * scale), 1).astype(np.int32)
+
+
+# That of CenterCrop as a first step.
+USUAL_RATIO = 224 / 256
+
+
 class CenterCrop(ImageDecoder):
-    """The square in the middle, ``ratio`` of the shorter side wide, resized."""
+    """The middle of the picture.
+
+    As a first step: the square in the middle, ``ratio`` of the shorter side wide, resized. Behind another
+    step, or with ``ratio=None``: so many pixels in the middle, with black around them where there are fewer.
+    """
 
     def __init__(
         self,
         size: int | Sequence[int],
-        ratio: float = 224 / 256,
+        ratio: float | None = USUAL_RATIO,
         *,
         filter: str | None = None,
         orient: bool = False,
     ) -> None:
         self.size = pair_of(size)
-        self.ratio = check_probability(ratio, "ratio")
-        self.filter, self.orient = _filter(filter), bool(orient)
+        self.ratio = None if ratio is None else check_probability(ratio, "ratio")
+        self.filter, self.orient = check_filter(filter), bool(orient)
+
+    @property
+    def resamples(self) -> bool:
+        return self.ratio is not None
+
+    @property
+    def boxed(self) -> bool:
+        return self.ratio is not None
+
+    def behind(self) -> CenterCrop:
+        """This, behind another step."""
+        return CenterCrop(self.size, None) if self.ratio == USUAL_RATIO and self.size else self
+
+    def fills(self, size: tuple[int | None, int | None]) -> bool:
+        assert self.size is not None
+        return self.ratio is None and any(
+            there is None or there < side for there, side in zip(size, self.size, strict=True)
+        )
+
+    def move(self, sizes: I32, draws: Draws) -> Motion:
+        if self.ratio is not None:
+            return super().move(sizes, draws)
+        # Halves of pixels go as torchvision has it: to even where something is cut off, down where not.
+        room = np.asarray(sizes, dtype=np.int64) - self.size
+        begin = np.where(room > 0, np.rint(room / 2), -(-room // 2)).astype(np.int64)
+        return shifted(sizes, -begin[:, 1], -begin[:, 0], after=self.size)
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
-        side = np.maximum(1, (self.ratio * sizes.min(axis=1)).astype(np.int64))
+        ratio = 1.0 if self.ratio is None else self.ratio
+        side = np.maximum(1, (ratio * sizes.min(axis=1)).astype(np.int64))
         top, left = (sizes[:, 0] - side) // 2, (sizes[:, 1] - side) // 2
         return np.stack([left, top, left + side, top + side], axis=1).astype(np.float64)
 
@@ -118,7 +192,7 @@ class RandomResizedCrop(ImageDecoder):
     ) -> None:
         self.size = pair_of(size)
         self.scale, self.ratio = (float(scale[0]), float(scale[1])), (float(ratio[0]), float(ratio[1]))
-        self.filter, self.orient = _filter(filter), bool(orient)
+        self.filter, self.orient = check_filter(filter), bool(orient)
         self.share = share
         if not 0 < self.scale[0] <= self.scale[1] or not 0 < self.ratio[0] <= self.ratio[1]:
             raise OptionError(f"scale and ratio are (low, high) above 0, not {scale} and {ratio}")
@@ -141,73 +215,76 @@ def whole_boxes(sizes: I32) -> F64:
     return np.stack([zeros, zeros, sizes[:, 1], sizes[:, 0]], axis=1).astype(np.float64)
 
 
-class RandomHorizontalFlip(Op):
-    """Mirror left and right with probability ``flip_prob``."""
+class _Flip(Cutting):
+    """Mirror pictures along an axis (of a batch) with probability ``flip_prob``."""
+
+    _axis: int
+    flip_prob: float
 
     def __init__(self, flip_prob: float = 0.5, *, share: str | None = None) -> None:
         self.flip_prob = check_probability(flip_prob, "flip_prob")
         self.share = share
 
-    def infer(self, spec: Spec) -> Spec:
-        spec.picture(self)
-        return spec
-
     def flips(self, draws: Draws) -> Any:
         return draws.chance(self.flip_prob)
 
     def move(self, sizes: I32, draws: Draws) -> Motion:
-        return mirrored(sizes, across=self.flips(draws))
+        flips = self.flips(draws)
+        return mirrored(sizes, across=flips) if self._axis == 2 else mirrored(sizes, down=flips)
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        if isinstance(batch, list):
+            return super().run(batch, ids, draws)
         flip = self.flips(draws)
-        batch[flip] = batch[flip, :, ::-1]
+        batch[flip] = np.flip(batch[flip], self._axis)
         return batch
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        return tensors.torch.where(tensors.send(per_sample(self.flips(draws), 4)), batch.flip(2), batch)
+        flip = tensors.send(per_sample(self.flips(draws), 4))
+        return tensors.torch.where(flip, batch.flip(self._axis), batch)
 
 
-class Normalize(Op):
-    """(pixel - mean) / std for each channel, as float32 or float16."""
+class RandomHorizontalFlip(_Flip):
+    """Mirror left and right with probability ``flip_prob``."""
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float], dtype: Any = "float32") -> None:
-        self.mean, self.std = np.array(mean, dtype=np.float64), np.array(std, dtype=np.float64)
-        self.dtype = np.dtype(dtype)
-        if self.dtype not in (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)):
-            raise OptionError(f"Normalize gives float16, float32 or float64, not {self.dtype}")
-        if self.mean.shape != self.std.shape or self.mean.ndim != 1 or (self.std == 0).any():
-            raise OptionError("mean and std need one number for each channel, and std no zero")
+    _axis = 2
 
-    def infer(self, spec: Spec) -> Spec:
-        channels = spec.picture(self)[2]
-        if spec.dtype != np.uint8 or channels != len(self.mean):
-            raise OptionError(f"Normalize needs uint8 pictures of {len(self.mean)} channels, not {spec}")
-        return Spec(self.dtype, spec.shape)
 
-    def table(self) -> Any:
-        """The value of every level in every channel."""
-        return ((np.arange(256)[:, None] - self.mean) / self.std).astype(self.dtype)
+class RandomVerticalFlip(_Flip):
+    """Mirror top and bottom with probability ``flip_prob``."""
 
-    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        table = self.table()
-        out = np.empty(batch.shape, dtype=self.dtype)
-        for channel in range(batch.shape[-1]):
-            out[..., channel] = table[:, channel][batch[..., channel]]
-        return out
+    _axis = 1
+    mirrors_down = True
 
-    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        mean, std = tensors.send(self.mean), tensors.send(self.std)
-        return ((batch.float() - mean) / std).to(getattr(tensors.torch, self.dtype.name))
+
+class HorizontalFlip(RandomHorizontalFlip):
+    """Mirror left and right."""
+
+    flip_prob = 1.0
+
+    def __init__(self) -> None:
+        pass
+
+
+class VerticalFlip(RandomVerticalFlip):
+    """Mirror top and bottom."""
+
+    flip_prob = 1.0
+
+    def __init__(self) -> None:
+        pass
 
 
 class ChannelsFirst(Op):
     """(height, width, channels) to (channels, height, width)."""
 
     def infer(self, spec: Spec) -> Spec:
-        height, width, channels = spec.picture(self)
-        return Spec(spec.dtype, (channels, height, width), channels_first=True)
+        channels = spec.channels(self, unequal=True)
+        return spec.but(shape=(channels, *spec.shape[:2]), channels_first=True)
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        if isinstance(batch, list):
+            return [self.run(one[None], ids, draws)[0] for one in batch]
         return np.ascontiguousarray(np.moveaxis(batch, -1, 1))
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:

@@ -30,7 +30,7 @@ import numpy as np
 from ... import _native
 from ...codecs.media import image
 from ...errors import DataError, DecodeError, OptionError, Problem
-from ...loading.plan import LONGEST_SIDE
+from ...loading.stage import LONGEST_SIDE
 from ...measure import figures
 from ...reader import Reader
 from ...schema import Image

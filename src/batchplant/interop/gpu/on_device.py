@@ -26,7 +26,7 @@ from ...columns import I64, starts_of
 from ...errors import OptionError
 from ...loading.on_cpu import OnCpu
 from ...loading.pictures import Failures, Request, Result
-from ...loading.plan import Target
+from ...loading.stage import Target
 from ...ops.base import F64, Draws, Op
 from ...ops.dtypes import torch_dtype
 from .nvjpeg import LONGEST_SIDE, Decoder, decoder_on
@@ -131,13 +131,15 @@ class OnDevice:
         if later is None or len(gpu):
             self.split.learn((len(cpu), spent), (len(gpu), taken))
         self._count(cpu=(len(cpu), spent), gpu=(len(gpu), taken), raw=(len(raw), 0.0))
-        return Result(self._finish(request, parts), {})
+        sizes = None if request.target.collate is None else request.canvases
+        return Result(self._finish(request, parts), {}, sizes)
 
     def _sort(self, request: Request) -> _Rows:
         cells, boxes, target = request.cells, request.boxes, request.target
         channels = target.channels
         wide, high = (boxes[:, 2] - boxes[:, 0]) / target.width, (boxes[:, 3] - boxes[:, 1]) / target.height
         plain = (wide <= MOST_SHRINK) & (high <= MOST_SHRINK)
+        plain &= ~request.framed
         if request.turns is not None:
             plain &= request.turns <= 1
         raw = np.zeros(len(plain), np.bool_)

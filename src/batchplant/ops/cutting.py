@@ -1,0 +1,238 @@
+"""Ops that cut, resize, mirror and frame pictures, and how any number of them becomes one.
+
+What such ops make of a picture is a box of it, resized, mirrored, at a place of a canvas that is filled
+otherwise: :class:`Cuts`. The plan hands those of the first steps to the engine, which does them while it
+decodes; behind those an op works on pixels, here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _native
+from ..columns import I32, I64
+from ..errors import OptionError
+from ..order import default_threads
+from .base import F64, Draws, Op, Spec, Tensors
+from .cutting_device import cut_tensor
+from .geometry import Motion
+
+Flags = npt.NDArray[np.bool_]
+# Boxes are in doubles that come from divisions; what is so near to a pixel's edge is meant to be there.
+SLIP = 1e-6
+# The engine takes no thinner box.
+THINNEST = 1 / 256
+
+
+class Cuts(NamedTuple):
+    """How every picture is cut.
+
+    boxes: (left, top, right, bottom) of what is seen of it. flips, downs: whether that is mirrored left to
+    right, upside down; None: nowhere. places: (top, left, height, width) of it in the result; None: all of
+    it. sizes: height and width of each result.
+    """
+
+    boxes: F64
+    flips: Flags | None
+    downs: Flags | None
+    places: I32 | None
+    sizes: I32
+
+
+def cuts_of(sizes: I32, motions: Sequence[Motion]) -> Cuts:
+    """What motions along the axes, one after another, make of pictures of these sizes."""
+    # (x, y) of the corners of what is left of the picture, and from its positions to those there.
+    low, high = np.zeros((len(sizes), 2)), sizes[:, ::-1].astype(np.float64)
+    scale, shift = np.ones_like(low), np.zeros_like(low)
+    after = sizes
+    for motion in motions:
+        by, to = motion.matrix[:, (0, 1), (0, 1)], motion.matrix[:, :2, 2]
+        ends, canvas = (by * low + to, by * high + to), motion.sizes[:, ::-1]
+        low, high = (np.clip(side(*ends), 0, canvas) for side in (np.minimum, np.maximum))
+        scale, shift, after = by * scale, by * shift + to, motion.sizes
+    low, high = np.rint(low), np.rint(high)
+    ends = (low - shift) / scale, (high - shift) / scale
+    boxes = np.concatenate([_snapped(np.minimum(*ends)), _snapped(np.maximum(*ends))], axis=1)
+    boxes = np.clip(boxes, 0, np.tile(sizes[:, ::-1], 2))
+    for axis in (0, 1):
+        thin = boxes[:, axis + 2] - boxes[:, axis] < THINNEST
+        boxes[thin, axis] = np.maximum(boxes[thin, axis] - THINNEST, 0)
+        boxes[thin, axis + 2] = boxes[thin, axis] + THINNEST
+    places = np.concatenate([low[:, ::-1], (high - low)[:, ::-1]], axis=1).astype(np.int32)
+    mirrored = scale < 0
+    return Cuts(
+        boxes,
+        np.ascontiguousarray(mirrored[:, 0]) if mirrored[:, 0].any() else None,
+        np.ascontiguousarray(mirrored[:, 1]) if mirrored[:, 1].any() else None,
+        None if (places[:, 2:] == after).all() else places,
+        np.ascontiguousarray(after, dtype=np.int32),
+    )
+
+
+def _snapped(values: F64) -> F64:
+    near = np.rint(values)
+    found: F64 = np.where(np.abs(values - near) < SLIP, near, values)
+    return found
+
+
+class Cutting(Op):
+    """An op that cuts, resizes, mirrors or frames pictures. A subclass says how in ``move``, along the axes.
+
+    ``size``: (height, width) of what it makes of any picture; None: it depends on the picture, see ``after``.
+    ``resamples``: it may make pixels of another size. ``mirrors_down``: it may turn pictures upside down.
+    ``fill``: what is seen beside the picture, a number or one for each channel.
+    """
+
+    size: tuple[int, int] | None = None
+    filter: str | None = None
+    fill: Any = np.array(0)
+    mirrors_down: bool = False
+
+    @property
+    def resamples(self) -> bool:
+        return False
+
+    def move(self, sizes: I32, draws: Draws) -> Motion:
+        raise NotImplementedError
+
+    def after(self, sizes: I32) -> I32:
+        """Height and width of what pictures of these sizes become."""
+        return sizes if self.size is None else np.tile(np.array(self.size, np.int32), (len(sizes), 1))
+
+    def fills(self, size: tuple[int | None, int | None]) -> bool:
+        """Whether something else than the picture may be seen, of pictures of this size (None: unknown)."""
+        return False
+
+    def too_small(self, sizes: I32) -> Flags | None:
+        """Which pictures it cannot take."""
+        return None
+
+    @property
+    def composes(self) -> bool:
+        """Whether ``move`` tells all of it; not where a subclass changed ``run`` alone."""
+        for kind in type(self).__mro__:
+            if "move" in vars(kind) or "boxes" in vars(kind):
+                return True
+            if "run" in vars(kind):
+                return False
+        return False
+
+    def infer(self, spec: Spec) -> Spec:
+        channels = spec.channels(self, unequal=True)
+        if self.resamples and spec.dtype != np.uint8:
+            raise OptionError(f"{type(self).__name__} needs uint8 pictures, not {spec}")
+        check_fill(self.fill, channels, spec)
+        height, width = spec.shape[:2]
+        if self.size is not None:
+            return spec.but(shape=(*self.size, channels), unequal=False)
+        if height is None or width is None:
+            return spec
+        size = self.after(np.array([[height, width]], dtype=np.int32))[0].tolist()
+        return spec.but(shape=(*size, channels))
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        sizes = sizes_of(batch)
+        cuts = cuts_of(sizes, [self.move(sizes, draws)])
+        form = self._resampled if self.resamples else self._copied
+        channels = batch[0].shape[-1] if len(batch) else np.shape(batch)[-1] if np.ndim(batch) == 4 else 1
+        if isinstance(batch, list) and self.size is None:
+            pairs = zip(cuts.sizes, batch, strict=True)
+            made = [np.empty((*size, channels), one.dtype) for size, one in pairs]
+            for row, one in enumerate(made):
+                form(batch[row : row + 1], _part(cuts, slice(row, row + 1)), one[None])
+            return made
+        if len(cuts.sizes):
+            size = cuts.sizes[0].tolist()
+        else:
+            size = self.size or self.after(np.array([batch.shape[1:3]], dtype=np.int32))[0].tolist()
+        dtype = batch.dtype if isinstance(batch, np.ndarray) else np.dtype(np.uint8)
+        out = np.empty((len(batch), *size, channels), dtype)
+        form(batch, cuts, out)
+        return out
+
+    def _copied(self, batch: Any, cuts: Cuts, out: Any) -> None:
+        if cuts.places is not None:
+            out[:] = self.fill
+        for row, one in enumerate(batch):
+            left, top, right, bottom = cuts.boxes[row].astype(np.int64)
+            seen = one[top:bottom, left:right]
+            seen = seen[:, ::-1] if cuts.flips is not None and cuts.flips[row] else seen
+            seen = seen[::-1] if cuts.downs is not None and cuts.downs[row] else seen
+            at, to, high, wide = (0, 0, *out.shape[1:3]) if cuts.places is None else cuts.places[row]
+            out[row, at : at + high, to : to + wide] = seen[:high, :wide]
+
+    def _resampled(self, batch: Any, cuts: Cuts, out: Any) -> None:
+        resample(batch, cuts, out, self.filter or "area", self.fill)
+
+    def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        sizes = np.tile(np.array(batch.shape[1:3], np.int32), (len(batch), 1))
+        cuts = cuts_of(sizes, [self.move(sizes, draws)])
+        size = self.after(np.array([batch.shape[1:3]], dtype=np.int32))[0].tolist()
+        filter = (self.filter or "area") if self.resamples else None
+        return cut_tensor(batch, cuts, size, self.fill, filter, tensors)
+
+
+def sizes_of(batch: Any) -> I32:
+    """Height and width of every picture of a batch, or of a list of pictures."""
+    if isinstance(batch, list):
+        return np.array([one.shape[:2] for one in batch], dtype=np.int32).reshape(-1, 2)
+    return np.tile(np.array(batch.shape[1:3], np.int32), (len(batch), 1))
+
+
+def _part(cuts: Cuts, rows: slice) -> Cuts:
+    return Cuts(*(None if one is None else one[rows] for one in cuts))
+
+
+def check_fill(fill: Any, channels: int, spec: Spec) -> None:
+    """OptionError where pictures cannot be filled with it."""
+    if fill.shape not in ((), (1,), (channels,)):
+        raise OptionError(f"the fill has {fill.size} numbers, and the pictures are {spec}")
+    if spec.dtype is not None and spec.dtype.kind in "iu":
+        limits = np.iinfo(spec.dtype)
+        if not limits.min <= fill.min() <= fill.max() <= limits.max:
+            raise OptionError(f"the fill {fill.tolist()} is out of range for {spec.dtype}")
+
+
+def colour(fill: Any, channels: int) -> npt.NDArray[np.uint8]:
+    """A byte for each channel."""
+    return np.ascontiguousarray(np.broadcast_to(np.asarray(fill).reshape(-1), (channels,)), dtype=np.uint8)
+
+
+def resample(batch: Any, cuts: Cuts, out: Any, filter: str, fill: Any) -> None:
+    """Pixels, a batch or a list of pictures of uint8, by the engine."""
+    if not len(batch):
+        return
+    pictures = [np.ascontiguousarray(one) for one in batch]
+    zeros = np.zeros(len(pictures), dtype=np.int64)
+    engine().decode(
+        [one.reshape(-1) for one in pictures], np.arange(len(pictures), dtype=np.int32), zeros,
+        np.array([one.size for one in pictures], dtype=np.int64),
+        np.array([one.shape for one in pictures], dtype=np.int32), cuts.boxes, cuts.flips, out,
+        layout="nhwc", filter=filter, down=cuts.downs, place=cuts.places, fill=colour(fill, out.shape[-1]),
+    )  # fmt: skip
+
+
+_engines: dict[int, _native.Engine] = {}
+
+
+def engine() -> _native.Engine:
+    """That of ops, in this process: the threads of a Loader's are the decoder's."""
+    found = _engines.get(os.getpid())
+    if found is None:
+        found = _engines.setdefault(os.getpid(), _native.Engine(default_threads()))
+    return found
+
+
+@atexit.register
+def _end() -> None:
+    for made in _engines.values():
+        with contextlib.suppress(RuntimeError):
+            made.close()
+    _engines.clear()
