@@ -150,7 +150,7 @@ class Tokenizer:
                 rows.remove(row)
         try:
             found = self._library.batch(wanted) if wanted else []
-        except (BatchplantError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
             raise
         # What is written in Rust panics with exceptions that are no Exception.
         except BaseException:
@@ -169,11 +169,12 @@ class Tokenizer:
         for row, text in zip(rows, texts, strict=True):
             try:
                 found += self._library.batch([text])
-            except (BatchplantError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+            except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
                 raise
             except BaseException as error:
-                of_user = isinstance(self._library, Function) and isinstance(error, Exception)
-                failures[row] = error if of_user else DecodeError(f"the tokenizer fails: {error}")
+                failures[row] = DecodeError(f"the tokenizer fails: {error}")
+                if isinstance(error, Exception) and isinstance(self._library, Function):
+                    failures[row] = error
                 found.append(())
         return found
 

@@ -228,10 +228,8 @@ class Pad(Op):
             starts = offsets[:-1] if self.truncate == "right" else offsets[1:] - kept
             places = np.arange(len(kept)) * length
             places = places if self.side == "right" else places + length - kept
-            _native.copy_runs(
-                as_bytes(values), *(np.ascontiguousarray(one * width) for one in (starts, kept)),
-                as_bytes(out), np.ascontiguousarray(places * width),
-            )  # fmt: skip
+            sizes = kept * width
+            _native.copy_runs(as_bytes(values), starts * width, sizes, as_bytes(out), places * width)
         return out
 
 
