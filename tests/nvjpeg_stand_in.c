@@ -1,8 +1,12 @@
-/* The part of nvJPEG's interface that batchplant uses, without a GPU: "device" memory is memory, and the pixel (y, x)
- * of picture i becomes (y, x, i). What it was asked for can be looked up; what it should refuse can be set. */
+/* The part of nvJPEG's interface that batchplant uses, without a GPU: "device" memory is memory, and libjpeg decodes, to
+ * the planes that are stored. What it was asked for can be looked up; what it should refuse can be set. */
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include <jpeglib.h>
 
 typedef struct {
     uint8_t* channel[4];
@@ -55,21 +59,48 @@ int nvjpegDecodeBatchedSupported(void* handle, void* stream, int* unsupported) {
 }
 int nvjpegDecodeBatchedInitialize(void* handle, void* state, int size, int threads, int format) {
     (void)handle, (void)state, (void)threads, batch = size, ++initialized;
-    return format == 5 ? 0 : 2;
+    return format == 1 ? 0 : 2;
 }
+
+static void planes(const uint8_t* data, size_t size, Image* out) {
+    struct jpeg_decompress_struct info;
+    struct jpeg_error_mgr errors;
+    info.err = jpeg_std_error(&errors);
+    jpeg_create_decompress(&info);
+    jpeg_mem_src(&info, data, size);
+    jpeg_read_header(&info, TRUE);
+    info.raw_data_out = TRUE;
+    jpeg_start_decompress(&info);
+    const unsigned rows = info.max_v_samp_factor * DCTSIZE;
+    JSAMPROW lines[3][4 * DCTSIZE];
+    JSAMPARRAY all[3] = {lines[0], lines[1], lines[2]};
+    for (int c = 0; c < 3; ++c) {
+        const size_t line = info.comp_info[c].width_in_blocks * DCTSIZE + 64;
+        for (unsigned row = 0; row < rows; ++row) lines[c][row] = malloc(line);
+    }
+    while (info.output_scanline < info.output_height) {
+        const unsigned first = info.output_scanline;
+        jpeg_read_raw_data(&info, all, rows);
+        for (int c = 0; c < 3; ++c) {
+            const jpeg_component_info* one = &info.comp_info[c];
+            const unsigned from = first * one->v_samp_factor / info.max_v_samp_factor;
+            for (unsigned row = 0; row < (unsigned)one->v_samp_factor * DCTSIZE; ++row) {
+                if (from + row >= one->downsampled_height) break;
+                memcpy(out->channel[c] + (from + row) * out->pitch[c], lines[c][row], one->downsampled_width);
+            }
+        }
+    }
+    for (int c = 0; c < 3; ++c) {
+        for (unsigned row = 0; row < rows; ++row) free(lines[c][row]);
+    }
+    jpeg_finish_decompress(&info);
+    jpeg_destroy_decompress(&info);
+}
+
 int nvjpegDecodeBatched(void* handle, void* state, const uint8_t* const* data, const size_t* sizes, Image* out,
                         void* stream) {
     (void)handle, (void)state, last_stream = stream;
     if (fail_decode) return fail_decode;
-    for (int i = 0; i < batch; ++i) {
-        unsigned width, height;
-        if (size_of(data[i], sizes[i], &width, &height) != 0) return 3;
-        for (unsigned y = 0; y < height; ++y) {
-            for (unsigned x = 0; x < width; ++x) {
-                const uint8_t pixel[3] = {(uint8_t)y, (uint8_t)x, (uint8_t)i};
-                memcpy(out[i].channel[0] + y * out[i].pitch[0] + 3 * x, pixel, 3);
-            }
-        }
-    }
+    for (int i = 0; i < batch; ++i) planes(data[i], sizes[i], &out[i]);
     return 0;
 }

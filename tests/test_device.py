@@ -211,6 +211,34 @@ def test_a_device_without_circuits_for_jpeg(monkeypatch, count):
 
 
 @needs_gpu
+@pytest.mark.parametrize("mode", ["gpu", "hybrid", "cpu"])
+def test_pixels_are_the_same_whoever_decodes(tmp_path_factory, mode):
+    """5,000 pictures of every kind, sides odd and even: at most two levels from what the engine makes."""
+    path = tmp_path_factory.getbasetemp() / "kinds.beton"
+    if not path.exists():
+        rng = np.random.default_rng(20)
+        with bp.create(path, {"image": bp.Image()}) as out:
+            for number in range(5000):
+                width, height = (int(one) for one in rng.integers(3, 200, 2))
+                how = {"quality": int(rng.integers(60, 99)), "subsampling": number % 3}
+                data = picture(rng, width, height, **how)
+                if number % 10 == 9:
+                    grey = io.BytesIO()
+                    image.open(io.BytesIO(data)).convert("L").save(grey, "JPEG", quality=90)
+                    data = grey.getvalue()
+                out.append({"image": data})
+    steps = [ops.RandomResizedCrop(96), ops.RandomHorizontalFlip()]
+    found = {}
+    for where in ({}, {"device": "cuda", "decode": mode}):
+        loader = Loader(path, 250, pipelines={"image": steps}, seed=3, **where)
+        taken = [np.asarray(one["image"].cpu() if where else one["image"]) for one in loader]
+        found[bool(where)] = np.concatenate(taken)
+        loader.close()
+    apart = np.abs(found[True].astype(np.int16) - found[False].astype(np.int16))
+    assert apart.max() <= 2
+
+
+@needs_gpu
 def test_flipped_bytes_hurt_nobody_else(tmp_path):
     """nvJPEG decodes much of what is damaged; good pictures beside and after it are as before."""
     rng = np.random.default_rng(5)

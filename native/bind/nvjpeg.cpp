@@ -33,8 +33,8 @@ RuntimeError where there is no such library, or no device. One thread at a time.
              nb::arg("address"), nb::arg("room"), array_arg("places"), nb::arg("stream"),
              R"(Begin, on a CUDA stream, to decode to memory of the device: room bytes from address on.
 
-Picture i goes to places[i], as (height, width, 3). ValueError where nvJPEG refuses one, RuntimeError
-where the device fails. The encoded bytes have to stay until the stream is done.)");
+The planes of picture i (Y, Cb, Cr, as large as they are stored, without gaps) go to places[i].
+ValueError where nvJPEG refuses one, RuntimeError where the device fails. The encoded bytes have to stay until the stream is done.)");
 }
 
 }  // namespace batchplant

@@ -37,23 +37,23 @@ Headers probe(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
     return Headers(values, {starts.size(), columns}, owner_of(table));
 }
 
-std::unique_ptr<bool[]> decodable_runs(const Bytes& data, const Int64s& starts, const Int64s& sizes,
-                                     const Sizes& shapes) {
+std::unique_ptr<uint8_t[]> decodable_runs(const Bytes& data, const Int64s& starts, const Int64s& sizes,
+                                          const Sizes& shapes) {
     nb::gil_scoped_release unlocked;
     const size_t n = starts.size();
-    auto found = std::make_unique<bool[]>(n);
+    auto found = std::make_unique<uint8_t[]>(n);
     for (size_t i = 0; i < n; ++i) {
         const int64_t start = starts.data()[i];
         const int64_t size = sizes.data()[i];
         if (size == missing) continue;
         if (!run_fits(start, size, data.size())) throw_bad_run(static_cast<int64_t>(i));
         const int64_t* shape = shapes.data() + 2 * i;
-        found[i] = device_jpeg_header(data.data() + start, static_cast<size_t>(size), shape[0], shape[1]) > 0;
+        found[i] = device_jpeg(data.data() + start, static_cast<size_t>(size), shape[0], shape[1]).sampling();
     }
     return found;
 }
 
-Array<bool> device_decodable(const Bytes& data, const Int64s& starts, const Int64s& sizes, const Sizes& shapes) {
+Array<uint8_t> device_decodable(const Bytes& data, const Int64s& starts, const Int64s& sizes, const Sizes& shapes) {
     check_same_length(starts, "starts", sizes, "sizes");
     check_sizes(starts, shapes);
     auto found = decodable_runs(data, starts, sizes, shapes);
@@ -72,8 +72,9 @@ A run of size 0 or -1 (missing) gives zeros; a damaged header gives its encoding
     module.def("device_decodable", device_decodable, array_arg("data"), array_arg("starts"), array_arg("sizes"),
                array_arg("shapes"), R"(Which runs are JPEGs that a GPU's decoder takes, of these shapes (height, width).
 
-Only headers are read: baseline, YCbCr of 8 bits in one scan, colours at full or half size, complete
-to the last byte. False for a missing one (size -1).)");
+Only headers are read: baseline, YCbCr of 8 bits in one scan, complete to the last byte. 0x11, 0x21 or
+0x22 says how many pixels share a colour, in a row and in a column; 0: it is none of those, or missing
+(size -1).)");
 }
 
 }  // namespace batchplant

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -19,8 +20,8 @@ using Status = int;
 
 enum : Status { success = 0, bad_jpeg = 3, not_supported = 4, incomplete = 10 };
 enum Backend : int { gpu_hybrid = 2, hardware_backend = 3 };
-constexpr int interleaved_rgb = 5;
-constexpr int64_t channels = 3;
+// As they are stored: whoever wants other colours makes them himself, in the way of libjpeg.
+constexpr int planes_of_yuv = 1;
 
 // nvjpegImage_t
 struct Destination {
@@ -108,20 +109,21 @@ struct NvJpeg::Parts {
         if (library != nullptr) api.destroy(library);
     }
 
-    // Whether nvJPEG sees in it what we do, and the device can do all of it.
-    bool takes(const Encoded& encoded, size_t i) const {
+    // How its colours are stored, if nvJPEG sees in it what we do and the device can do all of it.
+    std::optional<DeviceJpeg> takes(const Encoded& encoded, size_t i) const {
         const int64_t start = encoded.start[i];
         const int64_t size = encoded.size[i];
-        if (!run_fits(start, size, encoded.bytes)) return false;
+        if (!run_fits(start, size, encoded.bytes)) return std::nullopt;
         const uint8_t* data = encoded.data + start;
         const int64_t* shape = encoded.shape + 2 * i;
-        const size_t before = device_jpeg_header(data, static_cast<size_t>(size), shape[0], shape[1]);
-        if (before == 0 || api.parse_header(library, data, before, header) != success) return false;
+        const DeviceJpeg found = device_jpeg(data, static_cast<size_t>(size), shape[0], shape[1]);
+        if (found.header == 0 || api.parse_header(library, data, found.header, header) != success) return std::nullopt;
         unsigned width = 0;
         unsigned height = 0;
         int unsupported = 1;
-        return api.dimensions(header, &width, &height) == success && height == shape[0] && width == shape[1] &&
-               (!hardware || (api.unsupported(library, header, &unsupported) == success && unsupported == 0));
+        const bool same = api.dimensions(header, &width, &height) == success && height == shape[0] && width == shape[1];
+        const bool can = !hardware || (api.unsupported(library, header, &unsupported) == success && unsupported == 0);
+        return same && can ? std::optional(found) : std::nullopt;
     }
 };
 
@@ -138,22 +140,28 @@ void NvJpeg::decode(const Encoded& encoded, const OnDevice& out, uint64_t stream
     std::vector<size_t> sizes(n);
     std::vector<Destination> destinations(n);
     for (size_t i = 0; i < n; ++i) {
-        if (!parts_->takes(encoded, i)) throw std::invalid_argument("nvJPEG does not take picture " + std::to_string(i));
+        const std::optional<DeviceJpeg> found = parts_->takes(encoded, i);
+        if (!found) throw std::invalid_argument("nvJPEG does not take picture " + std::to_string(i));
         // Both sides are those of a JPEG now, below 65,536.
-        const int64_t line = encoded.shape[2 * i + 1] * channels;
-        if (!run_fits(out.place[i], encoded.shape[2 * i] * line, out.room)) {
+        const int64_t height = encoded.shape[2 * i], width = encoded.shape[2 * i + 1];
+        const int64_t line = (width + found->across - 1) / found->across;
+        const int64_t brightness = height * width, colour = (height + found->down - 1) / found->down * line;
+        if (!run_fits(out.place[i], brightness + 2 * colour, out.room)) {
             throw std::out_of_range("picture " + std::to_string(i) + " has no room");
         }
         data[i] = encoded.data + encoded.start[i];
         sizes[i] = static_cast<size_t>(encoded.size[i]);
         destinations[i] = {};
-        destinations[i].channel[0] = reinterpret_cast<uint8_t*>(out.address + static_cast<uint64_t>(out.place[i]));
-        destinations[i].pitch[0] = static_cast<size_t>(line);
+        auto* const first = reinterpret_cast<uint8_t*>(out.address + static_cast<uint64_t>(out.place[i]));
+        for (const int64_t plane : {0, 1, 2}) {
+            destinations[i].channel[plane] = first + (plane == 0 ? 0 : brightness + (plane - 1) * colour);
+            destinations[i].pitch[plane] = static_cast<size_t>(plane == 0 ? width : line);
+        }
     }
     Parts& parts = *parts_;
     if (n != parts.batch) {
         parts.batch = 0;
-        check(parts.api.initialize(parts.library, parts.state, static_cast<int>(n), 1, interleaved_rgb),
+        check(parts.api.initialize(parts.library, parts.state, static_cast<int>(n), 1, planes_of_yuv),
               "prepare a batch");
         parts.batch = n;
     }

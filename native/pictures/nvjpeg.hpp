@@ -18,8 +18,9 @@ struct Encoded {
     size_t count;
 };
 
-// Where pixels go: memory of the device, from `address` on, `room` bytes; picture i at `place[i]`, its rows (height,
-// width, 3) one after the other.
+// Where pixels go: memory of the device, from `address` on, `room` bytes; picture i at `place[i]`, its three planes one
+// after the other without gaps: brightness (height, width), and both colours as small as they are stored, sides that do not
+// halve rounded up.
 struct OnDevice {
     uint64_t address;
     uint64_t room;

@@ -312,22 +312,21 @@ ImageHeader probe_image(const uint8_t* data, size_t size) {
     return header;
 }
 
-size_t device_jpeg_header(const uint8_t* data, size_t size, int64_t height, int64_t width) {
+DeviceJpeg device_jpeg(const uint8_t* data, size_t size, int64_t height, int64_t width) {
     View view(data, size);
-    if (!view.starts_with("\xFF\xD8", 2) || !view.starts_with("\xFF\xD9", 2, size - 2)) return 0;
+    if (!view.starts_with("\xFF\xD8", 2) || !view.starts_with("\xFF\xD9", 2, size - 2)) return {};
     const JpegSegments segments = jpeg_segments(view);
     const uint64_t frame = segments.frame, scan = segments.scan;
-    if (!segments.plain || frame == 0 || scan == 0 || segments.end > size) return 0;
+    if (!segments.plain || frame == 0 || scan == 0 || segments.end > size) return {};
     constexpr uint32_t components = 3;
-    if (view.u8(frame) != 8 || view.u8(frame + 5) != components || view.u8(scan) != components) return 0;
-    if (view.be16(frame + 1) != height || view.be16(frame + 3) != width || height <= 0 || width <= 0) return 0;
-    if (!is_ycbcr(view, segments)) return 0;
-    // Of the brightness, for one of each colour: 1 x 1, 2 x 1, 1 x 2 or 2 x 2.
+    if (view.u8(frame) != 8 || view.u8(frame + 5) != components || view.u8(scan) != components) return {};
+    if (view.be16(frame + 1) != height || view.be16(frame + 3) != width || height <= 0 || width <= 0) return {};
+    if (!is_ycbcr(view, segments)) return {};
     const auto sampling = [&](uint64_t n) { return view.u8(frame + 7 + 3 * n); };
     const uint32_t first = sampling(0);
-    const bool usual = first == 0x11 || first == 0x21 || first == 0x12 || first == 0x22;
-    const bool whole = usual && sampling(1) == 0x11 && sampling(2) == 0x11 && view.ok();
-    return whole ? static_cast<size_t>(segments.end) : 0;
+    const bool usual = first == 0x11 || first == 0x21 || first == 0x22;
+    if (!usual || sampling(1) != 0x11 || sampling(2) != 0x11 || !view.ok()) return {};
+    return {static_cast<size_t>(segments.end), first >> 4, first & 15};
 }
 
 }  // namespace batchplant

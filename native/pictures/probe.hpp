@@ -21,9 +21,20 @@ struct ImageHeader {
 // A header that is damaged or cut short keeps the encoding its magic names; all else stays 0.
 ImageHeader probe_image(const uint8_t* data, size_t size);
 
-// If these bytes are, from start to end, a JPEG of this size of the kind that cameras write (baseline, YCbCr of 8 bits
-// in one scan, colours at full size or half), the bytes that come before its pixels; else 0. Reads no more than these,
-// and the last two.
-size_t device_jpeg_header(const uint8_t* data, size_t size, int64_t height, int64_t width);
+// What a device needs to know of a JPEG that it decodes.
+struct DeviceJpeg {
+    size_t header = 0;  // the bytes that come before its pixels; 0: it is none of those
+    // Pixels that share a colour, in a row and in a column: 1 or 2.
+    int64_t across = 0;
+    int64_t down = 0;
+
+    // 0x11, 0x21 or 0x22 as in the header; 0: none of those.
+    uint8_t sampling() const { return static_cast<uint8_t>(across << 4 | down); }
+};
+
+// Of these bytes if they are, from start to end, a JPEG of this size of the kind that cameras write: baseline, YCbCr of
+// 8 bits in one scan, colours at full size, at half of the width (4:2:2), or at half of both sides (4:2:0). Reads no more
+// than the header and the last two bytes.
+DeviceJpeg device_jpeg(const uint8_t* data, size_t size, int64_t height, int64_t width);
 
 }  // namespace batchplant

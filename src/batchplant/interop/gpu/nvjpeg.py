@@ -23,6 +23,7 @@ from ... import _native
 from ...codecs.media import image as pictures
 from ...columns import I64, U8
 from ...errors import DataError, OptionError
+from . import colour
 from .streams import rounded
 
 # Pictures begin at multiples of this.
@@ -69,6 +70,10 @@ class NvJpeg:
             return self._decode(data, start, size, shape)
 
     def _decode(self, data: U8, start: I64, size: I64, shape: I64) -> tuple[Any, I64]:
+        sampling = _native.device_decodable(data, start, size, shape)
+        if not sampling.all():
+            raise ValueError("nvJPEG does not take them all")
+        stored, needed = behind_each_other(colour.planes(shape, sampling)[2])
         place, room = places(shape)
         try:
             native, stream = one = self._idle.pop()
@@ -77,12 +82,17 @@ class NvJpeg:
         try:
             with torch.cuda.device(self._device), torch.cuda.stream(stream):
                 # Memory that was freed on this stream: nobody else reads or writes it any more.
+                made = torch.empty(rounded(needed), dtype=torch.uint8, device=self._device)
                 whole = torch.empty(rounded(room), dtype=torch.uint8, device=self._device)
-                native.decode(data, start, size, shape, whole.data_ptr(), room, place, stream.cuda_stream)
+                native.decode(
+                    data, start, size, shape, made.data_ptr(), needed, stored, stream.cuda_stream
+                )  # fmt: skip
+                held = colour.to_rgb(made, stored, shape, sampling, whole, place)
                 done = torch.cuda.Event(blocking=True)
                 done.record(stream)
                 # It keeps what it works with, and may begin anew only when it is done.
                 done.synchronize()
+                del held
         except ValueError:
             # It took a look and refused one. After any other error nobody knows what state it is in.
             stream.synchronize()
@@ -109,9 +119,14 @@ class InMemory:
 
 def places(shape: I64) -> tuple[I64, int]:
     """Where pictures of (height, width) begin, one behind the other, and the bytes that all take."""
-    size = -(-shape.prod(axis=1) * 3 // ALIGNED) * ALIGNED
-    ends = np.cumsum(size)
-    return ends - size, int(ends[-1]) if len(ends) else 0
+    return behind_each_other(shape.prod(axis=1) * 3)
+
+
+def behind_each_other(sizes: I64) -> tuple[I64, int]:
+    """Where pieces of these sizes begin, and the bytes that all take."""
+    room = -(-sizes // ALIGNED) * ALIGNED
+    ends = np.cumsum(room)
+    return ends - room, int(ends[-1]) if len(ends) else 0
 
 
 def decoder_on(device: Any) -> Decoder:

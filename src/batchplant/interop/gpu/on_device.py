@@ -172,7 +172,7 @@ class OnDevice:
             here = np.flatnonzero(cells.base[rows] == number)
             if len(here):
                 start, size = cells.start[rows[here]], cells.size[rows[here]]
-                takes[here] = _native.device_decodable(base, start, size, sizes[here])
+                takes[here] = _native.device_decodable(base, start, size, sizes[here]) > 0
         return rows[takes]
 
     def _memory(self, size: int) -> Any:

@@ -125,7 +125,7 @@ def _pillow_taps(low: Any, scale: Any, source: Any, i: Any, k: Any, filter: str)
 
 
 @functools.cache
-def _kernels() -> Any:
+def kernels() -> Any:
     """The Triton kernels; None where there is no Triton."""
     try:
         from . import kernel
@@ -156,13 +156,13 @@ def resample(
     table = upload(facts)
     wide = most_taps(filter, boxes[:, 2] - boxes[:, 0], width)
     high = most_taps(filter, boxes[:, 3] - boxes[:, 1], height)
-    kernels = _kernels() if out.is_cuda else None
+    made = kernels() if out.is_cuda else None
     if filter == "nearest":
         down = nearest_taps(boxes[:, 1], boxes[:, 3], sources.sizes[:, 0], height)
         across = nearest_taps(boxes[:, 0], boxes[:, 2], sources.sizes[:, 1], width)
         rows, columns = ([upload(one) for one in side] for side in (down, across))
-    elif kernels is not None:
-        rows, columns = kernels.taps(table, (height, width), (high, wide), filter)
+    elif made is not None:
+        rows, columns = made.taps(table, (height, width), (high, wide), filter)
     else:
         wanted = table[:, :4].contiguous().view(torch.float64)
         x0, y0, x1, y1 = (wanted[:, one : one + 1] for one in range(4))
@@ -170,11 +170,11 @@ def resample(
         linear = ((x1 - x0) < width) | ((y1 - y0) < height)
         rows = taps(y0, y1, sizes[:, :1], linear, height, filter, high)
         columns = taps(x0, x1, sizes[:, 1:], linear, width, filter, wide)
-    if kernels is not None:
+    if made is not None:
         strides = out.stride()
         if channels_first:
             strides = (strides[0], strides[2], strides[3], strides[1])
-        kernels.resample(table, rows, columns, out, strides, (height, width), filter, scale, offset)
+        made.resample(table, rows, columns, out, strides, (height, width), filter, scale, offset)
         return
     seen = out.permute(0, 2, 3, 1) if channels_first else out
     for one in range(n):
