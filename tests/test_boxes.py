@@ -1,13 +1,19 @@
 """Boxes, keypoints and polygons: kept by formats, and moved with their picture."""
 
 import json
+from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import batchplant as bp
+from batchplant import ops
 from batchplant.codecs.cells import decode_bytes, encode_value
-from batchplant.errors import DecodeError, SchemaError
+from batchplant.errors import DecodeError, OptionError, SchemaError
+from batchplant.ops import CenterCrop, Pad, RandomHorizontalFlip, RandomResizedCrop, RandomTranslate, Resize
+from batchplant.ops.geometry import Motion, mirrored, shifted, stretched
+from batchplant.ops.positions import clipped_ring
 
 POSE = bp.Keypoints(names=("nose", "left_eye", "right_eye"))
 SCHEMA = bp.Schema(
@@ -71,4 +77,286 @@ def test_what_is_no_polygon(value, reason):
         encode_value(bp.Polygons(), value)
     with pytest.raises(DecodeError, match=reason):
         decode_bytes(bp.Polygons(), np.frombuffer(json.dumps(value).encode(), np.uint8))
-    assert encode_value(bp.Polygons(), [[np.zeros((3, 2))], []])[0] == b"[[[0.0, 0.0, 0.0, 0.0, 0.0, 0.0]], []]"
+    assert (
+        encode_value(bp.Polygons(), [[np.zeros((3, 2))], []])[0] == b"[[[0.0, 0.0, 0.0, 0.0, 0.0, 0.0]], []]"
+    )
+
+
+# -- goldens of albumentations ------------------------------------------------------------------------------
+
+GOLDEN = dict(np.load(Path(__file__).parent / "golden" / "boxes.npz"))
+SIZES = GOLDEN["size"][None].astype(np.int32)
+
+
+def turned(degrees, scale=1.0, shift=(0, 0)):
+    """About the middle, as albumentations turns."""
+    height, width = SIZES[0]
+    to, back = np.eye(3), np.eye(3)
+    to[:2, 2], back[:2, 2] = (-width / 2, -height / 2), (width / 2 + shift[0], height / 2 + shift[1])
+    cos, sin = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+    spin = np.array([[cos, sin, 0], [-sin, cos, 0], [0, 0, 1]]) @ np.diag([scale, scale, 1])
+    return Motion((back @ spin @ to)[None], SIZES)
+
+
+CROP = stretched([[10, 5, 50, 45]], (40, 40))
+
+
+def padded(sizes):
+    return shifted(sizes, 7, 3, after=sizes + np.array([3 + 5, 7 + 9]))
+
+
+MOTIONS = {
+    "crop": [CROP],
+    "flip": [mirrored(SIZES, across=[True])],
+    "down": [mirrored(SIZES, down=[True])],
+    "resize": [stretched([[0, 0, 80, 60]], (30, 100))],
+    "crop_resize_flip": [
+        CROP, stretched([[0, 0, 40, 40]], (64, 32)), mirrored(np.array([[64, 32]], np.int32), across=[True])
+    ],
+    "pad": [padded(SIZES)],
+    "crop_pad": [CROP, padded(CROP.sizes)],
+    "rotate": [turned(25)],
+    "affine": [turned(-15, 0.8, (6, -4))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("least", [0.0, 0.5])
+@pytest.mark.parametrize("name", MOTIONS)
+def test_boxes_as_albumentations_moves_them(name, least):
+    case, motions = name + ("_half" if least else ""), MOTIONS[name]
+    area = 4 if len(motions) == 1 else 0.01
+    op = ops.MoveBoxes(min_area=area, min_visibility=least).bound(bp.Boxes(dtype="float64"))
+    batch = GOLDEN["boxes"], np.array([0, len(GOLDEN["boxes"])])
+    (found, offsets), (kept, _) = op.move_with(batch, motions, SIZES)
+    assert np.flatnonzero(kept).tolist() == GOLDEN[f"{case}.labels"].tolist()
+    assert offsets.tolist() == [0, kept.sum()]
+    assert motions[-1].sizes[0].tolist() == GOLDEN[f"{case}.size"].tolist()
+    np.testing.assert_allclose(found, GOLDEN[f"{case}.boxes"], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", MOTIONS)
+def test_keypoints_as_albumentations_moves_them(name):
+    op = ops.MoveKeypoints(of="image").bound(bp.Tensor("float64", (None, 2)))
+    points = GOLDEN["points"]
+    (found, _), _ = op.move_with((points, np.array([0, len(points)])), MOTIONS[name], SIZES)
+    # Whole numbers are the middles of pixels, also to a Resize: albumentations forgets half a pixel there.
+    scale = {"resize": (100 / 80, 30 / 60), "crop_resize_flip": (-32 / 40, 64 / 40)}.get(name, (1, 1))
+    slip = (np.abs(scale) - 1) / 2 * np.sign(scale)
+    np.testing.assert_allclose(found, GOLDEN[f"{name}.points"] + slip, atol=1e-3)
+
+
+# -- in a loader --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """Pictures of a bright block in the dark, and all that says where it is."""
+    path = tmp_path_factory.mktemp("boxes") / "a.beton"
+    rng = np.random.default_rng(1)
+    schema = {
+        **SCHEMA, "boxes": bp.Boxes(labels=("label", "outline", "pose")), "plain": bp.Tensor("int32", (1, 4)),
+        "word": bp.List(bp.Text()),
+    }  # fmt: skip
+    with bp.create(path, schema) as out:
+        for n in range(16):
+            height, width = 60 + n, 90 - n
+            x, y = rng.integers(0, 50, 2).tolist()
+            box = [x, y, min(x + 30, width), min(y + 20, height)]
+            pixels = np.zeros((height, width, 3), np.uint8)
+            pixels[box[1] : box[3], box[0] : box[2]] = 255
+            left, top, right, bottom = box
+            corners = [[left, top], [right, top], [right, bottom], [left, bottom]]
+            out.append(
+                {
+                    "image": pixels,
+                    "boxes": np.array([box, [0, 0, 1, 1]], np.float32),
+                    "label": np.array([n, -1]),
+                    "plain": np.array([box], np.int32),
+                    "word": ["it", "corner"],
+                    "outline": [[np.array(corners)], []],
+                    "pose": np.array(
+                        [[[x + 1, y + 1, 2], [x + 2, y + 1, 1], [0, 0, 0]], np.zeros((3, 3))], np.float32
+                    ),
+                }
+            )
+    return path
+
+
+MOVES = [RandomResizedCrop(64, scale=(0.3, 1.0)), RandomHorizontalFlip(), RandomTranslate(9)]
+
+
+def of_first(batch, row):
+    """The boxes of a row, and which of its two objects they are."""
+    values, offsets = batch["boxes"]
+    labels = batch["label"][0][batch["label"][1][row] : batch["label"][1][row + 1]]
+    assert batch["label"][1].tolist() == offsets.tolist()
+    return values[offsets[row] : offsets[row + 1]], labels
+
+
+def test_boxes_go_with_their_picture_by_the_same_draws(dataset):
+    with closing(bp.Loader(dataset, 8, pipelines={"image": MOVES}, workers=1, ids=True)) as loader:
+        batches = [*loader, *loader]
+    seen = gone = 0
+    for batch in batches:
+        for row, sample in enumerate(batch["ids"]):
+            boxes, labels = of_first(batch, row)
+            bright = np.argwhere(batch["image"][row, :, :, 0] > 127)
+            own = boxes[labels == sample]
+            if len(bright) < 4:
+                gone += not len(own)
+                continue
+            seen += 1
+            around = [*bright.min(axis=0)[::-1], *(bright.max(axis=0)[::-1] + 1)]
+            np.testing.assert_allclose(own[0], around, atol=1.01)
+            # The outline is that of the box, and the points of the pose lie in its corner.
+            rings = batch["outline"][row][labels.tolist().index(sample)]
+            points = np.array(rings[0]).reshape(-1, 2)
+            np.testing.assert_allclose([*points.min(axis=0), *points.max(axis=0)], own[0], atol=1e-3)
+    assert seen > 20
+    assert len(batches) == 4
+
+
+def test_what_lies_outside_is_dropped_with_its_labels(dataset):
+    cut = {"image": [CenterCrop(32, ratio=0.5)], "word": [], "label": [Pad(2, value=-9)]}
+    mover = ops.MoveBoxes(min_visibility=0.3, format="cxcywh", normalized=True, labels=["label", "word"])
+    with closing(
+        bp.Loader(dataset, 16, pipelines={**cut, "boxes": [mover, Pad(3)], "outline": None})
+    ) as loader:
+        assert str(loader.plan.outputs[1].spec) == "float32 (3, 4)"
+        batch = next(iter(loader))
+    kept = (batch["label"] >= 0).sum(axis=1)
+    assert 0 < kept.sum() < 16
+    assert batch["word"] == [["it"] * one for one in kept]
+    assert batch["boxes"].shape == (16, 3, 4)
+    assert 0 < batch["boxes"].max() <= 1
+    # The corner is outside of all of them; poses and plain boxes were not asked to lose rows.
+    assert not (batch["label"] == -1).any()
+    assert batch["pose"][1].tolist() == list(range(0, 34, 2))
+
+
+def test_a_mirror_exchanges_left_and_right(dataset):
+    with closing(
+        bp.Loader(dataset, 4, pipelines={"image": [RandomHorizontalFlip(1.0)]}, indices=[0] * 4)
+    ) as loader:
+        batch = next(iter(loader))
+    with bp.open(dataset) as reader:
+        one = reader[0]
+    width = one["image"].shape[1]
+    nose, left, right = batch["pose"][0][0]
+    assert nose.tolist() == [width - 1 - one["pose"][0, 0, 0], one["pose"][0, 0, 1], 2]
+    assert right.tolist() == [width - 1 - one["pose"][0, 1, 0], one["pose"][0, 1, 1], 1]
+    # Nobody knows where it is: it stays as it was.
+    assert left.tolist() == [0, 0, 0]
+
+
+def test_views_of_one_picture_with_boxes_of_their_own(dataset):
+    pipelines = {
+        "image": [Resize(50)], "small": bp.Pipe("image", [Resize(10)]), "outline": None, "pose": None,
+        "small boxes": bp.Pipe("boxes", [ops.MoveBoxes(of="small", labels=["small label"])]),
+        "small label": bp.Pipe("label"),
+        "plain": [ops.MoveBoxes(bp.Boxes(of="small"))],
+    }  # fmt: skip
+    with closing(bp.Loader(dataset, 4, pipelines=pipelines)) as loader:
+        batch = next(iter(loader))
+    np.testing.assert_allclose(batch["small boxes"][0] * 5, batch["boxes"][0], rtol=1e-5)
+    np.testing.assert_allclose(batch["plain"][0], batch["small boxes"][0][::2], rtol=1e-5)
+    assert batch["plain"][0].dtype == np.float32
+    pipelines["small boxes"] = bp.Pipe("boxes")
+    with pytest.raises(OptionError, match="'label' has rows for 'boxes' already"):
+        bp.Loader(dataset, 4, pipelines=pipelines)
+
+
+def test_pictures_that_are_left_out(dataset):
+    with closing(bp.Loader(dataset, 2, pipelines={"image": None})) as loader, bp.open(dataset) as reader:
+        np.testing.assert_array_equal(next(iter(loader))["boxes"][0][:2], reader[0]["boxes"])
+    with pytest.raises(OptionError, match="its picture 'image' is not in the batch"):
+        bp.Loader(dataset, 2, pipelines={"image": None, "boxes": [ops.MoveBoxes()]})
+    with closing(
+        bp.Loader(dataset, 2, pipelines={"image": [Resize(8)], "boxes": [ops.MoveBoxes(of="")]})
+    ) as loader:
+        assert next(iter(loader))["boxes"][0].max() > 8
+
+
+@pytest.mark.parametrize(
+    ("pipelines", "reason"),
+    [
+        ({"boxes": [ops.MoveBoxes(of="label")]}, "of names a picture of the batch, and 'label' is"),
+        ({"boxes": [ops.MoveBoxes(of="imaje")]}, "did you mean image|image"),
+        ({"plain": [ops.MoveBoxes()]}, "say what the boxes of"),
+        ({"label": [ops.MoveBoxes(bp.Boxes())]}, "needs a field of boxes"),
+        ({"boxes": [Pad(3), ops.MoveBoxes()]}, "it is the first step"),
+        ({"boxes": [ops.MoveBoxes(labels=["lable"])]}, "no output 'lable' for labels"),
+        ({"pose": [ops.MoveKeypoints(swap=[(0, 5)])]}, "keypoints from 0 to 2"),
+        ({"image": bp.Pipe("image", [], keep="all")}, "keep="),
+        (
+            {"two": bp.Pipe("image", [Resize(4)]), "image": None, "one": bp.Pipe("image")},
+            "say which one is meant",
+        ),
+    ],
+)
+def test_what_cannot_follow(dataset, pipelines, reason):
+    with pytest.raises(OptionError, match=reason):
+        bp.Loader(dataset, 2, pipelines=pipelines)
+
+
+def test_labels_must_have_a_row_for_each_box(tmp_path):
+    schema = {
+        "image": bp.Image("png"),
+        "boxes": bp.Boxes(labels="label"),
+        "label": bp.Tensor("int64", (None,)),
+    }
+    with bp.create(tmp_path / "a.beton", schema) as out:
+        for n in range(3):
+            out.append(
+                {
+                    "image": np.zeros((8, 8, 3), np.uint8),
+                    "boxes": np.ones((1, 4)).astype("f4"),
+                    "label": [0] * n,
+                }
+            )
+    with closing(bp.Loader(tmp_path / "a.beton", 3)) as loader, pytest.raises(DecodeError) as caught:
+        next(iter(loader))
+    assert str(caught.value).endswith("sample 0, field 'label': 0 rows of label for 1 boxes of boxes")
+    with closing(bp.Loader(tmp_path / "a.beton", 3, on_error="skip", ids=True)) as loader:
+        assert next(iter(loader))["ids"].tolist() == [1]
+
+
+def test_what_was_drawn_is_kept(dataset):
+    kept = bp.Pipe("image", MOVES, keep="geometry")
+    with closing(bp.Loader(dataset, 8, pipelines={"image": kept}, ids=True)) as loader:
+        batch = next(iter(loader))
+        again = next(iter(bp.Loader(dataset, 8, pipelines={"image": kept}, cache="decoded")))
+    with bp.open(dataset) as reader:
+        shapes = [reader[int(one)]["image"].shape[:2] for one in batch["ids"]]
+    np.testing.assert_array_equal(batch["image_size"], shapes)
+    np.testing.assert_array_equal(batch["image_matrix"], again["image_matrix"])
+    np.testing.assert_array_equal(batch["image_flip"], batch["image_matrix"][:, 0, 0] < 0)
+    assert set(batch["image_angle"]) == {0.0}
+    left, top, right, bottom = batch["image_box"].T
+    scale = 64 / np.abs(batch["image_matrix"][:, 0, 0])
+    np.testing.assert_allclose(right - left, scale)
+    np.testing.assert_allclose(bottom - top, 64 / batch["image_matrix"][:, 1, 1])
+
+
+def test_boxes_of_pictures_that_are_kept_decoded(dataset):
+    options = {"pipelines": {"image": [CenterCrop(32)]}, "cache": "decoded"}
+    with closing(bp.Loader(dataset, 16, **options)) as loader:
+        first, second = next(iter(loader)), next(iter(loader))
+    for one, other in zip(first["boxes"], second["boxes"], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_polygons_are_cut_where_the_picture_ends():
+    op = ops.MovePolygons().bound(bp.Polygons())
+    square, beyond = [0, 0, 10, 0, 10, 10, 0, 10], [20, 20, 30, 20, 30, 30]
+    sizes = np.array([[40, 40]], np.int32)
+    (found,), _ = op.move_with(
+        [[[square], [beyond, square], []]], [stretched([[5, 5, 15, 15]], (20, 20))], sizes
+    )
+    corner = sorted([(0.0, 0.0), (10.0, 0.0), (10.0, 10.0), (0.0, 10.0)])
+    assert [sorted(zip(ring[::2], ring[1::2], strict=True)) for ring in found[0]] == [corner]
+    assert len(found[1]) == 1
+    assert found[2] == []
+    # A corner that is cut off becomes two.
+    triangle = clipped_ring(np.array([[-5.0, 5], [5, 5], [5, 15]]), 20, 20)
+    assert triangle.tolist() == [[0, 5], [5, 5], [5, 15], [0, 10]]

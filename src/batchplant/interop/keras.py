@@ -41,7 +41,7 @@ class KerasData(DataAdapter):  # type: ignore[misc]
             raise OptionError("weights are for targets: name these too")
         self.loader = loader
         self.parts = [part for part in (inputs, targets, weights) if part is not None]
-        names = {output.name for output in loader.plan.outputs}
+        names = loader.plan.names
         for name in (one for part in self.parts for one in ([part] if isinstance(part, str) else part)):
             if name not in names:
                 raise OptionError(f"the loader gives no {name!r}, it gives {', '.join(sorted(names))}")

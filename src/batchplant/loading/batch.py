@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..columns import I64, Column, Spans, concat_spans
-from ..errors import AccessError, BatchplantError, DataError, Problem, with_place
-from ..ops.base import CellErrors, CellOp, Draws, RowError
+from ..errors import AccessError, DataError, Problem
+from ..ops.base import CellErrors, CellOp
 from ..ops.cutting import sizes_of as picture_sizes
-from ..ops.function import Function
 from ..ops.values import Pad
 from ..reader import Reader
 from ..storage.remote.cells import PART
@@ -26,7 +25,8 @@ from .locate import Located, Locator, sizes_of, turns_of
 from .on_cpu import OnCpu
 from .pictures import Backend, Device, Failures, Request, Result, make_request
 from .pipes import SIZES, padding_name
-from .plan import Output, Plan, Step
+from .plan import Output, Plan
+from .running import Running
 from .values import as_values
 
 # Threads that make batches: while the engine decodes one, the Python part of the next runs.
@@ -68,7 +68,7 @@ class Prepared(NamedTuple):
     moves: dict[str, Moves]
 
 
-class Executor:
+class Executor(Running):
     """Turns sample numbers into batches as a plan says, in two steps.
 
     ``prepare`` is called for one batch at a time, in order; ``finish`` for many side by side.
@@ -303,7 +303,7 @@ class Executor:
             if failures:
                 return {}, {row: error.at(field=output.field) for row, error in failures.items()}
             values[output.name] = value
-        return values, {}
+        return self._together(values, ids, epoch)
 
     def _column(self, output: Output, column: Column) -> tuple[Any, Failures]:
         if output.steps and isinstance(output.steps[0].op, CellOp):
@@ -317,47 +317,17 @@ class Executor:
     ) -> tuple[Any, Failures]:
         began = time.perf_counter()
         for number, step in enumerate(output.steps):
-            called = time.perf_counter()
             there = self.on_device if output.on_device and number < output.device_steps else None
             if output.on_device and number == output.device_steps:
                 value = self._fetch(output, value)
-            draws = Draws(self.seed, epoch, ids, step.key)
-            failed: list[Any] = []
             if (name := padding_name(step.op, output.name)) is not None:
                 beside[name] = step.op.mask_of(value) if isinstance(step.op, Pad) else picture_sizes(value)
             try:
-                run = step.op.run if there is None else functools.partial(there.run, step.op)
-                value = run(value, ids, draws)
+                value = self._run(output.name, step, value, ids, epoch, there)
             except CellErrors as found:
                 return None, found.errors
-            except RowError as found:
-                failed = [found.row, found.error]
-            except Exception as error:
-                self._noted(error, output, step, ids, self.reader.path)
-                raise
-            if failed:
-                # Not where it was caught: that would be its context, and they would hold each other.
-                self._raise(failed, output, step, ids)
-            if isinstance(step.op, Function):
-                self.functions.add(f"{output.name}: {step.op.name}", called)
         self.timer.add("transforms", began)
         return value, {}
-
-    def _raise(self, failed: list[Any], output: Output, step: Step[Any], ids: I64) -> None:
-        """Raise what went wrong with one sample, [row, error], with its place."""
-        error, row = failed.pop(), failed.pop()
-        self._noted(error, output, step, ids[row : row + 1], self.reader.where(int(ids[row])))
-        try:
-            raise error
-        finally:
-            # Else its traceback would hold it.
-            del error
-
-    def _noted(self, error: Exception, output: Output, step: Step[Any], ids: I64, path: str | None) -> None:
-        """Say where a user's function raised it."""
-        if isinstance(error, BatchplantError):
-            error.at(path=path, field=output.name, sample=int(ids[0]) if len(ids) == 1 else None)
-        error.add_note(_where(output, step, ids, path))
 
     def _fetch(self, output: Output, value: Any) -> Any:
         """What the device made, for the steps that run here."""
@@ -373,10 +343,3 @@ def _sized(cells: Located, orient: bool) -> tuple[Any, Any]:
         turns = turns_of(cells)
         sizes[turns >= 5] = sizes[turns >= 5, ::-1]
     return sizes, turns
-
-
-def _where(output: Output, step: Step[Any], ids: I64, path: str | None) -> str:
-    """What a note on an exception says, beside the stack trace of whoever wrote the function."""
-    some = ", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "")
-    what = f"step {step.op!r}, sample{'' if len(ids) == 1 else 's'} {some}"
-    return "batchplant: " + with_place(what, path, None, output.name, None)

@@ -17,7 +17,8 @@ from ..schema import Image, Schema
 if TYPE_CHECKING:
     from .geometry import Moves
     from .pictures import Failures, Request
-    from .plan import Output, Pipe, Plan
+    from .pipes import Pipe
+    from .plan import Output, Plan
 
 
 class Follows(NamedTuple):

@@ -24,6 +24,7 @@ from .bridges import Bridges
 from .buffers import Buffers
 from .decoded import Decoded, Wish
 from .epoch import Delivery, Epoch, Progress, Tally, check_process
+from .joining import Joint
 from .matching import matching
 from .on_cpu import OnCpu
 from .ordering import Ordering, make_buckets
@@ -46,7 +47,8 @@ class Loader(Bridges, Planned, Replaying, Stats):
 
     source: a Reader or what :func:`batchplant.open` takes. order: ``sequential``, ``random``, ``shards``,
     ``quasi_random``, ``windowed``, an array of sample numbers, or a function; see :mod:`batchplant.order`.
-    pipelines: ops for each field, None to leave one out; see :class:`batchplant.Pipe`. indices: only these
+    pipelines: ops for each field, None to leave one out; see :class:`batchplant.Pipe`. joint: steps
+    that see several fields, behind all pipelines, see :class:`batchplant.ops.Map`. indices: only these
     samples. rank, world: this process among many (default: what torch.distributed or the environment says
     when an epoch begins). drop_last: only full batches. evaluate: a rank that nothing is left for at the end
     has one batch fewer, not an empty one. balance: ``size`` gives ranks equal bytes at every step, not equal
@@ -74,6 +76,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         *,
         order: Any = "sequential",
         pipelines: Pipelines | None = None,
+        joint: Joint = (),
         indices: Any = None,
         rank: int | None = None,
         world: int | None = None,
@@ -115,9 +118,9 @@ class Loader(Bridges, Planned, Replaying, Stats):
                 raise OptionError("batches are made by length, by pack or by balance: give one of them")
             order_options = {"bucket_size": batch_size, **(order_options or {})}
         self._options = {
-            "order": order, "pipelines": pipelines, "rank": rank, "world": world, "seed": seed,
+            "order": order, "pipelines": pipelines, "joint": joint, "rank": rank, "world": world,
             "drop_last": drop_last, "evaluate": evaluate, "balance": balance, "sizes": sizes, "pack": pack,
-            "bucket_by_length": bucket_by_length,
+            "bucket_by_length": bucket_by_length, "seed": seed,
             "workers": workers, "cpus": cpus, "ahead": ahead, "device": device, "pictures": pictures,
             "on_error": on_error, "ids": ids, "order_options": order_options, "cache": cache,
             "cache_bytes": cache_bytes, "cache_dir": cache_dir, "dashboard": False,
@@ -129,7 +132,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         self.batch_size, self.drop_last, self.ahead, self.seed = batch_size, drop_last, ahead, seed
         if rank is not None and world is not None:
             orders.place(rank, world)
-        self.plan = make_plan(self.reader, pipelines, on_device=pictures.decode is not None)
+        self.plan = make_plan(self.reader, pipelines, joint, on_device=pictures.decode is not None)
         self._sizes = make_sizes(self.reader, self.plan.fields, self.indices, balance, sizes)
         if ids and any(output.name == "ids" for output in self.plan.outputs):
             raise OptionError("ids=True adds the sample numbers as ids, and a field has that name already")

@@ -18,12 +18,14 @@ from ..ops.base import CellOp, Op, Spec
 from ..ops.clips import fitted
 from ..ops.decode import Decode, ImageDecoder
 from ..ops.framing import Collate
+from ..ops.joint import JointOp
 from ..ops.moving import Mover
 from ..ops.values import Present
 from ..ops.video import joined
 from ..reader import Reader
 from ..schema import Bool, Field, Float, Image, Int, List, Tensor
 from .following import Follows, follows, rowless
+from .joining import Joint, joint_steps
 from .pipes import MASK, SIZES, Pipe, Pipelines, as_op, masked_by, may_miss, padding_name, pipes_of
 from .stage import ImageStage, Step, fuse
 
@@ -86,6 +88,14 @@ class Plan:
     """What every batch holds and how it is made."""
 
     outputs: tuple[Output, ...]
+    # Behind their pipelines.
+    joint: tuple[Step[JointOp], ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a batch has."""
+        added = [name for step in self.joint for name in step.op.outputs]
+        return tuple(dict.fromkeys([*(one.name for one in self.outputs), *added]))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -109,19 +119,23 @@ class Plan:
     @property
     def ops(self) -> tuple[Op, ...]:
         """What runs on batches behind the decoders."""
-        return tuple(step.op for output in self.outputs for step in output.steps)
+        steps = [step.op for output in self.outputs for step in output.steps]
+        return (*steps, *(step.op for step in self.joint))
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.outputs))
+        return "\n".join([*map(str, self.outputs), *(f"then {step.op!r}" for step in self.joint)])
 
 
-def make_plan(reader: Reader, pipelines: Pipelines | None = None, *, on_device: bool = False) -> Plan:
+def make_plan(
+    reader: Reader, pipelines: Pipelines | None = None, joint: Joint = (), *, on_device: bool = False
+) -> Plan:
     """The plan for these pipelines; fields without one are given as they are, those with None left out.
 
-    ``on_device``: there is a device that can make pictures.
+    ``joint``: steps of several outputs, behind all of them. ``on_device``: there is a device that can make
+    pictures.
     """
     given = dict(pipelines or {})
-    outputs = []
+    outputs: list[Output] = []
     along = follows(pipes_of(reader.schema, given), reader.schema)
     for name in [*reader.schema, *(one for one in given if one not in reader.schema)]:
         asked = given.get(name, ())
@@ -139,14 +153,18 @@ def make_plan(reader: Reader, pipelines: Pipelines | None = None, *, on_device: 
                 f" there are: {listed(reader.schema)}",
                 path=reader.path,
             )
-        outputs.append(_output(reader, name, pipe, along, on_device=on_device))
-        outputs += _drawn(outputs[-1], pipe, reader, given)
-        if _has_mask(outputs[-1], reader):
-            outputs += _mask(outputs[-1], reader, given)
-        outputs += _padding(outputs[-1], reader, given)
+        output = _output(reader, name, pipe, along, on_device=on_device)
+        outputs += [output, *_drawn(output, pipe, reader, given)]
+        if _has_mask(output, reader):
+            outputs += _mask(output, reader, given)
+        outputs += _padding(output, reader, given)
     if not outputs:
         raise OptionError("every field is left out; a batch would be empty")
-    return Plan(tuple(map(_placed, outputs) if on_device else outputs))
+    try:
+        steps = joint_steps(joint, outputs, reader.schema)
+    except OptionError as error:
+        raise error.at(path=reader.path) from None
+    return Plan(tuple(map(_placed, outputs) if on_device else outputs), steps)
 
 
 def _has_mask(output: Output, reader: Reader) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from .audio import DecodeAudio
 from .augment import Cutout, ImageMixup, Poison
 from .base import CellErrors, CellOp, Draws, Op, Spec
+from .blending import CutMix, MixUp
 from .categories import Categories
 from .colour import (
     ColorJitter,
@@ -40,7 +41,9 @@ from .erasing import RandomErasing
 from .filling import Fill
 from .framing import Collate, ImagePad, Letterbox, RandomCrop, RandomTranslate
 from .function import Function
+from .joint import JointOp, Map
 from .levels import AutoContrast, Equalize, GaussianNoise, Invert, JpegArtifacts, Posterize, Sharpness
+from .mixing import CopyPaste, Mosaic
 from .moving import MoveBoxes, MoveKeypoints, MovePolygons
 from .policies import AugMix, RandAugment, TrivialAugment
 from .sound import AddNoise, CropOrPad, RandomGain, TimeShift
@@ -64,7 +67,9 @@ __all__ = [
     "Collate",
     "ColorJitter",
     "Convert",
+    "CopyPaste",
     "CropOrPad",
+    "CutMix",
     "Cutout",
     "Decode",
     "DecodeAudio",
@@ -80,11 +85,15 @@ __all__ = [
     "ImageMixup",
     "ImagePad",
     "Invert",
+    "JointOp",
     "JpegArtifacts",
     "LabelMixup",
     "Letterbox",
+    "Map",
     "MelSpectrogram",
+    "MixUp",
     "MixupToOneHot",
+    "Mosaic",
     "MoveBoxes",
     "MoveKeypoints",
     "MovePolygons",

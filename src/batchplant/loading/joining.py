@@ -1,0 +1,71 @@
+"""Steps that see several outputs of a batch: planned here, run behind all pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import OptionError
+from ..ops.base import Op, Spec
+from ..ops.joint import JointOp, Known, Map
+from ..ops.moving import MoveBoxes
+from ..schema import Boxes, Schema
+from .pipes import as_op
+from .stage import Step
+
+if TYPE_CHECKING:
+    from .plan import Output
+
+# A step, or pipelines of single outputs, which go on behind the steps before them.
+Joint = Sequence[JointOp | Mapping[str, Sequence[Any]]]
+
+
+def joint_steps(joint: Joint, outputs: Sequence[Output], schema: Schema) -> tuple[Step[JointOp], ...]:
+    """The steps, each with the name of its draws, in order; OptionError where one does not fit."""
+    if isinstance(joint, Op | Mapping | str):
+        raise OptionError(f"joint is a list of steps, not {joint!r}")
+    known = _known(outputs, schema)
+    found: list[Step[JointOp]] = []
+    for op in [one for given in joint for one in _ops(given)]:
+        try:
+            specs = op.infer_all(known)
+        except OptionError as error:
+            raise error.at(field=", ".join(op.inputs)) from None
+        known.specs.update(specs)
+        found.append(Step(op, op.share or f"joint/{len(found)}", Spec(None)))
+    return tuple(found)
+
+
+def _ops(given: Any) -> list[JointOp]:
+    if isinstance(given, Mapping):
+        pairs = [(name, op) for name, ops in given.items() for op in _steps(name, ops)]
+        return [Map(op, name).own() for name, op in pairs]
+    if isinstance(given, JointOp):
+        own = given.own()
+        assert isinstance(own, JointOp)
+        return [own]
+    raise OptionError(
+        f"joint holds steps of several fields, such as Map(fn, inputs=[…]), and pipelines of single ones, "
+        f'such as {{"image": [ToTensor()]}}; not {given!r}'
+    )
+
+
+def _steps(name: str, ops: Any) -> list[Op]:
+    if isinstance(ops, Op | str) or not isinstance(ops, Sequence):
+        raise OptionError(f"a pipeline is a list of ops, not {ops!r}", field=name)
+    return [as_op(one) for one in ops]
+
+
+def _known(outputs: Sequence[Output], schema: Schema) -> Known:
+    found = Known({}, {}, {})
+    for output in outputs:
+        field = schema[output.field]
+        found.specs[output.name] = output.spec
+        if isinstance(output.mover, MoveBoxes):
+            found.boxes[output.name] = (output.mover.format or "xyxy", bool(output.mover.normalized))
+        elif isinstance(field, Boxes):
+            found.boxes[output.name] = (field.format, field.normalized)
+        names = getattr(field, "names", None)
+        if names and field.kind in ("int", "labels"):
+            found.classes[output.name] = len(names)
+    return found

@@ -1,0 +1,263 @@
+"""Steps that see several outputs of a batch at once, and change or add some: ``Loader(joint=[…])``."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..columns import I64
+from ..errors import OptionError, listed, near
+from .base import CellOp, Draws, Op, RowError, Spec
+from .function import Function
+
+
+class Known(NamedTuple):
+    """What is known of the outputs of a batch, by name: their specs, how boxes are written, class names.
+
+    boxes: the format, and whether they are normalized.
+    """
+
+    specs: dict[str, Spec]
+    boxes: dict[str, tuple[str, bool]]
+    classes: dict[str, int]
+
+    def spec(self, name: str, op: object) -> Spec:
+        if name not in self.specs:
+            raise OptionError(
+                f"{op!r} needs {name!r}, which the batch does not have{near(name, self.specs)}; "
+                f"there are: {listed(self.specs)}"
+            )
+        return self.specs[name]
+
+
+class JointOp(Op):
+    """A step of several outputs: ``run`` takes those of ``inputs`` by name and gives those of ``outputs``.
+
+    So does ``on_device``, where it has one; values are then on the device as far as they were before.
+    """
+
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    def infer(self, spec: Spec) -> Spec:
+        raise OptionError(f"{self!r} sees several fields: give it to the Loader as joint=[…]")
+
+    def infer_all(self, known: Known) -> dict[str, Spec]:
+        """What comes out, by the names of ``outputs``; OptionError where the op cannot take the inputs."""
+        raise NotImplementedError
+
+
+class Map(JointOp):
+    """A function, or an op, of several outputs of a batch: ``Map(fn, inputs=["image", "boxes"])``.
+
+    It gets the values of the inputs of a sample, one argument each, and gives those of the outputs (default:
+    the inputs) in that order, or a dict of them. Outputs that are not there yet are added. rng: a parameter
+    of that name gets the random draws of the sample. batched: it gets and gives what a whole batch has:
+    arrays, (values, offsets), lists. shape, dtype: what comes out, or a dict by output; None as the first
+    size: it varies, and the batch has (values, offsets). parallel, workers: as in Function.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        inputs: str | Sequence[str],
+        outputs: str | Sequence[str] | None = None,
+        *,
+        batched: bool = False,
+        shape: Any = None,
+        dtype: Any = None,
+        parallel: str | None = None,
+        workers: int | None = None,
+        share: str | None = None,
+    ) -> None:
+        self.function, self.batched, self.share = function, bool(batched), share
+        self.inputs = _names(inputs, "inputs")
+        self.outputs = self.inputs if outputs is None else _names(outputs, "outputs")
+        self._shapes = _by_output(shape, self.outputs, "shape")
+        self._dtypes = _by_output(dtype, self.outputs, "dtype")
+        self.op = function if isinstance(function, Op) else None
+        self._called: Function | None = None
+        # By output, whether it is an array, of varying length, or a list.
+        self._layout: dict[str, str] = {}
+        if self.op is not None:
+            self._check_op(self.op)
+        elif not callable(function) or (isinstance(function, type) and issubclass(function, Op)):
+            raise OptionError(f"Map takes a function or an op, not {function!r}")
+        else:
+            self._called = Function(
+                _Spread(function), each=not self.batched, parallel=parallel, workers=workers
+            )
+            self.batches, self.mixes = self._called.batches, self.batched
+
+    def _check_op(self, op: Op) -> None:
+        if len(self.inputs) > 1 or len(self.outputs) > 1 or isinstance(op, JointOp | CellOp):
+            raise OptionError(f"Map runs an op of values on one output, as in Map({op!r}, 'image')")
+        self.batches, self.mixes, self.share = op.batches, op.mixes, self.share or op.share
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.function, "__name__", None) or repr(self.function))
+
+    def __repr__(self) -> str:
+        outputs = "" if self.outputs == self.inputs else f", outputs={list(self.outputs)}"
+        return (
+            f"Map({self.name}, inputs={list(self.inputs)}{outputs}{', batched=True' if self.batched else ''})"
+        )
+
+    def own(self) -> Map:
+        made = copy.copy(self)
+        made.op = None if self.op is None else self.op.own()
+        made._called = None if self._called is None else self._called.own()
+        made._layout = {}
+        return made
+
+    def close(self) -> None:
+        for one in (self.op, self._called):
+            if one is not None:
+                one.close()
+
+    def infer_all(self, known: Known) -> dict[str, Spec]:
+        specs = [known.spec(name, self) for name in self.inputs]
+        if self.op is not None:
+            return {self.outputs[0]: self.op.infer(specs[0])}
+        found = {}
+        for name in self.outputs:
+            before, shape, dtype = known.specs.get(name, Spec(None)), self._shapes[name], self._dtypes[name]
+            if shape is not None:
+                ragged = bool(shape) and shape[0] is None
+                found[name] = Spec(
+                    np.dtype(dtype) if dtype else before.dtype or np.dtype(np.float32), shape, ragged=ragged
+                )
+            else:
+                found[name] = before if dtype is None else before.but(dtype=np.dtype(dtype))
+            spec = found[name]
+            new = name not in known.specs and shape is None
+            self._layout[name] = (
+                "any" if new else "ragged" if spec.ragged else "list" if spec.dtype is None else "array"
+            )
+        return found
+
+    @property
+    def device_form(self) -> Any:
+        return None if self.op is None or self.op.device_form is None else self._there
+
+    def _there(self, batch: Any, ids: I64, draws: Draws, tensors: Any) -> Any:
+        assert self.op is not None
+        assert self.op.device_form is not None
+        return {self.outputs[0]: self.op.device_form(batch[self.inputs[0]], ids, draws, tensors)}
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        if self.op is not None:
+            return {self.outputs[0]: self.op.run(batch[self.inputs[0]], ids, draws)}
+        assert self._called is not None
+        given = [batch[name] for name in self.inputs]
+        if self.batched:
+            found = self._named(self._called.run(given, ids, draws))
+            return {name: self._typed(name, value) for name, value in found.items()}
+        rows = [[part_of(value, row) for value in given] for row in range(len(ids))]
+        made = []
+        for row, one in enumerate(self._called.run(rows, ids, draws)):
+            try:
+                made.append(self._named(one))
+            except OptionError as error:
+                raise RowError(row, error) from None
+        return {name: self._joined(name, [one[name] for one in made]) for name in self.outputs}
+
+    def _named(self, found: Any) -> dict[str, Any]:
+        """What the function gave, by output."""
+        if isinstance(found, Mapping) and set(found) == set(self.outputs):
+            return dict(found)
+        if len(self.outputs) == 1:
+            return {self.outputs[0]: found}
+        if isinstance(found, tuple | list) and len(found) == len(self.outputs):
+            return dict(zip(self.outputs, found, strict=True))
+        many = f" of {len(found)}" if isinstance(found, tuple | list) else ""
+        raise OptionError(
+            f"{self.name} gives {listed(self.outputs)}: a tuple of {len(self.outputs)}, or a dict of these; "
+            f"not a {type(found).__name__}{many}"
+        )
+
+    def _typed(self, name: str, value: Any) -> Any:
+        dtype = self._dtypes[name]
+        if isinstance(value, tuple):
+            return np.asarray(value[0], dtype=dtype), np.asarray(value[1], dtype=np.int64)
+        return value if isinstance(value, list) or dtype is None else np.asarray(value, dtype=dtype)
+
+    def _joined(self, name: str, values: list[Any]) -> Any:
+        """The values of samples as a batch."""
+        layout, dtype, shape = self._layout.get(name, "any"), self._dtypes[name], self._shapes[name]
+        if layout == "list" or (layout == "any" and not all(map(_is_number, values))):
+            return values
+        arrays = [np.asarray(one, dtype=dtype) for one in values]
+        skip = int(layout == "ragged")
+        for row, one in enumerate(arrays):
+            if one.shape[skip:] != arrays[0].shape[skip:] or (skip and not one.ndim):
+                said = (
+                    f"{self.name} gave the shape {one.shape} for {name!r}, and {arrays[0].shape} for others"
+                )
+                raise RowError(
+                    row,
+                    OptionError(f"{said}; if the first size varies, say so: shape={{'{name}': (None, …)}}"),
+                )
+        if not arrays:
+            return np.empty((0, *(size or 0 for size in (shape or ())[skip:])), dtype or np.float32)
+        if not skip:
+            return np.stack(arrays)
+        return np.concatenate(arrays), np.cumsum([0, *map(len, arrays)], dtype=np.int64)
+
+
+class _Spread:
+    """A function of several arguments as one of a list of them; it can go to another process."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__name__ = str(getattr(function, "__name__", function))
+        self.__qualname__, self.__module__ = self.__name__, str(getattr(function, "__module__", None))
+        try:
+            self._rng = "rng" in inspect.signature(function).parameters
+        except (TypeError, ValueError):  # built in C
+            self._rng = False
+
+    def __call__(self, values: Any, rng: Any = None) -> Any:
+        return self.function(*values, rng=rng) if self._rng else self.function(*values)
+
+
+def part_of(batch: Any, row: int) -> Any:
+    """A sample of a batch."""
+    if not isinstance(batch, tuple):
+        return batch[row]
+    values, offsets = batch
+    return values[offsets[row] : offsets[row + 1]]
+
+
+def _is_number(value: Any) -> bool:
+    return (
+        isinstance(value, np.ndarray | np.generic | int | float | bool)
+        and np.asarray(value).dtype.kind in "biufc"
+    )
+
+
+def _names(given: str | Sequence[str], what: str) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    if not names or not all(isinstance(one, str) for one in names) or len(set(names)) < len(names):
+        raise OptionError(f"{what} are names of outputs, each once, not {given!r}")
+    return names
+
+
+def _by_output(given: Any, outputs: tuple[str, ...], what: str) -> dict[str, Any]:
+    if isinstance(given, Mapping):
+        wrong = [name for name in given if name not in outputs]
+        if wrong:
+            raise OptionError(f"{what} names {wrong[0]!r}, which is no output{near(wrong[0], outputs)}")
+        found = {name: given.get(name) for name in outputs}
+    elif given is not None and len(outputs) > 1:
+        raise OptionError(f"there are {len(outputs)} outputs: give {what} as a dict, by their names")
+    else:
+        found = dict.fromkeys(outputs, given)
+    if what == "shape":
+        return {name: None if one is None else tuple(one) for name, one in found.items()}
+    return {name: None if one is None else np.dtype(one) for name, one in found.items()}

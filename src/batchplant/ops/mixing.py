@@ -1,0 +1,329 @@
+"""Samples of a batch made of several: mosaics, and objects copied from one picture to another.
+
+Steps of several outputs (:mod:`.joint`): pictures with their boxes, labels and masks. Which samples are mixed
+depends on the batch and its samples alone, as all draws do.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..columns import I64
+from ..errors import OptionError
+from .base import Draws, Spec, check_probability
+from .joint import JointOp, Known
+from .positions import area_of, as_ragged, corners_of, from_corners
+
+
+class MixOp(JointOp):
+    """What the mixing steps have in common: the names of what they mix."""
+
+    mixes = True
+    image: str
+    boxes: str | None
+    labels: tuple[str, ...]
+    masks: tuple[str, ...] = ()
+
+    def _take(self, image: str, boxes: str | None, labels: Any, masks: Any) -> None:
+        self.image, self.boxes = image, boxes
+        self.labels, self.masks = _listed(labels), _listed(masks)
+        self.inputs = self.outputs = (image, *([] if boxes is None else [boxes]), *self.labels, *self.masks)
+        self._format = ("xyxy", False)
+
+    def __repr__(self) -> str:
+        said = []
+        for name, one in inspect.signature(type(self)).parameters.items():
+            value = getattr(self, name)
+            if value != one.default and value != (one.default,):
+                said.append(f"{name}={value!r}")
+        return f"{type(self).__name__}({', '.join(said)})"
+
+    def _pictures(self, known: Known, *, whole: bool = True) -> tuple[int, int, int]:
+        """The size of pictures, whose masks have the same."""
+        spec = known.spec(self.image, self)
+        size = spec.picture(self)
+        if whole and spec.dtype != np.uint8:
+            raise OptionError(
+                f"{type(self).__name__} needs uint8 pictures, not {spec}: normalize them after it"
+            )
+        for name in self.masks:
+            if known.spec(name, self).picture(self)[:2] != size[:2]:
+                raise OptionError(f"{name!r} has another size than {self.image!r}: {known.specs[name]}")
+        return size
+
+    def _objects(self, known: Known) -> None:
+        """Boxes and what has a row for each are of varying length."""
+        for name in ([] if self.boxes is None else [self.boxes]) + list(self.labels):
+            spec = known.spec(name, self)
+            if not spec.ragged:
+                raise OptionError(
+                    f"{type(self).__name__} takes {name!r} with a row for each box, not {spec}: "
+                    f'pad after it, as in joint=[{type(self).__name__}(), {{"{name}": [Pad(100)]}}]'
+                )
+        if self.boxes is not None:
+            self._format = known.boxes.get(self.boxes, self._format)
+
+    def _corners(self, batch: Any, size: tuple[int, int]) -> tuple[Any, I64]:
+        """Corners of all boxes, in pixels."""
+        values, offsets = as_ragged(batch, 4)
+        corners = corners_of(np.asarray(values[:, :4], dtype=np.float64), self._format[0])
+        return corners * _sides(size) if self._format[1] else corners, offsets
+
+    def _written(self, corners: Any, like: Any, size: tuple[int, int]) -> Any:
+        """Corners as boxes are written; ``like`` has their other columns."""
+        made = np.array(like, dtype=like.dtype)
+        made[:, :4] = from_corners(corners / _sides(size) if self._format[1] else corners, self._format[0])
+        return made
+
+
+class Mosaic(MixOp):
+    """Four pictures of the batch in one, each at half its size, about a point that is drawn.
+
+    With the probability ``p`` a sample becomes one, its own picture and three others of the batch around a
+    point within ``center`` (parts of the sides); what none of them covers is ``fill``. Boxes go along and are
+    cut; their labels too. min_area: in pixels, of what is left of a box; min_visibility: as a part of it.
+    masks: outputs that are mixed like the picture.
+    """
+
+    def __init__(
+        self,
+        *,
+        image: str = "image",
+        boxes: str | None = "boxes",
+        labels: str | Sequence[str] = "label",
+        masks: str | Sequence[str] = (),
+        p: float = 1.0,
+        center: tuple[float, float] = (0.3, 0.7),
+        fill: int = 114,
+        min_area: float = 0.0,
+        min_visibility: float = 0.0,
+    ) -> None:
+        self._take(image, boxes, labels, masks)
+        self.p = check_probability(p, "p")
+        self.center = (check_probability(center[0], "center"), check_probability(center[1], "center"))
+        if self.center[0] > self.center[1] or not 0 <= fill <= 255:
+            raise OptionError(f"center is (low, high), fill from 0 to 255; not {center} and {fill}")
+        self.fill, self.min_area = int(fill), float(min_area)
+        self.min_visibility = check_probability(min_visibility, "min_visibility")
+
+    def infer_all(self, known: Known) -> dict[str, Spec]:
+        if min(self._pictures(known)[:2]) < 2:
+            raise OptionError("Mosaic needs pictures of at least 2×2")
+        self._objects(known)
+        return {name: known.specs[name] for name in self.outputs}
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        pictures = batch[self.image]
+        count, height, width = pictures.shape[:3]
+        done = draws.chance(self.p)
+        # Its own picture comes first, at the upper left.
+        parts = np.stack([np.arange(count), *(draws.integers(max(count, 1)) for _ in range(3))], axis=1)
+        low, high = self.center
+        x = np.rint(draws.uniform(low, high) * width).astype(np.int64)
+        y = np.rint(draws.uniform(low, high) * height).astype(np.int64)
+        rows = np.flatnonzero(done)
+        made = {self.image: self._laid(pictures, rows, parts, x, y, _halved(pictures), self.fill)}
+        for name in self.masks:
+            small = batch[name][:, : height // 2 * 2 : 2, : width // 2 * 2 : 2]
+            made[name] = self._laid(batch[name], rows, parts, x, y, small, 0)
+        if self.boxes is not None:
+            made |= self._boxes(batch, (height, width), done, parts, x, y)
+        return made
+
+    def _laid(self, old: Any, rows: Any, parts: Any, x: Any, y: Any, small: Any, fill: int) -> Any:
+        made = old.copy()
+        high, wide = small.shape[1:3]
+        height, width = old.shape[1:3]
+        for row in rows:
+            made[row] = fill
+            for part, (source, (left, top)) in enumerate(
+                zip(parts[row], _corners_at(int(x[row]), int(y[row]), high, wide), strict=True)
+            ):
+                area = _cell(part, int(x[row]), int(y[row]), height, width)
+                x0, y0, x1, y1 = (
+                    max(left, area[0]), max(top, area[1]), min(left + wide, area[2]), min(top + high, area[3])
+                )  # fmt: skip
+                if x0 < x1 and y0 < y1:
+                    made[row, y0:y1, x0:x1] = small[source, y0 - top : y1 - top, x0 - left : x1 - left]
+        return made
+
+    def _boxes(
+        self, batch: Any, size: tuple[int, int], done: Any, parts: Any, x: Any, y: Any
+    ) -> dict[str, Any]:
+        assert self.boxes is not None
+        values, _ = as_ragged(batch[self.boxes], 4)
+        corners, offsets = self._corners(batch[self.boxes], size)
+        height, width = size
+        small = height // 2, width // 2
+        taken, moved, lengths = [], [], []
+        for row in range(len(offsets) - 1):
+            count = 0
+            if not done[row]:
+                own = np.arange(offsets[row], offsets[row + 1])
+                taken.append(own)
+                moved.append(corners[own])
+                lengths.append(len(own))
+                continue
+            places = _corners_at(int(x[row]), int(y[row]), *small)
+            for part, (source, (left, top)) in enumerate(zip(parts[row], places, strict=True)):
+                own = np.arange(offsets[source], offsets[source + 1])
+                there = corners[own] * 0.5 + (left, top, left, top)
+                area = _cell(part, int(x[row]), int(y[row]), height, width)
+                inside = np.clip(there, area[:2] * 2, area[2:] * 2)
+                left_over = area_of(inside)
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    seen = np.nan_to_num(left_over / area_of(there))
+                kept = (left_over > 0) & (left_over >= self.min_area) & (seen >= self.min_visibility)
+                taken.append(own[kept])
+                moved.append(inside[kept])
+                count += int(kept.sum())
+            lengths.append(count)
+        rows = np.concatenate(taken) if taken else np.empty(0, np.int64)
+        after = np.cumsum([0, *lengths], dtype=np.int64)
+        boxes = np.concatenate(moved) if moved else np.empty((0, 4))
+        made = {self.boxes: (self._written(boxes, values[rows], size), after)}
+        for name in self.labels:
+            made[name] = (as_ragged(batch[name])[0][rows], after)
+        return made
+
+
+class CopyPaste(MixOp):
+    """Objects of another picture of the batch, cut out by their mask and laid over one's own.
+
+    mask: an output of the picture's size that is 0 beside objects. instances: its value N marks the object of
+    the N-th box; then each object is copied with the probability ``part``; else all of them are. Boxes and
+    labels of what is copied are added; one's own are dropped where less than ``min_visibility`` of them is
+    still to be seen. masks: outputs that are copied like the picture. p: of a sample to get something.
+    """
+
+    def __init__(
+        self,
+        *,
+        image: str = "image",
+        mask: str = "mask",
+        boxes: str | None = "boxes",
+        labels: str | Sequence[str] = "label",
+        masks: str | Sequence[str] = (),
+        instances: bool = False,
+        p: float = 0.5,
+        part: float = 0.5,
+        min_visibility: float = 0.1,
+    ) -> None:
+        self._take(image, boxes, labels, masks)
+        self.mask, self.instances = mask, bool(instances)
+        self.masks = (mask, *self.masks)
+        self.inputs = self.outputs = (*self.inputs, mask)
+        self.p, self.part = check_probability(p, "p"), check_probability(part, "part")
+        self.min_visibility = check_probability(min_visibility, "min_visibility")
+        if instances and boxes is None:
+            raise OptionError("instances=True says that the mask has the numbers of boxes: name these")
+
+    def infer_all(self, known: Known) -> dict[str, Spec]:
+        self._pictures(known, whole=False)
+        self._objects(known)
+        return {name: known.specs[name] for name in self.outputs}
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        before = batch[self.mask][..., 0].astype(np.int64)
+        count, size = len(before), before.shape[1:3]
+        done, other = draws.chance(self.p), draws.integers(max(count, 1))
+        keys = draws.uniform(count=256)
+        made = {name: batch[name].copy() for name in (self.image, *self.masks)}
+        values, corners, offsets = None, None, None
+        if self.boxes is not None:
+            values = as_ragged(batch[self.boxes], 4)[0]
+            corners, offsets = self._corners(batch[self.boxes], size)
+        rows: list[Any] = []
+        lengths = []
+        for row in range(count):
+            source = int(other[row])
+            own = np.arange(offsets[row], offsets[row + 1]) if offsets is not None else np.empty(0, np.int64)
+            theirs = np.arange(offsets[source], offsets[source + 1]) if offsets is not None else own[:0]
+            if not done[row] or source == row:
+                rows.append(own)
+                lengths.append(len(own))
+                continue
+            if self.instances:
+                theirs = theirs[keys[row, np.arange(len(theirs)) % 256] < self.part]
+                laid = np.isin(before[source], theirs - (offsets[source] if offsets is not None else 0) + 1)
+                laid &= before[source] > 0
+            else:
+                laid = before[source] > 0
+            own = self._uncovered(row, own, before, corners, offsets, laid)
+            for name in (self.image, *self.masks):
+                made[name][row][laid] = batch[name][source][laid]
+            if self.instances:
+                made[self.mask][row, ..., 0] = self._numbers(before, row, source, own, theirs, laid, offsets)
+            rows += [own, theirs]
+            lengths.append(len(own) + len(theirs))
+        if self.boxes is not None:
+            taken, after = (
+                np.concatenate(rows or [np.empty(0, np.int64)]),
+                np.cumsum([0, *lengths], dtype=np.int64),
+            )
+            made[self.boxes] = (values[taken], after)
+            made |= {name: (as_ragged(batch[name])[0][taken], after) for name in self.labels}
+        return made
+
+    def _uncovered(self, row: int, own: Any, before: Any, corners: Any, offsets: Any, laid: Any) -> Any:
+        """One's own boxes of which enough is still to be seen."""
+        kept = []
+        for one in own:
+            if self.instances:
+                object_ = before[row] == one - offsets[row] + 1
+                whole, covered = object_.sum(), (object_ & laid).sum()
+            else:
+                left, top, right, bottom = np.clip(np.rint(corners[one]), 0, laid.shape[::-1] * 2).astype(
+                    np.int64
+                )
+                under = laid[top:bottom, left:right]
+                whole, covered = under.size, under.sum()
+            if whole - covered > 0 and whole - covered >= self.min_visibility * whole:
+                kept.append(one)
+        return np.array(kept, dtype=np.int64)
+
+    def _numbers(
+        self, before: Any, row: int, source: int, own: Any, theirs: Any, laid: Any, offsets: Any
+    ) -> Any:
+        """The mask of objects by their new numbers."""
+        made = np.zeros_like(before[row])
+        for number, one in enumerate(own, 1):
+            made[before[row] == one - offsets[row] + 1] = number
+        made[laid] = 0
+        for number, one in enumerate(theirs, len(own) + 1):
+            made[before[source] == one - offsets[source] + 1] = number
+        return made
+
+
+def _listed(names: Any) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _sides(size: tuple[int, int]) -> Any:
+    return np.array([size[1], size[0], size[1], size[0]], dtype=np.float64)
+
+
+def _halved(pictures: Any) -> Any:
+    """Pictures of half the size: every pixel is the mean of four."""
+    high, wide = pictures.shape[1] // 2 * 2, pictures.shape[2] // 2 * 2
+    total = np.full((len(pictures), high // 2, wide // 2, pictures.shape[3]), 2, dtype=np.uint16)
+    for y in (0, 1):
+        for x in (0, 1):
+            total += pictures[:, y:high:2, x:wide:2]
+    return (total >> 2).astype(np.uint8)
+
+
+def _corners_at(x: int, y: int, high: int, wide: int) -> list[tuple[int, int]]:
+    """Left and top of four pictures of this size that meet at a point."""
+    return [(x - wide, y - high), (x, y - high), (x - wide, y), (x, y)]
+
+
+def _cell(part: int, x: int, y: int, height: int, width: int) -> tuple[int, int, int, int]:
+    """The quarter of the canvas that a part may be seen in."""
+    left, right = ((0, x), (x, width))[part % 2]
+    top, bottom = ((0, y), (y, height))[part // 2]
+    return left, top, right, bottom
