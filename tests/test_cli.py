@@ -36,6 +36,7 @@ COMMANDS = (
     "stats",
     "doctor",
     "simulate",
+    "mix",
     "index",
     "cache",
     "bench",

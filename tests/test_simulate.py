@@ -19,12 +19,12 @@ from batchplant import order as orders
 from batchplant.cli import main
 from batchplant.errors import BatchplantError
 from batchplant.loading.cells import Use
+from batchplant.plans import parse_yaml
 from batchplant.simulation import Plan, example, read_plan, simulate
 from batchplant.simulation.cache import hit_rates
 from batchplant.simulation.data import Dataset, Orders
 from batchplant.simulation.network import Clock, Link, Way
 from batchplant.simulation.ranks import Loops, Rank
-from batchplant.simulation.reading import parse_yaml
 from batchplant.storage.remote import fetch
 from batchplant.storage.remote.cells import PART
 from processes import PATIENCE

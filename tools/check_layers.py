@@ -15,7 +15,7 @@ from pathlib import Path
 # right below the package; "__init__" stands for the package's own __init__, which may import anything.
 LAYERS = [
     ["errors", "_native", "_version"],
-    ["schema", "kinds", "columns", "limits", "frameworks", "expressions"],
+    ["schema", "kinds", "columns", "limits", "frameworks", "expressions", "plans"],
     ["storage", "codecs", "order"],
     [
         "arrays",
@@ -50,6 +50,7 @@ LAYERS = [
         "windows",
         "tokenized",
         "mix",
+        "mixplan",
     ],
     ["ops"],
     ["loading"],

@@ -180,27 +180,6 @@ class Ragged:
             valid = np.concatenate([np.ones(len(p), np.bool_) if p.valid is None else p.valid for p in parts])
         return cls(np.concatenate(packed), starts_of(sizes), shape, valid)
 
-    @classmethod
-    def placed(cls, parts: Sequence[Ragged], places: Sequence[I64]) -> Ragged:
-        """Parts as one, cell i of a part at row ``places[i]``: each cell is copied once."""
-        count = sum(map(len, parts))
-        sizes, shape, valid = np.empty(count, np.int64), None, None
-        if any(part.shape is not None for part in parts):
-            shape = np.zeros((count, 3), np.int32)
-        if any(part.valid is not None for part in parts):
-            valid = np.ones(count, np.bool_)
-        for part, at in zip(parts, places, strict=True):
-            sizes[at] = part.sizes
-            if shape is not None and part.shape is not None:
-                shape[at] = part.shape
-            if valid is not None and part.valid is not None:
-                valid[at] = part.valid
-        offsets = starts_of(sizes)
-        data = np.empty(offsets[-1], dtype=np.uint8)
-        for part, at in zip(parts, places, strict=True):
-            _native.copy_runs(part.data, part.starts, part.sizes, data, offsets[at])
-        return cls(data, offsets, shape, valid)
-
 
 class Masked(Ragged):
     """Numbers, or arrays of one shape, some of which may be missing: ``values``, and ``mask`` beside them.

@@ -11,7 +11,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from . import filters
+from . import _native, filters
 from .columns import I64, Column, Columns, Masked, Ragged, Spans, concat_columns, concat_spans, starts_of
 from .errors import DamagedError, DataError, OptionError, Problem, SchemaError
 from .expressions import Bound
@@ -328,11 +328,32 @@ def _placed(parts: Sequence[Column], places: Sequence[Any]) -> Column:
     """What several readers gave, each cell at its place among those that were asked for."""
     ragged = [part for part in parts if isinstance(part, Ragged)]
     if len(ragged) == len(parts):
-        whole, first = Ragged.placed(ragged, places), ragged[0]
+        whole, first = _placed_cells(ragged, places), ragged[0]
         return Masked(whole, first.dtype, first.row) if isinstance(first, Masked) else whole
     back = np.empty(sum(map(len, parts)), dtype=np.int64)
     back[np.concatenate(places)] = np.arange(len(back))
     return Columns(one=concat_columns(parts)).take(back)["one"]
+
+
+def _placed_cells(parts: Sequence[Ragged], places: Sequence[Any]) -> Ragged:
+    """Each cell is copied once."""
+    count = sum(map(len, parts))
+    sizes, shape, valid = np.empty(count, np.int64), None, None
+    if any(part.shape is not None for part in parts):
+        shape = np.zeros((count, 3), np.int32)
+    if any(part.valid is not None for part in parts):
+        valid = np.ones(count, np.bool_)
+    for part, at in zip(parts, places, strict=True):
+        sizes[at] = part.sizes
+        if shape is not None and part.shape is not None:
+            shape[at] = part.shape
+        if valid is not None and part.valid is not None:
+            valid[at] = part.valid
+    offsets = starts_of(sizes)
+    data = np.empty(offsets[-1], dtype=np.uint8)
+    for part, at in zip(parts, places, strict=True):
+        _native.copy_runs(part.data, part.starts, part.sizes, data, offsets[at])
+    return Ragged(data, offsets, shape, valid)
 
 
 def concat(readers: Iterable[Reader]) -> Reader:

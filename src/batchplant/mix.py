@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from . import mixplan
 from .columns import I64, Column, Columns, Spans, starts_of
-from .errors import OptionError, SchemaError
+from .errors import OptionError, SchemaError, listed, near
 from .joined import Concat
 from .order import mixture, orders
-from .order.keyed import key_of
+from .order.keyed import key_of, whole
 from .reader import Reader
 from .registry import open as open_reader
 from .schema import Field
+from .split import rows_by_value
+
+# Weights within this share of each other are taken as one, where there are more than so many.
+ALIKE, GROUPS = 0.01, 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +50,15 @@ class Mix(Reader):
     times, give or take one.
 
     temperature: weights to the power of 1/temperature; 2 or more make small sources come more often.
-    schedule: (position, weights) from which on other weights hold. stop: an epoch ends when the first source
-    is through (``first``), when all are (``all``), or never; until then, a source that is through begins
+    schedule: (position, weights) from which on other weights hold; where ``step`` says how many samples a
+    training step takes, (step, weights). stop: an epoch ends when the first source is through (``first``),
+    when all are (``all``), never, or after so many samples; until then, a source that is through begins
     again, shuffled anew. max_repeats: how often a source is gone through at most; then it leaves the
-    mixture.
+    mixture. seed: of the orders of sources, besides the loader's.
 
-    The loader's order is that of each source; an epoch has them interleaved. Samples are numbered source
-    after source, and pass after pass: ``origin`` says which sample of which source a number is.
+    ``Mix.by_class`` and ``Mix.weighted`` are mixtures of the samples of one source, ``Mix.from_file`` what
+    a plan says. The loader's order is that of each source; an epoch has them interleaved. Samples are
+    numbered source after source, and pass after pass: ``origin`` says which sample of which source it is.
     """
 
     format = "mix"
@@ -60,9 +69,11 @@ class Mix(Reader):
         *,
         temperature: float | None = None,
         schedule: Sequence[tuple[int, Sequence[float]]] = (),
-        stop: str = "first",
+        step: int = 1,
+        stop: str | int = "first",
         max_repeats: int | None = None,
         fields: Sequence[str] | None = None,
+        seed: int = 0,
     ) -> None:
         named = sources.items() if isinstance(sources, Mapping) else ((None, one) for one in sources)
         found = [(name, *_weighted(one)) for name, one in named]
@@ -70,30 +81,100 @@ class Mix(Reader):
             raise OptionError("a mixture needs at least one source")
         readers = [one if isinstance(one, Reader) else open_reader(one) for _, one, _ in found]
         self.names = tuple(name or reader.path for (name, *_), reader in zip(found, readers, strict=True))
-        self.base = Concat(_alike(readers, fields))
+        self.base: Reader = Concat(_alike(readers, fields))
         self.schema, self.path = self.base.schema, f"mixture of {', '.join(self.names)}"
         given = [weight for *_, weight in found if weight is not None]
         if given and len(given) != len(found):
             raise OptionError("give every source a weight, or none of them")
-        self.sizes_of_sources = np.array([len(one) for one in readers], dtype=np.int64)
-        weights: list[float] = given or self.sizes_of_sources.tolist()
-        plan = [(at, _cooled(one, temperature)) for at, one in [(0, weights), *schedule]]
+        sizes = [len(one) for one in readers]
+        plan = [(0, given or sizes), *((whole("step", step, 1) * at, one) for at, one in schedule)]
+        self._blend(sizes, plan, temperature, stop, max_repeats, seed)
+
+    def _blend(
+        self,
+        sizes: Sequence[int],
+        plan: Sequence[tuple[int, Sequence[float]]],
+        temperature: float | None,
+        stop: str | int,
+        max_repeats: int | None,
+        seed: int,
+    ) -> None:
+        self.seed = whole("seed", seed, 0, 2**64 - 1)
+        self.sizes_of_sources = np.array(sizes, dtype=np.int64)
+        cooled = [(at, _cooled(one, temperature)) for at, one in plan]
+        for at, one in cooled:
+            self._check_weights(at, one)
         self.blend = mixture.blend(
-            self.sizes_of_sources.tolist(), plan[0][1], schedule=plan[1:], stop=stop, max_repeats=max_repeats
+            sizes, cooled[0][1], schedule=cooled[1:], stop=stop, max_repeats=max_repeats
         )
         self._firsts = starts_of(self.sizes_of_sources)
         # As many as an epoch may name.
         self.length = mixture.mixed(self.blend, seed=0, epoch=0).samples
 
+    def _check_weights(self, at: int, weights: Sequence[float]) -> None:
+        """Which source it is that a weight does not fit."""
+        for name, size, weight in zip(self.names, self.sizes_of_sources, weights, strict=False):
+            if not 0 <= weight < math.inf:
+                raise OptionError(f"the weight of {name} must be finite and not below 0, not {weight}")
+            if weight and not size:
+                raise OptionError(f"{name} has the weight {weight:g}, but no samples")
+
+    @classmethod
+    def by_class(
+        cls, source: Any, field: str, weights: Mapping[Any, float] | None = None, **options: Any
+    ) -> Mix:
+        """One source, every class of it as often as any other, or as its weight says.
+
+        field: what the classes are: whole numbers, booleans or text. weights: by class, by its name or
+        number; what they do not name has the weight 1. options: those of Mix; unless ``stop`` says
+        otherwise, an epoch ends when every sample came.
+        """
+        reader = source if isinstance(source, Reader) else open_reader(source)
+        groups = rows_by_value(reader, field)
+        left = {str(name): weight for name, weight in (weights or {}).items()}
+        found = [left.pop(name, 1.0) for name in groups]
+        if left:
+            name = next(iter(left))
+            raise OptionError(f"{field} has no class {name!r}{near(name, groups)}; it has {listed(groups)}")
+        return Grouped(reader, list(groups), list(groups.values()), found, **{"stop": "all", **options})
+
+    @classmethod
+    def weighted(cls, source: Any, weights: Any, **options: Any) -> Mix:
+        """One source, every sample as often as its weight says: on average, that is weight / mean times.
+
+        weights: a field of numbers, or one number for each sample. Samples whose weights are within 1 % of
+        each other form a group, and all of a group come equally often. options: those of Mix; unless
+        ``stop`` says otherwise, an epoch has as many samples as the source.
+        """
+        reader = source if isinstance(source, Reader) else open_reader(source)
+        if isinstance(weights, str):
+            name = weights
+            parts = [np.asarray(one[name], dtype=np.float64) for one in reader.scan(fields=[name])]
+            weights = np.concatenate([np.zeros(0), *parts])
+        groups = _by_weight(np.asarray(weights, dtype=np.float64), len(reader), reader.path)
+        sums = [float(total) for _, total in groups]
+        means = [f"{total / len(rows):.4g}" for rows, total in groups]
+        return Grouped(
+            reader, means, [rows for rows, _ in groups], sums, **{"stop": max(len(reader), 1), **options}
+        )
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Mix:
+        """The mixture that a plan describes: a .yaml, .toml or .json file, see ``batchplant mix --help``."""
+        plan = mixplan.read(path)
+        return plan.located(lambda: cls(plan.open(), **plan.options))
+
     # -- who comes when --------------------------------------------------------------------------------
 
     def own_order(self, order: Any, *, seed: int, epoch: int, **options: Any) -> orders.Order:
         """An epoch: the order that was asked for is that of every source, in every pass another."""
+        if self.seed:
+            seed = int(key_of(seed, self.seed, 10)[0])
         if order == "random":
             return mixture.mixed(self.blend, seed=seed, epoch=epoch)
         if not isinstance(order, str):
             raise OptionError("a mixture takes an order by its name: random, sequential, quasi_random …")
-        readers = self.base.readers
+        sizes = self.sizes_of_sources
         blocks: dict[int, orders.BlockIndex] = {}
 
         def of_source(source: int, lap: int) -> orders.Order:
@@ -101,16 +182,20 @@ class Mix(Reader):
             known = dict(options)
             if order in orders.BY_BLOCKS:
                 if source not in blocks:
-                    found = readers[source].blocks()
-                    if found is None:
-                        raise OptionError(f"{self.names[source]} has no blocks; use random")
-                    blocks[source] = orders.BlockIndex(found, readers[source].window)
+                    blocks[source] = self._blocks_of(source)
                 known["blocks"] = blocks[source]
             return orders.make(
-                order, len(readers[source]), seed=own, epoch=int(key_of(epoch, lap, 9)[0]), **known
+                order, int(sizes[source]), seed=own, epoch=int(key_of(epoch, lap, 9)[0]), **known
             )
 
         return mixture.mixed(self.blend, seed=seed, epoch=epoch, order=of_source)
+
+    def _blocks_of(self, source: int) -> orders.BlockIndex:
+        reader = self.base.readers[source] if isinstance(self.base, Concat) else None
+        found = None if reader is None else reader.blocks()
+        if reader is None or found is None:
+            raise OptionError(f"{self.names[source]} has no blocks; use random")
+        return orders.BlockIndex(found, reader.window)
 
     def origin(self, samples: Any) -> tuple[I64, I64, I64]:
         """Which source each number is of, which of its samples, and in which pass."""
@@ -160,6 +245,51 @@ class Mix(Reader):
 
     def close(self) -> None:
         self.base.close()
+
+
+class Grouped(Mix):
+    """A mixture of groups of the samples of one reader: see ``Mix.by_class`` and ``Mix.weighted``."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        names: Sequence[str],
+        groups: Sequence[I64],
+        weights: Sequence[float],
+        *,
+        temperature: float | None = None,
+        stop: str | int,
+        max_repeats: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not groups:
+            raise OptionError("there are no samples", path=reader.path)
+        self.names, self.path = tuple(names), reader.path
+        # One reader for all of them: a batch is read at once, however many groups it has samples of.
+        self.rows = np.concatenate(list(groups))
+        self.base, self.schema = reader.subset(self.rows), reader.schema
+        self._blend([len(one) for one in groups], [(0, weights)], temperature, stop, max_repeats, seed)
+
+    def origin(self, samples: Any) -> tuple[I64, I64, I64]:
+        """Which group each number is of, which sample of the source it is, and in which pass."""
+        group, _, lap = super().origin(samples)
+        return group, self.rows[self._rows(self._check(samples))], lap
+
+
+def _by_weight(weights: npt.NDArray[np.float64], count: int, path: str) -> list[tuple[I64, float]]:
+    """Samples of about the same weight, and what that comes to; those of weight 0 are in none."""
+    if weights.shape != (count,) or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+        raise OptionError(f"weights are {count} finite numbers, none below 0 and not all 0", path=path)
+    used = np.flatnonzero(weights)
+    distinct, code = np.unique(weights[used], return_inverse=True)
+    if len(distinct) > GROUPS:
+        logs = np.log(weights[used] / weights.max())
+        # Coarser only where weights differ by more than any table of groups could tell.
+        width = max(ALIKE, float(-logs.min()) / GROUPS)
+        code = np.unique(np.floor(logs / width).astype(np.int64), return_inverse=True)[1]
+    order = np.argsort(code, kind="stable")
+    cuts = np.flatnonzero(np.diff(code[order])) + 1
+    return [(used[one], float(weights[used[one]].sum())) for one in np.split(order, cuts)]
 
 
 def _weighted(one: Any) -> tuple[Any, float | None]:

@@ -159,17 +159,25 @@ def _grouped(codes: I64, keys: list[bytes | None], shares: F64, seed: int) -> li
 
 
 def _by_value(reader: Reader, field: str) -> dict[str, Reader]:
-    codes, keys = _codes(reader, field, alone=False)
-    if len(keys) > MOST_PARTS:
+    groups = rows_by_value(reader, field)
+    if len(groups) > MOST_PARTS:
         raise OptionError(
-            f"{field!r} has {len(keys):,} values; that many parts are too many", path=reader.path
+            f"{field!r} has {len(groups):,} values; that many parts are too many", path=reader.path
         )
+    for name in groups:
+        check_name(name)
+    return {name: reader.subset(rows) for name, rows in groups.items()}
+
+
+def rows_by_value(reader: Reader, field: str) -> dict[str, I64]:
+    """The samples of every value of a field, by the name of the value."""
+    codes, keys = _codes(reader, field, alone=False)
     names = [_name(reader.schema, field, key) for key in keys]
     if len(set(names)) < len(names):
         raise OptionError(f"two values of {field!r} would give parts of one name", path=reader.path)
-    for name in names:
-        check_name(name)
-    return {name: reader.subset(np.flatnonzero(codes == number)) for number, name in enumerate(names)}
+    order = np.argsort(codes, kind="stable")
+    cuts = np.searchsorted(codes[order], np.arange(1, len(keys)))
+    return dict(zip(names, np.split(order, cuts), strict=True)) if names else {}
 
 
 def _name(schema: Schema, field: str, key: bytes | None) -> str:

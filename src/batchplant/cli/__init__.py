@@ -25,7 +25,7 @@ from .terminal import add_commands, print_json, printable
 
 COMMANDS = (
     "formats", "info", "head", "convert", "merge", "split", "verify", "stats", "doctor", "view", "advise",
-    "simulate", "index", "lake", "cache", "bench", "completion",
+    "simulate", "mix", "index", "lake", "cache", "bench", "completion",
 )  # fmt: skip
 # What speaks of all the others.
 WHOLE = "completion"

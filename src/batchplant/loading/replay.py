@@ -40,10 +40,11 @@ class Replaying:
     ) -> Seen:
         """Which samples a step of a rank sees, or saw, without reading anything.
 
-        rank, world: of that run (default: this process). start: the position that steps count from, where the
+        rank, world: of that run (default: those of this loader). start: the position that steps count from, where the
         run was resumed there; see ``state_dict``.
         """
-        shard: Any = self._shard(epoch, start, orders.place(rank, world))
+        own = self._place() if rank is None and world is None else orders.place(rank, world)
+        shard: Any = self._shard(epoch, start, own)
         samples, pieces = self.ids_at(shard.batch(step)), None
         if isinstance(shard, PackedShard):
             pieces = lay_out(shard.pieces(step), shard.packed.pack)[0]

@@ -133,6 +133,17 @@ class Blend:
         later = [one for one in self.segments if one.start <= position]
         return (later[-1] if later else self.segments[0]).counts(position)
 
+    def span(self, position: int) -> tuple[I64, I64]:
+        """At which position each source comes first, and last before this one; -1 where it does not."""
+        counts = self.counts(position)
+        first, last = np.full(len(counts), -1), np.full(len(counts), -1)
+        begun = [one for one in self.segments if one.start < position]
+        for one, until in zip(begun, [*(one.before for one in begun[1:]), counts], strict=True):
+            came = until > one.before
+            first = np.where(came & (first < 0), one.after(one.before + 1) - 1, first)
+            last = np.where(came, one.after(until) - 1, last)
+        return first, last
+
     def passes(self, position: int) -> npt.NDArray[np.float64]:
         """How often each source was gone through before a position."""
         return self.counts(position) / np.maximum(self.sizes, 1)
@@ -143,19 +154,23 @@ def blend(
     weights: Sequence[float] | None = None,
     *,
     schedule: Sequence[tuple[int, Sequence[float]]] = (),
-    stop: str = "first",
+    stop: str | int = "first",
     max_repeats: int | None = None,
 ) -> Blend:
     """Plan a mixture of sources of these sizes.
 
     weights: how often each source comes (default: in proportion to its size). schedule: (position, weights)
     from which on others hold. stop: the epoch ends when the first source is through (``first``), when all are
-    (``all``: the others begin again until then), or not at all (``never``). max_repeats: how often a source
-    is gone through at most; then it leaves the mixture, and the others go on in their proportion.
+    (``all``: the others begin again until then), not at all (``never``), or after so many positions (a
+    number). max_repeats: how often a source is gone through at most; then it leaves the mixture, and the
+    others go on in their proportion.
     """
     counts = np.array([whole("size", one, 0) for one in sizes], dtype=np.int64)
+    most = ENDLESS
+    if not isinstance(stop, str):
+        most, stop = whole("stop", stop, 1, ENDLESS), "never"
     if stop not in STOPS:
-        raise OptionError(f"stop is {', '.join(STOPS[:-1])} or {STOPS[-1]}, not {stop!r}")
+        raise OptionError(f"stop is {', '.join(STOPS)} or a number of samples, not {stop!r}")
     if max_repeats is not None:
         whole("max_repeats", max_repeats, 1)
     plan = [
@@ -172,7 +187,8 @@ def blend(
         for source, weight in enumerate(one):
             if weight and not counts[source]:
                 raise OptionError(f"source {source} has a weight, but no samples")
-    return _Planner(counts, plan, stop, max_repeats).plan()
+    found = _Planner(counts, plan, stop, max_repeats).plan()
+    return dataclasses.replace(found, length=min(found.length, most))
 
 
 class _Planner:

@@ -1,0 +1,224 @@
+"""Say what a training run over a mixture will see, from a plan: tokens, repeats, rows, per rank.
+
+examples:
+  batchplant mix --example > plan.yaml             (a plan to start from)
+  batchplant mix plan.yaml --dry-run
+  batchplant mix plan.yaml --dry-run --world 64 --steps 100000
+  batchplant mix plan.yaml --dry-run --figure mix.png
+  batchplant mix plan.yaml --dry-run --json
+
+Nothing is read but indices, and nothing is written: the command is always a dry run, and --dry-run only says
+so. The run itself is `batchplant.Loader.from_file("plan.yaml")`, or a Loader of
+`batchplant.Mix.from_file("plan.yaml")`; both give exactly what is said here.
+
+A plan (.yaml, .toml, .json) names sources with paths and weights, and may have: schedule, temperature, step,
+stop, max_repeats, fields, seed; batch_size, order, drop_last, pack, steps, world. `--example` explains them.
+Weights count samples. Where these are documents, the share of tokens is another one, which is shown too.
+Where a format does not know how long its documents are, some of them are read, and the output says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from .. import mixplan
+from ..errors import OptionError
+from ..loading.planned import pack_of
+from ..measure import figures
+from ..measure.mixing import DryRun, dry_run
+from ..measure.mixing_figure import draw
+from ..mix import Mix
+from .found import show
+from .terminal import console, counted, progress_bar
+
+# Rows of a table; of more, the first, and what the others come to.
+SHOWN, RANKS = 40, 8
+
+
+def add_args(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN", nargs="?", help="a file: .yaml, .toml or .json")
+    parser.add_argument("--dry-run", action="store_true", help="what it does anyway")
+    parser.add_argument(
+        "--world", type=int, metavar="N", help="processes that train (default: the plan's, or 1)"
+    )
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="of the run (default: the plan's, or an epoch)"
+    )
+    parser.add_argument("--batch-size", type=int, metavar="N", help="of a process (default: the plan's)")
+    parser.add_argument("--example", action="store_true", help="print a plan to start from")
+    parser.add_argument("--figure", metavar="FILE", help="draw the schedule into a .png, .svg or .pdf")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.example:
+        print(mixplan.EXAMPLE, end="")
+        return 0
+    if args.plan is None:
+        raise OptionError("which plan? `batchplant mix --example > plan.yaml` makes one to start from")
+    for name in ("world", "steps", "batch_size"):
+        given = getattr(args, name)
+        if given is not None and not 1 <= given <= 2**40:
+            raise OptionError(f"--{name.replace('_', '-')} is at least 1, not {given}")
+    figures.check(args.figure)
+    plan = mixplan.read(args.plan)
+    pack = pack_of(plan)
+    loading = {**plan.loading, **_given(args)}
+    if "batch_size" not in loading:
+        raise OptionError("how large are batches? give batch_size, there or as --batch-size", path=plan.path)
+    mix = plan.located(lambda: Mix(plan.open(), **plan.options))
+    with mix, progress_bar("planning", quiet=args.quiet or args.json) as progress:
+        found = plan.located(lambda: dry_run(mix, pack=pack, progress=progress, **loading))
+    length = None if pack is None else pack.length
+    said = {
+        "plan": plan.path, "order": loading["order"], "seed": mix.seed, "length": length, **found.as_dict()
+    }  # fmt: skip
+    show(args, said, lambda: _print(plan.path, found, length, loading, mix.seed), lambda: draw(found, length))
+    return 0
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    names = ("world", "steps", "batch_size")
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+def _print(path: str, found: DryRun, length: int | None, loading: Mapping[str, Any], seed: int) -> None:
+    what = "rows" if length else "samples"
+    _say(
+        f"{path}: {counted(len(found.sources), 'source')}, order {loading['order']}, seed {seed}; "
+        f"{counted(found.world, 'rank')}, {found.batch_size:,} {what} each at every step"
+    )
+    _say(_whole(found, length, loading.get("steps")) + "\n")
+    console().print(_sources(found))
+    if found.changes:
+        print()
+        console().print(_changes(found))
+    print()
+    console().print(_ranks(found, what))
+    hints = list(_hints(found))
+    if hints or found.estimated:
+        print()
+    for one in hints:
+        _say(f"note: {one}")
+    for one in found.estimated:
+        _say(f"estimated (≈): {one}")
+
+
+def _whole(found: DryRun, length: int | None, asked: int | None) -> str:
+    about = "≈ " if found.estimated else ""
+    parts = [f"{found.samples:,} samples"]
+    if found.tokens is not None:
+        parts.append(f"{about}{_short(found.tokens)} tokens")
+    if length:
+        parts.append(
+            f"in {about}{counted(found.rows, 'row')} of {length:,}, {about}{found.fill or 0:.1%} full"
+        )
+    ended = found.epoch_steps is not None
+    what = "an epoch" if ended else "the run"
+    text = f"{what}: {counted(found.steps, 'step')}; {', '.join(parts)}"
+    if ended and asked and found.epoch_steps and asked > found.epoch_steps:
+        text += f"\n{asked:,} steps are {asked / found.epoch_steps:.2f} epochs, each in an order of its own"
+    return text
+
+
+def _sources(found: DryRun) -> Any:
+    told = found.tokens is not None
+    heads = [
+        "source",
+        "weight",
+        "samples",
+        "passes",
+        *(["tokens", "of all"] if told else []),
+        "first",
+        "last",
+    ]
+    table = figures.table(*heads)
+    ordered = found.sources
+    if len(ordered) > SHOWN:
+        ordered = sorted(ordered, key=lambda one: -one.samples)
+    for one in ordered[:SHOWN]:
+        _row(table, one.name, one.weight, one.samples, one.passes, one.tokens, found, one.first, one.last)
+    if len(ordered) > SHOWN:
+        rest = ordered[SHOWN:]
+        tokens = sum(one.tokens or 0 for one in rest) if told else None
+        passes = sum(one.samples for one in rest) / max(sum(one.size for one in rest), 1)
+        firsts = [one.first for one in rest if one.first >= 0]
+        _row(
+            table, f"{len(rest):,} others", sum(one.weight for one in rest), sum(one.samples for one in rest),
+            passes, tokens, found, min(firsts, default=-1), max(one.last for one in rest),
+        )  # fmt: skip
+    return table
+
+
+def _row(
+    table: Any, name: str, weight: float, samples: int, passes: float, tokens: int | None, found: DryRun,
+    first: int, last: int,
+) -> None:  # fmt: skip
+    share = [] if tokens is None else [_short(tokens), f"{tokens / max(found.tokens or 1, 1):.1%}"]
+    places = ["–" if one < 0 else f"{one:,}" for one in (first, last)]
+    table.add_row(_cut(name), f"{weight:.2%}", f"{samples:,}", f"{passes:,.2f}", *share, *places)
+
+
+def _cut(name: str, most: int = 24) -> str:
+    return name if len(name) <= most else "…" + name[1 - most :]
+
+
+def _changes(found: DryRun) -> Any:
+    """The weights in every part of the schedule, of the sources that have most of them."""
+    shown = sorted(range(len(found.sources)), key=lambda one: -found.weights[:, one].max())[:4]
+    names = [_cut(found.sources[one].name, 14) for one in sorted(shown)]
+    table = figures.table("from step", "position", *names)
+    starts = [(0, 0), *found.changes]
+    for position, step in starts[:SHOWN]:
+        row = found.weights[found.positions.searchsorted(position)]
+        table.add_row(f"{step:,}", f"{position:,}", *(f"{row[one]:.2%}" for one in sorted(shown)))
+    return table
+
+
+def _ranks(found: DryRun, what: str) -> Any:
+    told, packed = found.tokens is not None, found.fill is not None
+    table = figures.table("rank", "steps", what, *(["tokens"] if told else []), *(["fill"] if packed else []))
+
+    def row(name: str, one: Any) -> None:
+        tokens = [f"{one.tokens:,}"] if told else []
+        table.add_row(
+            name, f"{one.steps:,}", f"{one.rows:,}", *tokens, *([f"{one.fill or 0:.2%}"] if packed else [])
+        )
+
+    if len(found.ranks) <= RANKS:
+        for one in found.ranks:
+            row(str(one.rank), one)
+        return table
+    key = (lambda one: one.tokens) if told else (lambda one: one.rows)
+    row("least", min(found.ranks, key=key))
+    row("most", max(found.ranks, key=key))
+    return table
+
+
+def _hints(found: DryRun) -> Any:
+    for one in found.sources:
+        if one.passes > 4:
+            yield f"{one.name} is repeated {one.passes:,.1f} times; max_repeats bounds that"
+    never = [one.name for one in found.sources if not one.samples and one.weight]
+    if never:
+        yield f"{', '.join(never[:4])} never comes: the run is too short for its weight"
+    if found.overlong:
+        yield f"{found.overlong:,} documents are longer than a row (overlong: split, truncate or drop)"
+    if found.fill is not None and found.fill < 0.95:
+        yield f"rows are {found.fill:.1%} full; a larger window, or concat_split, fills them better"
+
+
+def _short(number: int) -> str:
+    for size, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
+        if number >= size:
+            return f"{number / size:.2f} {unit}"
+    return f"{number:,}"
+
+
+def _say(text: str) -> None:
+    for line in text.rstrip("\n").splitlines():
+        print(textwrap.fill(line, console().width, subsequent_indent="  "))
+    print("\n" * (len(text) - len(text.rstrip("\n"))), end="")

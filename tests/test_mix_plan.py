@@ -1,0 +1,311 @@
+"""Plans of mixtures: what a file says, what a dry run says of it, and what a loader then gives."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchplant
+import servers
+from batchplant import Loader, Mix, Pack, cli
+from batchplant.errors import BatchplantError, OptionError
+from batchplant.measure.mixing import dry_run
+from batchplant.plans import parse_yaml
+
+PLAN = """
+sources:
+  web: {path: web.idx, weight: 0.75}   # of samples
+  books:
+    path: books.idx
+    weight: 0.25
+  code: {path: code.parquet, weight: 0}
+schedule:
+  - at: 40
+    weights: {web: 0.5, code: 0.25}
+stop: all
+max_repeats: 2
+seed: 3
+batch_size: 2
+pack: {length: 96, eos: 1, window: 16}
+"""
+
+
+def write(path: Path, count: int, mean: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    with batchplant.create(path, {"tokens": batchplant.Tensor("int32", (None,))}) as out:
+        for size in rng.lognormal(mean, 0.8, count).astype(int).clip(1, 200):
+            out.append({"tokens": rng.integers(1, 99, size, dtype=np.int32)})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("mix")
+    write(found / "web.idx", 70, 3, 0)
+    write(found / "books.idx", 12, 4, 1)
+    pytest.importorskip("pyarrow")
+    write(found / "code.parquet", 20, 3, 2)
+    (found / "plan.yaml").write_text(PLAN)
+    return found
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    code = cli.main(["mix", *map(str, arguments), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+# -- plans ---------------------------------------------------------------------------------------------------
+
+
+def test_yaml_has_lists_parts_and_values() -> None:
+    text = (
+        "a: 1 # one\nb:\n  c: [x, 'y, z', 2.5]\n  d: {e: yes, f: {g: null}}\n"
+        "h:\n- i: 1\n  j: 2\n- 1e3\n-\n  k: '#'\n"
+    )
+    assert parse_yaml(text) == {
+        "a": 1,
+        "b": {"c": ["x", "y, z", 2.5], "d": {"e": True, "f": {"g": None}}},
+        "h": [{"i": 1, "j": 2}, 1000.0, {"k": "#"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\n  b: 2\n", "line 2: 'b: 2' is indented"),
+        ("a:\n    b: 2\n  c: 3\n", "line 3"),
+        ("a: [1, 2\n", "line 1"),
+        ("a: {b: [1}, c]\n", "line 1"),
+        ("a: |\n  text\n", "line 1: '|' is no value"),
+        ("a: 1\n- b\n", "line 2: '- b' is not `name: value`"),
+        ("- a\n", "line 1: a plan is made of"),
+        ("a:\n" + "".join(" " * n + "- a:\n" for n in range(2, 60, 2)), "nested too deeply"),
+    ],
+)  # fmt: skip
+def test_what_plans_do_not_need_is_refused_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match="line") as raised:
+        parse_yaml(text)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("idx, weight: 0.75", "idx, weigth: 1"), "line 3: .*did you mean weight"),
+        (("weight: 0.25", "weight: -1"), "line 6: the weight of books is a number that is not below 0"),
+        (("    weight: 0.25\n", ""), "line 4: books has no weight: give every source one, or none"),
+        (("path: books.idx", "path: nothing.idx"), "line 5: books cannot be opened: .*no such file"),
+        (("code: 0.25", "cod: 0.25"), "line 10: there is no source 'cod' .did you mean code"),
+        (("at: 40", "at: 0"), "line 9: at is a whole number of at least 1"),
+        (("stop: all", "stop: last"), "line 11: stop is first, all, never"),
+        (("batch_size: 2", "batchsize: 2"), "line 14: .* no 'batchsize' .did you mean batch_size"),
+        (("eos: 1", "end: 1"), "line 15: pack has no 'end'"),
+        (("length: 96", "length: long"), "line 15: length, window, eos and pad are numbers"),
+        (("batch_size: 2\n", ""), "no batch_size"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_plan_is_one_error_with_its_line(
+    folder: Path, tmp_path: Path, change: tuple[str, str], said: str
+) -> None:
+    for name in ("web", "books"):
+        for suffix in ("idx", "bin"):
+            (tmp_path / f"{name}.{suffix}").symlink_to(folder / f"{name}.{suffix}")
+    (tmp_path / "code.parquet").symlink_to(folder / "code.parquet")
+    assert change[0] in PLAN
+    (tmp_path / "plan.yaml").write_text(PLAN.replace(*change))
+    with pytest.raises(BatchplantError, match=said) as raised:
+        Loader.from_file(tmp_path / "plan.yaml")
+    assert str(raised.value).startswith(str(tmp_path / "plan.yaml"))
+
+
+# -- dry runs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("world", "steps", "packed"), [(1, None, True), (3, None, True), (2, 5, True), (2, None, False)]
+)
+def test_a_dry_run_says_what_the_loader_gives(
+    folder: Path, world: int, steps: int | None, packed: bool
+) -> None:
+    mix = Mix.from_file(folder / "plan.yaml")
+    pack = Pack(96, eos=1, window=16) if packed else None
+    said = dry_run(mix, batch_size=2, world=world, steps=steps, pack=pack)
+    tokens = dict.fromkeys(mix.names, 0)
+    samples: dict[str, set[Any]] = {name: set() for name in mix.names}
+    for rank in range(world):
+        loader = Loader.from_file(folder / "plan.yaml", rank=rank, world=world, pack=pack)
+        rows = own = 0
+        made = 0
+        for step, batch in enumerate(loader):
+            if steps is not None and step == steps:
+                break
+            made += 1
+            found = loader.replay(step)
+            assert found.origins is not None
+            if packed:
+                rows += len(batch["tokens"])
+                sizes, documents = batch["pieces"][:, 2], batch["pieces"][:, 4]
+            else:
+                offsets = batch["tokens"][1]
+                rows += len(offsets) - 1
+                sizes, documents = np.diff(offsets), np.arange(len(offsets) - 1)
+            own += int(sizes.sum())
+            for one, size in zip(documents.tolist(), sizes.tolist(), strict=True):
+                name, number, lap = found.origins[one]
+                tokens[name] += size
+                samples[name].add((number, lap))
+        loader.close()
+        assert (said.ranks[rank].steps, said.ranks[rank].rows, said.ranks[rank].tokens) == (made, rows, own)
+    # Of Parquet nothing tells how long documents are, but it has so few that all were read.
+    assert said.estimated == []
+    assert {one.name: one.samples for one in said.sources} == {
+        name: len(one) for name, one in samples.items()
+    }
+    assert {one.name: one.tokens for one in said.sources} == tokens
+    assert said.tokens == sum(tokens.values())
+    assert said.rows == sum(one.rows for one in said.ranks)
+    if packed and said.fill is not None:
+        assert said.fill == pytest.approx((said.tokens or 0) / (said.rows * 96))
+
+
+def test_first_and_last_positions_are_those_of_the_order(folder: Path) -> None:
+    mix = Mix.from_file(folder / "plan.yaml")
+    for end in (1, 7, 41, mix.blend.length):
+        source = mix.blend.at(np.arange(end))[0]
+        first, last = mix.blend.span(end)
+        for one in range(3):
+            places = np.flatnonzero(source == one)
+            expected = (places[0], places[-1]) if len(places) else (-1, -1)
+            assert (first[one], last[one]) == expected
+
+
+def test_lengths_that_nothing_tells_are_estimated_from_some(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mix = Mix([(folder / "code.parquet", 1)])
+    exact = dry_run(mix, batch_size=4, pack=Pack(96))
+    monkeypatch.setattr("batchplant.measure.mixing.READ", 10)
+    about = dry_run(mix, batch_size=4, pack=Pack(96))
+    assert len(about.estimated) == 1
+    assert about.tokens == pytest.approx(exact.tokens, rel=0.4)
+    assert about.tokens != exact.tokens
+
+
+def test_a_long_run_is_estimated_and_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mix = Mix([(folder / "web.idx", 2), (folder / "books.idx", 1)], stop=40_000)
+    pack = Pack(96, window=64)
+    exact = dry_run(mix, batch_size=4, pack=pack)
+    monkeypatch.setattr("batchplant.measure.mixing.MOST", 10_000)
+    monkeypatch.setattr("batchplant.measure.mixing.WINDOWS", 100)
+    about = dry_run(mix, batch_size=4, pack=pack)
+    assert exact.estimated == []
+    assert about.estimated == ["100 windows of 64 samples stand for all"]
+    assert about.samples == exact.samples == 40_000
+    assert about.rows == pytest.approx(exact.rows, rel=0.02)
+    assert about.tokens == pytest.approx(exact.tokens, rel=0.02)
+    assert about.fill == pytest.approx(exact.fill, abs=0.01)
+
+
+def test_the_command_says_it_in_words_in_json_and_in_a_figure(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = command(capsys, folder / "plan.yaml", "--dry-run", "--world", "2")
+    assert code == 0
+    assert [one["name"] for one in said["sources"]] == ["web", "books", "code"]
+    assert (said["world"], len(said["ranks"])) == (2, 2)
+    # With other weights from position 40 on; from where books was gone through twice on, it comes no more.
+    assert said["changes"][0][0] == 40
+    assert said["sources"][1]["passes"] == 2.0
+    arguments = ["mix", str(folder / "plan.yaml"), "--steps", "3"]
+    try:
+        import matplotlib as _  # noqa: F401
+    except ImportError:
+        pass
+    else:
+        arguments += ["--figure", str(tmp_path / "mix.svg")]
+    assert cli.main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "the run: 3 steps" in shown
+    assert "books" in shown
+    if "--figure" in arguments:
+        assert (
+            "how often each source" in (tmp_path / "mix.svg").read_text()
+            or (tmp_path / "mix.svg").stat().st_size
+        )
+    code, said = command(capsys, tmp_path / "none.yaml")
+    assert (code, said["error"]["kind"]) == (2, "NotFoundError")
+
+
+def test_the_example_is_a_plan(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["mix", "--example"]) == 0
+    (folder / "example.yaml").write_text(capsys.readouterr().out)
+    code, said = command(capsys, folder / "example.yaml")
+    assert (code, said["batch_size"], said["length"]) == (0, 8, 2048)
+
+
+# -- mixtures of one source, seeds, servers ------------------------------------------------------------------
+
+
+def test_classes_come_equally_often_or_as_weights_say() -> None:
+    labels = np.repeat([0, 1, 2], [60, 30, 3])
+    reader = batchplant.open({"label": labels, "number": np.arange(93)})
+    mix = Mix.by_class(reader, "label")
+    loader = Loader(mix, 9, order="random", ids=True)
+    for batch in list(loader)[:-1]:
+        assert np.bincount(batch["label"], minlength=3).tolist() == [3, 3, 3]
+        source, number, _ = mix.origin(batch["ids"])
+        assert number.tolist() == batch["number"].tolist()
+        assert [mix.names[one] for one in source] == [str(one) for one in batch["label"]]
+    assert set(np.concatenate([batch["number"] for batch in loader])) == set(range(93))
+    some = Mix.by_class(reader, "label", {0: 2, "2": 0}, stop=30, seed=5)
+    (batch,) = Loader(some, 30, order="random")
+    assert np.bincount(batch["label"], minlength=3).tolist() == [20, 10, 0]
+    assert len(pickle.loads(pickle.dumps(some))) == len(some)
+    with pytest.raises(OptionError, match="no class '7'"):
+        Mix.by_class(reader, "label", {7: 2})
+
+
+def test_samples_come_as_often_as_their_weights_say() -> None:
+    weights = np.array([0, 1, 1, 2, 4, 0.5] * 20)
+    reader = batchplant.open({"number": np.arange(120), "weight": weights})
+    for given in (weights, "weight"):
+        (batch,) = Loader(Mix.weighted(reader, given, stop=1700), 1700, order="random", seed=2)
+        came = np.bincount(batch["number"], minlength=120)
+        assert (np.abs(came - weights * 1700 / weights.sum()) <= 1).all()
+    assert Mix.weighted(reader, weights).blend.length == 120
+    many = np.random.default_rng(0).lognormal(0, 2, 20_000)
+    found = Mix.weighted(batchplant.open({"number": np.arange(20_000)}), many, stop=200_000)
+    assert len(found.names) <= 4096
+    (batch,) = Loader(found, 200_000, order="random")
+    came, wanted = np.bincount(batch["number"], minlength=20_000), many * 200_000 / many.sum()
+    assert (np.abs(came - wanted) <= 1 + 0.01 * wanted).all()
+    with pytest.raises(OptionError, match="120 finite numbers"):
+        Mix.weighted(reader, weights - 1)
+
+
+def test_a_seed_of_the_mixture_gives_another_order_and_steps_count_samples() -> None:
+    sources = [(batchplant.open({"x": np.arange(n)}), 1) for n in (50, 40)]
+    taken = [
+        next(iter(Loader(Mix(sources, seed=seed), 40, order="random")))["x"].tolist() for seed in (0, 0, 1)
+    ]
+    assert taken[0] == taken[1] != taken[2]
+    mix = Mix(sources, schedule=[(10, [1, 0])], step=4, stop="all")
+    assert mix.weights(39).tolist() == [0.5, 0.5]
+    assert mix.weights(40).tolist() == [1, 0]
+    with pytest.raises(OptionError, match=r"the weight of .* must be finite"):
+        Mix([(sources[0][0], -1), (sources[1][0], 1)])
+
+
+def test_sources_on_a_server_are_mixed_and_packed(folder: Path) -> None:
+    pytest.importorskip("obstore")
+    with servers.http_server(str(folder)) as url:
+        mix = Mix([(f"{url}/web.idx", 3), (folder / "books.idx", 1)], stop="all")
+        local = Mix([(folder / "web.idx", 3), (folder / "books.idx", 1)], stop="all")
+        pack = Pack(96, eos=1, window=16)
+        remote = [batch["tokens"] for batch in Loader(mix, 4, order="random", pack=pack)]
+        expected = [batch["tokens"] for batch in Loader(local, 4, order="random", pack=pack)]
+    np.testing.assert_array_equal(np.concatenate(remote), np.concatenate(expected))
