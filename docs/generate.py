@@ -112,6 +112,11 @@ the decoder, in this order, are done by the engine while it decodes, and cost no
         "The first step of a text field, or of one of whole numbers. "
         "[Tables in the loader](../guides/tables-in-the-loader.md#categories) shows it.\n",
     ),
+    "tokens": (
+        "Text",
+        "The first step of a text field, or behind a function that makes text. "
+        "[Training on text](../guides/text.md#from-text-to-tokens) shows it.\n",
+    ),
     "torch": (
         "PyTorch",
         """\
