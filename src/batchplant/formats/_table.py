@@ -41,6 +41,7 @@ OUTLINES: dict[str, Outline] = {
     "tiff": Outline((".tif", ".tiff", ".btf")),
     "tokens": Outline((), side_cars=("{name}.tokens.json",)),
     "videofolder": Outline((), folder=True, media="video"),
+    "voc": Outline((".voc",), folder=True),
     "webdataset": Outline((".tar", ".tar.gz", ".tgz"), side_cars=("{stem}.idx",)),
     "yolo": Outline((".yolo",), folder=None),
     "zarr": Outline((".zarr", ".zarr.zip"), folder=None),

@@ -15,11 +15,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
-from xml.parsers import expat
 
 from ..capabilities import Capabilities
+from ..codecs.xml import Parser
 from ..columns import I64, Columns, Ragged
-from ..errors import BatchplantError, DamagedError, OptionError, Problem, UnsafeError
+from ..errors import BatchplantError, DamagedError, OptionError, Problem
 from ..format import Format, Probe
 from ..reader import Reader
 from ..schema import Json, Schema, Text
@@ -64,35 +64,12 @@ class _Document:
         self.promised: int | None = None
         self._stack: list[str] = []
         self._text: list[str] = []
-        self._parser = parser = expat.ParserCreate(namespace_separator=" ")
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = self._take_text
-        parser.StartDoctypeDeclHandler = self._refuse
-        parser.EntityDeclHandler = self._refuse
-        parser.ExternalEntityRefHandler = self._refuse
+        self._parser = Parser(self._start, self._end, self._take_text, "PMML")
+        self.feed = self._parser.feed
 
     @property
     def offset(self) -> int:
-        return self._parser.CurrentByteIndex
-
-    def feed(self, data: bytes, last: bool) -> None:
-        try:
-            self._parser.Parse(data, last)
-        except BatchplantError:
-            raise
-        except expat.ExpatError as error:
-            raise DamagedError(f"no XML: {error}", offset=self._parser.ErrorByteIndex) from None
-        # What the codec of a strange encoding says.
-        except (ValueError, LookupError, TypeError) as error:
-            raise DamagedError(f"no XML: {error}", offset=max(0, self.offset)) from None
-
-    def _refuse(self, *_: Any) -> int:
-        raise UnsafeError(
-            "it declares a document type or entities, which can grow without bound or name other files; "
-            "PMML has no need of them",
-            offset=self.offset,
-        )
+        return self._parser.offset
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         name, stack = tag.rpartition(" ")[2], self._stack

@@ -9,19 +9,27 @@ from ...errors import BatchplantError
 from ...storage import NOTE_ERRORS, join, parse_object, read_beside
 
 NAME = ".batchplant.json"
-FIELDS = "detection"
+FIELDS, CLASSES = "detection", "classes"
 
 
-def write_note(folder: Path, fields: list[str]) -> None:
-    (folder / NAME).write_text(json.dumps({FIELDS: fields}))
+def write_note(folder: Path, fields: list[str], classes: list[str]) -> None:
+    (folder / NAME).write_text(json.dumps({FIELDS: fields, CLASSES: classes}))
 
 
 def read_note(folder: str) -> list[str] | None:
     """The names of the fields; None where others made the folder, or the note says nothing."""
+    found = _names(folder, FIELDS)
+    return found if found and "image" in found else None
+
+
+def read_classes(folder: str) -> list[str] | None:
+    """The names of the classes, in order, where the note tells them."""
+    return _names(folder, CLASSES) or None
+
+
+def _names(folder: str, key: str) -> list[str] | None:
     try:
-        found = parse_object(read_beside(join(folder, NAME)) or b"{}").get(FIELDS)
+        found = parse_object(read_beside(join(folder, NAME)) or b"{}").get(key)
     except (*NOTE_ERRORS, BatchplantError):
         return None
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        return None
-    return found if "image" in found else None
+    return found if isinstance(found, list) and all(isinstance(name, str) for name in found) else None

@@ -19,6 +19,7 @@ from ...schema import Boxes, Field, Image, Labels, Schema, Text
 from ...storage import is_below
 from ..folders.files import Files
 from .boxes import outside
+from .fields import boxes_field
 from .notes import read_note
 
 # Pictures looked at to tell what they are, and so much of each.
@@ -39,6 +40,15 @@ def spread(column: Ragged, dtype: str, shape: tuple[int | None, ...]) -> tuple[n
     width = np.dtype(dtype).itemsize * int(np.prod(inner, dtype=np.int64))
     data = np.ascontiguousarray(column.data[column.offsets[0] : column.offsets[-1]])
     return data.view(dtype).reshape(-1, *inner), column.sizes // width
+
+
+def with_boxes(fields: Mapping[str, Field]) -> Schema:
+    """These fields; boxes name those of them that have a row for each."""
+    boxes = fields.get("boxes")
+    if isinstance(boxes, Boxes):
+        found = boxes_field(boxes.format, fields, normalized=boxes.normalized)
+        return Schema({**fields, "boxes": found})
+    return Schema(fields)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +101,9 @@ class DetectionReader(Reader):
     def _chosen(self, fields: Mapping[str, Field]) -> Schema:
         """Those of these fields that our writer was given, in that order, where it wrote the folder."""
         noted = read_note(self.path)
-        if noted is None:
-            return Schema(fields)
-        return Schema((name, fields[name]) for name in noted if name in fields)
+        return with_boxes(
+            fields if noted is None else {name: fields[name] for name in noted if name in fields}
+        )
 
     def _look(self, field: str = "image", *, mask: bool = False) -> Image:
         """What the pictures of a field are, from some of them."""

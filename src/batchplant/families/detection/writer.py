@@ -252,7 +252,7 @@ class DetectionWriter(Writer):
                 data = data[file.write(data) :]
 
     def _finish(self) -> str:
-        write_note(self._folder, list(self.schema))
+        write_note(self._folder, list(self.schema), self._names_of_classes)
         return "folder"
 
     @property

@@ -15,7 +15,7 @@ from ...codecs.media import image
 from ...codecs.nested import json_text
 from ...columns import I64, Columns, Ragged, starts_of
 from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError, Problem, SchemaError
-from ...families.detection import DetectionReader, boxes_field, coco_files, ragged
+from ...families.detection import DetectionReader, coco_files, ragged, with_boxes
 from ...families.folders.files import Files, open_files
 from ...format import Probe
 from ...schema import Boxes, Field, Image, Int, Keypoints, Labels, List, Polygons, Schema, Tensor, Text
@@ -155,11 +155,10 @@ class CocoReader(DetectionReader):
         self._columns["image_id"] = arrays["image_id"]
         objects = has & {"bbox", "category_id", "segmentation", "keypoints"} or "panoptic" in has
         if objects or "labels" in noted:
-            fields["boxes"] = Boxes()
+            fields["boxes"] = Boxes("xywh")
             fields["labels"] = Labels(tuple(str(one.get("name", one["id"])) for one in categories) or None)
             for name, kind in (("area", "float32"), ("iscrowd", "bool"), ("ids", "int64")):
                 fields[name] = Tensor(kind, (None,))
-            fields["boxes"] = boxes_field("xywh", fields)
             self._columns["boxes"] = ragged(arrays["boxes"].reshape(-1, 4), counts)
             self._columns["labels"] = ragged(_places(arrays["category"], ids, bool(categories)), counts)
             self._columns["area"] = ragged(arrays["area"], counts)
@@ -185,9 +184,9 @@ class CocoReader(DetectionReader):
             fields["mask"] = Image(mode="I;16" if deep else "L", mask=True)
         self._sizes = np.stack([arrays["width"], arrays["height"]], axis=1)
         # In the order, and with those fields, that our writer was given.
-        chosen = [name for name in noted if name in fields] + [name for name in fields if name == "mask"]
-        self.schema = (
-            Schema(fields) if not noted else Schema((name, fields[name]) for name in dict.fromkeys(chosen))
+        chosen = [*(name for name in noted if name in fields), *(["mask"] if "mask" in fields else [])]
+        self.schema = with_boxes(
+            {name: fields[name] for name in (dict.fromkeys(chosen) if noted else fields)}
         )
 
     def _noted(self) -> Mapping[str, Field]:

@@ -1,0 +1,52 @@
+"""Pascal VOC: an XML file for each picture.
+
+``JPEGImages/2007_000027.jpg``, ``Annotations/2007_000027.xml``, and lists of pictures in ``ImageSets/Main/``;
+some have masks in ``SegmentationClass/`` (``mask``) and ``SegmentationObject/`` (``instances``). Its boxes
+count pixels from 1 on, and the last one is inside; ours count from 0, to the edge behind the last one. XML is
+read by a parser that refuses document types: there are no entities to expand and no other files to fetch.
+"""
+
+from __future__ import annotations
+
+from ...capabilities import Capabilities
+from ...families.detection import FIELDS, VOC, annotated, left_out
+from ...format import Format, Probe
+from ...schema import Boxes, Image, Int, Labels, List, Tensor, Text
+from .reader import VocReader
+from .writer import VocWriter
+
+HELD = (
+    "image", "file_name", "split", "boxes", "labels", "difficult", "truncated", "occluded", "pose", "mask",
+    "instances",
+)  # fmt: skip
+
+
+def sniff(probe: Probe) -> bool:
+    """A folder with Annotations/ and JPEGImages/."""
+    return probe.ask(annotated) == VOC
+
+
+FORMAT = Format(
+    name="voc",
+    title="Pascal VOC",
+    suffixes=(".voc",),
+    spec="http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/index.html",
+    reader=VocReader,
+    writer=VocWriter,
+    sniff=sniff,
+    kinds=(Image, Boxes, Labels, Tensor, Int, Text, List),
+    optional=True,
+    fields={name: FIELDS[name] for name in HELD},
+    leaves=left_out(HELD),
+    folder=True,
+    notes="boxes, flags and masks; lists of ImageSets with split=",
+    can=Capabilities(
+        random_access=True,
+        column_pruning=True,
+        remote_ranges=True,
+        streaming_write=True,
+        splittable=True,
+        human_readable=True,
+        ecosystem=("torchvision", "MMDetection", "FiftyOne", "LabelImg"),
+    ),
+)
