@@ -180,3 +180,59 @@ def test_channels_first_pictures_are_told():
     for op in (ops.RandomGrayscale(), ops.Normalize([1] * 3, [1] * 3), ops.ChannelsFirst(), ops.Cutout(3)):
         with pytest.raises(OptionError, match=r"looks like \(channels, height, width\).*moveaxis"):
             op.infer(Spec(np.dtype(np.uint8), (3, 32, 32)))
+
+
+# -- names of classes, and arguments of another loader -------------------------------------------------------
+
+
+def test_a_class_is_called_by_its_name(tmp_path):
+    fields = {"label": bp.Int(names=("cat", "dog", "cow"))}
+    with bp.create(tmp_path / "a.beton", fields) as out:
+        for label in ("dog", 0, np.str_("cow"), "cat"):
+            out.append({"label": label})
+    reader = bp.open(tmp_path / "a.beton")
+    assert np.asarray(reader.read(range(4))["label"]).tolist() == [1, 0, 2, 0]
+    assert len(reader.filter('label == "cat"')) == 2
+    replaced = ops.ReplaceLabel([1, 2], "dog")
+    with closing(bp.Loader(reader, 4, pipelines={"label": [replaced]})) as loader:
+        assert next(iter(loader))["label"].tolist() == [1, 1, 1, 0]
+    with pytest.raises(OptionError, match="did you mean dog"):
+        bp.Loader(reader, 4, pipelines={"label": [ops.ReplaceLabel([1], "dogs")]})
+    with (
+        pytest.raises(bp.SchemaError, match=r"no class 'caat' \(did you mean cat\?\); the classes are: cat"),
+        bp.create(tmp_path / "b.beton", fields) as out,
+    ):
+        out.append({"label": "caat"})
+    with (
+        pytest.raises(bp.SchemaError, match="without names of classes needs a whole number, not 'cat'"),
+        bp.create(tmp_path / "c.beton", {"label": bp.Int()}) as out,
+    ):
+        out.append({"label": "cat"})
+    with (
+        pytest.raises(bp.SchemaError, match=r"has labl besides \(did you mean label\?\)"),
+        bp.create(tmp_path / "d.beton", fields) as out,
+    ):
+        out.append({"labl": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [
+        ("shuffle", 'order="random"'), ("num_workers", "workers="), ("pin_memory", 'device="cuda"'),
+        ("collate_fn", "pipelines="), ("sampler", "order="), ("prefetch_factor", "ahead="),
+        ("persistent_workers", "threads stay"), ("timeout", "source_options="), ("transform", "pipelines="),
+    ],
+)  # fmt: skip
+def test_arguments_of_a_dataloader_are_told_what_they_are_called(people, name, called):
+    with pytest.raises(TypeError, match=rf"'{name}', which is one of torch's DataLoader: .*{called}"):
+        bp.Loader(people, 2, **{name: 1})
+    with pytest.raises(TypeError, match=r"'aheda' \(did you mean ahead\?\)"):
+        bp.Loader(people, 2, aheda=1)
+
+
+def test_pictures_with_channels_first_are_told_when_they_are_written(tmp_path):
+    with (
+        pytest.raises(bp.SchemaError, match=r"\(3, 32, 40\) looks like \(channels, height, width\)"),
+        bp.create(tmp_path / "a.beton", {"image": bp.Image()}) as out,
+    ):
+        out.append({"image": np.zeros((3, 32, 40), np.uint8)})

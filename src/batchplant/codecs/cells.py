@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import schema as kinds
 from ..columns import U8, Column, Columns, Ragged, as_bytes
-from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, SchemaError
+from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, SchemaError, near
 from ..schema import Field, Schema
 from ..storage import open_local
 from . import nested, polygons, scalars, times
@@ -66,7 +66,10 @@ def encode_samples(schema: Schema, samples: Sequence[Mapping[str, Any]]) -> Colu
 def _wrong_names(schema: Schema, sample: Mapping[str, Any]) -> SchemaError:
     missing = [name for name in schema if name not in sample]
     unknown = [str(name) for name in sample if name not in schema]
-    said = f"it lacks {', '.join(missing)}" if missing else f"it has {', '.join(unknown)} besides"
+    said = f"it lacks {', '.join(missing)}" if missing else ""
+    if unknown:
+        hint = near(unknown[0], missing) if len(unknown) == 1 else ""
+        said += f"{' and' if said else 'it'} has {', '.join(unknown)} besides{hint}"
     return SchemaError(f"a sample needs exactly the fields {', '.join(schema)}; {said}")
 
 
@@ -96,7 +99,8 @@ def encode_value(field: Field, value: Any) -> tuple[Any, Shape]:
 
 def _encode_number(field: Field, value: Any) -> tuple[Any, Shape]:
     if isinstance(field, kinds.Int):
-        number: int | float | bool = operator.index(value.item() if isinstance(value, np.ndarray) else value)
+        plain = value.item() if isinstance(value, np.ndarray) else value
+        number: int | float | bool = field.number(plain) if isinstance(plain, str) else operator.index(plain)
         limits = np.iinfo(field.dtype)
         if not limits.min <= number <= limits.max:
             raise SchemaError(f"{number} is out of range for {field.dtype}")
@@ -229,7 +233,13 @@ def _encode_image(field: Field, value: Any) -> tuple[Any, Shape]:
     pixels = image.squeeze(np.asarray(value))
     mode = image.mode_of(pixels)
     if field.mode not in (None, mode) and (field.mode, mode) != ("P", "L"):
-        raise SchemaError(f"the picture is {mode}, and the field says {field.mode}; use Image(mode={mode!r})")
+        hint = f"use Image(mode={mode!r})"
+        if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4) and pixels.shape[2] > 4:
+            hint = (
+                f"an array {pixels.shape} looks like (channels, height, width), and pictures are (height, "
+                "width, channels): give np.moveaxis(array, 0, -1)"
+            )
+        raise SchemaError(f"the picture is {mode}, and the field says {field.mode}; {hint}")
     if not image.holds("raw", mode):
         return image.encode(pixels, "png" if image.holds("png", mode) else "tiff"), None
     return pixels.tobytes(), image.expand(pixels).shape

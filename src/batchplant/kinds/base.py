@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import OptionError
+from ..errors import OptionError, SchemaError, listed, near
 
 KINDS: dict[str, type[Field]] = {}
 # No cell is larger; sizes in bytes never overflow.
@@ -99,6 +99,16 @@ class Int(_Number):
             object.__setattr__(self, "names", tuple(str(name) for name in self.names))
             if not all(map(is_text, self.names)):
                 raise OptionError("a class has a name that is no text")
+
+    def number(self, name: str) -> int:
+        """The number of the class of this name."""
+        if self.names is None:
+            raise SchemaError(f"an Int without names of classes needs a whole number, not {name!r}")
+        if self.names.count(name) != 1:
+            said = "several classes" if name in self.names else "no class"
+            hint = near(name, self.names)
+            raise SchemaError(f"{said} {name!r}{hint}; the classes are: {listed(self.names)}")
+        return self.names.index(name)
 
     def __str__(self) -> str:
         if self.names is None or len(self.names) <= 4:

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from .. import limits
 from ..codecs.media import image
 from ..columns import I32, I64, U8, as_bytes
-from ..errors import DataError, DecodeError, OptionError, near
+from ..errors import DataError, DecodeError, OptionError
 from ..ops.base import F64, Draws, Op
 from ..ops.cutting import Cuts
 from ..ops.decode import whole_boxes
-from ..storage.settings import NAMES as STORAGE
+from .arguments import unexpected
 from .locate import Located
 from .stage import LONGEST_SIDE, PROBED_SAMPLES, ImageStage, Target
 
@@ -49,10 +49,7 @@ class PictureOptions:
         own = [one.name for one in dataclasses.fields(self)]
         for name in changes:
             if name not in own:
-                hint = near(name, [*own, *others])
-                if name in STORAGE:
-                    hint = f'; open the source with it: source_options={{"{name}": …}}'
-                raise TypeError(f"Loader() got an unexpected keyword argument {name!r}{hint}")
+                raise unexpected(name, [*own, *others])
         return dataclasses.replace(self, **changes)
 
     def check(self, device: Any) -> None:

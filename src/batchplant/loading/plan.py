@@ -293,7 +293,7 @@ def spec_of(field: Field) -> Spec:
     """What a field gives without any op."""
     dense = dense_of(field)
     if dense is not None:
-        return Spec(*dense)
+        return Spec(*dense, names=field.names if isinstance(field, Int) else None)
     if isinstance(field, Tensor) and field.flat and not field.optional:
         return Spec(np.dtype(field.dtype), field.shape, ragged=True)
     if isinstance(field, List) and not field.optional and not field.of.optional and is_number(field.of):

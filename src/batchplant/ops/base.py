@@ -103,7 +103,7 @@ class Spec:
 
     ``dtype`` None: encoded cells or Python objects, no array. ``torch``: a tensor, no NumPy array.
     ``channels_first``: the shape is (channels, height, width). ``ragged``: (values, offsets), no array.
-    ``unequal``: a list of pictures, each of its own size.
+    ``unequal``: a list of pictures, each of its own size. ``names``: of the classes that numbers stand for.
     """
 
     dtype: np.dtype[Any] | None
@@ -113,6 +113,7 @@ class Spec:
     channels_first: bool = False
     ragged: bool = False
     unequal: bool = False
+    names: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         what = "cells" if self.dtype is None else f"{self.dtype} {self.shape}"

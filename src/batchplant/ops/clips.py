@@ -18,9 +18,9 @@ def fitted(op: Op, spec: Spec) -> tuple[Op, Spec]:
     try:
         return op.suited(spec), op.infer(spec)
     except OptionError:
-        if len(spec.shape) != 4 or spec.dtype is None or spec.torch or spec.ragged or spec.channels_first:
+        if len(spec.shape) != 4 or spec.dtype is None or spec.torch or spec.ragged:
             raise
-        framed = EachFrame(op)
+        framed = EachFrame(op.suited(spec.but(shape=spec.shape[1:])))
         return framed, framed.infer(spec)
 
 

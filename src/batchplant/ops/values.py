@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _native
 from ..columns import I64, Column, Ragged, as_bytes
-from ..errors import OptionError
+from ..errors import OptionError, listed, near
 from ..schema import Field
 from .augment import check_alpha, mixup_parts
 from .base import CellOp, Draws, Op, Spec, Tensors, per_sample
@@ -17,11 +17,21 @@ from .dtypes import is_torch_dtype, numpy_dtype, torch_dtype
 
 
 class ReplaceLabel(Op):
-    """Give some samples another label."""
+    """Give some samples another label: a number, or the name of a class."""
 
-    def __init__(self, indices: Sequence[int], new_label: int) -> None:
+    def __init__(self, indices: Sequence[int], new_label: int | str) -> None:
         self.indices = np.unique(np.asarray(indices, dtype=np.int64))
         self.new_label = new_label
+
+    def suited(self, spec: Spec) -> Op:
+        if not isinstance(self.new_label, str):
+            return self
+        if spec.names is None:
+            raise OptionError(f"ReplaceLabel needs a number, not {self.new_label!r}: classes have no names")
+        if spec.names.count(self.new_label) != 1:
+            hint = f"{near(self.new_label, spec.names)}; the classes are: {listed(spec.names)}"
+            raise OptionError(f"ReplaceLabel: not one class is called {self.new_label!r}{hint}")
+        return ReplaceLabel(self.indices.tolist(), spec.names.index(self.new_label))
 
     def infer(self, spec: Spec) -> Spec:
         return spec.numbers(self)

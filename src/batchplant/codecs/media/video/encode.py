@@ -43,7 +43,11 @@ def encode(
     """
     pictures = np.asarray(frames)
     if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.dtype != np.uint8 or 0 in pictures.shape:
-        raise EncodeError(f"a video is uint8 of shape (frames, height, width, 3), not {_described(pictures)}")
+        first = pictures.ndim == 4 and pictures.shape[1] == 3 and pictures.shape[3] != 3
+        hint = ": give np.moveaxis(frames, 1, -1)" if first else ""
+        raise EncodeError(
+            f"a video is uint8 of shape (frames, height, width, 3), not {_described(pictures)}{hint}"
+        )
     if encoding not in MUXERS:
         raise OptionError(f"encoding is one of {', '.join(MUXERS)}, not {encoding!r}")
     if not 0 < fps < math.inf:
