@@ -149,6 +149,16 @@ RANDOM_OPS: dict[str, ops.Op] = {
     "translate": ops.RandomTranslate(4),
     "crop": ops.RandomCrop((8, 9)),
     "padded crop": ops.RandomCrop(12, padding=3, fill=(9, 8, 7)),
+    "posterize": ops.Posterize((1, 6), 0.7),
+    "autocontrast": ops.AutoContrast(),
+    "invert": ops.Invert(),
+    "sharpness": ops.Sharpness(p=0.7),
+    "jpeg": ops.JpegArtifacts(p=0.7),
+    "noise": ops.GaussianNoise(p=0.7),
+    "erasing": ops.RandomErasing(0.7, value="random"),
+    "RandAugment": ops.RandAugment(),
+    "TrivialAugment": ops.TrivialAugment(),
+    "AugMix": ops.AugMix(),
 }
 
 
@@ -192,6 +202,12 @@ WITH_P = {
     "gray": ops.RandomGrayscale,
     "solarize": lambda p: ops.RandomSolarization(64, p),
     "blur": lambda p: ops.GaussianBlur(3, (1.0, 2.0), p),
+    "posterize": lambda p: ops.Posterize(2, p),
+    "invert": ops.Invert,
+    "sharpness": lambda p: ops.Sharpness(2.0, p),
+    "jpeg": lambda p: ops.JpegArtifacts(10, p),
+    "noise": lambda p: ops.GaussianNoise(20, p),
+    "erasing": lambda p: ops.RandomErasing(p, (0.2, 0.3)),
 }
 
 

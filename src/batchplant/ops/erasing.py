@@ -64,7 +64,8 @@ class RandomErasing(Op):
         """(top, bottom, left, right) of what is erased of every picture; of most, nothing may be."""
         chosen = draws.chance(self.p)
         area = height * width * draws.uniform(*self.scale, TRIES)
-        aspect = np.exp(draws.uniform(*np.log(self.ratio), TRIES))
+        least, most = np.log(self.ratio).tolist()
+        aspect = np.exp(draws.uniform(least, most, TRIES))
         high, wide = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
         fits = (high < height) & (wide < width)
         first = fits.argmax(axis=1)[:, None]

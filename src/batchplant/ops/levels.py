@@ -168,7 +168,8 @@ class GaussianNoise(PictureOp):
         keys, sigmas = self._sigmas(draws)
         batch = np.ascontiguousarray(batch)
         # Frames of a clip as the rows of one picture.
-        _native.add_noise(batch.reshape(len(batch), -1, *batch.shape[-2:]), keys, sigmas, quantiles())
+        rows = math.prod(batch.shape[1:-2])
+        _native.add_noise(batch.reshape(len(batch), rows, *batch.shape[-2:]), keys, sigmas, quantiles())
         return batch
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
@@ -185,7 +186,7 @@ def quantiles() -> npt.NDArray[np.float32]:
     """4096 values of the normal distribution, equally likely, of variance 1."""
     upper = [NormalDist().inv_cdf((2048.5 + n) / 4096) for n in range(2048)]
     found: F64 = np.array([-one for one in reversed(upper)] + upper)
-    made = (found / found.std()).astype(np.float32)
+    made: npt.NDArray[np.float32] = (found / found.std()).astype(np.float32)
     # Others are given the same one.
     made.flags.writeable = False
     return made
