@@ -295,6 +295,13 @@ def test_every_engine_writes_the_same_bytes(source: Path, tmp_path: Path) -> Non
     assert (tmp_path / "s.bin").read_bytes() == (tmp_path / "t.bin").read_bytes()
 
 
+def test_a_function_that_other_processes_cannot_load(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="other processes cannot load this tokenizer"):
+        batchplant.convert(
+            source, tmp_path / "a.idx", tokenize={"text": lambda text: [1]}, engine="processes"
+        )
+
+
 def test_shards_are_planned_without_tokenizing(source: Path, tmp_path: Path) -> None:
     calls = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -130,6 +131,22 @@ def tokenizers_of(asked: Any, schema: Schema) -> dict[str, Tokenizer]:
         what = f"it has {', '.join(texts)}" if texts else "it has no field of text"
         raise OptionError(f'which field is tokenized? {what}; name it: tokenize={{"NAME": …}}, --field NAME')
     return {name: as_tokenizer(asked)}
+
+
+def check_portable(tokenizer: Tokenizer) -> None:
+    """OptionError where processes that do not run this script cannot load a tokenizer."""
+    why = None
+    if getattr(tokenizer.tokenizer, "__module__", None) == "__main__":
+        why = "it stands in the script that runs"
+    elif tokenizer.path is None:
+        try:
+            pickle.dumps(tokenizer)
+        except Exception as error:
+            why = str(error)
+    if why is not None:
+        raise OptionError(
+            f"other processes cannot load this tokenizer: {why}; give a tokenizer.json, or a function of a module"
+        )
 
 
 def as_tokenizer(asked: Any) -> Tokenizer:
