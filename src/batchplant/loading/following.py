@@ -153,17 +153,18 @@ class Following:
             values[output.name], failures = read(output)
             if failures:
                 return {}, {row: error.at(field=output.field) for row, error in failures.items()}
-        output = None
+        field = ""
         try:
             for output, mover in self._movers:
+                field = output.field
                 done = moves[mover.of or ""]
                 values[output.name], dropped[output.name] = mover.move_with(
                     values[output.name], done.steps, done.sizes
                 )
             for output, boxes in self._rows:
+                field = output.field
                 kept, offsets = dropped[boxes]
                 values[output.name] = rows_taken(values[output.name], kept, offsets, output.name, boxes)
         except CellErrors as found:
-            field = "" if output is None else output.field
             return {}, {row: error.at(field=field) for row, error in found.errors.items()}
         return values, {}

@@ -10,6 +10,8 @@ import numpy as np
 from ..columns import I32, I64
 from ..ops.base import Draws
 from ..ops.geometry import Motion, still
+from ..ops.positions import positions
+from ..ops.warping import Warp
 from .plan import Output
 
 
@@ -45,22 +47,23 @@ class Moves(NamedTuple):
             return np.degrees(np.arctan2(side[:, 1], side[:, 0])) + 0.0
         height, width = whole.sizes[:, 0], whole.sizes[:, 1]
         zero = np.zeros(len(whole))
-        corners = np.stack([[zero, width, width, zero], [zero, zero, height, height], [zero + 1] * 4])
-        back = np.einsum("nij,jkn->nki", np.linalg.inv(whole.matrix), corners)
-        back = back[..., :2] / back[..., 2:]
+        corners = np.stack([zero, zero, width, zero, width, height, zero, height], axis=1).reshape(-1, 4, 2)
+        back = positions(corners, np.linalg.inv(whole.matrix))
         return np.concatenate([back.min(axis=1), back.max(axis=1)], axis=1)
 
 
 def moves(output: Output, sizes: I32, ids: I64, *, seed: int, epoch: int) -> Moves:
     """From stored pictures of these sizes (turned as their decoder turns them) to those of the batch."""
-    at, found = sizes, []
+    at = sizes
+    found: list[Motion] = []
     stage = output.image
     first = () if stage is None else stage.steps
     for step in (*first, *output.steps):
-        moved = step.op.move(at, Draws(seed, epoch, ids, step.key))
-        if moved is not None:
-            at = moved.sizes
-            found.append(moved)
+        draws = Draws(seed, epoch, ids, step.key)
+        # Several that are run as one are told apart: each cuts off what it takes out of the picture.
+        one = step.op.chain(at, draws) if isinstance(step.op, Warp) else [step.op.move(at, draws)]
+        found += [moved for moved in one if moved is not None]
+        at = found[-1].sizes if found else at
     return Moves(sizes, tuple(found) or (still(sizes),))
 
 

@@ -39,7 +39,7 @@ def joint_steps(joint: Joint, outputs: Sequence[Output], schema: Schema) -> tupl
 def _ops(given: Any) -> list[JointOp]:
     if isinstance(given, Mapping):
         pairs = [(name, op) for name, ops in given.items() for op in _steps(name, ops)]
-        return [Map(op, name).own() for name, op in pairs]
+        return [Map(op, name) for name, op in pairs]
     if isinstance(given, JointOp):
         own = given.own()
         assert isinstance(own, JointOp)

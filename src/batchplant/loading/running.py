@@ -32,9 +32,7 @@ class Running:
     timer: Timer
     functions: Timer
 
-    def _run(
-        self, name: str, step: Step[Any], value: Any, ids: I64, epoch: int, there: Device | None
-    ) -> Any:
+    def _run(self, name: str, step: Step[Any], value: Any, ids: I64, epoch: int, there: Device | None) -> Any:
         """What a step makes of a value; errors say where."""
         began = time.perf_counter()
         failed: list[Any] = []
@@ -63,9 +61,10 @@ class Running:
         for step in self.plan.joint:
             op, name = step.op, ", ".join(step.op.inputs)
             there = device if op.device_form is not None and away.intersection(op.inputs) else None
-            for one in away.intersection(op.inputs) if there is None and device is not None else ():
-                values[one] = device.fetch(values[one], tensor=False)
-                away.discard(one)
+            if there is None and device is not None:
+                back = away.intersection(op.inputs)
+                values |= {one: device.fetch(values[one], tensor=False) for one in back}
+                away -= back
             try:
                 made = self._run(name, step, {one: values[one] for one in op.inputs}, ids, epoch, there)
             except CellErrors as found:

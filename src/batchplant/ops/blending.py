@@ -180,7 +180,8 @@ class CutMix(SoftMix):
         left, top, right, bottom = (tensors.send(per_sample(box[:, side], 4)) for side in range(4))
         made = {}
         for name in (self.image, *self.masks):
-            pictures = batch[name]
+            # A mask may have been made on the CPU.
+            pictures = tensors.send(batch[name]) if isinstance(batch[name], np.ndarray) else batch[name]
             y = torch.arange(size[0], device=pictures.device).view(1, -1, 1, 1)
             x = torch.arange(size[1], device=pictures.device).view(1, 1, -1, 1)
             inside = (y >= top) & (y < bottom) & (x >= left) & (x < right)

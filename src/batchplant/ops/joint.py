@@ -12,6 +12,7 @@ import numpy as np
 from ..columns import I64
 from ..errors import OptionError, listed, near
 from .base import CellOp, Draws, Op, RowError, Spec
+from .clips import fitted
 from .function import Function
 
 
@@ -63,7 +64,7 @@ class Map(JointOp):
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., Any] | Op,
         inputs: str | Sequence[str],
         outputs: str | Sequence[str] | None = None,
         *,
@@ -123,7 +124,9 @@ class Map(JointOp):
     def infer_all(self, known: Known) -> dict[str, Spec]:
         specs = [known.spec(name, self) for name in self.inputs]
         if self.op is not None:
-            return {self.outputs[0]: self.op.infer(specs[0])}
+            # This is one loader's own.
+            self.op, spec = fitted(self.op, specs[0])
+            return {self.outputs[0]: spec}
         found = {}
         for name in self.outputs:
             before, shape, dtype = known.specs.get(name, Spec(None)), self._shapes[name], self._dtypes[name]

@@ -18,6 +18,9 @@ from .base import Draws, Spec, check_probability
 from .joint import JointOp, Known
 from .positions import area_of, as_ragged, corners_of, from_corners
 
+# Of the objects in a picture; those beyond are chosen as the first ones are.
+MOST_CHOSEN = 64
+
 
 class MixOp(JointOp):
     """What the mixing steps have in common: the names of what they mix."""
@@ -194,10 +197,11 @@ class Mosaic(MixOp):
 class CopyPaste(MixOp):
     """Objects of another picture of the batch, cut out by their mask and laid over one's own.
 
-    mask: an output of the picture's size that is 0 beside objects. instances: its value N marks the object of
-    the N-th box; then each object is copied with the probability ``part``; else all of them are. Boxes and
-    labels of what is copied are added; one's own are dropped where less than ``min_visibility`` of them is
-    still to be seen. masks: outputs that are copied like the picture. p: of a sample to get something.
+    mask: an output of the picture's size that is 0 beside objects. instances: the output that says for each
+    box which value its object has in the mask; then each is copied with the probability ``part``, else all
+    of them are. Boxes and labels of what is copied are added; one's own are dropped where less than
+    ``min_visibility`` of them is still to be seen. masks: outputs that are copied like the picture. p: of a
+    sample to get something.
     """
 
     def __init__(
@@ -208,94 +212,104 @@ class CopyPaste(MixOp):
         boxes: str | None = "boxes",
         labels: str | Sequence[str] = "label",
         masks: str | Sequence[str] = (),
-        instances: bool = False,
+        instances: str | None = None,
         p: float = 0.5,
         part: float = 0.5,
         min_visibility: float = 0.1,
     ) -> None:
         self._take(image, boxes, labels, masks)
-        self.mask, self.instances = mask, bool(instances)
-        self.masks = (mask, *self.masks)
-        self.inputs = self.outputs = (*self.inputs, mask)
+        self.mask, self.instances = mask, instances
         self.p, self.part = check_probability(p, "p"), check_probability(part, "part")
         self.min_visibility = check_probability(min_visibility, "min_visibility")
-        if instances and boxes is None:
-            raise OptionError("instances=True says that the mask has the numbers of boxes: name these")
+        if instances is not None and boxes is None:
+            raise OptionError("instances names the values that the objects of boxes have: name these")
+        more = [mask, *([] if instances is None else [instances])]
+        self.inputs = self.outputs = tuple(dict.fromkeys([*self.inputs, *more]))
 
     def infer_all(self, known: Known) -> dict[str, Spec]:
         self._pictures(known, whole=False)
         self._objects(known)
+        known.spec(self.mask, self).picture(self)
+        if self.instances is not None and not known.spec(self.instances, self).ragged:
+            raise OptionError(f"{self.instances!r} has no row for each box: {known.specs[self.instances]}")
         return {name: known.specs[name] for name in self.outputs}
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        before = batch[self.mask][..., 0].astype(np.int64)
-        count, size = len(before), before.shape[1:3]
-        done, other = draws.chance(self.p), draws.integers(max(count, 1))
-        keys = draws.uniform(count=256)
-        made = {name: batch[name].copy() for name in (self.image, *self.masks)}
-        values, corners, offsets = None, None, None
-        if self.boxes is not None:
-            values = as_ragged(batch[self.boxes], 4)[0]
-            corners, offsets = self._corners(batch[self.boxes], size)
-        rows: list[Any] = []
-        lengths = []
-        for row in range(count):
-            source = int(other[row])
-            own = np.arange(offsets[row], offsets[row + 1]) if offsets is not None else np.empty(0, np.int64)
-            theirs = np.arange(offsets[source], offsets[source + 1]) if offsets is not None else own[:0]
-            if not done[row] or source == row:
-                rows.append(own)
-                lengths.append(len(own))
-                continue
-            if self.instances:
-                theirs = theirs[keys[row, np.arange(len(theirs)) % 256] < self.part]
-                laid = np.isin(before[source], theirs - (offsets[source] if offsets is not None else 0) + 1)
-                laid &= before[source] > 0
-            else:
-                laid = before[source] > 0
-            own = self._uncovered(row, own, before, corners, offsets, laid)
-            for name in (self.image, *self.masks):
-                made[name][row][laid] = batch[name][source][laid]
-            if self.instances:
-                made[self.mask][row, ..., 0] = self._numbers(before, row, source, own, theirs, laid, offsets)
+        pictures = (self.image, self.mask, *self.masks)
+        made = {name: batch[name].copy() for name in pictures}
+        objects = _Objects(self, batch)
+        count = len(batch[self.image])
+        done = draws.chance(self.p) & (count > 1)
+        # Any but itself.
+        other = (np.arange(count) + 1 + draws.integers(max(count - 1, 1))) % max(count, 1)
+        chosen = draws.uniform(count=MOST_CHOSEN) < self.part
+        rows, lengths = [np.empty(0, np.int64)], [0]
+        for row, source in enumerate(other.tolist()):
+            own, theirs = objects.rows(row), objects.rows(source)[:0]
+            if done[row]:
+                theirs = objects.rows(source)
+                if self.instances is not None:
+                    theirs = theirs[chosen[row, np.arange(len(theirs)) % MOST_CHOSEN]]
+                laid = objects.mask_of(source, theirs)
+                own = objects.uncovered(row, own, laid, self.min_visibility)
+                for name in pictures:
+                    made[name][row][laid] = batch[name][source][laid]
+                if self.instances is not None:
+                    made[self.mask][row, ..., 0] = objects.numbered(row, own, source, theirs)
             rows += [own, theirs]
             lengths.append(len(own) + len(theirs))
-        if self.boxes is not None:
-            taken, after = (
-                np.concatenate(rows or [np.empty(0, np.int64)]),
-                np.cumsum([0, *lengths], dtype=np.int64),
-            )
-            made[self.boxes] = (values[taken], after)
-            made |= {name: (as_ragged(batch[name])[0][taken], after) for name in self.labels}
+        taken, after = np.concatenate(rows), np.cumsum(lengths, dtype=np.int64)
+        for name in ([] if self.boxes is None else [self.boxes]) + list(self.labels):
+            made[name] = (as_ragged(batch[name])[0][taken], after)
+        if self.instances is not None:
+            values = as_ragged(batch[self.instances])[0][taken]
+            for row in np.flatnonzero(done):
+                values[after[row] : after[row + 1]] = np.arange(1, after[row + 1] - after[row] + 1)
+            made[self.instances] = (values, after)
         return made
 
-    def _uncovered(self, row: int, own: Any, before: Any, corners: Any, offsets: Any, laid: Any) -> Any:
-        """One's own boxes of which enough is still to be seen."""
+
+class _Objects:
+    """The objects of a batch, by the rows of their boxes."""
+
+    def __init__(self, op: CopyPaste, batch: Any) -> None:
+        self._mask = batch[op.mask][..., 0].astype(np.int64)
+        self._values: Any = None
+        self._offsets: I64 = np.zeros(len(self._mask) + 1, dtype=np.int64)
+        if op.boxes is not None:
+            self._corners, self._offsets = op._corners(batch[op.boxes], self._mask.shape[1:3])
+        if op.instances is not None:
+            self._values = as_ragged(batch[op.instances])[0]
+
+    def rows(self, sample: int) -> I64:
+        return np.arange(self._offsets[sample], self._offsets[sample + 1])
+
+    def mask_of(self, sample: int, rows: I64) -> Any:
+        """Where these objects are in their picture; without instances, where any is."""
+        mask = self._mask[sample]
+        return mask > 0 if self._values is None else (mask > 0) & np.isin(mask, self._values[rows])
+
+    def uncovered(self, sample: int, rows: I64, laid: Any, least: float) -> I64:
+        """The objects of which enough is still to be seen."""
         kept = []
-        for one in own:
-            if self.instances:
-                object_ = before[row] == one - offsets[row] + 1
-                whole, covered = object_.sum(), (object_ & laid).sum()
+        for row in rows:
+            if self._values is not None:
+                under = laid[self._mask[sample] == self._values[row]]
             else:
-                left, top, right, bottom = np.clip(np.rint(corners[one]), 0, laid.shape[::-1] * 2).astype(
-                    np.int64
-                )
-                under = laid[top:bottom, left:right]
-                whole, covered = under.size, under.sum()
-            if whole - covered > 0 and whole - covered >= self.min_visibility * whole:
-                kept.append(one)
+                box = np.clip(np.rint(self._corners[row]), 0, laid.shape[::-1] * 2).astype(np.int64)
+                under = laid[box[1] : box[3], box[0] : box[2]]
+            seen = under.size - np.count_nonzero(under)
+            if seen > 0 and seen >= least * under.size:
+                kept.append(row)
         return np.array(kept, dtype=np.int64)
 
-    def _numbers(
-        self, before: Any, row: int, source: int, own: Any, theirs: Any, laid: Any, offsets: Any
-    ) -> Any:
-        """The mask of objects by their new numbers."""
-        made = np.zeros_like(before[row])
-        for number, one in enumerate(own, 1):
-            made[before[row] == one - offsets[row] + 1] = number
-        made[laid] = 0
-        for number, one in enumerate(theirs, len(own) + 1):
-            made[before[source] == one - offsets[source] + 1] = number
+    def numbered(self, sample: int, own: I64, source: int, theirs: I64) -> Any:
+        """The mask of a sample's own objects and those that are laid over them, from 1 on."""
+        made = np.zeros_like(self._mask[sample])
+        for number, row in enumerate(own, 1):
+            made[self._mask[sample] == self._values[row]] = number
+        for number, row in enumerate(theirs, len(own) + 1):
+            made[self._mask[source] == self._values[row]] = number
         return made
 
 
