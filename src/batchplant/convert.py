@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from . import engines
 from .codecs.media.image_rules import ImageOptions, Images
 from .engines.inline import Inline
-from .engines.processes import Processes
 from .engines.sources import for_others
 from .storage import is_remote
 
@@ -83,7 +82,7 @@ def convert(
         shard_samples=shard_samples, overwrite=overwrite, append=append, on_error=on_error,
         checksums=checksums, source_options=dict(source_options or {}),
         target_options=dict(target_options or {}), two_passes=two_passes,
-        tokenize=_tokenizers(tokenize, elsewhere=isinstance(by, Processes)),
+        tokenize=_tokenizers(tokenize, by),
     )  # fmt: skip
     alone = isinstance(by, Inline) and by.world == 1
     if alone and not job.sharded:
@@ -95,15 +94,17 @@ def convert(
     return convert_to_files(job, by, workers=workers, resume=resume, progress=progress)
 
 
-def _tokenizers(asked: Any, *, elsewhere: bool) -> Any:
+def _tokenizers(asked: Any, by: engines.Engine) -> Any:
     """What is asked for as tokenizers, which travel to other processes by file and digest."""
     if asked is None:
         return None
+    # Needed for nothing else.
+    from .engines.processes import Processes
     from .tokenized import as_tokenizer, check_portable
 
     found = asked if isinstance(asked, Mapping) else {"": asked}
     made = {name: as_tokenizer(one) for name, one in found.items()}
-    if elsewhere:
+    if isinstance(by, Processes):
         for one in made.values():
             check_portable(one)
     return made if isinstance(asked, Mapping) else made[""]

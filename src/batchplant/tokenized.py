@@ -145,7 +145,8 @@ def check_portable(tokenizer: Tokenizer) -> None:
             why = str(error)
     if why is not None:
         raise OptionError(
-            f"other processes cannot load this tokenizer: {why}; give a tokenizer.json, or a function of a module"
+            f"other processes cannot load this tokenizer: {why}; give a tokenizer.json, or a function of a "
+            "module"
         )
 
 
