@@ -1,3 +1,4 @@
+#include "../kernels/lookup.hpp"
 #include "../pictures/changes.hpp"
 
 #include "bind.hpp"
@@ -67,9 +68,28 @@ void noise(const Pictures& pictures, const Borrowed<uint64_t>& keys, const Borro
     }
 }
 
+template <typename T>
+void look_up_all(const Bytes& pixels, const nb::ndarray<const T, nb::shape<-1, 256>, nb::c_contig, nb::device::cpu>& tables,
+                 const nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>& out) {
+    const size_t channels = tables.shape(0);
+    check_length("out", out.size(), pixels.size());
+    if (channels == 0 || pixels.size() % channels != 0) throw std::invalid_argument("pixels have a table for each channel");
+    nb::gil_scoped_release unlocked;
+    look_up_pixels(tables.data(), pixels.data(), pixels.size() / channels, channels, out.data());
+}
+
+template <typename T>
+void bind_look_up(nb::module_& module) {
+    module.def("look_up", look_up_all<T>, array_arg("pixels"), array_arg("tables"), array_arg("out"),
+               "The value of every byte, by the tables of its channel: (channels, 256), of what out is.");
+}
+
 }  // namespace
 
 void bind_changes(nb::module_& module) {
+    bind_look_up<uint16_t>(module);
+    bind_look_up<uint32_t>(module);
+    bind_look_up<uint64_t>(module);
     module.def("change_pictures", change, array_arg("pictures"), array_arg("codes"), array_arg("amounts"),
                array_arg("fill"), nb::arg("smooth"), R"(Change pictures (n, height, width, channels) in place.
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from .. import _native
 from ..columns import I64
 from ..errors import DamagedError, OptionError
 from ..reader import Reader
@@ -101,10 +102,11 @@ class Normalize(Op):
         if batch.dtype != np.uint8 or batch.ndim < 4:
             mean, std = (self.mean, self.std) if batch.ndim > 1 else (self.mean[0], self.std[0])
             return ((batch.astype(np.float64) - mean) / std).astype(self.dtype)
-        table = self.table()
         out = np.empty(batch.shape, dtype=self.dtype)
-        for channel in range(batch.shape[-1]):
-            out[..., channel] = table[:, channel][batch[..., channel]]
+        # As whole numbers of that size: they are only copied.
+        whole = np.dtype(f"u{self.dtype.itemsize}")
+        tables = np.ascontiguousarray(self.table().T)
+        _native.look_up(np.ascontiguousarray(batch).reshape(-1), tables.view(whole), out.reshape(-1).view(whole))
         return out
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
