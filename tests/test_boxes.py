@@ -21,7 +21,7 @@ from batchplant.ops import (
     Resize,
 )
 from batchplant.ops.geometry import Motion, mirrored, shifted, stretched
-from batchplant.ops.positions import clipped_ring
+from batchplant.ops.positions import clipped_rings
 
 POSE = bp.Keypoints(names=("nose", "left_eye", "right_eye"))
 SCHEMA = bp.Schema(
@@ -388,5 +388,8 @@ def test_polygons_are_cut_where_the_picture_ends():
     assert len(found[1]) == 1
     assert found[2] == []
     # A corner that is cut off becomes two.
-    triangle = clipped_ring(np.array([[-5.0, 5], [5, 5], [5, 15]]), 20, 20)
-    assert triangle.tolist() == [[0, 5], [5, 5], [5, 15], [0, 10]]
+    corners = np.array([[-5.0, 5], [5, 5], [5, 15], [-9, -9], [-8, -9], [-8, -8], [1, 1], [25, 1], [1, 2]])
+    points, ring = clipped_rings(corners, np.repeat([0, 1, 2], 3), [(20, 20), (20, 20), (20, 13)])
+    assert points[ring == 0].tolist() == [[0, 5], [5, 5], [5, 15], [0, 10]]
+    assert ring.tolist() == [0] * 4 + [2] * 4
+    assert points[ring == 2].tolist() == [[1, 1], [13, 1], [13, 1.5], [1, 2]]

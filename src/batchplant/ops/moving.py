@@ -7,6 +7,7 @@ After each of them what lies outside is cut off, as it is of the picture.
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +20,17 @@ from ..kinds.places import check_box_format, swap_pairs
 from ..schema import Boxes, Field, Keypoints, Polygons, Tensor
 from .base import Draws, Op, Spec, check_probability
 from .geometry import I32, Motion
-from .positions import area_of, around, as_ragged, clipped_ring, corners_of, from_corners, positions, taken
+from .positions import (
+    area_of,
+    around,
+    as_ragged,
+    clipped_rings,
+    corners_of,
+    from_corners,
+    positions,
+    ring_areas,
+    taken,
+)
 
 
 class Mover(Op):
@@ -61,6 +72,11 @@ class Mover(Op):
         """(x, y) of what positions are multiples of."""
         parts = self._normalized if stored else self.normalized
         return np.asarray(sizes)[..., ::-1].astype(np.float64) if parts else np.ones(2)
+
+    def _of(self, sizes: Any, rows: Any, *, stored: bool) -> Any:
+        """The same for the pictures of these rows."""
+        scale = self._scaled(sizes, stored=stored)
+        return scale[rows] if scale.ndim > 1 else scale
 
 
 class MoveBoxes(Mover):
@@ -135,10 +151,6 @@ class MoveBoxes(Mover):
         boxes = boxes.reshape(-1, 2, 2) / np.expand_dims(self._of(steps[-1].sizes, rows, stored=False), -2)
         made[:, :4] = from_corners(boxes.reshape(-1, 4), self.format or "xyxy")
         return taken((made, offsets), kept), (kept, offsets)
-
-    def _of(self, sizes: Any, rows: Any, *, stored: bool) -> Any:
-        scale = self._scaled(sizes, stored=stored)
-        return scale[rows] if scale.ndim > 1 else scale
 
     _stored = "xyxy"
 
@@ -253,24 +265,30 @@ class MovePolygons(Mover):
         return made
 
     def move_with(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
-        return [self._one(row, objects, steps, sizes) for row, objects in enumerate(batch)], None
-
-    def _one(self, row: int, objects: Any, steps: Sequence[Motion], sizes: I32) -> Any:
-        if objects is None:
-            return None
-        before = self._scaled(sizes[row], stored=True)
-        after = self._scaled(steps[-1].sizes[row], stored=False)
-        found = []
-        for rings in objects:
-            made = []
-            for ring in rings:
-                points = np.asarray(ring, dtype=np.float64).reshape(-1, 2) * before
-                for step in steps:
-                    points = clipped_ring(step.points(row, points), *step.sizes[row].tolist())
-                if len(points):
-                    made.append((points / after).reshape(-1).tolist())
-            found.append(made)
-        return found
+        rings = [(row, ring) for row, one in enumerate(batch) for rings in one or () for ring in rings]
+        rows = np.array([row for row, _ in rings], dtype=np.int64)
+        numbers = itertools.chain.from_iterable(ring for _, ring in rings)
+        points = np.fromiter(numbers, dtype=np.float64).reshape(-1, 2)
+        ring = np.repeat(np.arange(len(rings)), [len(one) // 2 for _, one in rings])
+        points = points * self._of(sizes, rows[ring], stored=True)
+        for step in steps:
+            points = positions(points[:, None], step.matrix[rows[ring]])[:, 0]
+            points, ring = clipped_rings(points, ring, step.sizes[rows])
+        # What lies along an edge is nothing any more.
+        there = ring_areas(points, ring, len(rings)) > 1e-9
+        points = points / self._of(steps[-1].sizes, rows[ring], stored=False)
+        ends = np.searchsorted(ring, np.arange(len(rings) + 1)).tolist()
+        found = iter(
+            points[start:end].reshape(-1).tolist() if stays else None
+            for start, end, stays in zip(ends, ends[1:], there.tolist(), strict=False)
+        )
+        made = [
+            None
+            if one is None
+            else [[left for _ in rings if (left := next(found)) is not None] for rings in one]
+            for one in batch
+        ]
+        return made, None
 
 
 MOVERS: dict[type[Field], type[Mover]] = {

@@ -107,35 +107,40 @@ def area_of(boxes: F64) -> F64:
 # -- rings -------------------------------------------------------------------------------------------------
 
 
-def clipped_ring(ring: F64, height: float, width: float) -> F64:
-    """What of a ring (points, 2) lies in a picture; no points where nothing does.
+def clipped_rings(points: F64, ring: I64, sizes: Any) -> tuple[F64, I64]:
+    """What of rings lies in their pictures: their points (points, 2), and which ring each is of.
 
-    As Sutherland and Hodgman: cut by one edge after the other.
+    ``ring`` counts up; ``sizes``: height and width for each. As Sutherland and Hodgman: cut by one edge after
+    the other, all rings at once.
     """
-    inside = ((ring >= 0) & (ring <= (width, height))).all()
-    if inside:
-        return ring
-    for axis, edge, sign in ((0, 0.0, 1.0), (0, width, -1.0), (1, 0.0, 1.0), (1, height, -1.0)):
-        if len(ring):
-            ring = _cut(ring, axis, edge, sign)
-    return ring if len(ring) >= 3 and _spreads(ring) else ring[:0]
+    far = np.asarray(sizes, dtype=np.float64)[:, ::-1]
+    for axis in (0, 1):
+        for sign in (1.0, -1.0):
+            depth = points[:, axis] if sign > 0 else far[ring, axis] - points[:, axis]
+            if len(points) and depth.min() < 0:
+                points, ring = _cut(points, ring, depth)
+    return points, ring
 
 
-def _cut(ring: F64, axis: int, edge: float, sign: float) -> F64:
-    """The part where ``sign * (position - edge)`` is not below 0."""
-    depth = sign * (ring[:, axis] - edge)
-    after, depth_after = np.roll(ring, -1, axis=0), np.roll(depth, -1)
-    crosses = (depth >= 0) != (depth_after >= 0)
-    part = np.where(crosses, depth / np.where(crosses, depth - depth_after, 1.0), 0.0)
-    at = ring + part[:, None] * (after - ring)
-    at[:, axis] = edge
+def _cut(points: F64, ring: I64, depth: F64) -> tuple[F64, I64]:
+    """The parts whose depth is not below 0."""
+    first = np.flatnonzero(np.diff(ring, prepend=-1))
+    after = np.arange(1, len(points) + 1)
+    after[np.append(first[1:], len(points)) - 1] = first
+    crosses = (depth >= 0) != (depth[after] >= 0)
+    part = np.where(crosses, depth / np.where(crosses, depth - depth[after], 1.0), 0.0)
+    at = points + part[:, None] * (points[after] - points)
     # Every point that is kept, then where its side leaves or comes in.
-    both = np.stack([ring, at], axis=1)
-    found: F64 = both[np.stack([depth >= 0, crosses], axis=1)]
-    return found
+    kept = np.stack([depth >= 0, crosses], axis=1)
+    return np.stack([points, at], axis=1)[kept], np.repeat(ring, kept.sum(axis=1))
 
 
-def _spreads(ring: F64) -> bool:
-    """Whether it has an area."""
-    x, y = ring[:, 0], ring[:, 1]
-    return bool(abs(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1))) > 1e-9)
+def ring_areas(points: F64, ring: I64, count: int) -> F64:
+    """The areas of rings; those without points have none."""
+    if not len(points):
+        return np.zeros(count)
+    first = np.flatnonzero(np.diff(ring, prepend=-1))
+    after = np.arange(1, len(points) + 1)
+    after[np.append(first[1:], len(points)) - 1] = first
+    (x, y), (u, v) = points.T, points[after].T
+    return np.abs(np.bincount(ring, weights=x * v - u * y, minlength=count)) / 2
