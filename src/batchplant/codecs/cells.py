@@ -252,6 +252,7 @@ _ENCODERS = {
     "tensor": _encode_tensor,
     "boxes": _encode_tensor,
     "keypoints": _encode_tensor,
+    "labels": _encode_tensor,
     "bytes": _encode_bytes,
     "text": _encode_text,
     "json": _encode_json,

@@ -36,7 +36,7 @@ def annotated(probe: Probe) -> str | None:
         return None
     names = set(probe.names)
     with contextlib.suppress(BatchplantError, OSError):
-        if _is_voc(probe.path, names):
+        if _is_voc(names):
             return VOC
         if next(coco_files(probe.path, probe.names), None) is not None:
             return COCO
@@ -56,10 +56,8 @@ def coco_files(path: str, names: list[str]) -> Iterator[str]:
             yield name
 
 
-def _is_voc(path: str, names: set[str]) -> bool:
-    if not {"Annotations/", "JPEGImages/"} <= names:
-        return False
-    return any(name.endswith(".xml") for name in tree.some_names(join(path, "Annotations"), NAMES))
+def _is_voc(names: set[str]) -> bool:
+    return {"Annotations/", "JPEGImages/"} <= names
 
 
 def _is_yolo(path: str, names: set[str]) -> bool:

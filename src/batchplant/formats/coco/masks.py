@@ -25,20 +25,19 @@ def counts_of(text: bytes, height: int, width: int) -> I64:
 def rle_text(found: Any, height: int, width: int) -> str:
     """The run-length text of a segmentation that is an object: ``{"size": [h, w], "counts": …}``."""
     try:
-        size, counts = found["size"], found["counts"]
-        if [int(one) for one in size] != [height, width]:
-            raise DamagedError(
-                f"a run-length mask of {size[0]}×{size[1]} pixels, and the picture has {height}×{width}"
-            )
-        if isinstance(counts, str):
-            counts_of(counts.encode(), height, width)
-            return counts
-        runs = np.array(counts, dtype=np.int64)
-        if runs.ndim != 1 or (runs < 0).any() or int(runs.sum()) != height * width:
-            raise DamagedError(f"runs that are not {height}×{width} pixels together")
-        return _native.rle_text(runs).decode()
-    except (KeyError, TypeError, ValueError, OverflowError, IndexError):
+        size, counts = [int(one) for one in found["size"]], found["counts"]
+        runs = None if isinstance(counts, str) else np.array(counts, dtype=np.int64)
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise DamagedError(f"{json.dumps(found)[:60]} is no run-length mask") from None
+    if size != [height, width]:
+        shown = "×".join(map(str, size))
+        raise DamagedError(f"a run-length mask of {shown} in a picture of {height}×{width}")
+    if runs is None:
+        counts_of(counts.encode(), height, width)
+        return str(counts)
+    if runs.ndim != 1 or (runs < 0).any() or int(runs.sum()) != height * width:
+        raise DamagedError(f"runs that are not {height}×{width} pixels together")
+    return _native.rle_text(runs).decode()
 
 
 def painted(

@@ -124,7 +124,7 @@ class CocoReader(DetectionReader):
             return open_files(absolute(chosen))
         stem = os.path.splitext(os.path.basename(file))[0]
         # instances_val2017 -> val2017
-        split = stem.partition("_")[2] or stem
+        split = stem.rpartition("_")[2]
         first = next((name for name in names if is_below(name)), None)
         if option == "images":
             tried = [join(above, split), join(above, "images", split), join(above, "images"), above, root]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,18 +13,21 @@ from ...codecs.nested import json_text
 from ...columns import Columns, Ragged
 from ...errors import BatchplantError, DamagedError, OptionError, Problem
 from ...families.detection import DetectionReader, boxes_field, ragged
-from ...families.detection.notes import read_classes
+from ...families.detection.notes import read_classes, read_note
 from ...families.folders import PICTURES
 from ...families.folders.files import open_files
 from ...schema import Field, Labels, List, Tensor, Text
 from ...storage import is_below, is_plain, join, open_source, tree
 from .annotation import FLAGS, Annotation, parse
 
+_CLASS_LIST = re.compile(r"\s+(-1|0|1)$")
 ANNOTATIONS, IMAGES, SETS = "Annotations", "JPEGImages", "ImageSets"
 MASKS = {"mask": "SegmentationClass", "instances": "SegmentationObject"}
 # Files that are read at once.
 ROWS = 1024
 MOST_PROBLEMS = 100
+# The list of all pictures, in the order in which our writer got them.
+ALL = "trainval"
 # The classes of the challenge, so that its parts number them alike.
 CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable",
@@ -55,6 +59,9 @@ class VocReader(DetectionReader):
             stems = [_stem(name) for name in xml]
             if split is not None:
                 stems = self._listed(split, set(stems))
+            elif read_note(path) is not None and tree.is_file(join(path, SETS, "Main", f"{ALL}.txt")):
+                listed = self._listed(ALL, set(stems))
+                stems = listed if set(listed) == set(stems) else stems
             files = [pictures.get(stem, f"{IMAGES}/{stem}.jpg") for stem in stems]
             known = set(stems)
             self._alone = (
@@ -80,11 +87,7 @@ class VocReader(DetectionReader):
         if not is_plain(split):
             raise OptionError(f"a split is the name of a list, such as train, not {split!r}")
         for folder in ("Main", "Segmentation", ""):
-            path = (
-                join(self.path, SETS, folder, f"{split}.txt")
-                if folder
-                else join(self.path, SETS, f"{split}.txt")
-            )
+            path = join(self.path, SETS, *filter(None, [folder]), f"{split}.txt")
             if not tree.is_file(path):
                 continue
             source = open_source(path)
@@ -95,7 +98,8 @@ class VocReader(DetectionReader):
             finally:
                 source.close()
             # Lists of one class have a second column: whether it is in the picture.
-            stems = [line.split()[0] for line in lines if line.split()]
+            named = [line.strip() for line in lines if line.strip()]
+            stems = [line if line in there else _CLASS_LIST.sub("", line) for line in named]
             for number, stem in enumerate(stems, 1):
                 if not is_below(stem) or stem not in there:
                     raise DamagedError(f"line {number}: there is no annotation of {stem!r}", path=path)
@@ -119,6 +123,7 @@ class VocReader(DetectionReader):
         boxes[:, :2] -= 1
         self._class_of = names
         columns, has = self._columns, {key for thing in things for key in thing.told}
+        has |= set(read_note(self.path) or ())
         fields: dict[str, Field] = {"image": self._look(), "file_name": Text()}
         fields["boxes"] = boxes_field("xyxy", ["labels", *FLAGS])
         fields["labels"] = Labels(tuple(classes) or None)

@@ -10,7 +10,7 @@ from ...families.detection import DetectionWriter
 from ...families.detection.writer import Entry
 from ...schema import Boxes, Int
 from .annotation import FLAGS, SIDES, write
-from .reader import ANNOTATIONS, IMAGES, MASKS, SETS
+from .reader import ALL, ANNOTATIONS, IMAGES, MASKS, SETS
 
 
 class VocWriter(DetectionWriter):
@@ -43,7 +43,7 @@ class VocWriter(DetectionWriter):
             self._resumes, before = True, self._resumes
             self._save(f"{ANNOTATIONS}/{stem}.xml", text.encode(), one.number)
             self._resumes = before
-            split = self._splits[values["split"]] if self._splits else "trainval"
+            split = self._splits[values["split"]] if self._splits else ALL
             self._list.write(f"{split} {stem}\n".encode())
 
     def _thing(self, values: dict[str, Any], row: int) -> dict[str, str]:
@@ -71,12 +71,13 @@ class VocWriter(DetectionWriter):
     def _finish(self) -> str:
         folder = self._folder / SETS / "Main"
         folder.mkdir(parents=True, exist_ok=True)
-        lines: dict[str, list[str]] = {name: [] for name in self._splits or ("trainval",)}
+        lines: dict[str, list[str]] = {name: [] for name in (*self._splits, ALL)}
         for line in self._list.read_at(self._list.size, 0).decode().splitlines():
             split, _, stem = line.partition(" ")
-            lines[split].append(stem + "\n")
+            for one in dict.fromkeys((split, ALL)):
+                lines[one].append(stem + "\n")
         for split, stems in lines.items():
-            (folder / f"{split}.txt").write_text("".join(stems))
+            (folder / f"{split}.txt").write_text("".join(stems), encoding="utf-8")
         return super()._finish()
 
 

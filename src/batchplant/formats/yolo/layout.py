@@ -74,7 +74,7 @@ def find(root: str, below: Files, told: dict[str, Any]) -> Layout:
         for place in found:
             if place.endswith(".txt"):
                 splits[split] += _listed(join(root, place), place)
-                folders[split] = "images" if any(n.startswith("images/") for n in splits[split]) else ""
+                folders[split] = _above(splits[split], split)
             else:
                 prefix = f"{place}/" if place else ""
                 splits[split] += [name for name in pictures if name.startswith(prefix)]
@@ -90,6 +90,12 @@ def find(root: str, below: Files, told: dict[str, Any]) -> Layout:
             labels,
         )
     return Layout({"": inside}, {"": "images"}, labels)
+
+
+def _above(names: list[str], split: str) -> str:
+    """The folder that listed pictures lie in."""
+    tried = (f"images/{split}", "images")
+    return next((one for one in tried if names and all(name.startswith(one + "/") for name in names)), "")
 
 
 def _resolved(root: str, base: str, name: str) -> str:

@@ -55,6 +55,8 @@ class YoloWriter(DetectionWriter):
             )
         if any("\n" in name or '"' in name for name in self._names_of_classes):
             raise SchemaError('the name of a class has no line breaks and no "', field="labels")
+        # Names of their own do not tell in which order the pictures came: lists do.
+        self._list = self.partial.spool("list") if "file_name" in self.schema else None
         self._most = int(state["most"]) if state else -1
         self._joined = bool(state["joined"]) if state else False
 
@@ -90,6 +92,8 @@ class YoloWriter(DetectionWriter):
             self._resumes, before = True, self._resumes
             self._save(name, "".join(f"{line}\n" for line in lines).encode(), one.number)
             self._resumes = before
+            if self._list is not None:
+                self._list.write(f"./images/{one.file}\n".encode())
 
     def _line(self, values: Mapping[str, Any], row: int) -> str:
         label = int(values["labels"][row])
@@ -105,7 +109,8 @@ class YoloWriter(DetectionWriter):
 
     def _finish(self) -> str:
         names = self._names_of_classes or [str(number) for number in range(self._most + 1)]
-        lines = ["path: .", *(f"{one}: images/{one}" for one in self._splits)]
+        lists = self._lists()
+        lines = ["path: .", *(f"{one}: {f'{one}.txt' if lists else f'images/{one}'}" for one in self._splits)]
         for one in self._splits:
             for top in ("images", "labels"):
                 (self._folder / top / one).mkdir(parents=True, exist_ok=True)
@@ -125,6 +130,16 @@ class YoloWriter(DetectionWriter):
             lines += ["names:", *(f'  {number}: "{name}"' for number, name in enumerate(names))]
         (self._folder / "data.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return super()._finish()
+
+    def _lists(self) -> bool:
+        """Write the lists of the pictures of each split, where they are needed."""
+        if self._list is None:
+            return False
+        every = self._list.read_at(self._list.size, 0).decode().splitlines(keepends=True)
+        for one in self._splits:
+            mine = [line for line in every if line.startswith(f"./images/{one}/")]
+            (self._folder / f"{one}.txt").write_text("".join(mine), encoding="utf-8")
+        return True
 
 
 def _around(boxes: Any, outlined: list[list[Any]]) -> Ragged:

@@ -1,0 +1,384 @@
+"""COCO: the suite, files as others write them, masks, damage."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import batchplant as bp
+from batchplant.formats.coco.masks import counts_of, painted
+from batchplant.testing.cases import cells, jpeg, png
+from detection import CLASSES, DetectionSuite, boxes, picture
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "coco"
+
+
+def ring(n):
+    return [1.5, 1.0, 4.25, 1.0, 4.25 + n / 8, 6.0]
+
+
+class TestSuite(DetectionSuite):
+    format = "coco"
+    suffix = ".coco"
+    fields: ClassVar = {
+        "image": (bp.Image(), picture),
+        "file_name": (bp.Text(), lambda n: f"a b/ü {n}.jpg"),
+        "image_id": (bp.Int(), lambda n: 1000 - n),
+        "boxes": (bp.Boxes("xywh", labels=("labels", "area", "iscrowd", "ids")), boxes),
+        "labels": (bp.Labels(CLASSES), lambda n: np.arange(n % 4) % 3),
+        "area": (bp.Tensor("float32", (None,)), lambda n: np.full(n % 4, 0.1, np.float32)),
+        "iscrowd": (bp.Tensor("bool", (None,)), lambda n: np.arange(n % 4) == 1),
+        "ids": (bp.Tensor("int64", (None,)), lambda n: 10 * n + np.arange(n % 4)),
+        "polygons": (
+            bp.Polygons(),
+            lambda n: [[] if one == 1 else [ring(n)] * (one + 1) for one in range(n % 4)],
+        ),
+        "rle": (
+            bp.List(bp.Text()),
+            lambda n: ["P2" if one == 1 and n % 5 == 0 else "" for one in range(n % 4)],
+        ),
+        "keypoints": (
+            bp.Keypoints(names=("nose", "left_eye", "right_eye")),
+            lambda n: np.full((n % 4, 3, 3), n, np.float32),
+        ),
+    }
+
+
+# --- files as others write them -----------------------------------------------------------------------
+
+
+def coco(
+    folder,
+    annotations,
+    *,
+    images=1,
+    categories=(("cat", 7), ("dog", 3)),
+    name="instances_val2017.json",
+    **more,
+):
+    """A dataset as COCO lays it out: pictures of 8 by 10 pixels (height, width)."""
+    (folder / "annotations").mkdir(parents=True)
+    (folder / "val2017").mkdir()
+    listed = []
+    for number in range(images):
+        (folder / "val2017" / f"{number:012d}.jpg").write_bytes(jpeg(8, 10))
+        listed.append({"id": 50 + number, "file_name": f"{number:012d}.jpg", "height": 8, "width": 10})
+    found = {"info": {"year": 2017}, "images": listed, "annotations": annotations}
+    found["categories"] = [
+        one if isinstance(one, dict) else {"id": one[1], "name": one[0]} for one in categories
+    ]
+    (folder / "annotations" / name).write_text(json.dumps({**found, **more}, indent=1))
+    return folder
+
+
+def box(number=1, image=50, category=7, bbox=(1, 2, 3, 4), **more):
+    return {
+        "id": number,
+        "image_id": image,
+        "category_id": category,
+        "bbox": list(bbox),
+        "iscrowd": 0,
+        **more,
+    }
+
+
+def test_instances(tmp_path):
+    found = [box(9, 51, 3, area=5.5), box(8, 50, 7, [0.5, 0, 9.5, 8]), box(7, 51, 7)]
+    coco(tmp_path / "data", found, images=3)
+    for path in (tmp_path / "data", tmp_path / "data" / "annotations" / "instances_val2017.json"):
+        with bp.open(path) as reader:
+            assert reader.format == "coco"
+            assert reader.schema["labels"] == bp.Labels(("cat", "dog"))
+            assert reader.schema["boxes"] == bp.Boxes("xywh", labels=("labels", "area", "iscrowd", "ids"))
+            samples = list(reader)
+        assert [sample["image_id"] for sample in samples] == [50, 51, 52]
+        assert samples[1]["ids"].tolist() == [9, 7]
+        assert samples[1]["labels"].tolist() == [1, 0]
+        assert samples[1]["area"].tolist() == [5.5, 12.0]
+        assert samples[0]["boxes"].tolist() == [[0.5, 0, 9.5, 8]]
+        assert samples[2]["boxes"].shape == (0, 4)
+        assert samples[0]["image"].shape == (8, 10, 3)
+        assert reader.attributes["labels"]["categories"][1] == {"id": 3, "name": "dog"}
+        assert reader.by_key("000000000001.jpg")["image_id"] == 51
+    assert bp.verify(tmp_path / "data", decode=True).ok
+
+
+def test_keypoints_and_what_they_are_called(tmp_path):
+    names = ["nose", "left_eye", "right_eye"]
+    found = [box(1, keypoints=[1, 2, 2, 0, 0, 0, 5, 6.5, 1], num_keypoints=2), box(2)]
+    data = coco(tmp_path / "d", found, categories=[{"id": 7, "name": "person", "keypoints": names}])
+    with bp.open(data) as reader:
+        assert reader.schema["keypoints"] == bp.Keypoints(names=tuple(names))
+        assert reader[0]["keypoints"].tolist() == [[[1, 2, 2], [0, 0, 0], [5, 6.5, 1]], [[0, 0, 0]] * 3]
+
+
+def test_captions(tmp_path):
+    found = [{"id": 1, "image_id": 50, "caption": 'a "cat"\n'}, {"id": 2, "image_id": 50, "caption": "größe"}]
+    data = coco(tmp_path / "data", found, images=2, name="captions_val2017.json", categories=())
+    with bp.open(data) as reader:
+        assert list(reader.schema) == ["image", "file_name", "image_id", "captions"]
+        assert [sample["captions"] for sample in reader] == [['a "cat"\n', "größe"], []]
+    bp.convert(data, tmp_path / "again.coco")
+    assert bp.verify(tmp_path / "again.coco", against=data).ok
+    assert (tmp_path / "again.coco" / "annotations" / "captions.json").exists()
+
+
+def test_panoptic(tmp_path):
+    segments = [{"id": 5, "category_id": 3, "bbox": [0, 0, 4, 4], "area": 16, "iscrowd": 0}]
+    found = [{"image_id": 50, "file_name": "000000000000.png", "segments_info": segments}]
+    data = coco(tmp_path / "data", found, name="panoptic_val2017.json")
+    (data / "annotations" / "panoptic_val2017").mkdir()
+    (data / "annotations" / "panoptic_val2017" / "000000000000.png").write_bytes(png(8, 10, 3))
+    with bp.open(data) as reader:
+        assert reader.schema["panoptic"].mask
+        assert reader[0]["panoptic"].shape == (8, 10, 3)
+        assert reader[0]["ids"].tolist() == [5]
+        assert reader[0]["labels"].tolist() == [1]
+    bp.convert(data, tmp_path / "again.coco")
+    assert bp.verify(tmp_path / "again.coco", against=data, decode=True).problems == []
+
+
+def test_only_pictures(tmp_path):
+    data = coco(tmp_path / "data", [], images=2, name="image_info_test2017.json")
+    shutil.move(data / "val2017", data / "test2017")
+    with bp.open(data) as reader:
+        assert list(reader.schema) == ["image", "file_name", "image_id"]
+        assert len(reader) == 2
+
+
+def test_several_files_are_chosen_from(tmp_path):
+    data = coco(tmp_path / "data", [box()])
+    shutil.copy(data / "annotations" / "instances_val2017.json", data / "annotations" / "other.json")
+    with pytest.raises(
+        bp.OptionError, match=r"2 files of annotations: .*annotations='instances_val2017.json'"
+    ):
+        bp.open(data)
+    assert len(bp.open(data, annotations="instances_val2017.json")) == 1
+    with pytest.raises(bp.NotFoundError, match=r"no file 'nonsense\.json'"):
+        bp.open(data, annotations="nonsense.json")
+
+
+def test_the_folder_of_the_pictures(tmp_path):
+    data = coco(tmp_path / "data", [box()])
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(data / "val2017", elsewhere)
+    with pytest.raises(bp.NotFoundError, match=r"000000000000.jpg is in none of val2017, .* images=FOLDER"):
+        bp.open(data)
+    assert bp.open(data, images=str(elsewhere))[0]["image"].shape == (8, 10, 3)
+    shutil.move(elsewhere, data / "mine")
+    assert bp.open(data, images="mine")[0]["image"].shape == (8, 10, 3)
+
+
+@pytest.mark.parametrize("name", ["../x.jpg", "/etc/passwd", "", "a\0.jpg"])
+def test_paths_that_leave_the_folder_are_refused(name, tmp_path):
+    data = coco(tmp_path / "data", [], images=1)
+    file = data / "annotations" / "instances_val2017.json"
+    found = json.loads(file.read_text())
+    found["images"].append({"id": 1, "file_name": name, "height": 8, "width": 10})
+    file.write_text(json.dumps(found))
+    with pytest.raises(bp.DamagedError, match="not a path below the folder") as caught:
+        bp.open(data)
+    assert caught.value.sample == 1
+
+
+# --- masks ----------------------------------------------------------------------------------------------
+
+
+def test_masks_are_those_of_pycocotools():
+    """Run-length text, counts and outlines, decoded and encoded as golden/coco/masks.json has them."""
+    golden = json.loads((GOLDEN / "masks.json").read_text())
+    assert len(golden) > 20
+    for one in golden:
+        height, width = one["size"]
+        text = one["counts"].encode()
+        counts = counts_of(text, height, width)
+        assert bp._native.rle_text(counts).decode() == one["counts"]
+        mask = painted([(1, [], one["counts"])], height, width)
+        assert int(mask.sum()) == one["area"]
+        assert bp._native.rle_text(bp._native.rle_of_mask(mask)).decode() == one["canonical"]
+        if "polygon" in one:
+            found = bp._native.rle_of_polygon(np.array(one["polygon"], np.float64), height, width)
+            assert bp._native.rle_text(found).decode() == one["counts"], one["polygon"]
+
+
+def test_masks_painted(tmp_path):
+    square = [[2, 2, 5, 2, 5, 5, 2, 5]]
+    runs = {"size": [8, 10], "counts": [0, 8, 72]}
+    found = [box(1, segmentation=square, area=9), box(2, category=3, segmentation=runs, area=40, iscrowd=1)]
+    data = coco(tmp_path / "data", found)
+    with bp.open(data) as reader:
+        sample = reader[0]
+        assert sample["polygons"] == [square, []]
+        assert sample["rle"][0] == ""
+        assert counts_of(sample["rle"][1].encode(), 8, 10).tolist() == [0, 8, 72]
+    with bp.open(data, masks="classes") as reader:
+        mask = reader[0]["mask"]
+        assert reader.schema["mask"] == bp.Image(mode="L", mask=True)
+        assert (mask[:, 0] == 2).all()
+        assert (mask[2:5, 2:5] == 1).all()
+        assert int((mask > 0).sum()) == 8 + 9
+    with bp.open(data, masks="instances") as reader:
+        assert np.unique(reader[0]["mask"]).tolist() == [0, 1, 2]
+        batch = next(iter(bp.Loader(reader.select(["image", "mask"]), 1)))
+        assert batch["mask"].shape[:3] == (1, 8, 10)
+    with pytest.raises(bp.OptionError, match="masks is classes or instances"):
+        bp.open(data, masks="both")
+    bp.convert(data, tmp_path / "again.coco")
+    assert bp.verify(tmp_path / "again.coco", against=data).ok
+
+
+@pytest.mark.parametrize(
+    ("segmentation", "reason"),
+    [
+        ({"size": [8, 9], "counts": "P2"}, "mask of 8×9 in a picture of 8×10"),
+        ({"size": [8, 10], "counts": "P"}, "no run-length text of 8×10"),
+        ({"size": [8, 10], "counts": "\x7f"}, "no run-length text of 8×10"),
+        ({"size": [8, 10], "counts": [80, 1]}, "runs that are not 8×10"),
+        ({"size": [8, 10], "counts": [-1, 81]}, "runs that are not 8×10"),
+        ({"size": [8, 10]}, "is no run-length mask"),
+    ],
+)
+def test_masks_that_are_none(segmentation, reason, tmp_path):
+    with bp.open(coco(tmp_path / "data", [box(segmentation=segmentation)])) as reader:
+        with pytest.raises(bp.DamagedError, match=reason) as caught:
+            reader[0]
+        assert (caught.value.sample, caught.value.field) == (0, "rle")
+
+
+def test_outlines_that_reach_far_are_refused(tmp_path):
+    far = [[0, 0, 1e300, 0, 1e300, 1e300]]
+    reader = bp.open(coco(tmp_path / "data", [box(segmentation=far)]), masks="classes")
+    with reader, pytest.raises(bp.DamagedError, match="reaches too far"):
+        reader[0]
+
+
+# --- checks ---------------------------------------------------------------------------------------------
+
+
+def test_verify_names_what_is_wrong(tmp_path):
+    wrong = [
+        box(1),
+        box(2, bbox=[5, 5, 20, 2]),
+        box(3, 51, 99),
+        box(4, 51, bbox=[1, 1, 0, 5]),
+        box(5, 4711),
+        box(6, segmentation=[[1, 2, 3]]),
+    ]
+    data = coco(tmp_path / "data", wrong, images=3)
+    (data / "val2017" / "000000000002.jpg").unlink()
+    problems = bp.verify(data).problems
+    said = [(one.sample, one.field, one.message) for one in problems]
+    assert (0, "boxes", "object 1: box [5, 5, 20, 2] (xywh) does not lie in the picture of 10×8") in said
+    assert (1, "boxes", "object 1: box [1, 1, 0, 5] (xywh) does not lie in the picture of 10×8") in said
+    assert (1, "labels", "object 0: there is no category 99") in said
+    assert (2, "image", "000000000002.jpg: No such file or directory") in said
+    assert any(sample == 0 and field == "polygons" for sample, field, _ in said)
+    assert any("an image that is not there" in message for *_, message in said)
+    assert len(problems) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda found: found.pop("images"), "no list of images"),
+        (lambda found: found["images"].append({"id": 1}), "image 1 has no file_name"),
+        (lambda found: found["images"].append(found["images"][0]), "has the id 50, as another has"),
+        (lambda found: found["annotations"].append(3), "annotation 1: the record is not an object"),
+        (lambda found: found["annotations"].append(box(bbox=[1, 2])), "annotation 1: bbox"),
+        (lambda found: found["annotations"].append(box(category="cat")), "annotation 1: category_id"),
+        (lambda found: found["categories"].append({"name": "x"}), "no id of its own"),
+        (lambda found: found["annotations"].append(box(keypoints=[1, 2, 3, 4])), "annotation 1: keypoints"),
+    ],
+)
+def test_files_that_are_none(change, reason, tmp_path):
+    data = coco(tmp_path / "data", [box(keypoints=[1, 2, 3])])
+    file = data / "annotations" / "instances_val2017.json"
+    found = json.loads(file.read_text())
+    change(found)
+    file.write_text(json.dumps(found))
+    with pytest.raises(bp.DamagedError, match=reason):
+        bp.open(data, format="coco")
+
+
+def test_index_is_remembered(tmp_path):
+    data = coco(tmp_path / "data", [box()], images=2)
+    file = data / "annotations" / "instances_val2017.json"
+    first = cells(bp.open(file, index="write"))
+    assert (data / "annotations" / "instances_val2017.json.bpindex").exists()
+    assert cells(bp.open(file)) == first
+    found = json.loads(file.read_text())
+    found["annotations"].append(box(2))
+    file.write_text(json.dumps(found))
+    assert len(bp.open(file)[0]["ids"]) == 2
+
+
+# --- writing --------------------------------------------------------------------------------------------
+
+
+def test_boxes_of_any_form_become_those_of_coco(tmp_path):
+    given = {"xyxy": [2, 1, 6, 4], "xywh": [2, 1, 4, 3], "cxcywh": [4, 2.5, 4, 3]}
+    for format, values in given.items():
+        for scale in (1, 10):
+            kind = bp.Boxes(format, normalized=scale > 1)
+            parts = np.array([values], np.float32) / ([10, 8, 10, 8] if scale > 1 else 1)
+            schema = {"image": bp.Image(), "boxes": kind, "labels": bp.Labels(("cat",))}
+            with bp.create(tmp_path / "a.coco", schema, overwrite=True) as out:
+                out.append({"image": jpeg(8, 10), "boxes": parts.astype(np.float32), "labels": np.array([0])})
+            np.testing.assert_allclose(bp.open(tmp_path / "a.coco")[0]["boxes"], [[2, 1, 4, 3]], atol=1e-6)
+
+
+def test_bare_numbers_have_to_be_told(tmp_path):
+    schema = {
+        "image": bp.Image(),
+        "boxes": bp.Tensor("float64", (None, 4)),
+        "labels": bp.Tensor("int32", (None,)),
+    }
+    with pytest.raises(bp.OptionError, match="does not tell how four numbers are a box: say so with boxes"):
+        bp.create(tmp_path / "a.coco", schema)
+    with bp.create(tmp_path / "a.coco", schema, boxes="xyxy") as out:
+        out.append(
+            {"image": jpeg(8, 10), "boxes": np.array([[1.0, 2, 3, 5]]), "labels": np.array([4], np.int32)}
+        )
+    sample = bp.open(tmp_path / "a.coco")[0]
+    assert sample["boxes"].tolist() == [[1, 2, 2, 3]]
+    assert sample["labels"].tolist() == [4]
+
+
+@pytest.mark.parametrize(
+    ("sample", "reason"),
+    [
+        ({"labels": np.array([0, 0])}, "2 rows, and boxes has 1"),
+        ({"labels": np.array([5])}, "none of the classes"),
+        ({"file_name": "../a.jpg"}, "is not a path below a folder"),
+    ],
+)
+def test_samples_that_do_not_fit(sample, reason, tmp_path):
+    schema = {"image": bp.Image(), "file_name": bp.Text(), "boxes": bp.Boxes(), "labels": bp.Labels(("cat",))}
+    good = {
+        "image": jpeg(),
+        "file_name": "a.jpg",
+        "boxes": np.ones((1, 4), np.float32),
+        "labels": np.array([0]),
+    }
+    with pytest.raises(bp.EncodeError, match=reason), bp.create(tmp_path / "a.coco", schema) as out:
+        out.append({**good, **sample})
+    assert not (tmp_path / "a.coco").exists()
+
+
+def test_one_file_name_for_two_pictures(tmp_path):
+    schema = {"image": bp.Image(), "file_name": bp.Text()}
+    out = bp.create(tmp_path / "a.coco", schema)
+    for _ in range(2):
+        out.append({"image": jpeg(), "file_name": "a.jpg"})
+    with pytest.raises(bp.ExistsError, match="another sample has the file name"):
+        out.close()
+
+
+def test_other_json_is_not_taken_for_it(tmp_path):
+    (tmp_path / "a.json").write_text('[{"images": [1], "id": 3}]')
+    assert bp.open(tmp_path / "a.json").format == "json"
+    (tmp_path / "b.json").write_text('{"annotations": [1, 2], "x": 3}')
+    assert bp.open(tmp_path / "b.json").format == "json"
