@@ -173,8 +173,27 @@ void move_nearest(const uint8_t* from, const Picture& picture, const double* mat
     int64_t first_y = fixed(matrix[5] + matrix[3] * 0.5 + matrix[4] * 0.5);
     const size_t stride = picture.width * channels;
     uint8_t* to = picture.pixels;
+    // Shifts and shears along rows: what is inside of a row comes from one row, in one piece.
+    const bool in_pieces = across_x == 65536 && across_y == 0;
+    const auto width = static_cast<int64_t>(picture.width), height = static_cast<int64_t>(picture.height);
     for (size_t row = 0; row < picture.height; ++row, first_x += down_x, first_y += down_y) {
         int64_t x = first_x, y = first_y;
+        if (in_pieces) {
+            const int64_t at_x = x >> 16, at_y = y >> 16;
+            const bool there = at_y >= 0 && at_y < height;
+            const auto begin = static_cast<size_t>(there ? std::clamp<int64_t>(-at_x, 0, width) : 0);
+            const auto end = static_cast<size_t>(there ? std::clamp<int64_t>(width - at_x, 0, width) : 0);
+            for (size_t i = 0; i < begin; ++i) std::memcpy(to + i * channels, fill, channels);
+            if (end > begin) {
+                const auto first = static_cast<size_t>(at_y * width + at_x) + begin;
+                std::memcpy(to + begin * channels, from + first * channels, (end - begin) * channels);
+            }
+            for (size_t i = std::max(begin, end); i < picture.width; ++i) {
+                std::memcpy(to + i * channels, fill, channels);
+            }
+            to += stride;
+            continue;
+        }
         for (size_t i = 0; i < picture.width; ++i, to += channels, x += across_x, y += across_y) {
             const auto at_x = static_cast<uint64_t>(x >> 16), at_y = static_cast<uint64_t>(y >> 16);
             const bool inside = at_x < picture.width && at_y < picture.height;
@@ -287,7 +306,10 @@ void Changer::move(const Picture& picture, const double* matrix) {
         throw std::invalid_argument("pictures cannot be moved that far");
     }
     rows_.assign(picture.pixels, picture.pixels + picture.bytes());
-    if (!smooth_) {
+    // Whole pixels are not blended with any other.
+    const bool shift = matrix[0] == 1 && matrix[1] == 0 && matrix[3] == 0 && matrix[4] == 1 &&
+                       std::floor(matrix[2]) == matrix[2] && std::floor(matrix[5]) == matrix[5];
+    if (!smooth_ || shift) {
         constexpr decltype(&move_nearest<1>) moves[] = {move_nearest<1>, move_nearest<2>, move_nearest<3>,
                                                         move_nearest<4>};
         return moves[picture.channels - 1](rows_.data(), picture, matrix, fill_);
