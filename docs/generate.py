@@ -97,6 +97,19 @@ the decoder, in this order, are done by the engine while it decodes, and cost no
         "Augmentation: crops, covers, mixes",
         "Batches of pictures, (samples, height, width, channels), `uint8`, go in and come out.\n",
     ),
+    "moving": (
+        "Boxes, keypoints, polygons",
+        """\
+The first step of such a field, which goes with its picture; without one it follows by itself.
+[Detection](../guides/detection.md#augmentation-moves-them) shows them.
+""",
+    ),
+    "joint": (
+        "Steps that see several fields",
+        "They are given to the Loader as `joint=[…]`, as are those of the next two sections.\n",
+    ),
+    "mixing": ("Several pictures in one", ""),
+    "blending": ("Two samples in one", ""),
     "audio": (
         "Sounds",
         "The first step of an audio field. [Audio](../guides/audio.md#train) shows it.\n",
@@ -295,7 +308,9 @@ def own_ops(module: str) -> Iterator[tuple[str, str, str]]:
     """Of every public op in a module of batchplant.ops: call, first words, whether it has a device form."""
     found = [one for one in map(vars(ops).get, ops.__all__) if isinstance(one, type)]
     found = [
-        one for one in found if one.__module__ == f"batchplant.ops.{module}" and one is not ops.ImageDecoder
+        one
+        for one in found
+        if one.__module__ == f"batchplant.ops.{module}" and one not in (ops.ImageDecoder, ops.JointOp)
     ]
     for one in sorted(found, key=lambda one: inspect.getsourcelines(one)[1]):
         arguments = [] if one.__init__ is object.__init__ else inspect.signature(one).parameters.values()
