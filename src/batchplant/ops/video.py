@@ -21,6 +21,8 @@ from .decode import CenterCrop, pair_of
 
 PLACES = ("random", "centre", "start")
 SHORT = ("loop", "last", "error")
+# Bytes of frames of a clip that are cut at a time: handing them to other threads costs the more, the fewer.
+TOGETHER = 1 << 25
 
 
 class DecodeVideo(CellOp):
@@ -142,16 +144,29 @@ class DecodeVideo(CellOp):
             return read_frames(data, index, numbers, size=self.size, upright=self.upright)
         out: U8 = np.empty((0, 0, 0, 3), dtype=np.uint8)
         cuts: Cuts | None = None
+        waiting: list[tuple[I64, U8]] = []
         for found, picture in each_frame(data, index, numbers, size=self.size, upright=self.upright):
             if cuts is None:
                 cuts = self._cut(picture, draws)
                 size = cuts.sizes[0].tolist()
                 check_clip(len(numbers), *size)
                 out = np.empty((len(numbers), *size, 3), dtype=np.uint8)
-            first = int(found[0])
-            resample([picture], cuts, out[first : first + 1], self._filter, self._fill)
-            out[found[1:]] = out[first]
+            waiting.append((found, np.array(picture)))
+            if len(waiting) * picture.nbytes > TOGETHER:
+                self._resample(waiting, cuts, out)
+                waiting = []
+        if cuts is not None:
+            self._resample(waiting, cuts, out)
         return out
+
+    def _resample(self, waiting: list[tuple[I64, U8]], cuts: Cuts, out: U8) -> None:
+        """Put frames to their places, cut."""
+        made = np.empty((len(waiting), *out.shape[1:]), dtype=np.uint8)
+        rows = np.zeros(len(waiting), dtype=np.int64)
+        all_alike = Cuts(*(None if one is None else one[rows] for one in cuts))
+        resample([picture for _, picture in waiting], all_alike, made, self._filter, self._fill)
+        for (places, _), picture in zip(waiting, made, strict=True):
+            out[places] = picture
 
     @property
     def _filter(self) -> str:

@@ -21,6 +21,8 @@ from .index import UNKNOWN, Index
 
 # A keyframe so few frames ahead is reached sooner by going on: the decoder has them already.
 NEAR = 4
+# Decoders of FFmpeg that can be told with every packet to leave out what is no reference for others.
+SKIPPING = ("h264", "hevc")
 
 
 class _LostError(Exception):
@@ -149,10 +151,13 @@ class _Track:
     def __init__(self, container: Any, index: Index) -> None:
         self._container, self._index = container, index
         self._stream = video_of(container)
+        self._times: set[int] | None = None
 
     def frames(self, wanted: I64, *, seek: bool) -> Iterator[Any]:
         """The frames of these ascending numbers."""
         index = self._index
+        if index.timed and self._stream.codec_context.codec.name in SKIPPING:
+            self._times = set(index.times[wanted].tolist())
         keys = np.zeros(len(wanted), dtype=np.int64)
         if seek:
             after = np.searchsorted(index.key_times, index.times[wanted], side="right")
@@ -180,6 +185,10 @@ class _Track:
         floor = int(index.packets[index.keys[key]])
         count, started = 0, key == 0
         for packet in self._packets(key):
+            if self._times is not None:
+                # A frame that no other one needs is only decoded if it is wanted itself.
+                needed = packet.pts is None or packet.pts in self._times
+                self._stream.codec_context.skip_frame = "DEFAULT" if needed else "NONREF"
             try:
                 found = packet.decode()
             # Decoders raise many kinds on damaged bytes.
