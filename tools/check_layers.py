@@ -51,6 +51,7 @@ LAYERS = [
         "tokenized",
         "mix",
         "mixplan",
+        "joining",
     ],
     ["ops"],
     ["loading"],

@@ -71,6 +71,7 @@ from .verify import verify
 from .writer import WriteOptions, Writer
 
 if TYPE_CHECKING:
+    from .joining import join
     from .loading.loader import Loader
     from .loading.packing import Pack
     from .loading.pictures import PictureOptions
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
 
 # Names that take long to import, and where they stand; modules that are there without an import of their own.
 _LATER = {
+    "join": "joining",
     "Loader": "loading.loader",
     "Pack": "loading.packing",
     "PictureOptions": "loading.pictures",
@@ -133,6 +135,13 @@ def _dashboard_part() -> object:
     from .viewer import dashboard
 
     return dashboard
+
+
+@_frameworks.register("joining")
+def _joining_part() -> object:
+    from . import joining
+
+    return joining
 
 
 @_frameworks.register("notebook")
@@ -210,6 +219,7 @@ __all__ = [
     "engines",
     "index",
     "interleave",
+    "join",
     "max_bytes",
     "max_pixels",
     "open",

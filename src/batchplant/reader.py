@@ -197,6 +197,10 @@ class Reader(Made, Keyed, Filterable):
         """The same samples; the pictures in these fields are masks, whose values are classes (see Image)."""
         return View(self, masks=self._names(fields))
 
+    def rename(self, names: Mapping[str, str]) -> Reader:
+        """The same samples, fields under other names: old → new."""
+        return frameworks.part("joining").Renamed(self, dict(names))  # type: ignore[no-any-return]
+
     def subset(self, indices: Any) -> Reader:
         """Only these samples, in this order."""
         return View(self, indices=self._check(indices))
