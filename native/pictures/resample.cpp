@@ -111,10 +111,14 @@ struct LinearStep {
 class LinearSteps {
 public:
     LinearSteps(double start, double length, size_t source, size_t result)
-        : start_(start), inverse_(static_cast<double>(result) / length), scale_(1.0 / inverse_), source_(source) {}
+        : start_(start),
+          slip_(start == 0 ? 0.0 : 1e-6),
+          inverse_(static_cast<double>(result) / length),
+          scale_(1.0 / inverse_),
+          source_(source) {}
 
     LinearStep operator[](size_t i) const {
-        const auto first = static_cast<size_t>(start_ + static_cast<double>(i) * scale_);
+        const auto first = static_cast<size_t>(start_ + static_cast<double>(i) * scale_ + slip_);
         if (first + 1 >= source_) return {source_ - 1, 0};
         const double right = static_cast<double>(first + 1) - start_;
         auto share = static_cast<float>((static_cast<double>(i) + 1) - right * inverse_);
@@ -126,7 +130,11 @@ public:
     }
 
 private:
-    double start_, inverse_, scale_;
+    double start_;
+    // Boxes that begin within a pixel come from divisions, and OpenCV has none: what is so near to the next pixel is
+    // meant to be there.
+    double slip_;
+    double inverse_, scale_;
     size_t source_;
 };
 

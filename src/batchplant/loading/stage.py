@@ -21,6 +21,7 @@ from ..ops.base import Draws, Op, Spec
 from ..ops.cutting import Cuts, Cutting, colour, cuts_of
 from ..ops.decode import CenterCrop, ChannelsFirst, ImageDecoder, Normalize, RandomHorizontalFlip
 from ..ops.framing import Collate
+from ..ops.policies import Policy
 from ..ops.warping import Warp
 from ..reader import Reader
 from ..schema import Image
@@ -30,6 +31,9 @@ CHANNELS = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
 PROBED_SAMPLES = 64
 # Of a picture in a batch; the engine makes none that is longer.
 LONGEST_SIDE = 65535
+
+# The filters that take pixels from beside the box, too.
+SEE_BEYOND = ("bilinear", "bicubic")
 
 OpT = TypeVar("OpT", bound=Op, covariant=True)
 
@@ -171,6 +175,8 @@ def _fitted(op: Op, number: int, mask: bool) -> Op:
     """The op as it is meant there."""
     if number and isinstance(op, CenterCrop):
         op = op.behind()
+    if mask and isinstance(op, Policy):
+        return op.of_masks()
     if mask and isinstance(op, Cutting | Warp) and op.resamples:
         if op.filter not in (None, "nearest"):
             raise OptionError(f"{op.filter} would blend the values of a mask: give filter='nearest', or none")
@@ -205,8 +211,9 @@ def _leading(
         height, width = spec.shape[:2]
         fills = op.fills((height, width))
         if steps:
-            # Twice resampled is not the same as once; nor is a border that is resampled with its picture.
-            if op.resamples and (filter or fill is not None):
+            # Twice resampled is not the same as once; nor is a border that is resampled with its picture, nor
+            # what these filters see beyond the edge of a crop.
+            if op.resamples and (filter or fill is not None or (op.filter in SEE_BEYOND and _crops(steps))):
                 break
             if fills and fill is not None and not np.array_equal(fill, colour(op.fill, channels)):
                 break
@@ -247,6 +254,10 @@ def _leading(
         () if fill is None else tuple(fill.tolist()), collate,
     )  # fmt: skip
     return tuple(steps), target, spec, rest
+
+
+def _crops(steps: list[Step[Cutting]]) -> bool:
+    return any(step.op.size is not None for step in steps)
 
 
 def _joined_warps(ops: Ops) -> Ops:

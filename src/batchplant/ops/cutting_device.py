@@ -66,12 +66,17 @@ def _weights(low: Any, high: Any, length: Any, step: Any, source: int, filter: s
     pixel = np.arange(source, dtype=np.float64)[None, None]
     middle = begin + (step + 0.5) * scale
     if filter == "nearest":
+        # Added up, as Pillow does it: the last bit decides which of two pixels is taken.
+        ways = np.repeat(scale[:, :, 0], int(length.max(initial=1)), axis=1)
+        ways[:, 0] = low + scale[:, 0, 0] * 0.5
+        at = np.clip(step[:, :, 0].astype(np.int64), 0, ways.shape[1] - 1)
+        middle = np.take_along_axis(np.cumsum(ways, axis=1), at, axis=1)[:, :, None]
         return (np.clip(np.floor(middle), 0, source - 1) == pixel).astype(np.float64)
     if filter == "area":
         from_ = begin + step * scale
         found = np.clip(np.minimum(from_ + scale, pixel + 1) - np.maximum(from_, pixel), 0, None)
         if grows.any():
-            first = np.floor(from_)
+            first = np.floor(from_ + np.where(begin % 1, 1e-6, 0.0))
             share = (step + 1) - (first + 1 - begin) / scale
             share = np.where(share <= 0, 0.0, share - np.floor(share))
             pair = (pixel == np.clip(first, 0, source - 1)) * (1 - share)

@@ -66,7 +66,9 @@ def shifted(sizes: I32, right: Any, down: Any, after: Any = None) -> Motion:
     """The upper left corner comes to (right, down) in pictures of the sizes ``after``."""
     made = still(sizes)
     made.matrix[:, 0, 2], made.matrix[:, 1, 2] = right, down
-    return made if after is None else Motion(made.matrix, np.broadcast_to(after, made.sizes.shape))
+    if after is None:
+        return made
+    return Motion(made.matrix, np.broadcast_to(np.asarray(after, dtype=np.int32), made.sizes.shape))
 
 
 def mirrored(sizes: I32, across: Any = None, down: Any = None) -> Motion:

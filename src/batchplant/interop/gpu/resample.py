@@ -99,7 +99,9 @@ def _area_taps(low: Any, high: Any, scale: Any, i: Any, k: Any) -> tuple[Any, An
 def _linear_taps(low: Any, high: Any, inverse: Any, i: Any) -> tuple[Any, Any]:
     left = low.floor()
     start, count = low - left, high.ceil() - left
-    first = (start + i * (1 / inverse)).floor()
+    # As the engine has it: a box that begins within a pixel comes from a division.
+    slip = torch.where(start == 0, 0.0, 1e-6)
+    first = (start + i * (1 / inverse) + slip).floor()
     share = ((i + 1) - (first + 1 - start) * inverse).to(torch.float32)
     share = torch.where(share <= 0, 0, share - share.floor())
     share = (share * LINEAR_STEPS).round() / LINEAR_STEPS
