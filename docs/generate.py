@@ -93,6 +93,18 @@ the decoder, in this order, are done by the engine while it decodes, and cost no
         "Augmentation: colours",
         "Batches of pictures, (samples, height, width, 3), `uint8`, go in and come out.\n",
     ),
+    "levels": (
+        "Augmentation: levels",
+        "Pictures of `uint8`. [Augment pictures](../guides/augmentation.md) shows them.\n",
+    ),
+    "policies": (
+        "Augmentation: policies",
+        """\
+Changes drawn for each sample from a list; pictures of `uint8`, of one or three channels.
+[Augment pictures](../guides/augmentation.md#policies) shows them.
+""",
+    ),
+    "erasing": ("Augmentation: erasing", "Pictures of any dtype, channels first or last.\n"),
     "augment": (
         "Augmentation: crops, covers, mixes",
         "Batches of pictures, (samples, height, width, channels), `uint8`, go in and come out.\n",

@@ -468,6 +468,26 @@ def test_boxes_go_along(tmp_path):
     assert compared > 8
 
 
+def test_masks_go_along_by_share(tmp_path):
+    fields = {"image": bp.Image(), "mask": bp.Image(mask=True)}
+    mask = np.zeros((60, 60), np.uint8)
+    mask[20:40, 15:35] = 7
+    picture = np.repeat(np.where(mask, 255, 0).astype(np.uint8)[..., None], 3, axis=2)
+    path = write(tmp_path / "masks.beton", fields, [{"image": picture, "mask": mask}] * 16)
+    policy = ops.RandAugment(2, 12, share="both")
+    policy._list = [one for one in policy._list if one.change not in (Change.SOLARIZE, Change.EQUALIZE)]
+    own = ops.RandAugment(2, 12, fill=9, filter="bilinear", share="both")
+    own._list = policy._list
+    loader = bp.Loader(path, 16, pipelines={"image": [policy], "mask": [own]}, seed=1)
+    [batch] = loader
+    loader.close()
+    assert set(np.unique(batch["mask"])) == {0, 7, 9}
+    assert np.array_equal(batch["mask"][..., 0] == 7, batch["image"].max(axis=3) > 64)
+    loader = bp.Loader(path, 16, pipelines={"image": [ops.AugMix()], "mask": [ops.AugMix()]})
+    assert (next(iter(loader))["mask"][..., 0] == mask).all()
+    loader.close()
+
+
 # -- errors -------------------------------------------------------------------------------------------------
 
 

@@ -106,7 +106,8 @@ class Normalize(Op):
         # As whole numbers of that size: they are only copied.
         whole = np.dtype(f"u{self.dtype.itemsize}")
         tables = np.ascontiguousarray(self.table().T)
-        _native.look_up(np.ascontiguousarray(batch).reshape(-1), tables.view(whole), out.reshape(-1).view(whole))
+        levels = np.ascontiguousarray(batch).reshape(-1)
+        _native.look_up(levels, tables.view(whole), out.reshape(-1).view(whole))
         return out
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:

@@ -6,6 +6,7 @@ on a device, each change once to all pictures that it was drawn for.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -125,6 +126,8 @@ class Policy(FillOp):
 
     filter: str
     _list: list[Choice]
+    # Whether it runs on masks.
+    _masks = False
 
     def __init__(self, fill: int | Sequence[int], filter: str, share: str | None) -> None:
         if filter not in FILTERS:
@@ -150,18 +153,30 @@ class Policy(FillOp):
             made.codes[rows, step] = choice.change
             made.amounts[rows, step] = choice.amounts(values, sizes[rows])
 
+    def of_masks(self) -> Policy:
+        """This, for masks, which are moved as their pictures are, and keep their values."""
+        made = copy.copy(self)
+        made.filter, made._masks = "nearest", True
+        return made
+
     def changes(self, sizes: I32, draws: Draws) -> Changes:
         """What is done to pictures of these sizes, (height, width)."""
         raise NotImplementedError
+
+    def _made(self, batch: Any, draws: Draws) -> Changes:
+        found = self.changes(_sizes(batch), draws)
+        if self._masks:
+            found.codes[found.codes != Change.AFFINE] = Change.NONE
+        return found
 
     def move(self, sizes: I32, draws: Draws) -> Motion | None:
         return self.changes(np.asarray(sizes), draws).motion(sizes)
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        return change(batch, self.changes(_sizes(batch), draws), self.fill, self.filter == "bilinear")
+        return change(batch, self._made(batch, draws), self.fill, self.filter == "bilinear")
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        made = self.changes(_sizes(batch), draws)
+        made = self._made(batch, draws)
         return change_on_device(batch, made, tensors, self.fill, self.filter == "bilinear")
 
 
@@ -230,7 +245,7 @@ class AugMix(Policy):
 
     severity: the magnitudes that are drawn from, from 1 to 10. chain_depth: changes in a chain; None: one to
     three. alpha: of the Dirichlet distribution of the weights. all_ops: brightness, contrast, saturation and
-    sharpness, too. Boxes and keypoints stay where they are, as most of the picture does.
+    sharpness, too. Boxes, keypoints and masks stay where they are, as most of the picture does.
     """
 
     _BINS, _DEEPEST = 10, 3
@@ -282,10 +297,14 @@ class AugMix(Policy):
         return None
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        if self._masks:
+            return batch
         chains, weights = self.chains(_sizes(batch), draws)
         return mix_changed(batch, chains, weights, self.fill, self.filter == "bilinear")
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        if self._masks:
+            return batch
         chains, weights = self.chains(_sizes(batch), draws)
         sums = tensors.send(weights[:, 0].reshape(-1, 1, 1, 1)) * batch.float()
         for number, made in enumerate(chains):
