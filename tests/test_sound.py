@@ -344,3 +344,26 @@ def test_a_loader_of_spectrograms(tmp_path):
         assert not np.array_equal(first[0], again[0])
     with closing(bp.Loader(tmp_path / "sounds.tar", 2, pipelines={"audio": pipeline}, seed=3)) as loader:
         assert np.array_equal(next(iter(loader))["audio"], first[0][:2])
+
+
+def test_steps_behind_a_decoder_run_on_a_device(tmp_path):
+    pytest.importorskip("torch")
+    fields = {"audio": bp.Audio("wav", rate=8000, channels=1), "label": bp.Int()}
+    with bp.create(tmp_path / "sounds.tar", fields) as out:
+        for number in range(5):
+            wave = np.sin(np.arange(3000) / (3 + number))
+            out.append({"audio": ((8000 * wave[:, None]).astype(np.int16), 8000), "label": number})
+    pipelines = {
+        "audio": [ops.DecodeAudio(frames=2000), ops.RandomGain(), ops.MelSpectrogram(8000, 256, 32)],
+        "label": [ops.Convert("float32")],
+    }
+    with closing(bp.Loader(tmp_path / "sounds.tar", 5, pipelines=pipelines, seed=3)) as loader:
+        here = next(iter(loader))
+    with closing(
+        bp.Loader(tmp_path / "sounds.tar", 5, pipelines=pipelines, seed=3, device="cpu", decode="cpu")
+    ) as loader:
+        assert "→ device → RandomGain" in str(loader.plan)
+        assert "device → Convert" not in str(loader.plan)
+        there = next(iter(loader))
+    assert np.allclose(there["audio"].numpy(), here["audio"], rtol=1e-4, atol=1e-4)
+    assert there["label"].tolist() == here["label"].tolist()

@@ -317,7 +317,10 @@ class Executor(Running):
     ) -> tuple[Any, Failures]:
         began = time.perf_counter()
         for number, step in enumerate(output.steps):
-            there = self.on_device if output.on_device and number < output.device_steps else None
+            away = output.on_device and output.device_from <= number < output.device_steps
+            there = self.on_device if away else None
+            if there is not None and output.image is None and number == output.device_from:
+                value = there.send(value)
             if output.on_device and number == output.device_steps:
                 value = self._fetch(output, value)
             if (name := padding_name(step.op, output.name)) is not None:

@@ -286,6 +286,9 @@ class Device(Backend, Protocol):
     def run(self, op: Op, batch: Any, ids: I64, draws: Draws) -> Any:
         """The device form of a step."""
 
+    def send(self, batch: Any) -> Any:
+        """An array there, for steps that follow."""
+
     def fetch(self, batch: Any, *, tensor: bool) -> Any:
         """A batch back in memory, for steps on the CPU: as a tensor or as an array."""
 

@@ -19,11 +19,11 @@ from ..ops.clips import fitted
 from ..ops.decode import Decode, ImageDecoder
 from ..ops.framing import Collate
 from ..ops.joint import JointOp
-from ..ops.moving import Mover
+from ..ops.moving import MoveMask, Mover
 from ..ops.values import Present
 from ..ops.video import joined
 from ..reader import Reader
-from ..schema import Bool, Field, Float, Image, Int, List, Tensor
+from ..schema import Bool, Field, Float, Image, Int, List, Schema, Tensor
 from .following import Follows, follows, rowless
 from .joining import Joint, joint_steps
 from .pipes import MASK, SIZES, Pipe, Pipelines, as_op, masked_by, may_miss, padding_name, pipes_of
@@ -43,9 +43,10 @@ class Output:
     """One entry of every batch.
 
     ``on_device``: a device makes the pictures and runs the first ``device_steps`` steps; the rest runs on the
-    CPU, and ``obstacle`` says why. ``beside``: it begins with the mask that comes of padding that output.
-    ``mover``: its positions go with a picture first. ``rows_of``: then it loses the rows whose boxes are
-    dropped there. ``drawn``: it is what was drawn for the picture ``of``, no field.
+    CPU, and ``obstacle`` says why. Without pictures it runs those from ``device_from`` on. ``beside``: it
+    begins with the mask that comes of padding that output. ``mover``: its positions go with a picture first.
+    ``rows_of``: then it loses the rows whose boxes are dropped there. ``drawn``: it is what was drawn for the
+    picture ``of``, no field.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Output:
     spec: Spec
     on_device: bool = False
     device_steps: int = 0
+    device_from: int = 0
     obstacle: str = ""
     beside: str | None = None
     mover: Mover | None = None
@@ -78,6 +80,7 @@ class Output:
         ways += [] if self.rows_of is None else [f"rows of {self.rows_of}"]
         for number, step in enumerate(self.steps):
             ways += ["CPU"] if self.on_device and number == self.device_steps else []
+            ways += ["device"] if self.on_device and self.image is None and number == self.device_from else []
             ways.append(repr(step.op))
         said = f"{self.name}: {' → '.join(ways)} → {self.spec}"
         return f"{said}\n  {self.obstacle}" if self.obstacle else said
@@ -164,7 +167,7 @@ def make_plan(
         steps = joint_steps(joint, outputs, reader.schema)
     except OptionError as error:
         raise error.at(path=reader.path) from None
-    return Plan(tuple(map(_placed, outputs) if on_device else outputs), steps)
+    return Plan(tuple((_placed(one, reader.schema) for one in outputs) if on_device else outputs), steps)
 
 
 def _has_mask(output: Output, reader: Reader) -> bool:
@@ -214,10 +217,10 @@ def _padding(output: Output, reader: Reader, given: Pipelines) -> list[Output]:
     return [Output(name, output.field, None, tuple(steps), spec, beside=output.name)]
 
 
-def _placed(output: Output) -> Output:
+def _placed(output: Output, schema: Schema) -> Output:
     """The output with its pictures on the device, and as many of its steps as can run there."""
     if output.image is None:
-        return output
+        return _tail_placed(output, schema)
     mode = output.image.target.mode
     if mode not in DEVICE_MODES:
         return dataclasses.replace(output, obstacle=f"the CPU makes pictures of mode {mode}")
@@ -231,6 +234,22 @@ def _placed(output: Output) -> Output:
         what = output.steps[count].op
         obstacle = f"{what!r} has no device form: it and what follows run on the CPU"
     return dataclasses.replace(output, on_device=True, device_steps=count, obstacle=obstacle)
+
+
+def _tail_placed(output: Output, schema: Schema) -> Output:
+    """One without pictures (sounds, clips, volumes): as many of its last steps as can run on the device."""
+    if output.mover is not None or output.beside is not None or output.drawn is not None:
+        return output
+    first = len(output.steps)
+    while first > 0 and output.steps[first - 1].op.device_form is not None:
+        before = output.steps[first - 2].spec if first > 1 else spec_of(schema[output.field])
+        # Single numbers are made sooner than they are sent.
+        if before.dtype is None or before.ragged or before.torch or before.unequal or not before.shape:
+            break
+        first -= 1
+    if first == len(output.steps):
+        return output
+    return dataclasses.replace(output, on_device=True, device_from=first, device_steps=len(output.steps))
 
 
 def _drawn(output: Output, pipe: Pipe, reader: Reader, given: Pipelines) -> list[Output]:
@@ -261,6 +280,8 @@ def _output(
         mover, rows_of = (along.movers.get(name), along.rows_of.get(name)) if along else (None, None)
         if ops and isinstance(ops[0][0], Mover):
             ops.pop(0)
+        if ops and along and isinstance(field, Image) and isinstance(ops[0][0], MoveMask):
+            ops[:1] = along.moves_of(ops[0][0])
         if isinstance(field, Image):
             if not ops or not isinstance(ops[0][0], ImageDecoder):
                 ops.insert(0, (Decode(), f"{name}/decode"))

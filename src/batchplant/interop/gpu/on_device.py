@@ -87,6 +87,12 @@ class OnDevice:
         with self.streams.on(self.streams.kernels):
             return form(batch, ids, draws, self._tensors)
 
+    def send(self, batch: Any) -> Any:
+        with self.streams.on(self.streams.kernels):
+            here = torch.from_numpy(batch if batch.flags.writeable else batch.copy())
+            here = here.pin_memory() if self.device.type == "cuda" else here
+            return here.to(self.device, non_blocking=True)
+
     def fetch(self, batch: Any, *, tensor: bool) -> Any:
         with self.streams.on(self.streams.kernels):
             here = batch.cpu()
