@@ -441,11 +441,47 @@ def test_a_picture_without_its_mask_is_said(tmp_path):
     folder = paired(tmp_path / "set", lost=["masks/b"])
     with pytest.raises(bp.SchemaError, match=r"images/b\.png has no partner in masks; pairs=False"):
         bp.open(folder)
-    # Nothing in common but the folders' names: two classes.
+
+
+def test_pairs_are_never_taken_for_classes(tmp_path):
+    # Nothing in common but the folders' names.
     for name in ("images", "masks"):
         folder = paired(tmp_path / "classes", name, name, names=[f"{name}{n}" for n in range(3)])
-    with bp.open(folder) as reader:
-        assert reader.schema["label"].names == ("images", "masks")
+    with pytest.raises(bp.SchemaError, match=r"images and masks hold no files of one name .* pairs=False"):
+        bp.open(folder)
+    assert bp.open(folder, pairs=False).schema["label"].names == ("images", "masks")
+    # More than two folders: which is which?
+    folder = paired(tmp_path / "three")
+    paired(folder, "depth", "depth")
+    with pytest.raises(
+        bp.SchemaError, match=r"depth, masks lie beside images: say what .*pairs=images,masks or"
+    ):
+        bp.open(folder)
+    assert list(bp.open(folder, pairs="images,masks").schema) == ["image", "mask"]
+    found = bp.open(folder, pairs={"image": "images", "mask": "masks", "depth": "depth"})
+    assert list(found.schema) == ["image", "mask", "depth"]
+    # Splits with pictures and masks in each.
+    folder = tmp_path / "splits"
+    for split in ("train", "val"):
+        paired(folder, f"{split}/images", f"{split}/masks")
+    with pytest.raises(bp.UnknownFormatError, match=r"train and val look like datasets of their own: open "):
+        bp.open(folder)
+    with pytest.raises(bp.SchemaError, match=r"train and val each have pictures and masks: open one of them"):
+        bp.open(folder, format="imagefolder")
+    assert len(bp.open(folder / "train")) == 3
+    # Labels that nobody knows.
+    folder = paired(tmp_path / "labels", "images", "images")
+    (folder / "labels").mkdir()
+    (folder / "labels" / "a.bin").write_bytes(b"?")
+    with pytest.raises(bp.SchemaError, match="labels beside images holds neither masks"):
+        bp.open(folder)
+
+
+def test_masks_with_something_behind_their_names(tmp_path):
+    folder = paired(tmp_path / "set", names=["a", "b"])
+    for name in ("a", "b"):
+        (folder / "masks" / f"{name}.png").rename(folder / "masks" / f"{name}_mask.png")
+    assert [one["mask"][0, 0] for one in bp.open(folder)] == [0, 1]
 
 
 def test_a_mask_that_vanished(tmp_path):

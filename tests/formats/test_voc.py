@@ -122,3 +122,12 @@ def test_lists_may_name_only_what_is_there(tmp_path):
     data = voc(tmp_path, {"a": xml()}, **{"ImageSets/Main/x.txt": b"a\n../a\n"})
     with pytest.raises(bp.DamagedError, match=r"line 2: there is no annotation of '\.\./a'"):
         bp.open(data, split="x")
+
+
+def test_as_tools_call_the_folders(tmp_path):
+    data = voc(tmp_path, {"a": xml(("cat", (1, 1, 2, 2)))})
+    (data / "Annotations").rename(data / "annotations")
+    (data / "JPEGImages").rename(data / "images")
+    with bp.open(data) as reader:
+        assert reader.format == "voc"
+        assert reader[0]["boxes"].tolist() == [[0, 0, 2, 2]]

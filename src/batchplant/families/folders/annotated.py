@@ -36,7 +36,7 @@ def annotated(probe: Probe) -> str | None:
         return None
     names = set(probe.names)
     with contextlib.suppress(BatchplantError, OSError):
-        if _is_voc(names):
+        if _is_voc(probe.path, names):
             return VOC
         if next(coco_files(probe.path, probe.names), None) is not None:
             return COCO
@@ -56,8 +56,13 @@ def coco_files(path: str, names: list[str]) -> Iterator[str]:
             yield name
 
 
-def _is_voc(names: set[str]) -> bool:
-    return {"Annotations/", "JPEGImages/"} <= names
+def _is_voc(path: str, names: set[str]) -> bool:
+    if {"Annotations/", "JPEGImages/"} <= names:
+        return True
+    # What tools call the same.
+    if not {"annotations/", "images/"} <= names:
+        return False
+    return any(name.endswith(".xml") for name in tree.some_names(join(path, "annotations"), NAMES))
 
 
 def _is_yolo(path: str, names: set[str]) -> bool:

@@ -15,6 +15,7 @@ from ...schema import Audio, Field, Image, Video
 from ...storage import join, parse_object, read_beside, tree
 from .annotated import annotated
 from .metadata import first_names, metadata_of
+from .pairs import IMAGES
 
 NOTE = ".batchplant.json"
 # Enough to tell which kinds of files lie in class folders: so many folders, so many names in each.
@@ -95,12 +96,24 @@ def media_in(probe: Probe) -> list[Media]:
 def mixed(probe: Probe) -> str | None:
     """Why a folder is not taken for one of media: it holds several kinds of them."""
     media = probe.ask(media_in)
+    if not media:
+        found = [name for name in probe.names if name.endswith("/") and _has_images(join(probe.path, name))]
+        if not found:
+            return None
+        parts = " and ".join(name.rstrip("/") for name in found[:4]) + ", …" * (len(found) > 4)
+        return f"{parts} look like datasets of their own: open {join(probe.path, found[0]).rstrip('/')}, say"
     if len(media) < 2:
         return None
     return (
         f"the folder holds {' and '.join(one.many for one in media)}; say which with format (--format): "
         f"{' or '.join(one.format for one in media)}; or name the files in a metadata.csv"
     )
+
+
+def _has_images(path: str) -> bool:
+    with contextlib.suppress(NotFoundError, AccessError):
+        return any(name.lower() in IMAGES for name in tree.some_names(path, NAMES))
+    return False
 
 
 def _noted(path: str) -> list[Media]:

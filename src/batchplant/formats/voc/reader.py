@@ -54,15 +54,18 @@ class VocReader(DetectionReader):
             every = list(
                 below.walk(lambda name: PICTURES.has(name) or name.endswith(".xml"), ".batchplant.json")
             )
-            xml = sorted(name for name in every if _in(name, ANNOTATIONS) and name.endswith(".xml"))
-            pictures = {_stem(name): name for name in sorted(every) if _in(name, IMAGES)}
+            folders = (ANNOTATIONS, IMAGES)
+            if not tree.is_folder(join(path, ANNOTATIONS)):
+                folders = (ANNOTATIONS.lower(), "images")
+            xml = sorted(name for name in every if _in(name, folders[0]) and name.endswith(".xml"))
+            pictures = {_stem(name): name for name in sorted(every) if _in(name, folders[1])}
             stems = [_stem(name) for name in xml]
             if split is not None:
                 stems = self._listed(split, set(stems))
             elif read_note(path) is not None and tree.is_file(join(path, SETS, "Main", f"{ALL}.txt")):
                 listed = self._listed(ALL, set(stems))
                 stems = listed if set(listed) == set(stems) else stems
-            files = [pictures.get(stem, f"{IMAGES}/{stem}.jpg") for stem in stems]
+            files = [pictures.get(stem, f"{folders[1]}/{stem}.jpg") for stem in stems]
             known = set(stems)
             self._alone = (
                 sorted(name for stem, name in pictures.items() if stem not in known) if split is None else []
@@ -75,7 +78,7 @@ class VocReader(DetectionReader):
             self._set_pictures(below, files, **others)
             shown = [name.partition("/")[2] for name in files]
             self._columns["file_name"] = Ragged.from_cells([os.fsencode(name) for name in shown])
-            self._set_fields([f"{ANNOTATIONS}/{stem}.xml" for stem in stems], classes, list(others))
+            self._set_fields([f"{folders[0]}/{stem}.xml" for stem in stems], classes, list(others))
         except BatchplantError as error:
             below.close()
             raise error.at(path=path) from None
