@@ -13,6 +13,7 @@ from batchplant.codecs.cells import decode_bytes, encode_value
 from batchplant.errors import DecodeError, OptionError, SchemaError
 from batchplant.ops import (
     CenterCrop,
+    Normalize,
     Pad,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -393,3 +394,42 @@ def test_polygons_are_cut_where_the_picture_ends():
     assert points[ring == 0].tolist() == [[0, 5], [5, 5], [5, 15], [0, 10]]
     assert ring.tolist() == [0] * 4 + [2] * 4
     assert points[ring == 2].tolist() == [[1, 1], [13, 1], [13, 1.5], [1, 2]]
+
+
+@pytest.mark.parametrize("name", [*PIPELINES, "policy"])
+def test_masks_go_with_their_picture(masks, name):
+    steps = PIPELINES.get(name, [Resize(64), ops.TrivialAugment()])
+    pipelines = {"image": [*steps, Normalize([0] * 3, [1] * 3)], "mask": [ops.MoveMask()]}
+    with closing(bp.Loader(masks, 8, pipelines=pipelines)) as loader:
+        batch = next(iter(loader))
+    # The values of a mask are not blended, and lie where the picture is bright.
+    assert set(np.unique(batch["mask"])) <= {0, 7}
+    bright = batch["mask"][..., 0] == 7
+    assert bright.any()
+    if name != "policy":
+        assert ((batch["image"][..., 0] > 127) == bright).mean() > 0.97
+
+
+@pytest.fixture(scope="module")
+def masks(dataset):
+    path = dataset.with_name("masks.beton")
+    with (
+        bp.open(dataset) as reader,
+        bp.create(path, {"image": bp.Image("png"), "mask": bp.Image("png", mode="L", mask=True)}) as out,
+    ):
+        for one in reader:
+            out.append({"image": one["image"], "mask": one["image"][..., 0] // 255 * 7})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("pipelines", "reason"),
+    [
+        ({"mask": [ops.MoveMask("imag")]}, "its picture 'imag' is not in the batch"),
+        ({"mask": [Resize(4), ops.MoveMask()]}, "is the first step of a picture's pipeline"),
+        ({"mask": [ops.MoveMask()], "image": [ops.MoveMask("mask")]}, "follows another picture itself"),
+    ],
+)
+def test_masks_that_cannot_follow(masks, pipelines, reason):
+    with pytest.raises(OptionError, match=reason):
+        bp.Loader(masks, 2, pipelines=pipelines)

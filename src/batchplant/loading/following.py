@@ -10,9 +10,10 @@ import numpy as np
 from ..columns import I32, I64
 from ..errors import DataError, OptionError, listed, near
 from ..ops.base import CellErrors, CellOp, Op, Spec
-from ..ops.moving import MOVERS, Mover
+from ..ops.moving import MOVERS, MoveMask, Mover
 from ..ops.positions import rows_taken
 from ..schema import Image, Schema
+from .pipes import as_op
 
 if TYPE_CHECKING:
     from .geometry import Moves
@@ -26,11 +27,22 @@ class Follows(NamedTuple):
 
     movers: dict[str, Mover]
     rows_of: dict[str, str]
+    pipes: Mapping[str, Pipe]
+
+    def moves_of(self, op: MoveMask) -> list[tuple[Op, str]]:
+        """The steps of a picture that move its pixels, with the names of their draws."""
+        if op.of not in self.pipes:
+            raise OptionError(f"its picture {op.of!r} is not in the batch{near(op.of, self.pipes)}")
+        ops = list(map(as_op, self.pipes[op.of].ops))
+        if ops and isinstance(ops[0], MoveMask):
+            raise OptionError(f"{op.of!r} follows another picture itself: follow that one")
+        named = [(one, one.share or f"{op.of}/{number}") for number, one in enumerate(ops)]
+        return [(op.filled(one), key) for one, key in named if type(one).move is not Op.move]
 
 
 def follows(pipes: Mapping[str, Pipe], schema: Schema) -> Follows:
     """Which outputs follow which, by the fields' kinds and the ops that come first."""
-    found = Follows({}, {})
+    found = Follows({}, {}, pipes)
     for name, pipe in pipes.items():
         try:
             mover = _mover(name, pipe, pipes, schema)

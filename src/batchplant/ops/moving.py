@@ -291,6 +291,29 @@ class MovePolygons(Mover):
         return made, None
 
 
+class MoveMask(Op):
+    """A mask, or another picture of the same thing, goes with its picture: the first step of its pipeline.
+
+    It stands for all steps of the output ``of`` that move pixels, by the same draws. A mask is sampled by the
+    nearest pixel, so that its values stay what they are; what comes in from outside is ``fill``.
+    """
+
+    def __init__(self, of: str = "image", fill: int = 0) -> None:
+        self.of, self.fill = of, fill
+
+    def filled(self, op: Op) -> Op:
+        """A step of the picture, for this one."""
+        if not hasattr(op, "fill"):
+            return op
+        made = copy.copy(op)
+        made.fill = np.array(self.fill)  # type: ignore[attr-defined]
+        return made
+
+    def infer(self, spec: Spec) -> Spec:
+        # The plan puts the steps in its place before it asks them.
+        raise OptionError("MoveMask is the first step of a picture's pipeline")
+
+
 MOVERS: dict[type[Field], type[Mover]] = {
     Boxes: MoveBoxes,
     Keypoints: MoveKeypoints,
