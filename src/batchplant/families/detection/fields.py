@@ -29,8 +29,11 @@ FIELDS: dict[str, Field] = {
     "panoptic": Image(mode=None, mask=True),
     "instances": Image(mask=True),
 }
-# Numbers that go with their box: where it is dropped, so are they.
-_BESIDE_BOXES = ("labels", "area", "iscrowd", "ids", "difficult", "truncated", "occluded")
+# What has a row for each box: where one is dropped, so is that.
+_BESIDE_BOXES = (
+    "labels", "area", "iscrowd", "ids", "difficult", "truncated", "occluded", "pose", "polygons", "rle",
+    "keypoints",
+)  # fmt: skip
 
 
 def boxes_field(format: str, fields: Iterable[str], *, normalized: bool = False) -> Boxes:

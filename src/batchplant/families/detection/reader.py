@@ -34,7 +34,7 @@ def ragged(values: npt.NDArray[Any], counts: I64) -> Ragged:
     return Ragged(as_bytes(values), starts_of(counts * width))
 
 
-def spread(column: Ragged, dtype: str, shape: tuple[int | None, ...]) -> tuple[npt.NDArray[Any], I64]:
+def spread(column: Any, dtype: str, shape: tuple[int | None, ...]) -> tuple[npt.NDArray[Any], I64]:
     """The opposite: all rows, and how many of them each sample has."""
     inner = tuple(int(one or 1) for one in shape[1:])
     width = np.dtype(dtype).itemsize * int(np.prod(inner, dtype=np.int64))
@@ -172,7 +172,8 @@ class DetectionReader(Reader):
     def _keys(self, indices: I64, short: bool = False) -> Ragged | None:
         """The paths of the pictures; the short ones are without the suffix."""
         found = Columns({"file_name": self._columns["file_name"]}).take(indices)["file_name"]
-        names = [os.fsdecode(bytes(name)) for name in found]
+        assert isinstance(found, Ragged)
+        names = [os.fsdecode(b"" if name is None else name.tobytes()) for name in found]
         if short:
             names = [os.path.splitext(name)[0] for name in names]
         return Ragged.from_cells([os.fsencode(name.replace(os.sep, "/")) for name in names])

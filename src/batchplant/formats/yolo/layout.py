@@ -32,7 +32,9 @@ def yaml_of(path: str) -> str | None:
     """The YAML file of a folder: data.yaml, or the only one."""
     found = [name for name in tree.names(path) if name.endswith((".yaml", ".yml")) and name[0] != "."]
     best = [name for name in ("data.yaml", "dataset.yaml", "data.yml") if name in found]
-    return (best or [*found, None])[0] if best or len(found) <= 1 else _with_names(path, found)
+    if best or len(found) == 1:
+        return [*best, *found][0]
+    return _with_names(path, found)
 
 
 def _with_names(path: str, found: list[str]) -> str | None:
