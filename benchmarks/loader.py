@@ -94,10 +94,12 @@ def write_table(beton: Path, target: Path) -> None:
 class Side:
     """A side in its own process; see _sides.py."""
 
-    def __init__(self, name: str, python: str, job: dict[str, Any], log: Path) -> None:
+    def __init__(
+        self, name: str, python: str, job: dict[str, Any], log: Path, script: str = "_sides.py"
+    ) -> None:
         self.name, self.log = name, log
         self.process = subprocess.Popen(
-            [python, str(HERE / "_sides.py"), name, json.dumps(job)],
+            [python, str(HERE / script), name, json.dumps(job)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True,
         )  # fmt: skip
         self.first_batch = self._answer()["first batch"]
@@ -133,7 +135,7 @@ class Side:
         self.process.stdout.close()
 
 
-def measure(sides: dict[str, Callable[[], Side]], rounds: int) -> dict[str, Any]:
+def measure(sides: dict[str, Callable[[], Side]], rounds: int, peer: str = "FFCV") -> dict[str, Any]:
     """Start the sides one after another, then run epochs in turn. A side that cannot start is left out."""
     with ExitStack() as stack:
         started: dict[str, Side] = {}
@@ -150,7 +152,7 @@ def measure(sides: dict[str, Callable[[], Side]], rounds: int) -> dict[str, Any]
         if len(counts) != 1:
             raise RuntimeError(f"the sides gave different numbers of pictures: {counts}")
         return {
-            **rates(found, counts.pop(), "FFCV"),
+            **rates(found, counts.pop(), peer),
             "first batch, s": {name: side.first_batch for name, side in started.items()},
             "peak memory, MB": {name: side.peak / 1e6 for name, side in started.items()},
         }

@@ -1,0 +1,187 @@
+"""One side of the benchmark of augmentation, in a process of its own: `python _augment_sides.py NAME JOB`.
+
+As _sides.py does it, with other sides. Those in a torch DataLoader are a function of the job that makes
+`augment`, which takes the pixels of a picture and gives a tensor of float32, channels first.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import _sides
+import numpy as np
+from _sides import Build, Epoch
+
+MEAN, STD = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
+Augment = Callable[[bytes], Any]
+
+
+def batchplant_side(job: dict[str, Any]) -> Build:
+    from batchplant import Loader
+    from batchplant.ops import (
+        ChannelsFirst,
+        Normalize,
+        RandAugment,
+        RandomHorizontalFlip,
+        RandomResizedCrop,
+    )
+
+    def build() -> Epoch:
+        steps = [
+            RandomResizedCrop(job["crop"]), RandomHorizontalFlip(), RandAugment(), Normalize(MEAN, STD),
+            ChannelsFirst(),
+        ]  # fmt: skip
+        loader = Loader(
+            job["path"], job["batch"], order="random", pipelines={"image": steps}, workers=job["workers"]
+        )
+        return lambda: (len(batch["image"]) for batch in loader)
+
+    return build
+
+
+def by_albumentations(job: dict[str, Any]) -> Augment:
+    """Two of the same fourteen changes, at the magnitude of RandAugment's default."""
+    import albumentations as alb
+    import cv2
+    import torch
+
+    cv2.setNumThreads(0)
+    side = job["crop"]
+    shift = int(150 / 331 * 0.3 * side)
+
+    def moved(**how: Any) -> Any:
+        return alb.Affine(interpolation=cv2.INTER_NEAREST, p=1, **how)
+
+    def jitter(**how: Any) -> Any:
+        still = {"brightness": (1, 1), "contrast": (1, 1), "saturation": (1, 1), "hue": (0, 0)}
+        return alb.ColorJitter(**{**still, **how}, p=1)
+
+    angle = math.degrees(math.atan(0.09))
+    changes = [
+        alb.NoOp(), moved(shear={"x": (-angle, angle), "y": 0}), moved(shear={"x": 0, "y": (-angle, angle)}),
+        moved(translate_px={"x": (-shift, shift), "y": 0}),
+        moved(translate_px={"x": 0, "y": (-shift, shift)}),
+        moved(rotate=(-9, 9)), jitter(brightness=(0.73, 1.27)), jitter(saturation=(0.73, 1.27)),
+        jitter(contrast=(0.73, 1.27)), alb.Sharpen(alpha=(0.27, 0.27), p=1), alb.Posterize(num_bits=7, p=1),
+        alb.Solarize(p=1), alb.AutoContrast(p=1), alb.Equalize(p=1),
+    ]  # fmt: skip
+    augment = alb.Compose([
+        alb.RandomResizedCrop(size=(side, side), interpolation=cv2.INTER_AREA), alb.HorizontalFlip(p=0.5),
+        alb.SomeOf(changes, n=2, replace=True, p=1),
+        alb.Normalize(mean=[one / 255 for one in MEAN], std=[one / 255 for one in STD]),
+    ])  # fmt: skip
+
+    def one(data: bytes) -> Any:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        made = augment(image=cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))["image"]
+        return torch.from_numpy(np.ascontiguousarray(made.transpose(2, 0, 1)))
+
+    return one
+
+
+def by_torchvision(job: dict[str, Any]) -> Augment:
+    import io
+
+    import torch
+    from PIL import Image
+    from torchvision.transforms import v2
+
+    augment = v2.Compose([
+        v2.RandomResizedCrop(job["crop"]), v2.RandomHorizontalFlip(), v2.RandAugment(), v2.PILToTensor(),
+        v2.ToDtype(torch.float32), v2.Normalize(MEAN, STD),
+    ])  # fmt: skip
+    return lambda data: augment(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+def by_pillow(job: dict[str, Any]) -> Augment:
+    """What torchvision does with pictures of Pillow, by Pillow alone."""
+    import torch
+    from PIL import Image, ImageEnhance, ImageOps
+
+    def moved(picture: Any, matrix: tuple[float, ...]) -> Any:
+        return picture.transform(picture.size, Image.Transform.AFFINE, matrix)
+
+    def either(amount: float) -> float:
+        return random.choice((-amount, amount))
+
+    shift = int(150 / 331 * 0.3 * job["crop"])
+    changes: list[Callable[[Any], Any]] = [
+        lambda picture: picture,
+        lambda picture: moved(picture, (1, either(0.09), 0, 0, 1, 0)),
+        lambda picture: moved(picture, (1, 0, 0, either(0.09), 1, 0)),
+        lambda picture: moved(picture, (1, 0, either(shift), 0, 1, 0)),
+        lambda picture: moved(picture, (1, 0, 0, 0, 1, either(shift))),
+        lambda picture: picture.rotate(either(9)),
+        lambda picture: ImageEnhance.Brightness(picture).enhance(1 + either(0.27)),
+        lambda picture: ImageEnhance.Color(picture).enhance(1 + either(0.27)),
+        lambda picture: ImageEnhance.Contrast(picture).enhance(1 + either(0.27)),
+        lambda picture: ImageEnhance.Sharpness(picture).enhance(1 + either(0.27)),
+        lambda picture: ImageOps.posterize(picture, 7),
+        lambda picture: ImageOps.solarize(picture, 178),
+        ImageOps.autocontrast,
+        ImageOps.equalize,
+    ]
+    mean, std = (torch.tensor(one).view(3, 1, 1) for one in (MEAN, STD))
+
+    def one(data: bytes) -> Any:
+        picture = Image.fromarray(_sides.flipped(_sides.pillow(data, job["crop"])))
+        for change in random.choices(changes, k=2):
+            picture = change(picture)
+        pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float()
+        return (pixels - mean) / std
+
+    return one
+
+
+class Cells:
+    """The pictures of the .beton as a torch dataset."""
+
+    def __init__(self, job: dict[str, Any], make: Callable[[dict[str, Any]], Augment]) -> None:
+        table = np.load(job["table"])
+        self.job, self.make = job, make
+        self.start, self.size = table["start"].tolist(), table["size"].tolist()
+        self.file, self.augment = -1, None
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __getitem__(self, index: int) -> Any:
+        if self.augment is None:
+            # In the worker: not all of it can be sent there.
+            self.file, self.augment = os.open(self.job["path"], os.O_RDONLY), self.make(self.job)
+        return self.augment(os.pread(self.file, self.size[index], self.start[index]))
+
+
+def in_data_loader(make: Callable[[dict[str, Any]], Augment]) -> Callable[[dict[str, Any]], Build]:
+    def side(job: dict[str, Any]) -> Build:
+        import torch
+        from torch.utils.data import DataLoader
+
+        torch.set_num_threads(1)
+
+        def build() -> Epoch:
+            loader: Any = DataLoader(
+                Cells(job, make), batch_size=job["batch"], shuffle=True, num_workers=job["workers"],
+                persistent_workers=True,
+            )  # type: ignore[arg-type,var-annotated]  # fmt: skip
+            return lambda: (len(pictures) for pictures in loader)
+
+        return build
+
+    return side
+
+
+_sides.SIDES = {
+    "batchplant": batchplant_side,
+    "albumentations": in_data_loader(by_albumentations),
+    "torchvision": in_data_loader(by_torchvision),
+    "Pillow": in_data_loader(by_pillow),
+}
+
+if __name__ == "__main__":
+    _sides.main(*sys.argv[1:])
