@@ -56,7 +56,7 @@ def test_as_the_challenge_has_it(tmp_path):
     data = voc(tmp_path / "data", found, **lists, **{"SegmentationClass/b.png": png(8, 10)})
     with bp.open(data) as reader:
         assert reader.format == "voc"
-        assert reader.schema["boxes"] == bp.Boxes("xyxy", labels=("labels", "difficult", "truncated"))
+        assert reader.schema["boxes"] == bp.Boxes("xyxy", labels=("labels", "difficult", "truncated", "pose"))
         assert len(reader.schema["labels"].names) == 20
         assert reader.schema["mask"].optional
         first, second = reader
