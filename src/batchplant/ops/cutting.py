@@ -146,7 +146,7 @@ class Cutting(Op):
             pairs = zip(cuts.sizes, batch, strict=True)
             made = [np.empty((*size, channels), one.dtype) for size, one in pairs]
             for row, one in enumerate(made):
-                form(batch[row : row + 1], _part(cuts, slice(row, row + 1)), one[None])
+                form(batch[row : row + 1], part(cuts, slice(row, row + 1)), one[None])
             return made
         if len(cuts.sizes):
             size = cuts.sizes[0].tolist()
@@ -186,8 +186,10 @@ def sizes_of(batch: Any) -> I32:
     return np.tile(np.array(batch.shape[1:3], np.int32), (len(batch), 1))
 
 
-def _part(cuts: Cuts, rows: slice) -> Cuts:
-    return Cuts(*(None if one is None else one[rows] for one in cuts))
+def part(cuts: Cuts, rows: Any) -> Cuts:
+    """Some of them, or one several times."""
+    some: Any = (None if one is None else one[rows] for one in cuts)
+    return Cuts(*some)
 
 
 def check_fill(fill: Any, channels: int, spec: Spec) -> None:

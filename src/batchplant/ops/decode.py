@@ -107,8 +107,10 @@ class Resize(ImageDecoder):
             return super().after(sizes)
         # As torchvision rounds a shorter side, and OpenCV's users the others.
         if self.shorter is not None:
-            found = sizes * self.shorter // sizes.min(axis=1, keepdims=True).astype(np.int64)
-            return np.maximum(found, 1).astype(np.int32)
+            found: I32 = (sizes * self.shorter // sizes.min(axis=1, keepdims=True).astype(np.int64)).astype(
+                np.int32
+            )
+            return found
         return fitted(sizes, self.fit or (self.longer or 0, self.longer or 0))
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
@@ -118,7 +120,8 @@ class Resize(ImageDecoder):
 def fitted(sizes: I32, room: tuple[int, int]) -> I32:
     """The largest sizes of these aspects that fit into ``room``."""
     scale = (np.array(room) / sizes).min(axis=1, keepdims=True)
-    return np.maximum(np.rint(sizes * scale), 1).astype(np.int32)
+    found: I32 = np.maximum(np.rint(sizes * scale), 1).astype(np.int32)
+    return found
 
 
 # That of CenterCrop as a first step.
@@ -166,7 +169,7 @@ class CenterCrop(ImageDecoder):
         if self.ratio is not None:
             return super().move(sizes, draws)
         # Halves of pixels go as torchvision has it: to even where something is cut off, down where not.
-        room = np.asarray(sizes, dtype=np.int64) - self.size
+        room = np.asarray(sizes, dtype=np.int64) - np.array(self.size)
         begin = np.where(room > 0, np.rint(room / 2), -(-room // 2)).astype(np.int64)
         return shifted(sizes, -begin[:, 1], -begin[:, 0], after=self.size)
 
