@@ -137,6 +137,8 @@ def make_seed(name: str, folder: Path, suffix: str | None = None, **options: Any
             for dtype in ("float32", "int64", "bool", "uint8"):
                 out.append(from_array(f"layer.{dtype}", np.arange(6).reshape(2, 3).astype(dtype)))
         return path
+    if "image" in found.fields:
+        return _detection(path, name, found)
     if found.fields:
         options |= {"eos": 0} if name == "tokens" else {}
         field = found.fields["tokens"]
@@ -151,6 +153,19 @@ def make_seed(name: str, folder: Path, suffix: str | None = None, **options: Any
         for number in range(3):
             out.append({key: value for key, value in sample(number).items() if key in fields})
     return folder if "shard_samples" in options else path
+
+
+def _detection(path: Path, name: str, found: Any) -> Path:
+    """Pictures with boxes, and outlines or keypoints where the format has them."""
+    fields = {"image": bp.Image(), "boxes": bp.Boxes(), "labels": bp.Labels(("cat", "dog"))}
+    if "polygons" in found.fields:
+        fields["polygons"] = bp.Polygons()
+    with bp.create(path, fields, format=name, checksums=True) as out:
+        for number in range(3):
+            made = {"image": sample(number)["image"], "boxes": np.full((number, 4), 0.5, np.float32)}
+            made |= {"labels": np.arange(number) % 2, "polygons": [[[0.0, 0, 2, 0, 2, 2]]] * number}
+            out.append({key: made[key] for key in fields})
+    return path
 
 
 def _list(folder: Path) -> Path:

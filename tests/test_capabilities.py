@@ -104,6 +104,11 @@ def content(one: Format) -> tuple[dict[str, Field], Callable[[int], dict[str, An
         return dict(TENSORS), lambda n: {
             "name": f"tensor {n}", "dtype": "uint8", "shape": shape, "data": bulk(n, blob)
         }  # fmt: skip
+    if "image" in one.fields:
+        picture, named = bp.Image(), bp.Text()
+        return {"image": picture, "file_name": named}, lambda n: {
+            "image": bulk(n, picture), "file_name": f"{n}.png"
+        }  # fmt: skip
     if one.fields:
         sequence = bp.Tensor("uint8", (None,))
         small: dict[str, Field] = {"document": bp.Int()} if "document" in one.fields else {}
@@ -376,7 +381,7 @@ def test_checksums(name: str, datasets: Callable[[str], Path], tmp_path: Path) -
             assert flip_in(copy, reader[WANTED]["data"].tobytes())
     else:
         sample = content(one)[1](WANTED) if one.writer else {"blob": bulk(WANTED, bp.Image())}
-        large = next(sample[name] for name in ("data", "blob", "tokens") if name in sample)
+        large = next(sample[name] for name in ("data", "blob", "tokens", "image") if name in sample)
         assert flip_in(copy, large.tobytes() if isinstance(large, np.ndarray) else large)
     assert (not bp.verify(copy, **checked).ok) == bool(one.can.checksums)
 
@@ -463,6 +468,7 @@ def test_row_filters(name: str, datasets: Callable[[str], Path]) -> None:
             "lst": "id == 37", "pmml": "name == 'x'", "tiff": "", "megatron": "document == 3", "tokens": ""
         }.get(name, "number == 37")  # fmt: skip
         wanted = "name == 'tensor 37'" if spec(name).tensors else wanted
+        wanted = "file_name == '37.png'" if "file_name" in reader.schema else wanted
         facts = reader.filter(wanted).facts() if wanted else {}
     assert (facts.get("bytes skipped", 0) > 0) == (spec(name).can.row_filters == "push-down")
 
@@ -555,7 +561,9 @@ def test_keeps_schema(name: str, tmp_path: Path) -> None:
         schema, sample = {"blob": one.media(), **schema}, {"blob": bulk(0, one.media()), **sample}
     if one.tensors:
         schema, sample = dict(TENSORS), content(one)[1](0)
-    if one.fields:
+    if "image" in one.fields:
+        schema, sample = content(one)[0], content(one)[1](0)
+    elif one.fields:
         schema, sample = {"tokens": bp.Tensor("int16", (7,))}, {"tokens": np.arange(7, dtype=np.int16)}
     path = place(tmp_path, one)
     with bp.create(path, schema, format=name, **options_of(one)) as out:
@@ -587,7 +595,7 @@ def test_streaming_write(name: str, tmp_path: Path) -> None:
     """More samples take no more memory of ours (that of native libraries is not seen here)."""
     one = spec(name)
     schema, sample = content(one)
-    large = "data" if one.tensors else "tokens" if one.fields else "blob"
+    large = "data" if one.tensors else next(iter(one.fields), "blob")
     value = bulk(0, schema[large])
 
     def peak(count: int) -> int:
@@ -595,7 +603,7 @@ def test_streaming_write(name: str, tmp_path: Path) -> None:
         with bp.create(path, schema, format=name, workers=1, **options_of(one)) as out:
             tracemalloc.start()
             for number in range(count):
-                own = {"name": f"{number}", "document": number}
+                own = {"name": f"{number}", "document": number, "file_name": f"{number}.png"}
                 own = {key: one for key, one in own.items() if key in schema}
                 out.append({**sample(number % 16), large: value, **own})
                 if number % 16 == 15:

@@ -77,6 +77,8 @@ def small(folder, name):
         from batchplant.families.tensors import TENSORS, from_array
 
         kinds, values = dict(TENSORS), from_array("a", np.zeros(3, np.float32))
+    elif "image" in one.fields:
+        kinds = {"image": kinds["image"]}
     elif one.fields:
         kinds, values = {"tokens": one.fields["tokens"]}, {"tokens": np.ones(3, one.fields["tokens"].dtype)}
     elif name.endswith("folder"):

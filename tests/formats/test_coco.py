@@ -370,11 +370,15 @@ def test_samples_that_do_not_fit(sample, reason, tmp_path):
 
 def test_one_file_name_for_two_pictures(tmp_path):
     schema = {"image": bp.Image(), "file_name": bp.Text()}
-    out = bp.create(tmp_path / "a.coco", schema)
-    for _ in range(2):
-        out.append({"image": jpeg(), "file_name": "a.jpg"})
+
+    def write():
+        with bp.create(tmp_path / "a.coco", schema) as out:
+            for _ in range(2):
+                out.append({"image": jpeg(), "file_name": "a.jpg"})
+
     with pytest.raises(bp.ExistsError, match="another sample has the file name"):
-        out.close()
+        write()
+    assert not (tmp_path / "a.coco").exists()
 
 
 def test_other_json_is_not_taken_for_it(tmp_path):

@@ -215,6 +215,8 @@ def sequences() -> dict[str, Case]:
 def ordinary(fields: Mapping[str, Field]) -> dict[str, tuple[Field, Callable[[int], Any]]]:
     """The same as ORDINARY for a format whose fields are given (``Format.fields``): that which it needs."""
     name, field = next(iter(fields.items()))
+    if isinstance(field, Image):
+        return {name: ORDINARY["image"]}
     assert isinstance(field, Tensor)
     return {name: (field, lambda n: np.arange(1, 1 + n % 7, dtype=field.dtype))}
 

@@ -16,14 +16,14 @@ from ...columns import I64, Columns, Ragged, Spans, as_bytes, concat_spans, star
 from ...errors import BatchplantError, DamagedError, Problem
 from ...reader import Reader
 from ...schema import Boxes, Field, Image, Labels, Schema, Text
-from ...storage import is_below
+from ...storage import is_below, is_remote
 from ..folders.files import Files
 from .boxes import outside
 from .fields import boxes_field
 from .notes import read_note
 
 # Pictures looked at to tell what they are, and so much of each.
-PROBED_SAMPLES, HEAD = 48, 1 << 16
+PROBED_SAMPLES, PROBED_REMOTE, HEAD = 48, 8, 1 << 16
 # Those that `verify` names of one sort.
 MOST_PROBLEMS = 1000
 
@@ -110,7 +110,8 @@ class DetectionReader(Reader):
         pictures = self._pictures[field]
         names = [name for name in pictures.names if name is not None]
         optional = len(names) < len(pictures.names)
-        heads = Ragged.from_cells([one[:HEAD] for one in pictures.below.some(names, PROBED_SAMPLES)])
+        most = PROBED_REMOTE if is_remote(pictures.below.root) else PROBED_SAMPLES
+        heads = Ragged.from_cells([one[:HEAD] for one in pictures.below.some(names, most)])
         found = (infer_image(heads) if len(heads) else None) or Image()
         return dataclasses.replace(infer_mask(found, heads) if mask else found, optional=optional)
 

@@ -43,11 +43,10 @@ FORMAT = Format(
     can=Capabilities(
         random_access=True,
         column_pruning=True,
-        keeps_schema=False,
         metadata=True,
         streaming_write=True,
-        splittable=False,
-        human_readable=True,
+        splittable=True,
+        remote_ranges=True,
         ecosystem=("pycocotools", "torchvision", "Detectron2", "MMDetection", "FiftyOne"),
     ),
 )

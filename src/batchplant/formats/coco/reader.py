@@ -192,7 +192,7 @@ class CocoReader(DetectionReader):
     def _noted(self) -> Mapping[str, Field]:
         note = self._facts["info"].get(NOTE)
         with contextlib.suppress(SchemaError):
-            return Schema.from_json(note) if note else {}
+            return Schema.from_json(note["fields"]) if isinstance(note, dict) and "fields" in note else {}
         return {}
 
     # -- reading ---------------------------------------------------------------------------------------
@@ -276,6 +276,9 @@ class CocoReader(DetectionReader):
         categories = self._facts["categories"]
         info = {name: value for name, value in self._facts["info"].items() if name != NOTE}
         about = {name: one for name, one in (("info", info), ("licenses", self._facts["licenses"])) if one}
+        note = self._facts["info"].get(NOTE)
+        others = note.get("attributes") if isinstance(note, dict) else None
+        about |= others if isinstance(others, dict) else {}
         found: dict[str, Mapping[str, Any]] = {"": about} if about else {}
         if categories and "labels" in self.schema:
             found["labels"] = {"categories": categories}

@@ -143,12 +143,10 @@ class CocoWriter(DetectionWriter):
         return file
 
     def _finish(self) -> str:
-        about = {
-            key: value
-            for key, value in dict(self._attributes.get("") or {}).items()
-            if key in ("info", "licenses")
-        }
-        info = {**dict(about.get("info") or {}), NOTE: self._noted().to_json()}
+        about = dict(self._attributes.get("") or {})
+        others = {key: value for key, value in about.items() if key not in ("info", "licenses")}
+        note = {"fields": self._noted().to_json(), "attributes": others}
+        info = {**dict(about.get("info") or {}), NOTE: note}
         top = [f'"info": {json.dumps(info)}']
         if about.get("licenses"):
             top.append(f'"licenses": {json.dumps(about["licenses"])}')

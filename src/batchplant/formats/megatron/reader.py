@@ -17,7 +17,7 @@ from ...storage import beside, open_source, tree
 from .layout import BIN, DOCUMENT, IDX, MODE, Index
 
 # Entries of the documents that are looked at when it is opened, at either end.
-LOOKED_AT = 1 << 15
+LOOKED_AT = 1 << 9
 # Entries that are verified at a time.
 STEP = 1 << 20
 

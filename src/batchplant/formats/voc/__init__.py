@@ -46,7 +46,6 @@ FORMAT = Format(
         remote_ranges=True,
         streaming_write=True,
         splittable=True,
-        human_readable=True,
         ecosystem=("torchvision", "MMDetection", "FiftyOne", "LabelImg"),
     ),
 )

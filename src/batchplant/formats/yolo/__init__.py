@@ -49,7 +49,6 @@ FORMAT = Format(
         remote_ranges=True,
         streaming_write=True,
         splittable=True,
-        human_readable=True,
         ecosystem=("Ultralytics", "FiftyOne", "Roboflow"),
     ),
 )
