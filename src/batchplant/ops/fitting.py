@@ -91,7 +91,9 @@ def moments(reader: Reader, name: str, *, each: bool = True, samples: int = SAMP
 def _add_pictures(made: Moments, reader: Reader, name: str, field: Image, samples: int) -> None:
     as_loaded = Image(mode=field.mode or "RGB")
     total = len(reader)
-    numbers = np.unique(np.linspace(0, total - 1, min(samples, total)).astype(np.int64)) if total else []
+    if not total:
+        return
+    numbers = np.unique(np.linspace(0, total - 1, min(samples, total)).astype(np.int64))
     threads = Threads()
     try:
         for start in range(0, len(numbers), PICTURES):

@@ -51,7 +51,8 @@ class Normalize(Op):
         Of pictures: for each channel, of at most ``samples`` of them, evenly spread. Of arrays: for each
         number of the last axis, or with ``each=False`` one for all. What never varies has the std 1.
         """
-        return cls(*moments(reader, field, each=each, samples=samples), dtype)
+        mean, std = moments(reader, field, each=each, samples=samples)
+        return cls(mean.tolist(), std.tolist(), dtype)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -102,12 +103,15 @@ class Normalize(Op):
         if batch.dtype != np.uint8 or batch.ndim < 4:
             mean, std = (self.mean, self.std) if batch.ndim > 1 else (self.mean[0], self.std[0])
             return ((batch.astype(np.float64) - mean) / std).astype(self.dtype)
-        out = np.empty(batch.shape, dtype=self.dtype)
+        return self.pixels(batch, np.empty(batch.shape, dtype=self.dtype))
+
+    def pixels(self, batch: Any, out: Any, plane: int = 0) -> Any:
+        """Pictures of uint8, into ``out``; ``plane``: the pixels of each, whose channels shall come first."""
         # As whole numbers of that size: they are only copied.
         whole = np.dtype(f"u{self.dtype.itemsize}")
         tables = np.ascontiguousarray(self.table().T)
         levels = np.ascontiguousarray(batch).reshape(-1)
-        _native.look_up(levels, tables.view(whole), out.reshape(-1).view(whole))
+        _native.look_up(levels, tables.view(whole), out.reshape(-1).view(whole), plane)
         return out
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:

@@ -242,7 +242,8 @@ class MelSpectrogram(Spectrogram):
 
     def filters(self) -> F64:
         """Triangles, from the middle of the band before to that of the band after."""
-        mels = np.linspace(*_mels(np.array([self.f_min, self.f_max]), self.mel_scale), self.n_mels + 2)
+        low, high = _mels(np.array([self.f_min, self.f_max]), self.mel_scale).tolist()
+        mels = np.linspace(low, high, self.n_mels + 2)
         edges = _hertz(mels, self.mel_scale)
         # As torchaudio counts them: half of an odd rate is not the last bin's.
         bins = np.linspace(0, self.sample_rate // 2, self.n_fft // 2 + 1)[:, None]

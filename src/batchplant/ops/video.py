@@ -16,7 +16,7 @@ from ..errors import DataError, DecodeError, OptionError
 from ..order import default_threads
 from ..schema import Bytes, Field, Video
 from .base import CellErrors, CellOp, Draws, Op, Spec
-from .cutting import Cuts, Cutting, cuts_of, resample
+from .cutting import Cuts, Cutting, cuts_of, part, resample
 from .decode import CenterCrop, pair_of
 
 PLACES = ("random", "centre", "start")
@@ -163,8 +163,7 @@ class DecodeVideo(CellOp):
         """Put frames to their places, cut."""
         made = np.empty((len(waiting), *out.shape[1:]), dtype=np.uint8)
         rows = np.zeros(len(waiting), dtype=np.int64)
-        all_alike = Cuts(*(None if one is None else one[rows] for one in cuts))
-        resample([picture for _, picture in waiting], all_alike, made, self._filter, self._fill)
+        resample([picture for _, picture in waiting], part(cuts, rows), made, self._filter, self._fill)
         for (places, _), picture in zip(waiting, made, strict=True):
             out[places] = picture
 
@@ -207,7 +206,8 @@ class DecodeVideo(CellOp):
             numbers = np.sort(np.maximum(numbers + jitter, 0))
             if free > 0:
                 numbers = np.minimum(numbers, total - 1)
-        return numbers % total if self.short == "loop" else np.minimum(numbers, total - 1)
+        found: I64 = numbers % total if self.short == "loop" else np.minimum(numbers, total - 1)
+        return found
 
 
 def joined(ops: list[tuple[Op, str]]) -> list[tuple[Op, str]]:
