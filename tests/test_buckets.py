@@ -107,7 +107,8 @@ def test_lengths_are_a_field_numbers_or_a_function() -> None:
     assert numbers(loaded(bucket_by_length=True)) == found
     assert numbers(loaded(bucket_by_length=LENGTHS)) == found
     assert numbers(loaded(bucket_by_length=lambda samples: LENGTHS[samples])) == found
-    some = np.arange(0, COUNT, 2)
+    some = np.flatnonzero(LENGTHS > 15)
+    assert filled(loaded(indices=some, order_options={"bucket_window": 100})) > 0.7
     assert sorted(joined(numbers(loaded(indices=some)))) == some.tolist()
     plain = batchplant.Loader(documents(), 8, order="random", seed=5, bucket_by_length=False)
     assert joined(numbers(plain)) == order.random(COUNT, seed=5, epoch=0)[:].tolist()

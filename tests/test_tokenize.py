@@ -54,6 +54,8 @@ def test_options() -> None:
     assert ids_of(Tokenize(GOLDEN, eos="</s>")) == [[*one, END] for one in ids]
     # What the tokenizer itself puts there is not put there twice.
     assert ids_of(Tokenize(FILE, bos=BEGIN, eos=END)) == [[*one, END] for one in ids]
+    ends = Tokenize(lambda text: [*letters(text), 7], eos=7, max_length=3)
+    assert ids_of(ends, ["a", "ab", "abc"]) == [[97, 7], [97, 98, 7], [97, 98, 7]]
     own = {"add_special_tokens": False, "bos": "<s>"}
     assert ids_of(Tokenize(FILE, **own)) == ids
     assert ids_of(Tokenize(FILE, max_length=8)) == [one[:8] for one in ids]
