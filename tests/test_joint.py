@@ -17,8 +17,8 @@ from batchplant.ops.joint import Known
 COUNT = 6
 SCHEMA = {
     "image": bp.Image("png"), "mask": bp.Image("png", mode="L", mask=True),
-    "boxes": bp.Boxes("xywh", labels=("label", "number")), "label": bp.Tensor("int64", (None,)),
-    "number": bp.Tensor("int64", (None,)),
+    "boxes": bp.Boxes("xywh", labels=("label", "number", "pose", "outline")),
+    "label": bp.Tensor("int64", (None,)), "number": bp.Tensor("int64", (None,)), "pose": bp.Keypoints(1), "outline": bp.Polygons(),
     "class": bp.Int(names=("cat", "dog", "cow")), "text": bp.Text(),
 }  # fmt: skip
 
@@ -42,6 +42,10 @@ def dataset(tmp_path_factory):
                     "text": f"{n}",
                     "label": 10 * n + np.arange(n),
                     "number": 1 + np.arange(n),
+                    "pose": np.array([[[x + 2.5, y + 2, 2]] for x, y, _, _ in boxes], np.float32).reshape(
+                        -1, 1, 3
+                    ),
+                    "outline": [[[x, y, x + w, y, x + w, y + h, x, y + h]] for x, y, w, h in boxes],
                 }
             )
     return path
@@ -102,12 +106,16 @@ def test_a_function_of_a_batch_and_what_goes_on_behind_it(dataset):
 
 
 def test_a_loader_with_such_steps_can_be_copied_and_seen(dataset):
-    with closing(bp.Loader(dataset, 3, joint=[Map(shrink, ["boxes", "label"]), Mosaic()])) as loader:
+    with closing(
+        bp.Loader(dataset, 3, joint=[Map(shrink, ["boxes", "label"]), Mosaic(labels="label")])
+    ) as loader:
         copied = pickle.loads(pickle.dumps(loader))
         assert next(iter(copied))["label"][0].tolist() == next(iter(loader))["label"][0].tolist()
         copied.close()
         assert preview(loader, 1, 0).batch.tolist() == [0, 1, 2]
-        assert "then Map(shrink, inputs=['boxes', 'label'])\nthen Mosaic()" in str(loader.plan)
+        assert "then Map(shrink, inputs=['boxes', 'label'])\nthen Mosaic(labels=('label',))" in str(
+            loader.plan
+        )
         assert loader.plan.names == tuple(SCHEMA)
 
 
@@ -183,15 +191,22 @@ def rows(batch, name, row):
 
 
 def test_a_mosaic_of_four_pictures_with_their_boxes(dataset):
-    batch = first(dataset, [Mosaic(labels=["label", "number"], masks="mask", fill=255)])
+    batch = first(dataset, [Mosaic(masks="mask", fill=255)])
     whole = first(dataset, [])
     seen = set()
     for row in range(COUNT):
         greys = np.unique(batch["image"][row])
         assert len(greys) > 1
         seen.update(greys.tolist())
-        for box, label in zip(rows(batch, "boxes", row), rows(batch, "label", row), strict=True):
+        labels, poses = rows(batch, "label", row), rows(batch, "pose", row)
+        assert len(labels) == len(poses) == len(batch["outline"][row])
+        for number, (box, label) in enumerate(zip(rows(batch, "boxes", row), labels, strict=True)):
             x, y, w, h = box
+            # Its outline is cut as it is, and the point in its middle is where that is, if it is still there.
+            (ring,) = batch["outline"][row][number]
+            np.testing.assert_allclose([min(ring[::2]), max(ring[1::2])], [x, y + h], atol=1e-4)
+            if w > 2.99 and h > 2.49:
+                np.testing.assert_allclose(poses[number, 0], [x + w / 2 - 0.5, y + h / 2 - 0.5, 2], atol=1e-4)
             # In the middle of the box there is the picture and the object that it is of.
             at = int(y + h / 2), int(x + w / 2)
             if w > 1.9 and h > 1.9:
@@ -200,7 +215,7 @@ def test_a_mosaic_of_four_pictures_with_their_boxes(dataset):
             assert 0 <= x < x + w <= 48.001
             assert w <= 3.001
     assert 255 in seen
-    again = first(dataset, [Mosaic(labels=["label", "number"], masks="mask", fill=255)])
+    again = first(dataset, [Mosaic(masks="mask", fill=255)])
     np.testing.assert_array_equal(again["image"], batch["image"])
     untouched = first(dataset, [Mosaic(p=0)])
     np.testing.assert_array_equal(untouched["image"], whole["image"])
@@ -273,7 +288,7 @@ def test_an_empty_batch():
         "image": picture, "mask": picture.but(shape=(8, 8, 1)), "class": rows.but(shape=(), ragged=False),
         "label": rows, "boxes": Spec(np.dtype(np.float32), (None, 4), ragged=True),
     }  # fmt: skip
-    known = Known(specs, {}, {})
+    known = Known(specs, {}, {}, {})
     none = np.zeros(1, np.int64)
     batch = {
         "image": np.empty((0, 8, 8, 3), np.uint8), "mask": np.empty((0, 8, 8, 1), np.uint8),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import OptionError
 from ..ops.base import Op, Spec
 from ..ops.joint import JointOp, Known, Map
-from ..ops.moving import MoveBoxes
-from ..schema import Boxes, Schema
+from ..ops.moving import MOVERS
+from ..schema import Schema
 from .pipes import as_op
 from .stage import Step
 
@@ -57,14 +57,15 @@ def _steps(name: str, ops: Any) -> list[Op]:
 
 
 def _known(outputs: Sequence[Output], schema: Schema) -> Known:
-    found = Known({}, {}, {})
+    found = Known({}, {}, {}, {})
     for output in outputs:
         field = schema[output.field]
         found.specs[output.name] = output.spec
-        if isinstance(output.mover, MoveBoxes):
-            found.boxes[output.name] = (output.mover.format or "xyxy", bool(output.mover.normalized))
-        elif isinstance(field, Boxes):
-            found.boxes[output.name] = (field.format, field.normalized)
+        mover = output.mover or (MOVERS[type(field)]().bound(field) if type(field) in MOVERS else None)
+        if mover is not None:
+            found.movers[output.name] = mover.behind()
+        if output.rows_of is not None:
+            found.rows[output.rows_of] = (*found.rows.get(output.rows_of, ()), output.name)
         names = getattr(field, "names", None)
         if names and field.kind in ("int", "labels"):
             found.classes[output.name] = len(names)

@@ -13,7 +13,7 @@ from .augment import check_alpha
 from .base import Draws, Spec, Tensors, check_probability, per_sample
 from .joint import Known
 from .mixing import MixOp
-from .positions import area_of, as_ragged
+from .positions import area_of, gathered, merged
 
 
 class SoftMix(MixOp):
@@ -22,7 +22,7 @@ class SoftMix(MixOp):
     def _classes(self, known: Known, num_classes: int | None) -> dict[str, Spec]:
         found = {}
         self._sizes: dict[str, int] = {}
-        for name in self.labels:
+        for name in self._labels:
             spec = known.spec(name, self)
             soft = len(spec.shape) == 1 and spec.dtype is not None and spec.dtype.kind == "f"
             count = spec.shape[0] if soft else num_classes or known.classes.get(name)
@@ -54,7 +54,7 @@ class SoftMix(MixOp):
     def _mixed(self, batch: Any, other: I64, part: Any) -> dict[str, Any]:
         """Labels: ``part`` of its own, the rest of the other's."""
         weight = np.asarray(part, dtype=np.float32)[:, None]
-        soft = {name: self._soft(name, batch[name]) for name in self.labels}
+        soft = {name: self._soft(name, batch[name]) for name in self._labels}
         return {name: weight * one + (1 - weight) * one[other] for name, one in soft.items()}
 
 
@@ -73,7 +73,8 @@ class MixUp(SoftMix):
 
     alpha: of the Beta distribution that the part is drawn from; same: one for the whole batch. num_classes:
     of labels that are numbers (default: as many as the field names). With ``boxes``, for detection, those of
-    both pictures stay, and so do their labels, as they are. p: of a sample to be mixed.
+    both pictures stay, and so does all that has a row for each. labels: default ``label``, or these. p: of a
+    sample to be mixed.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class MixUp(SoftMix):
         alpha: float = 0.2,
         *,
         image: str = "image",
-        labels: str | Sequence[str] = "label",
+        labels: str | Sequence[str] | None = None,
         boxes: str | None = None,
         num_classes: int | None = None,
         p: float = 1.0,
@@ -92,6 +93,7 @@ class MixUp(SoftMix):
         self.num_classes = num_classes
 
     def infer_all(self, known: Known) -> dict[str, Spec]:
+        self._note(known, ("label",))
         spec = known.spec(self.image, self)
         if spec.numbers(self).torch:
             raise OptionError(f"MixUp needs arrays, not {spec}: put it before the step that makes tensors")
@@ -103,7 +105,12 @@ class MixUp(SoftMix):
     def _rest(self, batch: Any, other: I64, part: Any) -> dict[str, Any]:
         if self.boxes is None:
             return self._mixed(batch, other, part)
-        return {name: _both(batch[name], other, part < 1) for name in (self.boxes, *self.labels)}
+        # Of each sample its own, then those of the other.
+        mixed = (part < 1) & (other != np.arange(len(other)))
+        first = np.concatenate([[0], np.cumsum(1 + mixed)])
+        sources = np.repeat(np.arange(len(other)), 1 + mixed)
+        sources[first[1:][mixed] - 1] = other[mixed]
+        return {name: merged(gathered(batch[name], sources), first) for name in (self.boxes, *self._labels)}
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         other, part = _drawn(self.alpha, self.p, self.same, draws)
@@ -137,7 +144,7 @@ class CutMix(SoftMix):
         alpha: float = 1.0,
         *,
         image: str = "image",
-        labels: str | Sequence[str] = "label",
+        labels: str | Sequence[str] | None = None,
         masks: str | Sequence[str] = (),
         num_classes: int | None = None,
         p: float = 1.0,
@@ -147,6 +154,7 @@ class CutMix(SoftMix):
         self.num_classes = num_classes
 
     def infer_all(self, known: Known) -> dict[str, Spec]:
+        self._note(known, ("label",))
         self._pictures(known, whole=False)
         same = {name: known.specs[name] for name in (self.image, *self.masks)}
         return {**same, **self._classes(known, self.num_classes)}
@@ -187,14 +195,3 @@ class CutMix(SoftMix):
             inside = (y >= top) & (y < bottom) & (x >= left) & (x < right)
             made[name] = torch.where(inside, pictures[tensors.send(other)], pictures)
         return {**made, **self._mixed(batch, other, part)}
-
-
-def _both(batch: Any, other: I64, mixed: Any) -> Any:
-    """The rows of each sample, then those of the other where it is mixed."""
-    values, offsets = as_ragged(batch)
-    parts, lengths = [], []
-    for row in range(len(offsets) - 1):
-        sources = [row, int(other[row])] if mixed[row] and other[row] != row else [row]
-        parts += [values[offsets[one] : offsets[one + 1]] for one in sources]
-        lengths.append(sum(len(part) for part in parts[-len(sources) :]))
-    return np.concatenate(parts or [values[:0]]), np.cumsum([0, *lengths], dtype=np.int64)

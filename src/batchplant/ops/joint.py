@@ -14,16 +14,19 @@ from ..errors import OptionError, listed, near
 from .base import CellOp, Draws, Op, RowError, Spec
 from .clips import fitted
 from .function import Function
+from .moving import Mover
 
 
 class Known(NamedTuple):
-    """What is known of the outputs of a batch, by name: their specs, how boxes are written, class names.
+    """What is known of the outputs of a batch, by name.
 
-    boxes: the format, and whether they are normalized.
+    movers: what moves those that lie in a picture, as they are in the batch. rows: the outputs with a row for
+    each of these boxes. classes: how many a field names.
     """
 
     specs: dict[str, Spec]
-    boxes: dict[str, tuple[str, bool]]
+    movers: dict[str, Mover]
+    rows: dict[str, tuple[str, ...]]
     classes: dict[str, int]
 
     def spec(self, name: str, op: object) -> Spec:

@@ -6,6 +6,7 @@ depends on the batch and its samples alone, as all draws do.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -14,9 +15,12 @@ import numpy as np
 
 from ..columns import I64
 from ..errors import OptionError
+from ..schema import Boxes
 from .base import Draws, Spec, check_probability
+from .geometry import Motion, shifted
 from .joint import JointOp, Known
-from .positions import area_of, as_ragged, corners_of, from_corners
+from .moving import MoveBoxes
+from .positions import as_ragged, gathered, merged, regrouped, rows_taken
 
 # Of the objects in a picture; those beyond are chosen as the first ones are.
 MOST_CHOSEN = 64
@@ -28,14 +32,18 @@ class MixOp(JointOp):
     mixes = True
     image: str
     boxes: str | None
-    labels: tuple[str, ...]
+    labels: tuple[str, ...] | None
     masks: tuple[str, ...] = ()
+    # Besides those above.
+    _more: tuple[str, ...] = ()
 
     def _take(self, image: str, boxes: str | None, labels: Any, masks: Any) -> None:
-        self.image, self.boxes = image, boxes
-        self.labels, self.masks = _listed(labels), _listed(masks)
-        self.inputs = self.outputs = (image, *([] if boxes is None else [boxes]), *self.labels, *self.masks)
-        self._format = ("xyxy", False)
+        self.image, self.boxes, self.masks = image, boxes, _listed(masks)
+        self.labels = None if labels is None else _listed(labels)
+
+    def own(self) -> MixOp:
+        # What a batch has is noted in it.
+        return copy.copy(self)
 
     def __repr__(self) -> str:
         said = []
@@ -44,6 +52,15 @@ class MixOp(JointOp):
             if value != one.default and value != (one.default,):
                 said.append(f"{name}={value!r}")
         return f"{type(self).__name__}({', '.join(said)})"
+
+    def _note(self, known: Known, labels: tuple[str, ...] = ()) -> None:
+        """Note what goes in: all that has a row for each box, unless it is said; else these labels."""
+        boxes = () if self.boxes is None else (self.boxes,)
+        rows = known.rows.get(self.boxes or "", ()) if boxes else labels
+        self._labels: tuple[str, ...] = rows if self.labels is None else self.labels
+        names = dict.fromkeys([self.image, *boxes, *self._labels, *self.masks, *self._more])
+        self.inputs = self.outputs = tuple(names)
+        self._movers = {name: known.movers[name] for name in names if name in known.movers}
 
     def _pictures(self, known: Known, *, whole: bool = True) -> tuple[int, int, int]:
         """The size of pictures, whose masks have the same."""
@@ -60,36 +77,29 @@ class MixOp(JointOp):
 
     def _objects(self, known: Known) -> None:
         """Boxes and what has a row for each are of varying length."""
-        for name in ([] if self.boxes is None else [self.boxes]) + list(self.labels):
+        for name in ([] if self.boxes is None else [self.boxes]) + list(self._labels):
             spec = known.spec(name, self)
-            if not spec.ragged:
+            if not spec.ragged and (spec.dtype is not None or name == self.boxes):
                 raise OptionError(
                     f"{type(self).__name__} takes {name!r} with a row for each box, not {spec}: "
                     f'pad after it, as in joint=[{type(self).__name__}(), {{"{name}": [Pad(100)]}}]'
                 )
-        if self.boxes is not None:
-            self._format = known.boxes.get(self.boxes, self._format)
 
-    def _corners(self, batch: Any, size: tuple[int, int]) -> tuple[Any, I64]:
-        """Corners of all boxes, in pixels."""
-        values, offsets = as_ragged(batch, 4)
-        corners = corners_of(np.asarray(values[:, :4], dtype=np.float64), self._format[0])
-        return corners * _sides(size) if self._format[1] else corners, offsets
-
-    def _written(self, corners: Any, like: Any, size: tuple[int, int]) -> Any:
-        """Corners as boxes are written; ``like`` has their other columns."""
-        made = np.array(like, dtype=like.dtype)
-        made[:, :4] = from_corners(corners / _sides(size) if self._format[1] else corners, self._format[0])
-        return made
+    def _mover(self) -> MoveBoxes:
+        """What moves the boxes as they are in the batch."""
+        found = self._movers.get(self.boxes or "")
+        made = found if isinstance(found, MoveBoxes) else MoveBoxes().bound(Boxes())
+        return copy.copy(made)
 
 
 class Mosaic(MixOp):
     """Four pictures of the batch in one, each at half its size, about a point that is drawn.
 
     With the probability ``p`` a sample becomes one, its own picture and three others of the batch around a
-    point within ``center`` (parts of the sides); what none of them covers is ``fill``. Boxes go along and are
-    cut; their labels too. min_area: in pixels, of what is left of a box; min_visibility: as a part of it.
-    masks: outputs that are mixed like the picture.
+    point within ``center`` (parts of the sides); what none of them covers is ``fill``. Boxes, keypoints and
+    polygons go along and are cut. labels: outputs with a row for each box (default: all that there are).
+    min_area: in pixels, of what is left of a box; min_visibility: as a part of it. masks: outputs that are
+    mixed like the picture.
     """
 
     def __init__(
@@ -97,7 +107,7 @@ class Mosaic(MixOp):
         *,
         image: str = "image",
         boxes: str | None = "boxes",
-        labels: str | Sequence[str] = "label",
+        labels: str | Sequence[str] | None = None,
         masks: str | Sequence[str] = (),
         p: float = 1.0,
         center: tuple[float, float] = (0.3, 0.7),
@@ -114,6 +124,7 @@ class Mosaic(MixOp):
         self.min_visibility = check_probability(min_visibility, "min_visibility")
 
     def infer_all(self, known: Known) -> dict[str, Spec]:
+        self._note(known)
         if min(self._pictures(known)[:2]) < 2:
             raise OptionError("Mosaic needs pictures of at least 2×2")
         self._objects(known)
@@ -134,7 +145,7 @@ class Mosaic(MixOp):
             small = batch[name][:, : height // 2 * 2 : 2, : width // 2 * 2 : 2]
             made[name] = self._laid(batch[name], rows, parts, x, y, small, 0)
         if self.boxes is not None:
-            made |= self._boxes(batch, (height, width), done, parts, x, y)
+            made |= self._moved(batch, _Pieces(done, parts, x, y, (height, width)))
         return made
 
     def _laid(self, old: Any, rows: Any, parts: Any, x: Any, y: Any, small: Any, fill: int) -> Any:
@@ -154,44 +165,57 @@ class Mosaic(MixOp):
                     made[row, y0:y1, x0:x1] = small[source, y0 - top : y1 - top, x0 - left : x1 - left]
         return made
 
-    def _boxes(
-        self, batch: Any, size: tuple[int, int], done: Any, parts: Any, x: Any, y: Any
-    ) -> dict[str, Any]:
+    def _moved(self, batch: Any, pieces: _Pieces) -> dict[str, Any]:
+        """What lies in the pictures, cut where each piece ends."""
         assert self.boxes is not None
-        values, _ = as_ragged(batch[self.boxes], 4)
-        corners, offsets = self._corners(batch[self.boxes], size)
-        height, width = size
-        small = height // 2, width // 2
-        taken, moved, lengths = [], [], []
-        for row in range(len(offsets) - 1):
-            count = 0
-            if not done[row]:
-                own = np.arange(offsets[row], offsets[row + 1])
-                taken.append(own)
-                moved.append(corners[own])
-                lengths.append(len(own))
-                continue
-            places = _corners_at(int(x[row]), int(y[row]), *small)
-            for part, (source, (left, top)) in enumerate(zip(parts[row], places, strict=True)):
-                own = np.arange(offsets[source], offsets[source + 1])
-                there = corners[own] * 0.5 + (left, top, left, top)
-                area = _cell(part, int(x[row]), int(y[row]), height, width)
-                inside = np.clip(there, area[:2] * 2, area[2:] * 2)
-                left_over = area_of(inside)
-                with np.errstate(invalid="ignore", divide="ignore"):
-                    seen = np.nan_to_num(left_over / area_of(there))
-                kept = (left_over > 0) & (left_over >= self.min_area) & (seen >= self.min_visibility)
-                taken.append(own[kept])
-                moved.append(inside[kept])
-                count += int(kept.sum())
-            lengths.append(count)
-        rows = np.concatenate(taken) if taken else np.empty(0, np.int64)
-        after = np.cumsum([0, *lengths], dtype=np.int64)
-        boxes = np.concatenate(moved) if moved else np.empty((0, 4))
-        made = {self.boxes: (self._written(boxes, values[rows], size), after)}
-        for name in self.labels:
-            made[name] = (as_ragged(batch[name])[0][rows], after)
+        mover = self._mover()
+        mover.clip, mover.min_area, mover.min_visibility = True, self.min_area, self.min_visibility
+        boxes = gathered(batch[self.boxes], pieces.sources)
+        boxes, (kept, offsets) = mover.move_with(boxes, pieces.steps, pieces.sizes)
+        made = {self.boxes: merged(boxes, pieces.first)}
+        for name in self._labels:
+            value = gathered(batch[name], pieces.sources)
+            if name in self._movers:
+                value, _ = self._movers[name].move_with(value, pieces.steps, pieces.sizes)
+            value = rows_taken(value, kept, offsets, name, self.boxes)
+            made[name] = merged(value, pieces.first)
         return made
+
+
+class _Pieces:
+    """The pieces of pictures that samples are made of, in order.
+
+    sources: of which pictures they are. steps: how these move. first: the first piece of each sample, and the
+    end.
+    """
+
+    def __init__(self, done: Any, parts: Any, x: Any, y: Any, size: tuple[int, int]) -> None:
+        height, width = size
+        sources, cells, matrices, lengths = [], [], [], [0]
+        for row in range(len(done)):
+            if not done[row]:
+                sources.append(row)
+                cells.append((0, 0, width, height))
+                matrices.append((1.0, 0, 0))
+                lengths.append(1)
+                continue
+            places = _corners_at(int(x[row]), int(y[row]), height // 2, width // 2)
+            for part, (left, top) in enumerate(places):
+                sources.append(int(parts[row, part]))
+                cells.append(_cell(part, int(x[row]), int(y[row]), height, width))
+                matrices.append((0.5, left, top))
+            lengths.append(4)
+        self.sources = np.array(sources, dtype=np.int64)
+        self.first = np.cumsum(lengths)
+        self.sizes = np.tile(np.array([size], np.int32), (len(sources), 1))
+        cell = np.array(cells, dtype=np.int32).reshape(-1, 4)
+        scale, left, top = np.array(matrices, dtype=np.float64).reshape(-1, 3).T
+        matrix = np.zeros((len(sources), 3, 3))
+        matrix[:, 0, 0] = matrix[:, 1, 1] = scale
+        matrix[:, 0, 2], matrix[:, 1, 2], matrix[:, 2, 2] = left - cell[:, 0], top - cell[:, 1], 1
+        # Into its cell, where it is cut; from there to the place of the cell.
+        inner = Motion(matrix, cell[:, [3, 2]] - cell[:, [1, 0]])
+        self.steps = (inner, shifted(inner.sizes, cell[:, 0], cell[:, 1], after=self.sizes))
 
 
 class CopyPaste(MixOp):
@@ -200,8 +224,8 @@ class CopyPaste(MixOp):
     mask: an output of the picture's size that is 0 beside objects. instances: the output that says for each
     box which value its object has in the mask; then each is copied with the probability ``part``, else all
     of them are. Boxes and labels of what is copied are added; one's own are dropped where less than
-    ``min_visibility`` of them is still to be seen. masks: outputs that are copied like the picture. p: of a
-    sample to get something.
+    ``min_visibility`` of them is still to be seen. labels: outputs with a row for each box (default: all that
+    there are). masks: outputs that are copied like the picture. p: of a sample to get something.
     """
 
     def __init__(
@@ -210,7 +234,7 @@ class CopyPaste(MixOp):
         image: str = "image",
         mask: str = "mask",
         boxes: str | None = "boxes",
-        labels: str | Sequence[str] = "label",
+        labels: str | Sequence[str] | None = None,
         masks: str | Sequence[str] = (),
         instances: str | None = None,
         p: float = 0.5,
@@ -219,14 +243,14 @@ class CopyPaste(MixOp):
     ) -> None:
         self._take(image, boxes, labels, masks)
         self.mask, self.instances = mask, instances
+        self._more = (mask, *([] if instances is None else [instances]))
         self.p, self.part = check_probability(p, "p"), check_probability(part, "part")
         self.min_visibility = check_probability(min_visibility, "min_visibility")
         if instances is not None and boxes is None:
             raise OptionError("instances names the values that the objects of boxes have: name these")
-        more = [mask, *([] if instances is None else [instances])]
-        self.inputs = self.outputs = tuple(dict.fromkeys([*self.inputs, *more]))
 
     def infer_all(self, known: Known) -> dict[str, Spec]:
+        self._note(known)
         self._pictures(known, whole=False)
         self._objects(known)
         known.spec(self.mask, self).picture(self)
@@ -259,8 +283,8 @@ class CopyPaste(MixOp):
             rows += [own, theirs]
             lengths.append(len(own) + len(theirs))
         taken, after = np.concatenate(rows), np.cumsum(lengths, dtype=np.int64)
-        for name in ([] if self.boxes is None else [self.boxes]) + list(self.labels):
-            made[name] = (as_ragged(batch[name])[0][taken], after)
+        for name in ([] if self.boxes is None else [self.boxes]) + list(self._labels):
+            made[name] = regrouped(batch[name], taken, after)
         if self.instances is not None:
             values = as_ragged(batch[self.instances])[0][taken]
             for row in np.flatnonzero(done):
@@ -277,7 +301,9 @@ class _Objects:
         self._values: Any = None
         self._offsets: I64 = np.zeros(len(self._mask) + 1, dtype=np.int64)
         if op.boxes is not None:
-            self._corners, self._offsets = op._corners(batch[op.boxes], self._mask.shape[1:3])
+            size, mover = np.array(self._mask.shape[1:3]), op._mover()
+            values, self._offsets = as_ragged(batch[op.boxes], 4)
+            self._corners = mover.corners(values, np.zeros(len(values), np.int64), size[None])
         if op.instances is not None:
             self._values = as_ragged(batch[op.instances])[0]
 
@@ -315,10 +341,6 @@ class _Objects:
 
 def _listed(names: Any) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _sides(size: tuple[int, int]) -> Any:
-    return np.array([size[1], size[0], size[1], size[0]], dtype=np.float64)
 
 
 def _halved(pictures: Any) -> Any:

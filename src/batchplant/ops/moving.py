@@ -19,7 +19,7 @@ from ..errors import OptionError
 from ..kinds.places import check_box_format, swap_pairs
 from ..schema import Boxes, Field, Keypoints, Polygons, Tensor
 from .base import Draws, Op, Spec, check_probability
-from .geometry import I32, Motion
+from .geometry import F64, I32, Motion
 from .positions import (
     area_of,
     around,
@@ -56,6 +56,12 @@ class Mover(Op):
     def bound(self, field: Field) -> Mover:
         """This, with what was not said as the field says; an OptionError where it cannot hold such."""
         raise NotImplementedError
+
+    def behind(self) -> Mover:
+        """This, for what comes out of it."""
+        made = copy.copy(self)
+        made._normalized = bool(self.normalized)
+        return made
 
     def moved(self, spec: Spec) -> Spec:
         """What comes out."""
@@ -126,18 +132,26 @@ class MoveBoxes(Mover):
         made.normalized = kind.normalized if self.normalized is None else self.normalized
         return made
 
+    def behind(self) -> MoveBoxes:
+        made = copy.copy(self)
+        made._stored, made._normalized = self.format or "xyxy", bool(self.normalized)
+        return made
+
     def moved(self, spec: Spec) -> Spec:
         width = spec.shape[-1] if spec.shape else 4
         return Spec(_float_of(spec), (None, width), ragged=True)
+
+    def corners(self, values: Any, rows: I64, sizes: Any) -> F64:
+        """Left, top, right, bottom of boxes in the pictures of these rows, in pixels."""
+        found = corners_of(values[:, :4].astype(np.float64), self._stored).reshape(-1, 2, 2)
+        scale = np.expand_dims(self._of(sizes, rows, stored=True), -2)
+        return (found * scale).reshape(-1, 4)
 
     def move_with(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
         values, offsets = as_ragged(batch, 4)
         rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         made = values.astype(_float_of(Spec(values.dtype)))
-        boxes = corners_of(values[:, :4].astype(np.float64), self._stored)
-        boxes = (boxes.reshape(-1, 2, 2) * np.expand_dims(self._of(sizes, rows, stored=True), -2)).reshape(
-            -1, 4
-        )
+        boxes = self.corners(values, rows, sizes)
         visible = np.ones(len(boxes))
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             for step in steps:

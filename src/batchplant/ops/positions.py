@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,38 @@ def rows_taken(batch: Any, kept: Any, offsets: I64, name: str, boxes: str) -> An
         None if one is None else _rows(one, kept[offsets[row] : offsets[row + 1]])
         for row, one in enumerate(batch)
     ]
+
+
+def gathered(batch: Any, sources: Any) -> Any:
+    """The values of these samples of a batch, as a batch."""
+    if isinstance(batch, list):
+        return [batch[one] for one in sources]
+    values, offsets = as_ragged(batch)
+    lengths = np.diff(offsets)[sources]
+    after = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    rows = np.arange(after[-1]) - np.repeat(after[:-1] - offsets[:-1][sources], lengths)
+    return values[rows], after
+
+
+def regrouped(batch: Any, rows: I64, offsets: I64) -> Any:
+    """Rows of all samples, by their number, as the samples that the offsets tell."""
+    if not isinstance(batch, list):
+        return as_ragged(batch)[0][rows], offsets
+    flat = [row for one in batch for row in (() if one is None else one)]
+    return [
+        [flat[row] for row in rows[start:end]] for start, end in itertools.pairwise(offsets)
+    ]
+
+
+def merged(batch: Any, first: I64) -> Any:
+    """Neighbouring samples as one; ``first``: where each begins, and the end."""
+    if isinstance(batch, list):
+        return [
+            [row for one in batch[start:end] for row in (() if one is None else one)]
+            for start, end in itertools.pairwise(first)
+        ]
+    values, offsets = batch
+    return values, offsets[first]
 
 
 def _rows(one: Any, kept: Any) -> Any:
