@@ -71,7 +71,8 @@ def _weights(low: Any, high: Any, length: Any, step: Any, source: int, filter: s
         ways[:, 0] = low + scale[:, 0, 0] * 0.5
         at = np.clip(step[:, :, 0].astype(np.int64), 0, ways.shape[1] - 1)
         middle = np.take_along_axis(np.cumsum(ways, axis=1), at, axis=1)[:, :, None]
-        return (np.clip(np.floor(middle), 0, source - 1) == pixel).astype(np.float64)
+        taken: F64 = (np.clip(np.floor(middle), 0, source - 1) == pixel).astype(np.float64)
+        return taken
     if filter == "area":
         from_ = begin + step * scale
         found = np.clip(np.minimum(from_ + scale, pixel + 1) - np.maximum(from_, pixel), 0, None)

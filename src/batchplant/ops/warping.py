@@ -155,7 +155,7 @@ def _check(filter: str | None) -> str | None:
     return filter
 
 
-def _about_middle(linear: F64, sizes: I32, shift: F64 | None = None) -> F64:
+def _about_middle(linear: Any, sizes: I32, shift: F64 | None = None) -> F64:
     """(n, 3, 3): by ``linear`` (n, 2, 2) about the middle of pictures, then by ``shift`` (n, 2)."""
     middle = sizes[:, ::-1] / 2
     matrix = np.zeros((len(sizes), 3, 3))
@@ -227,8 +227,9 @@ class RandomAffine(Warp):
             raise OptionError(f"scale is (low, high) above 0, not {scale!r}")
         self._shears = (0.0, 0.0), (0.0, 0.0)
         if shear is not None:
-            each = isinstance(shear, Sequence) and len(shear) == 4
-            given = [shear[:2], shear[2:]] if each else [shear]
+            given: list[Any] = [shear]
+            if isinstance(shear, Sequence) and len(shear) == 4:
+                given = [shear[:2], shear[2:]]
             spans = [_span(one, "shear") for one in given]
             self._shears = spans[0], spans[1] if len(spans) == 2 else (0.0, 0.0)
         self.fill, self.filter, self.share = np.array(fill), _check(filter), share
@@ -237,7 +238,7 @@ class RandomAffine(Warp):
         angle = np.radians(draws.uniform(*self.degrees))
         room = np.asarray(self.translate or (0.0, 0.0)) * sizes[:, ::-1]
         shift = np.rint((2 * draws.uniform(count=2) - 1) * room)
-        scale = draws.uniform(*(self.scale or (1.0, 1.0)))
+        scale = draws.uniform(*_span(self.scale or (1.0, 1.0), "scale"))
         x, y = (np.radians(draws.uniform(*span)) for span in self._shears)
         lean, tan = np.cos(y), np.tan(x)
         across = np.stack([np.cos(angle - y) / lean, -np.cos(angle - y) * tan / lean - np.sin(angle)], axis=1)
