@@ -468,6 +468,24 @@ def test_boxes_go_along(tmp_path):
     assert compared > 8
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_normalised_planes_are_those_of_the_two_steps(dtype, channels):
+    from batchplant.ops.planes import NormalizedPlanes
+
+    ids = np.arange(4)
+    batch = np.stack([pixels(n, 7, 9)[..., :channels] for n in ids])
+    normalize = ops.Normalize((120, 110, 100)[:channels], (60, 50, 40)[:channels], dtype)
+    both = NormalizedPlanes(normalize)
+    want = np.moveaxis((batch - normalize.mean) / normalize.std, -1, 1).astype(dtype)
+    for given, wanted in ((batch, want), (batch[:0], want[:0])):
+        got = both.run(given, ids, draws(ids))
+        assert got.dtype == dtype
+        assert np.array_equal(got, wanted)
+    assert np.array_equal(normalize.run(batch, ids, draws(ids)), np.moveaxis(want, 1, -1))
+    assert both.infer(Spec(np.dtype(np.uint8), (7, 9, channels))).shape == (channels, 7, 9)
+
+
 def test_masks_go_along_by_share(tmp_path):
     fields = {"image": bp.Image(), "mask": bp.Image(mask=True)}
     mask = np.zeros((60, 60), np.uint8)

@@ -69,19 +69,27 @@ void noise(const Pictures& pictures, const Borrowed<uint64_t>& keys, const Borro
 }
 
 template <typename T>
-void look_up_all(const Bytes& pixels, const nb::ndarray<const T, nb::shape<-1, 256>, nb::c_contig, nb::device::cpu>& tables,
-                 const nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>& out) {
-    const size_t channels = tables.shape(0);
+void look_up_all(const Bytes& pixels,
+                 const nb::ndarray<const T, nb::shape<-1, 256>, nb::c_contig, nb::device::cpu>& tables,
+                 const nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>& out, size_t plane) {
+    const size_t channels = tables.shape(0), picture = plane * channels;
     check_length("out", out.size(), pixels.size());
-    if (channels == 0 || pixels.size() % channels != 0) throw std::invalid_argument("pixels have a table for each channel");
+    if (channels == 0 || pixels.size() % (plane == 0 ? channels : picture) != 0) {
+        throw std::invalid_argument("pixels have a table for each channel, and pictures whole planes");
+    }
     nb::gil_scoped_release unlocked;
-    look_up_pixels(tables.data(), pixels.data(), pixels.size() / channels, channels, out.data());
+    if (plane == 0) return look_up_pixels(tables.data(), pixels.data(), pixels.size() / channels, channels, out.data());
+    for (size_t at = 0; at < pixels.size(); at += picture) {
+        look_up_planes(tables.data(), pixels.data() + at, plane, channels, out.data() + at);
+    }
 }
 
 template <typename T>
 void bind_look_up(nb::module_& module) {
     module.def("look_up", look_up_all<T>, array_arg("pixels"), array_arg("tables"), array_arg("out"),
-               "The value of every byte, by the tables of its channel: (channels, 256), of what out is.");
+               nb::arg("plane") = 0, R"(The value of every byte, by the tables of its channel: (channels, 256), of what out is.
+
+plane: the pixels of a picture, whose channels then come behind each other.)");
 }
 
 }  // namespace

@@ -26,4 +26,22 @@ void look_up_pixels(const T* tables, const uint8_t* pixels, size_t count, size_t
     }
 }
 
+// The same with the channels of a picture of `count` pixels behind each other.
+template <typename T>
+void look_up_planes(const T* tables, const uint8_t* pixels, size_t count, size_t channels, T* out) {
+    if (channels == 3) {
+        const T *red = tables, *green = tables + 256, *blue = tables + 512;
+        T *first = out, *second = out + count, *third = out + 2 * count;
+        for (size_t i = 0; i < count; ++i, pixels += 3) {
+            first[i] = red[pixels[0]];
+            second[i] = green[pixels[1]];
+            third[i] = blue[pixels[2]];
+        }
+        return;
+    }
+    for (size_t c = 0; c < channels; ++c, tables += 256, out += count) {
+        for (size_t i = 0; i < count; ++i) out[i] = tables[pixels[i * channels + c]];
+    }
+}
+
 }  // namespace batchplant

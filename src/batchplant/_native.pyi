@@ -88,11 +88,12 @@ def device_decodable(
     starts: NDArray[numpy.int64],
     sizes: NDArray[numpy.int64],
     shapes: NDArray[numpy.int64],
-) -> NDArray[numpy.bool_]:
+) -> NDArray[numpy.uint8]:
     """Which runs are JPEGs that a GPU's decoder takes, of these shapes (height, width).
 
-    Only headers are read: baseline, YCbCr of 8 bits in one scan, colours at full or half size, complete
-    to the last byte. False for a missing one (size -1).
+    Only headers are read: baseline, YCbCr of 8 bits in one scan, complete to the last byte. 0x11, 0x21 or
+    0x22 says how many pixels share a colour, in a row and in a column; 0: it is none of those, or missing
+    (size -1).
     """
 
 def jpeg_decode(
@@ -113,6 +114,23 @@ def resize_area(pixels: NDArray[numpy.uint8], width: int, height: int) -> NDArra
     ValueError unless 1 <= width and height <= those of the pixels.
     """
 
+@overload
+def look_up(
+    pixels: NDArray[numpy.uint8], tables: NDArray[numpy.uint16], out: NDArray[numpy.uint16], plane: int = 0
+) -> None: ...
+@overload
+def look_up(
+    pixels: NDArray[numpy.uint8], tables: NDArray[numpy.uint32], out: NDArray[numpy.uint32], plane: int = 0
+) -> None: ...
+@overload
+def look_up(
+    pixels: NDArray[numpy.uint8], tables: NDArray[numpy.uint64], out: NDArray[numpy.uint64], plane: int = 0
+) -> None:
+    """The value of every byte, by the tables of its channel: (channels, 256), of what out is.
+
+    plane: the pixels of a picture, whose channels then come behind each other.
+    """
+
 def change_pictures(
     pictures: NDArray[numpy.uint8],
     codes: NDArray[numpy.uint8],
@@ -125,6 +143,20 @@ def change_pictures(
     codes: (n, steps), what is done to each, one after the other (ops.changes.Change); amounts: six for each
     code. fill, one for each channel: what comes from outside of a picture that is moved; smooth: moved
     pixels are blended of four.
+    """
+
+def mix_changed(
+    pictures: NDArray[numpy.uint8],
+    codes: NDArray[numpy.uint8],
+    amounts: NDArray[numpy.float64],
+    weights: NDArray[numpy.float32],
+    fill: NDArray[numpy.uint8],
+    smooth: bool,
+) -> None:
+    """Add up pictures as they are and after each of some chains of changes, by weight, in place.
+
+    codes, amounts, fill, smooth: as change_pictures takes them, those of one chain after those of another.
+    weights: (n, 1 + chains), that of the picture itself first.
     """
 
 def add_noise(
@@ -1117,6 +1149,6 @@ class NvJpeg:
     ) -> None:
         """Begin, on a CUDA stream, to decode to memory of the device: room bytes from address on.
 
-        Picture i goes to places[i], as (height, width, 3). ValueError where nvJPEG refuses one, RuntimeError
-        where the device fails. The encoded bytes have to stay until the stream is done.
+        The planes of picture i (Y, Cb, Cr, as large as they are stored, without gaps) go to places[i].
+        ValueError where nvJPEG refuses one, RuntimeError where the device fails. The encoded bytes have to stay until the stream is done.
         """

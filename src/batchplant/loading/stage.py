@@ -21,6 +21,7 @@ from ..ops.base import Draws, Op, Spec
 from ..ops.cutting import Cuts, Cutting, colour, cuts_of
 from ..ops.decode import CenterCrop, ChannelsFirst, ImageDecoder, Normalize, RandomHorizontalFlip
 from ..ops.framing import Collate
+from ..ops.planes import NormalizedPlanes
 from ..ops.policies import Policy
 from ..ops.warping import Warp
 from ..reader import Reader
@@ -168,7 +169,7 @@ def fuse(
         size = _first_size(reader, name, mode, decoder.orient)
         spec = spec.but(shape=(*size, channels), unequal=False)
     steps, target, spec, rest = _leading(ops, spec, mode, as_stored, on_device)
-    return ImageStage(steps, target), spec, _joined_warps(rest)
+    return ImageStage(steps, target), spec, _joined(rest)
 
 
 def _fitted(op: Op, number: int, mask: bool) -> Op:
@@ -260,11 +261,15 @@ def _crops(steps: list[Step[Cutting]]) -> bool:
     return any(step.op.size is not None for step in steps)
 
 
-def _joined_warps(ops: Ops) -> Ops:
-    """Neighbouring warps as one."""
+def _joined(ops: Ops) -> Ops:
+    """Neighbours that are one pass together: warps; a normalisation and channels first."""
     made: Ops = []
     for op, key in ops:
-        joined = op.joined(key, made[-1]) if isinstance(op, Warp) and made else None
+        joined: Op | None = None
+        if made and isinstance(op, Warp):
+            joined = op.joined(key, made[-1])
+        elif made and type(op) is ChannelsFirst and type(made[-1][0]) is Normalize:
+            joined = NormalizedPlanes(made[-1][0])
         if joined is None:
             made.append((op, key))
         else:
