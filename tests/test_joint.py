@@ -18,8 +18,8 @@ COUNT = 6
 SCHEMA = {
     "image": bp.Image("png"), "mask": bp.Image("png", mode="L", mask=True),
     "boxes": bp.Boxes("xywh", labels=("label", "number", "pose", "outline")),
-    "label": bp.Tensor("int64", (None,)), "number": bp.Tensor("int64", (None,)), "pose": bp.Keypoints(1), "outline": bp.Polygons(),
-    "class": bp.Int(names=("cat", "dog", "cow")), "text": bp.Text(),
+    "label": bp.Tensor("int64", (None,)), "number": bp.Tensor("int64", (None,)), "pose": bp.Keypoints(1),
+    "outline": bp.Polygons(), "class": bp.Int(names=("cat", "dog", "cow")), "text": bp.Text(),
 }  # fmt: skip
 
 

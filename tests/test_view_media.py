@@ -450,6 +450,27 @@ def test_overlays_of_a_detection_dataset(tmp_path: Path) -> None:
         ask("drawn", 404, samples="7")
 
 
+def test_kinds_say_how_they_are_drawn(tmp_path: Path) -> None:
+    fields = {
+        "image": schema.Image("png"), "things": schema.Boxes("cxcywh", normalized=True),
+        "where": schema.Keypoints(1), "outline": schema.Polygons(),
+    }  # fmt: skip
+    one = {
+        "image": np.zeros((48, 64, 3), np.uint8), "things": np.array([[0.5, 0.5, 0.2, 0.2]], np.float32),
+        "where": np.array([[[3, 4, 2]]], np.float32), "outline": [[[0, 0, 9, 0, 9, 9]]],
+    }  # fmt: skip
+    with asked(written(tmp_path / "a.beton", fields, [one])) as ask:
+        assert [(one["field"], one["draws"], one["format"], one["relative"]) for one in ask("overlays")] == [
+            ("things", "boxes", "cxcywh", True),
+            ("where", "points", "xyxy", False),
+            ("outline", "annotations", "xyxy", False),
+        ]
+        boxes, points, outline = ask("drawn", samples="0")["0"]
+        assert boxes["boxes"] == [pytest.approx([0.5, 0.5, 0.2, 0.2])]
+        assert points["points"] == [[[3, 4, 1]]]
+        assert outline == {"polygons": [[[0, 0, 9, 0, 9, 9]]]}
+
+
 def test_a_table_has_no_overlays() -> None:
     with asked(bp.open({"boxes": np.zeros((3, 2, 4)), "meta": ["a", "b", "c"]})) as ask:
         assert ask("overlays") == []

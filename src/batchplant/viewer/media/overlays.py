@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import BatchplantError
-from ...kinds import Field, Image, Json, Tensor
+from ...kinds import Boxes, Field, Image, Json, Keypoints, Polygons, Tensor
 from ..cells.cell import Cell, cells_of
 from ..cells.picture import short as size_of
 from .annotations import Drawn, of_json, of_labels, of_numbers
@@ -69,6 +69,8 @@ def drawn(side: Side, overlay: Overlay, cells: dict[str, Cell]) -> Drawn:
     value = cells[overlay.field].value()
     if value is None or overlay.draws == "mask":
         return {}
+    if isinstance(side.reader.schema[overlay.field], Polygons):
+        return of_json([{"segmentation": rings} for rings in value])
     if overlay.draws == "annotations":
         return of_json(value)
     made = of_numbers(overlay.draws, value)
@@ -102,6 +104,10 @@ def fields_of(overlays: Sequence[Overlay]) -> list[str]:
 def _candidate(name: str, kind: Field, picture: str) -> Iterator[Overlay]:
     if isinstance(kind, Image) and kind.mask:
         yield Overlay(name, "mask", picture, why="a mask")
+    elif isinstance(kind, Boxes):
+        yield Overlay(name, "boxes", picture)
+    elif isinstance(kind, Keypoints):
+        yield Overlay(name, "points", picture)
     elif isinstance(kind, Json):
         # Its values tell.
         yield Overlay(name, "annotations", picture)
@@ -116,7 +122,10 @@ def _candidate(name: str, kind: Field, picture: str) -> Iterator[Overlay]:
 
 
 def _looked_at(one: Overlay, samples: list[dict[str, Cell]], schema: Any) -> Iterator[Overlay]:
-    if one.draws == "mask":
+    kind = schema[one.field]
+    if isinstance(kind, Polygons):
+        one = dataclasses.replace(one, relative=kind.normalized, why="outlines")
+    if one.draws == "mask" or isinstance(kind, Polygons):
         yield one
         return
     boxes: list[tuple[npt.NDArray[np.float64], float, float]] = []
@@ -141,9 +150,13 @@ def _looked_at(one: Overlay, samples: list[dict[str, Cell]], schema: Any) -> Ite
                              float(size["width"]), float(size["height"])))  # fmt: skip
     if draws == "points" or (draws == "annotations" and points and not boxes):
         relative = bool(points) and max(float(flat.max(initial=0)) for flat, _, _ in points) <= 1.0
+        relative = kind.normalized if isinstance(kind, Keypoints) else relative
         yield dataclasses.replace(one, draws=draws, relative=relative, why=_why("", relative))
     elif boxes or draws == "boxes":
-        format, relative = guess(boxes, one.field if draws == "boxes" else "bbox of COCO")
+        if isinstance(kind, Boxes):
+            format, relative = kind.format, kind.normalized
+        else:
+            format, relative = guess(boxes, one.field if draws == "boxes" else "bbox of COCO")
         beside = _beside(one, schema) if draws == "boxes" else {}
         why = _why(format, relative)
         yield dataclasses.replace(one, draws=draws, format=format, relative=relative, why=why, **beside)
