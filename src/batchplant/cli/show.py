@@ -15,11 +15,13 @@ from ..codecs.media.audio import Sound
 from ..codecs.media.image import mode_of
 from ..codecs.media.video import Clip
 from ..errors import BatchplantError
-from ..schema import Bool, Duration, Field, Float, Image, Int, Json, Schema, Tensor, Text, Time
+from ..schema import Bool, Boxes, Duration, Field, Float, Image, Int, Json, Labels, Schema, Tensor, Text, Time
 from .terminal import human_size, printable
 
 TEXT_SHOWN = 300
 VALUES_SHOWN = 8
+# Boxes and classes of one sample.
+OBJECTS_SHOWN = 5
 CLASSES_SHOWN = 6
 # In JSON, arrays up to this size stand there whole.
 VALUES_WHOLE = 64
@@ -33,6 +35,8 @@ Array = npt.NDArray[Any]
 def as_text(value: Any, field: Field) -> str:
     """One line about a value."""
     if isinstance(value, np.ndarray):
+        if isinstance(field, Boxes | Labels):
+            return _objects(value, field)
         return _picture(value, field) if isinstance(field, Image) else _array(value)
     if isinstance(value, Clip):
         return f"{human_size(len(value))} {printable(value.described())}"
@@ -135,6 +139,21 @@ def _array(value: Array) -> str:
     said = [f"{key} {found[key]:.4g}" for key in ("min", "mean", "max") if key in found]
     said += [f"{found['nan']:,} NaN"] if "nan" in found else []
     return f"{value.dtype} {value.shape} [{inside.strip()}{more}]{'  ' if said else ''}{', '.join(said)}"
+
+
+def _objects(value: Array, field: Boxes | Labels) -> str:
+    """The boxes of a sample, or the classes of its objects, one by one."""
+    shown = value[:OBJECTS_SHOWN]
+    more = ", …" if len(value) > OBJECTS_SHOWN else ""
+    if isinstance(field, Boxes):
+        parts = [" ".join(f"{one:.4g}" for one in box) for box in shown.tolist()]
+        many = f"{len(value)} box{'' if len(value) == 1 else 'es'} ({field.format})"
+        return f"{many}: {', '.join(parts)}{more}" if parts else many
+    names = field.names or ()
+    named = [
+        f"{one} ({printable(names[one])})" if 0 <= one < len(names) else str(one) for one in shown.tolist()
+    ]
+    return ", ".join(named) + more if named else "none"
 
 
 def _picture(value: Array, field: Image) -> str:

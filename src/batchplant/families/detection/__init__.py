@@ -10,12 +10,12 @@ A sample is a picture with its objects. Fields that have a row for each object s
 
 from ..folders.annotated import COCO, VOC, YOLO, annotated, coco_files, is_coco, is_yaml
 from .boxes import boxes_as, outside
-from .fields import FIELDS, boxes_field, left_out, objects_field
+from .fields import FIELDS, boxes_field, left_out
 from .reader import DetectionReader, ragged, spread, with_boxes
 from .writer import DetectionWriter
 
 __all__ = [
     "COCO", "FIELDS", "VOC", "YOLO", "DetectionReader", "DetectionWriter", "annotated", "boxes_as",
-    "boxes_field", "coco_files", "is_coco", "is_yaml", "left_out", "objects_field", "outside", "ragged",
+    "boxes_field", "coco_files", "is_coco", "is_yaml", "left_out", "outside", "ragged",
     "spread", "with_boxes",
 ]  # fmt: skip

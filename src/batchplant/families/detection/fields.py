@@ -42,11 +42,6 @@ def boxes_field(format: str, fields: Iterable[str], *, normalized: bool = False)
     return Boxes(format, normalized=normalized, labels=beside)
 
 
-def objects_field(fields: Iterable[str]) -> str | None:
-    """One of these fields that tells how many objects a sample has."""
-    return next((name for name in ("boxes", "labels", "polygons", "keypoints") if name in set(fields)), None)
-
-
 def left_out(held: Iterable[str]) -> tuple[str, ...]:
     """The fields of other formats of detection that one with these has no place for."""
     kept = set(held)
