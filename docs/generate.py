@@ -126,12 +126,30 @@ The first step of such a field, which goes with its picture; without one it foll
         "Sounds",
         "The first step of an audio field. [Audio](../guides/audio.md#train) shows it.\n",
     ),
+    "sound": (
+        "Augmentation: sounds",
+        "Behind `DecodeAudio`. [Audio](../guides/audio.md#augment) shows them.\n",
+    ),
+    "spectrogram": ("Spectrograms", "[Audio](../guides/audio.md#spectrograms) shows them.\n"),
     "video": (
         "Videos",
-        "The first step of a video field. [Video](../guides/video.md#train-on-random-clips) shows it.\n",
+        "The first step of a video field; ops of pictures follow. "
+        "[Video](../guides/video.md#train-on-random-clips) shows it.\n",
+    ),
+    "volumes": (
+        "Augmentation: volumes",
+        "[Arrays and patches](../guides/arrays-and-patches.md#augment-volumes) shows them.\n",
     ),
     "values": ("Labels, numbers, and anything else", ""),
     "function": ("Functions of your own", "[Loading](../guides/loading.md) shows it.\n"),
+    "normalize": (
+        "Normalisation",
+        "Of pictures, clips and numbers, by what you say or by what is found in the data.\n",
+    ),
+    "filling": (
+        "Missing values",
+        "[Tables in the loader](../guides/tables-in-the-loader.md#missing-values) shows it.\n",
+    ),
     "categories": (
         "Categories",
         "The first step of a text field, or of one of whole numbers. "
