@@ -532,6 +532,33 @@ def test_padding_does_not_take_more_memory_than_data_may(path, monkeypatch):
         load(path, [ops.Collate("pad", multiple_of=64)])
 
 
+def test_buckets_of_aspects(path):
+    """Batches of about one aspect, the same on any number of ranks and after a resume."""
+    how: dict[str, Any] = {"bucket_by": "aspect", "order": "random", "order_options": {"bucket_window": 3}}
+    steps = [ops.Resize(shorter=20), ops.Collate("pad")]
+    batches = load(path, steps, 3, **how)
+    # Four aspects, three pictures each.
+    assert all(len(np.unique(one["image_sizes"], axis=0)) <= 2 for one in batches)
+    seen = [one["ids"].tolist() for one in batches]
+    assert sorted(n for one in seen for n in one) == list(range(12))
+    pipelines = {"image": steps, "mask": None, "label": None}
+    loader = bp.Loader(path, 3, pipelines=pipelines, ids=True, seed=7, **how)
+    whole = iter(loader)
+    next(whole)
+    state = loader.state_dict()
+    other = bp.Loader(path, 3, pipelines=pipelines, ids=True, seed=7, **how)
+    other.load_state_dict(state)
+    assert [one["ids"].tolist() for one in other] == seen[1:]
+    loader.close()
+    other.close()
+    ranks = [load(path, steps, 3, rank=rank, world=2, **how) for rank in range(2)]
+    assert sorted(one["ids"].tolist() for rank in ranks for one in rank) == sorted(seen)
+    with pytest.raises(OptionError, match="the batches have none"):
+        bp.Loader(path, 3, pipelines={"image": None, "mask": None}, bucket_by="aspect")
+    with pytest.raises(OptionError, match='bucket_by is "aspect"'):
+        bp.Loader(path, 3, bucket_by="size")
+
+
 # -- the same everywhere ------------------------------------------------------------------------------------
 
 EVERYWHERE = [

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import _native, frameworks
 from .. import order as orders
+from ..codecs.tokenizers import limit_threads
 from ..columns import I64
 from ..errors import OptionError, Problem
 from ..reader import Reader
@@ -56,7 +57,8 @@ class Loader(Bridges, Planned, Replaying, Stats):
     of sample numbers. bucket_by_length: batches of samples that are about as long, by a field (True: the only
     one that varies), a number for every sample, or a function; ``order_options`` has ``bucket_window`` (so
     many batches are sorted together) and ``bucket_run`` (so many that are alike follow each other, one for
-    each rank). pack: rows of tokens in place of samples, see :class:`Pack`; batch_size counts rows.
+    each rank). bucket_by: ``aspect`` for batches of pictures of about one aspect, as their headers say. pack:
+    rows of tokens in place of samples, see :class:`Pack`; batch_size counts rows.
     workers: decoding threads (default: all cores, divided by LOCAL_WORLD_SIZE); cpus: the cores they stay on.
     ahead: batches made in advance. device: a torch device, for tensors there; None for NumPy. pictures: how
     they are made, see :class:`PictureOptions`; its options can also be given directly, as in
@@ -86,6 +88,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         balance: str | None = None,
         sizes: Any = None,
         bucket_by_length: Any = None,
+        bucket_by: str | None = None,
         pack: Pack | None = None,
         workers: int | None = None,
         cpus: list[int] | None = None,
@@ -113,14 +116,14 @@ class Loader(Bridges, Planned, Replaying, Stats):
         pictures = (pictures or PictureOptions()).but(picture_options, inspect.signature(Loader).parameters)
         if order_options and "lanes" in order_options:
             order_options = {"lane_size": batch_size, **order_options}
-        if bucket_by_length is not None and bucket_by_length is not False:
+        if bucket_by is not None or (bucket_by_length is not None and bucket_by_length is not False):
             if pack is not None or balance is not None:
                 raise OptionError("batches are made by length, by pack or by balance: give one of them")
             order_options = {"bucket_size": batch_size, **(order_options or {})}
         self._options = {
             "order": order, "pipelines": pipelines, "joint": joint, "rank": rank, "world": world,
             "drop_last": drop_last, "evaluate": evaluate, "balance": balance, "sizes": sizes, "pack": pack,
-            "bucket_by_length": bucket_by_length, "seed": seed,
+            "bucket_by_length": bucket_by_length, "bucket_by": bucket_by, "seed": seed,
             "workers": workers, "cpus": cpus, "ahead": ahead, "device": device, "pictures": pictures,
             "on_error": on_error, "ids": ids, "order_options": order_options, "cache": cache,
             "cache_bytes": cache_bytes, "cache_dir": cache_dir, "dashboard": False,
@@ -141,7 +144,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
             # The loader knows no framework; a device names one.
             self._delivery = frameworks.part("torch").Delivery(device)
         pictures.check(device)
-        buckets = make_buckets(self.reader, self.plan, self.indices, bucket_by_length)
+        buckets = make_buckets(self.reader, self.plan, self.indices, bucket_by_length, bucket_by)
         self._ordering = Ordering(self.reader, order, order_options, self.indices, seed, buckets)
         self._epoch, self._position = 0, 0
         # How many states were loaded.
@@ -337,6 +340,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         # What is open before a fork shares its place in the file with the other process.
         reader = self.reader if os.getpid() == self._process else pickle.loads(pickle.dumps(self.reader))
         threads = max(1, self._threads // parts)
+        limit_threads(threads)
         options = {**self._options, "rank": rank, "world": world, "workers": threads, "indices": self.indices}
         if self._decoded is not None:
             options["cache_bytes"] = self._decoded.store.most // parts

@@ -13,6 +13,7 @@ from ..errors import OptionError
 from ..order import buckets
 from ..reader import Reader
 from ..schema import Bytes, List, Tensor, Text
+from .aspects import find_aspects
 from .balance import find_sizes
 from .plan import Plan
 
@@ -24,8 +25,18 @@ class Buckets(NamedTuple):
     by: Any
 
 
-def make_buckets(reader: Reader, plan: Plan, indices: I64 | None, by: Any) -> Buckets | None:
-    """What ``bucket_by_length`` asks for; True: by the only field whose cells differ in length."""
+def make_buckets(
+    reader: Reader, plan: Plan, indices: I64 | None, by: Any, other: str | None = None
+) -> Buckets | None:
+    """What ``bucket_by_length`` asks for; True: by the only field whose cells differ in length.
+
+    ``other``: what ``bucket_by`` asks for, the aspect of pictures.
+    """
+    if other is not None:
+        if other != "aspect" or not (by is None or by is False):
+            raise OptionError(f'bucket_by is "aspect", without bucket_by_length, and not {other!r}')
+        aspects = find_aspects(reader, plan)
+        return Buckets(aspects if indices is None else lambda places: aspects(indices[places]), "aspect")
     if by is None or by is False:
         return None
     if by is True:
