@@ -208,7 +208,8 @@ def _joined(parts: list[tuple[Window, int, int]]) -> Pieces:
     none = np.zeros(0, dtype=np.int64)
     columns = [np.concatenate([none, *(one[column] for one in fields)]) for column in range(3)]
     known = concat_spans(where) if parts and len(where) == len(parts) else None
-    return Pieces(np.concatenate([none, *samples]), np.concatenate(rows), *columns, known)
+    document, start, size = columns
+    return Pieces(np.concatenate([none, *samples]), np.concatenate(rows), document, start, size, known)
 
 
 @dataclasses.dataclass(frozen=True)
