@@ -13,7 +13,7 @@ import pytest
 
 import batchplant as bp
 from batchplant import schema
-from batchplant.codecs import audio, image, video
+from batchplant.codecs import audio, image, rle, video
 from batchplant.errors import NotFoundError, OptionError
 from batchplant.tensors import TENSORS, from_array
 from browser import viewed
@@ -448,6 +448,20 @@ def test_overlays_of_a_detection_dataset(tmp_path: Path) -> None:
         assert boxes == {"boxes": [[4, 4, 20, 20], [8, 6, 60, 40]], "labels": [1, 0]}
         assert points == {"points": [[[3, 3, 1], [30, 20, 0]]]}
         ask("drawn", 404, samples="7")
+
+
+def test_run_length_masks_are_drawn(tmp_path: Path) -> None:
+    mask = np.zeros((6, 8), np.uint8)
+    mask[1:3, 2:5] = 1
+    text = rle.encode(mask)
+    fields = {"image": schema.Image("png"), "rle": schema.List(schema.Text()), "objects": schema.Json()}
+    found = {"image": np.zeros((6, 8, 3), np.uint8), "rle": ["", text, "no such text"]}
+    found["objects"] = [{"bbox": [2, 1, 3, 2], "segmentation": {"size": [6, 8], "counts": text}}]
+    with asked(written(tmp_path / "a.beton", fields, [found])) as ask:
+        masks, objects = ask("drawn", samples="0")["0"]
+    [[ring]] = objects["polygons"]
+    assert masks["polygons"] == [None, [ring], None]
+    assert {(x, y) for x, y in zip(ring[::2], ring[1::2], strict=True)} == {(2, 1), (5, 1), (5, 3), (2, 3)}
 
 
 def test_kinds_say_how_they_are_drawn(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.formats.coco.masks import counts_of, painted
+from batchplant.codecs import rle
+from batchplant.codecs.media.rle import counts_of, painted
 from batchplant.testing.cases import cells, jpeg, png
 from detection import CLASSES, DetectionSuite, boxes, picture
 
@@ -202,6 +203,20 @@ def test_masks_are_those_of_pycocotools():
         if "polygon" in one:
             found = bp._native.rle_of_polygon(np.array(one["polygon"], np.float64), height, width)
             assert bp._native.rle_text(found).decode() == one["counts"], one["polygon"]
+
+
+def test_masks_by_hand():
+    mask = np.zeros((6, 8), np.uint8)
+    mask[1:5, 2:7] = 1
+    mask[2:4, 3:5] = 0
+    text = rle.encode(mask)
+    assert np.array_equal(rle.decode(text, 6, 8), mask)
+    rings = rle.outlines(text, 6, 8)
+    assert sorted(map(len, rings)) == [8, 8]
+    filled = rle.decode(rle.of_polygons([max(rings, key=max)], 6, 8), 6, 8)
+    assert filled.sum() == 20
+    with pytest.raises(bp.EncodeError, match="a height and a width"):
+        rle.encode(mask[None])
 
 
 def test_masks_painted(tmp_path):

@@ -3,11 +3,11 @@
 ``sample``, ``msgpack``, ``example``, ``protobuf``, ``objects``, ``text`` and ``arrow/`` are encodings that
 several formats share. Everyone above may call a codec; a codec knows no file and no format.
 
-Public: ``from batchplant.codecs import image, audio, video``.
+Public: ``from batchplant.codecs import image, audio, rle, video``.
 """
 
 from __future__ import annotations
 
-from .media import audio, image, video
+from .media import audio, image, rle, video
 
-__all__ = ["audio", "image", "video"]
+__all__ = ["audio", "image", "rle", "video"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...codecs.media import image
+from ...codecs.media import image, rle
 from ...codecs.nested import json_text
 from ...columns import I64, Columns, Ragged, starts_of
 from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError, Problem, SchemaError
@@ -20,7 +20,6 @@ from ...families.folders.files import Files, open_files
 from ...format import Probe
 from ...schema import Boxes, Field, Image, Int, Keypoints, Labels, List, Polygons, Schema, Tensor, Text
 from ...storage import absolute, index, is_below, join, like, open_source, parent, tree
-from .masks import painted, rle_text
 from .scan import LIST, OBJECT, fits, scan
 
 MASKS = ("classes", "instances")
@@ -239,7 +238,7 @@ class CocoReader(DetectionReader):
         if kind != OBJECT:
             return ""
         width, height = (int(one) for one in self._sizes[sample])  # type: ignore[index]
-        return rle_text(_value(text), height, width)
+        return rle.text_of(_value(text), height, width)
 
     def _mask(self, sample: int, texts: list[tuple[int, bytes]]) -> tuple[Any, Any]:
         first = int(self._firsts[sample])
@@ -260,7 +259,7 @@ class CocoReader(DetectionReader):
                 raise DamagedError(f"object {one}: a segmentation is a list of lists of numbers")
             objects.append((int(values[one]), rings, self._rle(sample, kind, text)))
         try:
-            canvas = painted(objects, height, width)
+            canvas = rle.painted(objects, height, width)
         except (TypeError, ValueError):
             raise DamagedError("a segmentation is a list of lists of numbers") from None
         field = self.schema["mask"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from ...codecs import rle
+from ...errors import BatchplantError
 
 # ``boxes`` four numbers each, ``points`` lists of [x, y, shown], ``polygons`` lists of x, y, x, y, …,
 # ``labels`` and ``scores`` one for each; None where an entry has none. What no entry has is left out.
@@ -125,7 +129,26 @@ def _shown(points: list[list[float]]) -> list[list[float]]:
     ]
 
 
+def of_rle(texts: Any, height: int, width: int) -> Drawn:
+    """Masks in COCO's run-length text, as the rings around them; those that are none are left out."""
+    found = [_rings(one, height, width) for one in texts[:MOST]] if isinstance(texts, list) else []
+    return {"polygons": found} if any(found) else {}
+
+
+def _rings(text: Any, height: int, width: int) -> list[list[float]] | None:
+    if not isinstance(text, str) or not text:
+        return None
+    with contextlib.suppress(BatchplantError):
+        return [ring[: 2 * MOST_CORNERS] for ring in rle.outlines(text, height, width)[:MOST]] or None
+    return None
+
+
 def _polygons(value: Any) -> list[list[float]] | None:
+    if isinstance(value, dict):
+        # A run-length mask as COCO has it.
+        with contextlib.suppress(BatchplantError, KeyError, TypeError, ValueError):
+            height, width = (int(one) for one in value["size"])
+            return _rings(rle.text_of(value, height, width), height, width)
     if not isinstance(value, list):
         return None
     found = [_numbers(one[: 2 * MOST_CORNERS]) for one in value[:MOST] if isinstance(one, list)]

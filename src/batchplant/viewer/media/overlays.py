@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import BatchplantError
-from ...kinds import Boxes, Field, Image, Json, Keypoints, Polygons, Tensor
+from ...kinds import Boxes, Field, Image, Json, Keypoints, List, Polygons, Tensor
 from ..cells.cell import Cell, cells_of
 from ..cells.picture import short as size_of
-from .annotations import Drawn, of_json, of_labels, of_numbers
+from .annotations import Drawn, of_json, of_labels, of_numbers, of_rle
 
 if TYPE_CHECKING:
     from ..session import Side
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FORMATS = ("xyxy", "xywh", "cxcywh")
 # Samples that are looked at.
 PROBED = 12
+# What formats of detection call the masks of objects in COCO's run-length text.
+RLE = "rle"
 _BOX = re.compile(r"bbox|box|rect|roi", re.I)
 _POINTS = re.compile(r"key_?point|landmark|joint|kpt|pose|corner|point", re.I)
 _MASK = re.compile(r"mask|segm|semantic|panoptic|instance|label_?map", re.I)
@@ -71,6 +73,9 @@ def drawn(side: Side, overlay: Overlay, cells: dict[str, Cell]) -> Drawn:
         return {}
     if isinstance(side.reader.schema[overlay.field], Polygons):
         return of_json([{"segmentation": rings} for rings in value])
+    if _is_rle(overlay.field, side.reader.schema[overlay.field]):
+        size = size_of(cells[overlay.picture])
+        return of_rle(value, int(size["height"]), int(size["width"]))
     if overlay.draws == "annotations":
         return of_json(value)
     made = of_numbers(overlay.draws, value)
@@ -92,13 +97,18 @@ def fields_of(overlays: Sequence[Overlay]) -> list[str]:
         name
         for one in overlays
         if one.draws != "mask"
-        for name in (one.field, one.labels, one.scores)
+        # How large a picture is tells how a run-length mask lies on it.
+        for name in (one.field, one.labels, one.scores, one.picture if one.field == RLE else None)
         if name
     ]
     return list(dict.fromkeys(names))
 
 
 # -- finding -------------------------------------------------------------------------------------------------
+
+
+def _is_rle(name: str, kind: Field) -> bool:
+    return name == RLE and isinstance(kind, List)
 
 
 def _candidate(name: str, kind: Field, picture: str) -> Iterator[Overlay]:
@@ -125,7 +135,9 @@ def _looked_at(one: Overlay, samples: list[dict[str, Cell]], schema: Any) -> Ite
     kind = schema[one.field]
     if isinstance(kind, Polygons):
         one = dataclasses.replace(one, relative=kind.normalized, why="outlines")
-    if one.draws == "mask" or isinstance(kind, Polygons):
+    if _is_rle(one.field, kind):
+        one = dataclasses.replace(one, why="run-length masks")
+    if one.draws == "mask" or isinstance(kind, Polygons) or _is_rle(one.field, kind):
         yield one
         return
     boxes: list[tuple[npt.NDArray[np.float64], float, float]] = []
