@@ -53,14 +53,14 @@ def shares_of(weights: Sequence[float]) -> I64:
 
 
 def _exact(weights: Sequence[float]) -> I64 | None:
-    parts = [fractions.Fraction(one).limit_denominator(10**6) for one in weights]
-    if any(float(part) != float(one) for part, one in zip(parts, weights, strict=True)):
-        return None
-    scale = 1
-    for part in parts:
+    parts, scale = [], 1
+    # One after another: of thousands of weights, the first that is not round tells.
+    for one in weights:
+        part = fractions.Fraction(one).limit_denominator(10**6)
         scale = math.lcm(scale, part.denominator)
-        if scale > 2**60:
+        if float(part) != float(one) or scale > 2**60:
             return None
+        parts.append(part)
     numbers = [int(part * scale) for part in parts]
     common = math.gcd(*numbers)
     numbers = [number // common for number in numbers]

@@ -76,10 +76,27 @@ def suffixed(path: str, known: Mapping[str, Outline]) -> str | None:
     """The name of the format whose suffix the path has; the longest suffix wins."""
     # Shards may carry their number behind the suffix: train.tfrecord-00000-of-00010.
     file = re.sub(r"-\d+-of-\d+$", "", os.path.basename(path.rstrip("/")).lower())
-    matches = [
-        (len(suffix), name) for name, one in known.items() for suffix in one.suffixes if file.endswith(suffix)
-    ]
-    return max(matches, key=lambda match: match[0])[1] if matches else None
+    table = _own_suffixes() if known is OUTLINES else _by_suffix_of(known)
+    dot = file.find(".")
+    while dot >= 0:
+        if (found := table.get(file[dot:])) is not None:
+            return found
+        dot = file.find(".", dot + 1)
+    return None
+
+
+@functools.cache
+def _own_suffixes() -> dict[str, str]:
+    return _by_suffix_of(OUTLINES)
+
+
+def _by_suffix_of(known: Mapping[str, Outline]) -> dict[str, str]:
+    """Formats by suffix; of two with the same, the first."""
+    found: dict[str, str] = {}
+    for name, one in known.items():
+        for suffix in one.suffixes:
+            found.setdefault(suffix, name)
+    return found
 
 
 def size_of(path: str) -> int:

@@ -36,6 +36,8 @@ def reached(path: str, options: StorageOptions) -> str:
     """A URL with the options that say how to reach it; a local path has none."""
     if is_remote(path):
         return path if isinstance(path, Url) and options == PLAIN else Url(path, options)
+    if options == PLAIN:
+        return path
     given = [name for name, value in dataclasses.asdict(options).items() if value is not None]
     if given:
         raise OptionError(f"{', '.join(given)}: options for URLs, and this is a local path", path=path)
