@@ -42,7 +42,7 @@ class Tensorish:
 
 
 BAD = [
-    ({"n": "five"}, bp.SchemaError, "str does not fit Int"),
+    ({"n": "five"}, bp.SchemaError, "needs a whole number, not 'five'"),
     ({"n": 1.5}, bp.SchemaError, "float does not fit Int"),
     ({"n": None}, bp.SchemaError, "the value is None, and the field is not optional"),
     ({"n": 2**63}, bp.SchemaError, "out of range for int64"),
