@@ -478,8 +478,8 @@ def test_normalised_planes_are_those_of_the_two_steps(dtype, channels):
     normalize = ops.Normalize((120, 110, 100)[:channels], (60, 50, 40)[:channels], dtype)
     both = NormalizedPlanes(normalize)
     want = np.moveaxis((batch - normalize.mean) / normalize.std, -1, 1).astype(dtype)
-    for given, wanted in ((batch, want), (batch[:0], want[:0])):
-        got = both.run(given, ids, draws(ids))
+    for some, wanted in ((batch, want), (batch[:0], want[:0])):
+        got = both.run(some, ids, draws(ids))
         assert got.dtype == dtype
         assert np.array_equal(got, wanted)
     assert np.array_equal(normalize.run(batch, ids, draws(ids)), np.moveaxis(want, 1, -1))

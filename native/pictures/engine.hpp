@@ -96,6 +96,12 @@ public:
     // Warps pictures, in parallel. The same runtime errors.
     void warp(const WarpJob& job);
 
+    // Runs work(index, worker) for every index below n on its threads; see Pool::parallel_for.
+    template <typename Work>
+    void share(size_t n, Work&& work) {
+        pool_.parallel_for(n, work);
+    }
+
     // Copies windows of the bases into dst, in parallel. The same runtime errors; every window is checked on both
     // sides before the first byte moves, and the index of the first bad one returned (nothing copied), or -1.
     // Windows must not overlap in dst.

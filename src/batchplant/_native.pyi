@@ -114,62 +114,6 @@ def resize_area(pixels: NDArray[numpy.uint8], width: int, height: int) -> NDArra
     ValueError unless 1 <= width and height <= those of the pixels.
     """
 
-@overload
-def look_up(
-    pixels: NDArray[numpy.uint8], tables: NDArray[numpy.uint16], out: NDArray[numpy.uint16], plane: int = 0
-) -> None: ...
-@overload
-def look_up(
-    pixels: NDArray[numpy.uint8], tables: NDArray[numpy.uint32], out: NDArray[numpy.uint32], plane: int = 0
-) -> None: ...
-@overload
-def look_up(
-    pixels: NDArray[numpy.uint8], tables: NDArray[numpy.uint64], out: NDArray[numpy.uint64], plane: int = 0
-) -> None:
-    """The value of every byte, by the tables of its channel: (channels, 256), of what out is.
-
-    plane: the pixels of a picture, whose channels then come behind each other.
-    """
-
-def change_pictures(
-    pictures: NDArray[numpy.uint8],
-    codes: NDArray[numpy.uint8],
-    amounts: NDArray[numpy.float64],
-    fill: NDArray[numpy.uint8],
-    smooth: bool,
-) -> None:
-    """Change pictures (n, height, width, channels) in place.
-
-    codes: (n, steps), what is done to each, one after the other (ops.changes.Change); amounts: six for each
-    code. fill, one for each channel: what comes from outside of a picture that is moved; smooth: moved
-    pixels are blended of four.
-    """
-
-def mix_changed(
-    pictures: NDArray[numpy.uint8],
-    codes: NDArray[numpy.uint8],
-    amounts: NDArray[numpy.float64],
-    weights: NDArray[numpy.float32],
-    fill: NDArray[numpy.uint8],
-    smooth: bool,
-) -> None:
-    """Add up pictures as they are and after each of some chains of changes, by weight, in place.
-
-    codes, amounts, fill, smooth: as change_pictures takes them, those of one chain after those of another.
-    weights: (n, 1 + chains), that of the picture itself first.
-    """
-
-def add_noise(
-    pictures: NDArray[numpy.uint8],
-    keys: NDArray[numpy.uint64],
-    sigmas: NDArray[numpy.float32],
-    quantiles: NDArray[numpy.float32],
-) -> None:
-    """Add noise to pictures (n, height, width, channels) in place, by the key of each.
-
-    quantiles: 4096 of the distribution. A sigma of 0 leaves a picture as it is.
-    """
-
 def png_decode(
     data: Buffer | NDArray[numpy.uint8], mode: str | None = None, most_pixels: int = 268435456
 ) -> NDArray[numpy.uint8] | None:
@@ -335,6 +279,77 @@ class Engine:
 
     def close(self) -> None:
         """End the threads, after the calls under way."""
+
+@overload
+def look_up(
+    pixels: NDArray[numpy.uint8],
+    tables: NDArray[numpy.uint16],
+    out: NDArray[numpy.uint16],
+    plane: int = 0,
+    engine: Engine | None = None,
+) -> None: ...
+@overload
+def look_up(
+    pixels: NDArray[numpy.uint8],
+    tables: NDArray[numpy.uint32],
+    out: NDArray[numpy.uint32],
+    plane: int = 0,
+    engine: Engine | None = None,
+) -> None: ...
+@overload
+def look_up(
+    pixels: NDArray[numpy.uint8],
+    tables: NDArray[numpy.uint64],
+    out: NDArray[numpy.uint64],
+    plane: int = 0,
+    engine: Engine | None = None,
+) -> None:
+    """The value of every byte, by the tables of its channel: (channels, 256), of what out is.
+
+    plane: the pixels of a picture, whose channels then come behind each other.
+    """
+
+def change_pictures(
+    pictures: NDArray[numpy.uint8],
+    codes: NDArray[numpy.uint8],
+    amounts: NDArray[numpy.float64],
+    fill: NDArray[numpy.uint8],
+    smooth: bool,
+    engine: Engine | None = None,
+) -> None:
+    """Change pictures (n, height, width, channels) in place, on the threads of an engine.
+
+    codes: (n, steps), what is done to each, one after the other (ops.changes.Change); amounts: six for each
+    code. fill, one for each channel: what comes from outside of a picture that is moved; smooth: moved
+    pixels are blended of four.
+    """
+
+def mix_changed(
+    pictures: NDArray[numpy.uint8],
+    codes: NDArray[numpy.uint8],
+    amounts: NDArray[numpy.float64],
+    weights: NDArray[numpy.float32],
+    fill: NDArray[numpy.uint8],
+    smooth: bool,
+    engine: Engine | None = None,
+) -> None:
+    """Add up pictures as they are and after each of some chains of changes, by weight, in place.
+
+    codes, amounts, fill, smooth: as change_pictures takes them, those of one chain after those of another.
+    weights: (n, 1 + chains), that of the picture itself first.
+    """
+
+def add_noise(
+    pictures: NDArray[numpy.uint8],
+    keys: NDArray[numpy.uint64],
+    sigmas: NDArray[numpy.float32],
+    quantiles: NDArray[numpy.float32],
+    engine: Engine | None = None,
+) -> None:
+    """Add noise to pictures (n, height, width, channels) in place, by the key of each.
+
+    quantiles: 4096 of the distribution. A sigma of 0 leaves a picture as it is.
+    """
 
 def lend(memory: NDArray[numpy.uint8], shelf: list[Any], most: int) -> NDArray[numpy.uint8]:
     """Give the same bytes as an array that puts memory on the shelf once nothing refers to them.

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
+from .cutting import colour, engine
 from .geometry import F64, I32, Motion
 
 U8 = npt.NDArray[np.uint8]
@@ -68,7 +69,8 @@ def change(pictures: Any, changes: Changes, fill: Any = 0, smooth: bool = False)
     ``fill``: what moves into a picture. ``smooth``: pixels that are moved are blended of four.
     """
     pictures = np.ascontiguousarray(pictures)
-    _native.change_pictures(pictures, changes.codes, changes.amounts, _filled(fill, pictures), smooth)
+    fill = colour(fill, pictures.shape[-1])
+    _native.change_pictures(pictures, changes.codes, changes.amounts, fill, smooth, engine())
     return pictures
 
 
@@ -82,11 +84,6 @@ def mix_changed(
     pictures = np.ascontiguousarray(pictures)
     codes = np.concatenate([one.codes for one in chains], axis=1)
     amounts = np.concatenate([one.amounts for one in chains], axis=1)
-    fill = _filled(fill, pictures)
-    _native.mix_changed(pictures, codes, amounts, weights.astype(np.float32), fill, smooth)
+    fill, weights = colour(fill, pictures.shape[-1]), weights.astype(np.float32)
+    _native.mix_changed(pictures, codes, amounts, weights, fill, smooth, engine())
     return pictures
-
-
-def _filled(fill: Any, pictures: Any) -> U8:
-    levels = np.broadcast_to(np.asarray(fill, dtype=np.uint8), pictures.shape[-1:])
-    return np.ascontiguousarray(levels)

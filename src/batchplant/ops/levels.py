@@ -21,6 +21,7 @@ from .augment import PictureOp
 from .base import F64, Draws, Spec, Tensors, check_probability, per_sample
 from .changes import Change, Changes, change
 from .changes_device import change_on_device
+from .cutting import engine
 from .keyed_device import numbers_on_device
 
 
@@ -169,7 +170,9 @@ class GaussianNoise(PictureOp):
         batch = np.ascontiguousarray(batch)
         # Frames of a clip as the rows of one picture.
         rows = math.prod(batch.shape[1:-2])
-        _native.add_noise(batch.reshape(len(batch), rows, *batch.shape[-2:]), keys, sigmas, quantiles())
+        _native.add_noise(
+            batch.reshape(len(batch), rows, *batch.shape[-2:]), keys, sigmas, quantiles(), engine()
+        )
         return batch
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:

@@ -16,6 +16,7 @@ from ..errors import DamagedError, OptionError
 from ..reader import Reader
 from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
 from .base import Draws, Op, Spec, Tensors
+from .cutting import engine
 from .fitting import SAMPLES, moments
 
 
@@ -111,7 +112,7 @@ class Normalize(Op):
         whole = np.dtype(f"u{self.dtype.itemsize}")
         tables = np.ascontiguousarray(self.table().T)
         levels = np.ascontiguousarray(batch).reshape(-1)
-        _native.look_up(levels, tables.view(whole), out.reshape(-1).view(whole), plane)
+        _native.look_up(levels, tables.view(whole), out.reshape(-1).view(whole), plane, engine())
         return out
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
