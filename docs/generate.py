@@ -85,8 +85,8 @@ OPS_SECTIONS = {
         "Decoding pictures",
         """\
 A decoder is the first step of an image field's pipeline; without one it is `Decode()`. `filter` is one of
-`area`, `bilinear`, `bicubic`, `nearest`. `RandomHorizontalFlip`, `Normalize` and `ChannelsFirst` that follow
-the decoder, in this order, are done by the engine while it decodes, and cost no pass of their own.
+`area`, `bilinear`, `bicubic`, `nearest`. Crops, flips and padding that follow the decoder, then `Normalize`
+and `ChannelsFirst`, are done by the engine while it decodes, and cost no pass of their own.
 """,
     ),
     "colour": (
@@ -105,8 +105,19 @@ Changes drawn for each sample from a list; pictures of `uint8`, of one or three 
 """,
     ),
     "erasing": ("Augmentation: erasing", "Pictures of any dtype, channels first or last.\n"),
+    "framing": (
+        "Augmentation: crops and padding",
+        "[Crop, resize and rotate](../guides/crops.md) shows them.\n",
+    ),
+    "warping": (
+        "Augmentation: rotation and perspective",
+        """\
+Pictures of `uint8`. [Crop, resize and rotate](../guides/crops.md#rotation-affine-maps-perspective) shows
+them.
+""",
+    ),
     "augment": (
-        "Augmentation: crops, covers, mixes",
+        "Augmentation: covers, mixes",
         "Batches of pictures, (samples, height, width, channels), `uint8`, go in and come out.\n",
     ),
     "moving": (
