@@ -138,8 +138,8 @@ class Spec:
         if not wrong and first in (1, 3, 4) and last is not None and last > 4:
             raise OptionError(
                 f"{type(op).__name__} needs pictures (height, width, channels), and {self} looks like "
-                "(channels, height, width): store them with channels last, or put "
-                "Function(lambda one: np.moveaxis(one, 0, -1)) before it"
+                "(channels, height, width): store them with channels last, or put before it "
+                f"Function(lambda batch: np.moveaxis(batch, 1, -1), shape={(*self.shape[1:], first)})"
             )
         if wrong or len(self.shape) != 3 or self.shape[2] is None:
             raise OptionError(f"{type(op).__name__} needs pictures (height, width, channels), not {self}")
