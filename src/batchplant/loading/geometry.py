@@ -48,7 +48,7 @@ class Moves(NamedTuple):
         height, width = whole.sizes[:, 0], whole.sizes[:, 1]
         zero = np.zeros(len(whole))
         corners = np.stack([zero, zero, width, zero, width, height, zero, height], axis=1).reshape(-1, 4, 2)
-        back = positions(corners, np.linalg.inv(whole.matrix))
+        back = positions(corners, np.linalg.inv(whole.matrix).astype(np.float64))
         return np.concatenate([back.min(axis=1), back.max(axis=1)], axis=1)
 
 

@@ -209,10 +209,10 @@ class _Pieces:
         self.first = np.cumsum(lengths)
         self.sizes = np.tile(np.array([size], np.int32), (len(sources), 1))
         cell = np.array(cells, dtype=np.int32).reshape(-1, 4)
-        scale, left, top = np.array(matrices, dtype=np.float64).reshape(-1, 3).T
+        scale, right, down = np.array(matrices, dtype=np.float64).reshape(-1, 3).T
         matrix = np.zeros((len(sources), 3, 3))
         matrix[:, 0, 0] = matrix[:, 1, 1] = scale
-        matrix[:, 0, 2], matrix[:, 1, 2], matrix[:, 2, 2] = left - cell[:, 0], top - cell[:, 1], 1
+        matrix[:, 0, 2], matrix[:, 1, 2], matrix[:, 2, 2] = right - cell[:, 0], down - cell[:, 1], 1
         # Into its cell, where it is cut; from there to the place of the cell.
         inner = Motion(matrix, cell[:, [3, 2]] - cell[:, [1, 0]])
         self.steps = (inner, shifted(inner.sizes, cell[:, 0], cell[:, 1], after=self.sizes))
@@ -287,7 +287,7 @@ class CopyPaste(MixOp):
             made[name] = regrouped(batch[name], taken, after)
         if self.instances is not None:
             values = as_ragged(batch[self.instances])[0][taken]
-            for row in np.flatnonzero(done):
+            for row in np.flatnonzero(done).tolist():
                 values[after[row] : after[row + 1]] = np.arange(1, after[row + 1] - after[row] + 1)
             made[self.instances] = (values, after)
         return made

@@ -145,7 +145,8 @@ class MoveBoxes(Mover):
         """Left, top, right, bottom of boxes in the pictures of these rows, in pixels."""
         found = corners_of(values[:, :4].astype(np.float64), self._stored).reshape(-1, 2, 2)
         scale = np.expand_dims(self._of(sizes, rows, stored=True), -2)
-        return (found * scale).reshape(-1, 4)
+        made: F64 = (found * scale).reshape(-1, 4)
+        return made
 
     def move_with(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
         values, offsets = as_ragged(batch, 4)
@@ -319,9 +320,10 @@ class MoveMask(Op):
         """A step of the picture, for this one."""
         if not hasattr(op, "fill"):
             return op
-        made = copy.copy(op)
-        made.fill = np.array(self.fill)  # type: ignore[attr-defined]
-        return made
+        made: Any = copy.copy(op)
+        made.fill = np.array(self.fill)
+        filled: Op = made
+        return filled
 
     def infer(self, spec: Spec) -> Spec:
         # The plan puts the steps in its place before it asks them.
