@@ -433,3 +433,27 @@ def masks(dataset):
 def test_masks_that_cannot_follow(masks, pipelines, reason):
     with pytest.raises(OptionError, match=reason):
         bp.Loader(masks, 2, pipelines=pipelines)
+
+
+def test_pictures_of_unequal_sizes_keep_their_boxes(dataset):
+    mover = ops.MoveBoxes(normalized=True)
+    pipelines = {"image": [ops.Resize(shorter=32), ops.Collate("pad")], "boxes": [mover], "outline": None}
+    with closing(bp.Loader(dataset, 4, pipelines=pipelines)) as loader, bp.open(dataset) as reader:
+        batch = next(iter(loader))
+        boxes = np.concatenate(
+            [reader[n]["boxes"] / np.tile(reader[n]["image"].shape[1::-1], 2) for n in range(4)]
+        )
+    # In parts of each picture, not of what it is padded to.
+    np.testing.assert_allclose(batch["boxes"][0], boxes, rtol=1e-5)
+
+
+def test_pictures_made_on_a_device_keep_their_boxes(dataset):
+    pytest.importorskip("torch")
+    options = {"pipelines": {"image": MOVES, "outline": None, "word": None}}
+    with closing(bp.Loader(dataset, 8, **options)) as here:
+        mine = next(iter(here))
+    with closing(bp.Loader(dataset, 8, **options, device="cpu", decode="cpu")) as there:
+        batch = next(iter(there))
+    for name in ("boxes", "label", "pose"):
+        for one, other in zip(mine[name], batch[name], strict=True):
+            np.testing.assert_array_equal(one, other.numpy())
