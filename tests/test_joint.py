@@ -141,6 +141,8 @@ def test_steps_that_do_not_fit(dataset, joint, reason):
 
 
 def test_a_joint_step_is_no_step_of_a_field(dataset):
+    with pytest.raises(OptionError, match="give pack or joint"):
+        bp.Loader(dataset, 2, joint=[Mosaic()], pack=bp.Pack(8, field="label"))
     with pytest.raises(OptionError, match="give it to the Loader as joint="):
         bp.Loader(dataset, 2, pipelines={"image": [Mosaic()]})
 

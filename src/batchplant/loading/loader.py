@@ -172,6 +172,8 @@ class Loader(Bridges, Planned, Replaying, Stats):
         if pack is not None:
             if balance is not None:
                 raise OptionError("packed rows are of one size already: give pack or balance")
+            if joint:
+                raise OptionError("joint steps see samples, and packed rows are none: give pack or joint")
             # Four arrays of a batch may be of one size.
             rows = self._buffers(4 * (ahead + 2))
             self._packing = Packing(pack, self.reader, self.plan, self._executor, self.indices, rows)
