@@ -388,10 +388,13 @@ OPS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("shape", [(31, 45, 3), (1, 1, 3), (16, 5, 1)], ids=str)
 @pytest.mark.parametrize("name", OPS)
-def test_a_device_makes_the_same(name, shape):
+def test_a_device_makes_the_same(name, shape, device):
     torch = pytest.importorskip("torch")
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
     from batchplant.interop.gpu.ops import DeviceTensors
 
     if shape[2] == 1 and name in ("randaugment", "erasing"):
@@ -401,10 +404,10 @@ def test_a_device_makes_the_same(name, shape):
     want = op.run(batch.copy(), ids, draws(ids))
     assert want.dtype == np.uint8
     assert op.device_form is not None
-    given = torch.from_numpy(batch.copy())
-    got = op.device_form(given, ids, draws(ids), DeviceTensors(torch.device("cpu")))
+    sent = torch.from_numpy(batch.copy()).to(device)
+    got = op.device_form(sent, ids, draws(ids), DeviceTensors(torch.device(device)))
     assert got.dtype == torch.uint8
-    away = np.abs(got.numpy().astype(int) - want)
+    away = np.abs(got.cpu().numpy().astype(int) - want)
     # In single precision, a place at the very edge of a picture may be outside of it.
     assert (away > 2).mean() <= (0.001 if name in ("smooth", "augmix") else 0)
     assert (away > 0).mean() < 0.05

@@ -84,6 +84,6 @@ def mix_changed(
     pictures = np.ascontiguousarray(pictures)
     codes = np.concatenate([one.codes for one in chains], axis=1)
     amounts = np.concatenate([one.amounts for one in chains], axis=1)
-    fill, weights = colour(fill, pictures.shape[-1]), weights.astype(np.float32)
-    _native.mix_changed(pictures, codes, amounts, weights, fill, smooth, engine())
+    fill = colour(fill, pictures.shape[-1])
+    _native.mix_changed(pictures, codes, amounts, weights.astype(np.float32), fill, smooth, engine())
     return pictures
