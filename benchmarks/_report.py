@@ -148,6 +148,13 @@ def codecs(found: dict[str, Any]) -> Iterator[str]:
     yield machine(found)
 
 
+def sound(found: dict[str, Any]) -> Iterator[str]:
+    for part, unit in (("mel", "sounds/s"), ("clips", "clips/s")):
+        for title, case in found.get(part, {}).items():
+            yield per_second(f"{title}, {unit}", case[unit], case["ratio to"], "batchplant : it")
+    yield machine(found)
+
+
 def remote(found: dict[str, Any]) -> Iterator[str]:
     cases = found["cases"]
     sides = list(dict.fromkeys(side for case in cases.values() for side in case["first batch, s"]))
@@ -288,6 +295,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "access": access,
     "arrays": arrays,
     "codecs": codecs,
+    "sound": sound,
     "remote": remote,
     "gpu": gpu,
     "convert": convert,

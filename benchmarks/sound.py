@@ -75,19 +75,26 @@ def compare(names: list[str], job: dict[str, Any], count: int, unit: str, rounds
             name: stack.enter_context(side(name, job | {"result": job["results"][name]})) for name in names
         }
         found = interleaved({name: one for name, one in sides.items() if one is not None}, rounds)
-    speeds = {name: count / one["median"] for name, one in found.items()}
-    ours = speeds[names[0]]
-    ratios = {name: ours / speed for name, speed in speeds.items() if name != names[0]}
+    speeds = {
+        name.partition(": ")[2]: {key: count / one[key] for key in ("median", "best")}
+        for name, one in found.items()
+    }
+    ours = speeds["batchplant"]
+    ratios = {
+        name: {key: ours[key] / speed[key] for key in ours}
+        for name, speed in speeds.items()
+        if name != "batchplant"
+    }
     for name, speed in speeds.items():
-        beside = f"   batchplant is {ratios[name]:.2f} times as fast" if name in ratios else ""
-        print(f"  {name:<24} {speed:10.1f} {unit}{beside}", flush=True)
-    return {unit: speeds, "ratios": ratios}
+        beside = f"   batchplant is {ratios[name]['median']:.2f} times as fast" if name in ratios else ""
+        print(f"  {name:<16} {speed['median']:10.1f} {unit}{beside}", flush=True)
+    return {unit: speeds, "ratio to": ratios}
 
 
 def mel(args: argparse.Namespace) -> dict[str, Any]:
     count = 8 if args.quick else 64
     names = ["mel: batchplant", "mel: librosa", "mel: torch.stft", "mel: torchaudio"]
-    results: dict[str, Any] = {"sounds": count, "seconds": SECONDS}
+    results: dict[str, Any] = {}
     for title, (rate, arguments) in MELS.items():
         print(f"{title}: {count} sounds of {SECONDS} s, {arguments}", flush=True)
         with workplace() as folder:
@@ -133,7 +140,7 @@ def films(folder: Path, count: int, seconds: int) -> list[str]:
 
 def clips(args: argparse.Namespace) -> dict[str, Any]:
     count, seconds = (8, 4) if args.quick else (48, 10)
-    results: dict[str, Any] = {"films": count, "seconds": seconds}
+    results: dict[str, Any] = {}
     with workplace() as folder:
         paths = films(folder, count, seconds)
         with bp.create(folder / "films.beton", {"video": bp.Video("mp4")}) as out:
