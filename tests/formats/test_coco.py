@@ -12,7 +12,7 @@ import batchplant as bp
 from batchplant.codecs import rle
 from batchplant.codecs.media.rle import counts_of, painted
 from batchplant.testing.cases import cells, jpeg, png
-from detection import CLASSES, DetectionSuite, boxes, picture
+from objects import CLASSES, DetectionSuite, boxes, picture
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "coco"
 

@@ -7,7 +7,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.testing.cases import jpeg, png
-from detection import CLASSES, DetectionSuite, picture
+from objects import CLASSES, DetectionSuite, picture
 
 
 def corners(n):

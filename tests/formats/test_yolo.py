@@ -9,7 +9,7 @@ import pytest
 import batchplant as bp
 from batchplant.formats.yolo import labels
 from batchplant.testing.cases import jpeg
-from detection import CLASSES, DetectionSuite, picture
+from objects import CLASSES, DetectionSuite, picture
 
 
 def parts(n):

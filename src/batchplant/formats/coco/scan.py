@@ -165,7 +165,8 @@ def _images(rows: _Rows) -> index.Arrays:
 
 def _objects(rows: _Rows, images: I64, points: int) -> tuple[index.Arrays, list[str], int]:
     """The objects, in order of the pictures; which keys they have; how many keypoints."""
-    places = rows.find(["image_id", "segments_info", "file_name"])
+    keys = ["id", "category_id", "bbox", "area", "iscrowd", "segmentation", "keypoints", "caption"]
+    places = rows.find(["image_id", "segments_info", "file_name", *keys])
     owners = rows.numbers("image_id", places["image_id"], Int(), np.iinfo(np.int64).min)
     kind, start, size = places["segments_info"]
     has: list[str] = []
@@ -179,8 +180,7 @@ def _objects(rows: _Rows, images: I64, points: int) -> tuple[index.Arrays, list[
         owners = np.repeat(owners[kind == LIST], [len(one[0]) for one in parts])
         starts, sizes = (np.concatenate([one[side] for one in parts]) for side in (0, 1))
         rows = _Rows(rows.data, starts, sizes, "segment")
-    keys = ["id", "category_id", "bbox", "area", "iscrowd", "segmentation", "keypoints", "caption"]
-    places = rows.find(keys)
+        places = rows.find(keys)
     has += [key for key in keys if (places[key][0] > NULL).any()]
     boxes = rows.numbers("bbox", places["bbox"], Tensor("float32", (4,)), 0)
     area = rows.numbers("area", places["area"], Float("float32"), np.nan)
