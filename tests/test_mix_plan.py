@@ -64,12 +64,13 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 def test_yaml_has_lists_parts_and_values() -> None:
     text = (
         "a: 1 # one\nb:\n  c: [x, 'y, z', 2.5]\n  d: {e: yes, f: {g: null}}\n"
-        "h:\n- i: 1\n  j: 2\n- 1e3\n-\n  k: '#'\n"
+        "h:\n- i: 1\n  j: 2\n- 1e3\n-\n  k: '#'\nl: m\n"
     )
     assert parse_yaml(text) == {
         "a": 1,
         "b": {"c": ["x", "y, z", 2.5], "d": {"e": True, "f": {"g": None}}},
         "h": [{"i": 1, "j": 2}, 1000.0, {"k": "#"}],
+        "l": "m",
     }
 
 

@@ -104,8 +104,12 @@ class _Block:
         found: Any = [] if listed else {}
         while at < len(self.rows) and self.rows[at][1] == indent:
             number, _, text = self.rows[at]
-            if (text == "-" or text.startswith("- ")) != listed:
-                raise ValueError(f"line {number}: {text!r} is not `{'- value' if listed else 'name: value'}`")
+            entry = text == "-" or text.startswith("- ")
+            if listed and not entry:
+                # A list may stand right below its name; then the next name ends it.
+                return found, at
+            if entry and not listed:
+                raise ValueError(f"line {number}: {text!r} is not `name: value`")
             at = (self._entry if listed else self._name)(at, found, keys)
         if at < len(self.rows) and self.rows[at][1] > indent:
             number, _, text = self.rows[at]

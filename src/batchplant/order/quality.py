@@ -26,6 +26,8 @@ __all__ = [
     "entropy",
     "kept_neighbours",
     "label_autocorrelation",
+    "longest_run",
+    "share_deviation",
     "spread",
 ]
 
@@ -133,3 +135,18 @@ def block_loads(blocks: I64, batch_size: int, cache: int) -> I64:
             if len(held) > cache:
                 held.popitem(last=False)
     return loads
+
+
+def share_deviation(here: npt.NDArray[np.bool_], weights: float | F64) -> F64:
+    """By how many samples a source is ahead of its weight, at every position.
+
+    ``here``: where the source comes. ``weights``: its weight, or that at every position.
+    """
+    ideal = np.cumsum(np.broadcast_to(np.asarray(weights, dtype=np.float64), here.shape))
+    return np.cumsum(here) - ideal
+
+
+def longest_run(here: npt.NDArray[np.bool_]) -> int:
+    """How often something comes in a row at most."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], here, [False]])))
+    return int((edges[1::2] - edges[::2]).max(initial=0))
