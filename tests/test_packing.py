@@ -175,6 +175,54 @@ def test_text_is_packed_by_what_a_function_makes_of_it() -> None:
     assert sorted(tokens.tolist()) == sorted(len(word) for text in words for word in text.split())
 
 
+def test_what_is_made_to_learn_its_length_is_not_made_twice() -> None:
+    calls = []
+
+    def tokenize(text: str) -> list[int]:
+        calls.append(text)
+        return [ord(one) for one in text]
+
+    texts = ["x" * (1 + number % 7) for number in range(60)]
+    op = Function(tokenize, each=True, shape=(None,), dtype=np.int64)
+    reader = batchplant.open({"text": texts, "number": np.arange(60)})
+    pack = Pack(16, field="text", window=10)
+    loader = batchplant.Loader(reader, 2, order="random", pipelines={"text": [op]}, pack=pack)
+    numbers = np.concatenate([batch["number"] for batch in loader])
+    assert sorted(numbers.tolist()) == list(range(60))
+    assert len(calls) == 60
+    with pytest.raises(OptionError, match="documents are rows of tokens, not text: put Tokenize before it"):
+        list(batchplant.Loader(reader, 2, pack=pack))
+
+
+def test_what_is_not_kept_any_more_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchplant.loading.made.KEPT", 0)
+    texts = ["x" * (1 + number % 7) for number in range(60)]
+    op = Function(lambda text: [ord(one) for one in text], each=True, shape=(None,), dtype=np.int64)
+    pack = Pack(16, field="text", window=2)
+    loader = batchplant.Loader({"text": texts}, 4, pipelines={"text": [op]}, pack=pack)
+    assert len(loader) > 2
+    found = [batch["text"] for batch in loader]
+    assert sum(int((one > 0).sum()) for one in found) == sum(map(len, texts))
+
+
+def test_of_some_samples_what_cannot_be_read_leaves_padding() -> None:
+    def fails(tokens: Any) -> Any:
+        if tokens[0] == 5:
+            raise DataError("no")
+        return tokens
+
+    reader = batchplant.open({"tokens": [np.full(1 + number % 3, number) for number in range(12)]})
+    op = Function(fails, each=True, shape=(None,))
+    loader = batchplant.Loader(
+        reader, 8, pipelines={"tokens": [op]}, pack=Pack(6, strategy="first_fit", pad=-1), on_error="skip",
+        indices=np.arange(4, 12),
+    )  # fmt: skip
+    (batch,) = loader
+    left = [number for number in range(4, 12) if number != 5 for _ in range(1 + number % 3)]
+    assert sorted(batch["tokens"][batch["tokens"] >= 0].tolist()) == left
+    assert {one.sample for one in loader.skipped} == {5}
+
+
 def test_a_document_that_cannot_be_read_leaves_padding() -> None:
     def fails(tokens: Any) -> Any:
         if 3000 in tokens:

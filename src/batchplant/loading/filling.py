@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from .. import _native
 from ..columns import I32, I64, U8, as_bytes, starts_of
-from ..errors import AccessError, DataError, OptionError
+from ..errors import AccessError, DataError
 from ..storage import mapped, mapped_in_memory
 from .batch import Batch, Executor
 from .buffers import Buffers
+from .made import Made, ragged
 from .packing import Pack, Pieces, Rows
 
 # What the engine takes as tokens.
@@ -40,20 +41,22 @@ class Tokens:
 class Filling:
     """Makes rows, and counts what they came to.
 
-    ``rest``: makes what a batch has besides tokens; None where these have to be read, or made. Their dtype is
-    ``dtype``. ``images``: how many places the pictures of documents take before their tokens.
+    ``rest``: makes what a batch has besides tokens. Where these can be taken from where they lie, their dtype
+    is ``dtype``, else nothing. ``images``: how many places the pictures of documents take before their
+    tokens. ``indices``: the samples that documents are, where they are not all.
     """
 
     def __init__(
         self,
         pack: Pack,
         buffers: Buffers,
-        rest: Executor | None,
+        rest: Executor,
         dtype: str,
         images: Callable[[I64], I64] | None = None,
+        indices: I64 | None = None,
     ) -> None:
         self.pack, self._buffers, self._rest, self._dtype = pack, buffers, rest, dtype
-        self._images = images
+        self._images, self._indices = images, indices
         self._lock = threading.Lock()
         self._rows, self._documents, self._tokens = 0, 0, 0
         # Of every epoch that was planned.
@@ -62,17 +65,25 @@ class Filling:
     def plans(self, rows: Rows) -> None:
         self._planned.add(rows)
 
-    def executor(self, pieces: Pieces, usual: Executor) -> Executor:
+    def executor(self, pieces: Pieces, usual: Executor, made: Made | None) -> Executor:
         """Who makes the rest of a batch; ``usual`` makes its tokens too."""
-        if self._rest is None or pieces.where is None:
+        if made is not None:
+            return self._rest if made.has(self._numbers(pieces)) else usual
+        if not self._dtype or pieces.where is None:
             return usual
         whole = ((pieces.where.start | pieces.where.size) % np.dtype(self._dtype).itemsize == 0).all()
         near = all(mapped_in_memory(path) is not None for path in pieces.where.files)
         return self._rest if whole and near else usual
 
-    def finish(self, pieces: Pieces, batch: Batch) -> Batch:
+    def _numbers(self, pieces: Pieces) -> I64:
+        """The samples that the documents are."""
+        return pieces.samples if self._indices is None else self._indices[pieces.samples]
+
+    def finish(self, pieces: Pieces, batch: Batch, documents: Made | None) -> Batch:
         """The documents as rows."""
-        kept, values = _without_missing(pieces, batch), dict(batch.values)
+        kept, values = _without_missing(pieces, self._numbers(pieces), batch), dict(batch.values)
+        if documents is not None and self.pack.field not in values:
+            values[self.pack.field] = documents.of(batch.ids)
         images = None if self._images is None else self._images(batch.ids)
         if images is not None:
             texts = _ragged(values.pop(self.pack.field), self.pack.field)
@@ -165,17 +176,8 @@ def lay_out(pieces: Pieces, pack: Pack) -> tuple[I64, I32]:
 
 def _ragged(value: Any, field: str) -> tuple[npt.NDArray[Any], I64]:
     """The tokens of documents, one after another."""
-    if isinstance(value, tuple):
-        tokens, offsets = value
-    elif isinstance(value, np.ndarray) and value.ndim == 2:
-        tokens, offsets = value.reshape(-1), np.arange(len(value) + 1, dtype=np.int64) * value.shape[1]
-    else:
-        parts = [np.asarray(one) for one in value]
-        offsets = np.concatenate([[0], np.cumsum([len(one) for one in parts])]).astype(np.int64)
-        tokens = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    tokens, offsets = ragged(value, field)
     tokens = np.ascontiguousarray(tokens)
-    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-        raise OptionError(f"tokens are rows of whole numbers, not {tokens.dtype}", field=field)
     if tokens.dtype.name not in KINDS:
         tokens = tokens.astype(np.int64)
     return tokens, np.ascontiguousarray(offsets, dtype=np.int64)
@@ -195,13 +197,13 @@ def _behind(images: I64, image_token: int, tokens: npt.NDArray[Any], offsets: I6
     return found, where
 
 
-def _without_missing(pieces: Pieces, batch: Batch) -> Pieces:
+def _without_missing(pieces: Pieces, numbers: I64, batch: Batch) -> Pieces:
     """Without the documents that were left out because they cannot be read: there, rows have padding."""
     if len(batch.ids) == len(pieces.samples):
         return pieces
     renamed = np.full(len(pieces.samples), -1, dtype=np.int64)
     place = 0
-    for number, sample in enumerate(pieces.samples.tolist()):
+    for number, sample in enumerate(numbers.tolist()):
         if place < len(batch.ids) and batch.ids[place] == sample:
             renamed[number] = place
             place += 1

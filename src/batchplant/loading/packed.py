@@ -18,6 +18,7 @@ from .balance import find_sizes
 from .batch import Executor
 from .buffers import Buffers
 from .filling import KINDS, Filling
+from .made import Made
 from .packing import Pack, PackedShard, Rows
 from .plan import Output, Plan
 
@@ -41,14 +42,15 @@ class Packing:
                     f"there is no field of the batch {name!r}{near(name, names)}; it has {', '.join(names)}"
                 )
         self.pack = pack
-        found = token_sizes(pack, reader, names[pack.field], executor)
+        self._sizes, self._indices = token_sizes(pack, reader, names[pack.field]), indices
+        # Who makes documents, where nothing else tells how long they are: every rank does.
+        self._alone: Executor | None = None
+        if self._sizes is None:
+            only = Plan((names[pack.field],))
+            self._alone = Executor(reader, only, executor.on_cpu, seed=executor.seed, skip=executor.skip)
         rest, dtype = _rest(pack, names[pack.field], plan, executor)
-        images = image_sizes(pack, reader)
-        self.filling = Filling(pack, buffers, rest, dtype, images)
-        if images is not None:
-            texts = found
-            found = lambda samples, epoch: (texts(samples, epoch)[0] + images(samples), None)  # noqa: E731
-        self._sizes, self._indices = found, indices
+        self._images = image_sizes(pack, reader)
+        self.filling = Filling(pack, buffers, rest, dtype, self._images, indices)
         self._rows: dict[int, Rows] = {}
         # By epoch, a window and its first row, out of a state.
         self._known: dict[int, tuple[int, int]] = {}
@@ -57,15 +59,26 @@ class Packing:
         rows = self._rows.get(epoch)
         known = self._known.get(epoch, (0, 0))
         if rows is None or rows.first_known > start:
-            sizes = functools.partial(self._of_places, epoch=epoch)
-            rows = Rows(order, sizes, self.pack, known if known[1] <= start else (0, 0))
+            made = None
+            if self._alone is not None:
+                made = Made(functools.partial(self._alone.run, epoch=epoch), self.pack.field)
+            sizes = functools.partial(self._of_places, made=made)
+            rows = Rows(order, sizes, self.pack, known if known[1] <= start else (0, 0), made)
             self._rows = {number: one for number, one in self._rows.items() if number >= epoch - 1}
             self._rows[epoch] = rows
             self.filling.plans(rows)
         return PackedShard(rows, start=start, filling=self.filling, **options)
 
-    def _of_places(self, places: I64, epoch: int) -> Any:
-        return self._sizes(places if self._indices is None else self._indices[places], epoch)
+    def _of_places(self, places: I64, made: Made | None) -> tuple[Any, Spans | None]:
+        samples = places if self._indices is None else self._indices[places]
+        if made is not None:
+            sizes, where = made.sizes(samples), None
+        else:
+            assert self._sizes is not None
+            sizes, where = self._sizes(samples)
+        if self._images is None:
+            return sizes, where
+        return np.where(np.asarray(sizes) < 0, -1, sizes + self._images(samples)), None
 
     def state(self, epoch: int, position: int) -> dict[str, Any]:
         """What a state has besides the row: from where on rows have to be planned."""
@@ -84,17 +97,18 @@ class Packing:
         self._known, self._rows = {epoch: (number, row)}, {}
 
 
-def _rest(pack: Pack, output: Output, plan: Plan, executor: Executor) -> tuple[Executor | None, str]:
-    """Who makes what a batch has besides tokens, where these can be taken from where they lie."""
+def _rest(pack: Pack, output: Output, plan: Plan, executor: Executor) -> tuple[Executor, str]:
+    """Who makes what a batch has besides tokens; their dtype, where they can be taken from where they lie."""
     kind = executor.reader.schema[output.field]
-    if output.steps or pack.sizes is not None or not isinstance(kind, Tensor) or kind.dtype not in KINDS:
-        return None, ""
-    others = tuple(one for one in plan.outputs if one is not output)
+    others = tuple(one for one in plan.outputs if output.name not in (one.name, one.beside))
     rest = Executor(
         executor.reader, Plan(others), executor.on_cpu, executor.on_device,
         seed=executor.seed, skip=executor.skip, decoded=executor.decoded,
     )  # fmt: skip
     rest.timer, rest.functions = executor.timer, executor.functions
+    made = output.steps or plan.joint or pack.sizes is not None
+    if made or not isinstance(kind, Tensor) or kind.dtype not in KINDS:
+        return rest, ""
     return rest, kind.dtype
 
 
@@ -109,33 +123,20 @@ def image_sizes(pack: Pack, reader: Reader) -> Callable[[I64], I64] | None:
     return lambda samples: np.asarray(found(samples)).astype(np.int64)
 
 
-def token_sizes(pack: Pack, reader: Reader, output: Output, executor: Executor) -> Callable[[I64, int], Any]:
-    """How many tokens documents have in an epoch, and where they lie: as said, by bytes, by making them."""
+def token_sizes(pack: Pack, reader: Reader, output: Output) -> Callable[[I64], Any] | None:
+    """How many tokens documents have, and where they lie: as said, or by bytes. None: they must be made."""
     if pack.sizes is not None:
         said = find_sizes(reader, [output.field], pack.sizes)
-        return lambda samples, _: (said(samples), None)
+        return lambda samples: (said(samples), None)
     kind = reader.schema[output.field]
-    if not output.steps and isinstance(kind, Tensor):
-        if len(kind.shape) != 1:
-            raise OptionError(
-                f"documents are rows of tokens, and {output.field} is {kind}", field=output.field
-            )
-        if dense_of(kind) is not None:
-            return lambda samples, _: (np.full(len(samples), kind.shape[0]), None)
-        width = np.dtype(kind.dtype).itemsize
-        return lambda samples, _: _where(reader, output.field, samples, width)
-
-    alone = Executor(reader, Plan((output,)), executor.on_cpu, seed=executor.seed, skip=executor.skip)
-
-    def made(samples: I64, epoch: int) -> tuple[I64, None]:
-        """By making all documents of a window: every rank does."""
-        values = alone.run(samples, epoch)
-        found = {
-            int(one): size for one, size in zip(values.ids, _lengths(values.values[output.name]), strict=True)
-        }
-        return np.array([found.get(int(one), 0) for one in samples], dtype=np.int64), None
-
-    return made
+    if output.steps or not isinstance(kind, Tensor):
+        return None
+    if len(kind.shape) != 1:
+        raise OptionError(f"documents are rows of tokens, and {output.field} is {kind}", field=output.field)
+    if dense_of(kind) is not None:
+        return lambda samples: (np.full(len(samples), kind.shape[0]), None)
+    width = np.dtype(kind.dtype).itemsize
+    return lambda samples: _where(reader, output.field, samples, width)
 
 
 def _where(reader: Reader, field: str, samples: I64, width: int) -> tuple[I64, Spans | None]:
@@ -147,10 +148,3 @@ def _where(reader: Reader, field: str, samples: I64, width: int) -> tuple[I64, S
     if spans is None or (spans.size < 0).any() or spans.shape is not None:
         return sizes_of(reader, [field], samples) // width, None
     return spans.size // width, spans
-
-
-def _lengths(value: Any) -> I64:
-    if isinstance(value, tuple):
-        found: I64 = np.diff(value[1])
-        return found
-    return np.array([len(one) for one in value], dtype=np.int64)

@@ -25,6 +25,7 @@ from .batch import Batch, Executor
 
 if TYPE_CHECKING:
     from .filling import Filling
+    from .made import Made
 
 STRATEGIES = ("best_fit", "first_fit", "concat_split", "none")
 OVERLONG = ("split", "truncate", "drop")
@@ -32,7 +33,7 @@ LABELS = ("same", "shifted", None)
 # Windows whose plans are kept.
 KEPT = 64
 
-# How many tokens documents have, and where they lie, if that is known.
+# How many tokens documents have (below 0: it is to be left out), and where they lie, if that is known.
 Sizes = Callable[[I64], tuple[npt.NDArray[Any], Spans | None]]
 
 
@@ -128,9 +129,16 @@ class Rows:
     """
 
     def __init__(
-        self, order: orders.Order, sizes: Sizes, pack: Pack, known: tuple[int, int] = (0, 0)
+        self,
+        order: orders.Order,
+        sizes: Sizes,
+        pack: Pack,
+        known: tuple[int, int] = (0, 0),
+        made: Made | None = None,
     ) -> None:
         self.order, self.pack, self._sizes = order, pack, sizes
+        # Documents, where lengths are only known by making them.
+        self.made = made
         self._windows = -(-order.length // pack.window)
         self._lock = threading.RLock()
         # The first rows of windows, from the known one on.
@@ -149,7 +157,9 @@ class Rows:
         first = number * self.pack.window
         samples = self.order[first : first + self.pack.window]
         sizes, where = self._sizes(samples)
-        whole = np.asarray(sizes, dtype=np.int64) + (self.pack.eos is not None)
+        sizes = np.asarray(sizes, dtype=np.int64)
+        # Those below 0 are left out.
+        whole = np.where(sizes < 0, 0, sizes + (self.pack.eos is not None))
         made = _native.pack(whole, self.pack.length, self.pack.strategy, self.pack.overlong)
         return Window(samples, *made, int((whole > self.pack.length).sum()), where)
 
@@ -273,8 +283,11 @@ class PackedShard:
 
     def executor(self, number: int, usual: Executor) -> Executor:
         """Who makes the batch: not the tokens, where they are taken from where they lie."""
-        return self.filling.executor(self.pieces(number), usual)
+        return self.filling.executor(self.pieces(number), usual, self.packed.made)
 
     def finish(self, number: int, batch: Batch) -> Batch:
         """The documents as rows."""
-        return self.filling.finish(self.pieces(number), batch)
+        made = self.packed.made
+        found = self.filling.finish(self.pieces(number), batch, made)
+        # All ranks leave them out; one says so.
+        return found if made is None or self.rank else found._replace(skipped=[*found.skipped, *made.lost()])
