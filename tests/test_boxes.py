@@ -154,6 +154,20 @@ def test_keypoints_as_albumentations_moves_them(name):
     np.testing.assert_allclose(found, GOLDEN[f"{name}.points"] + slip, atol=1e-3)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("format", ["xyxy", "xywh", "cxcywh"])
+def test_any_numbers_may_stand_for_boxes(format):
+    wild = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 0, 5, 20], np.float32)
+    boxes = np.random.default_rng(0).choice(wild, (400, 4))
+    for motions in MOTIONS.values():
+        op = ops.MoveBoxes().bound(bp.Boxes(format))
+        (found, offsets), (kept, _) = op.move_with((boxes, np.array([0, 400])), motions, SIZES)
+        assert 0 < len(found) == kept.sum() == offsets[1] < 400
+        assert np.isfinite(found).all()
+        points = ops.MoveKeypoints().bound(bp.Keypoints(2)), boxes[:, :3].reshape(-1, 2, 3)
+        points[0].move_with((points[1], np.array([0, 200])), motions, SIZES)
+
+
 # -- in a loader --------------------------------------------------------------------------------------------
 
 

@@ -72,6 +72,11 @@ class Mover(Op):
 
         CellErrors where something is wrong with a sample.
         """
+        # Data may have any number in the place of a position; one that is none ends up outside.
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            return self._all(batch, steps, sizes)
+
+    def _all(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
         raise NotImplementedError
 
     def _scaled(self, sizes: Any, *, stored: bool) -> Any:
@@ -148,21 +153,20 @@ class MoveBoxes(Mover):
         made: F64 = (found * scale).reshape(-1, 4)
         return made
 
-    def move_with(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+    def _all(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
         values, offsets = as_ragged(batch, 4)
         rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         made = values.astype(_float_of(Spec(values.dtype)))
         boxes = self.corners(values, rows, sizes)
         visible = np.ones(len(boxes))
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            for step in steps:
-                boxes = around(boxes, step.matrix[rows])
-                inside = np.clip(boxes, 0, np.tile(step.sizes[rows, ::-1], 2))
-                visible *= np.nan_to_num(area_of(inside) / area_of(boxes))
-                boxes = inside if self.clip else boxes
-            area = area_of(inside)
-            # Numbers are not exact: a box that keeps just as much as is asked for stays.
-            kept = (area > 0) & (area >= self.min_area - 1e-6) & (visible >= self.min_visibility - 1e-9)
+        for step in steps:
+            boxes = around(boxes, step.matrix[rows])
+            inside = np.clip(boxes, 0, np.tile(step.sizes[rows, ::-1], 2))
+            visible *= np.nan_to_num(area_of(inside) / area_of(boxes))
+            boxes = inside if self.clip else boxes
+        area = area_of(inside)
+        # Numbers are not exact: a box that keeps just as much as is asked for stays.
+        kept = (area > 0) & (area >= self.min_area - 1e-6) & (visible >= self.min_visibility - 1e-9)
         boxes = boxes.reshape(-1, 2, 2) / np.expand_dims(self._of(steps[-1].sizes, rows, stored=False), -2)
         made[:, :4] = from_corners(boxes.reshape(-1, 4), self.format or "xyxy")
         return taken((made, offsets), kept), (kept, offsets)
@@ -215,7 +219,7 @@ class MoveKeypoints(Mover):
     def moved(self, spec: Spec) -> Spec:
         return spec.but(dtype=_float_of(spec)) if spec.dtype is not None else spec
 
-    def move_with(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+    def _all(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
         if isinstance(batch, list):
             one = [
                 None
@@ -279,7 +283,7 @@ class MovePolygons(Mover):
         made.normalized = field.normalized if self.normalized is None else self.normalized
         return made
 
-    def move_with(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+    def _all(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
         rings = [(row, ring) for row, one in enumerate(batch) for rings in one or () for ring in rings]
         rows = np.array([row for row, _ in rings], dtype=np.int64)
         numbers = itertools.chain.from_iterable(ring for _, ring in rings)
