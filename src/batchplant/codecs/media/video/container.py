@@ -125,8 +125,8 @@ def _nothing(*_: object) -> None:
 
 
 @contextlib.contextmanager
-def opened(data: memoryview) -> Iterator[Any]:
-    """The video in these bytes as a container of PyAV."""
+def opened(data: memoryview, *, known: bool = False) -> Iterator[Any]:
+    """The video in these bytes as a container of PyAV; ``known``: only its frames are wanted, not its facts."""
     av = pyav()
     encoding = encoding_of(data)
     if encoding is None:
@@ -139,8 +139,8 @@ def opened(data: memoryview) -> Iterator[Any]:
             format=DEMUXERS[encoding],
             # Only options that the demuxer has; FFmpeg refuses to open references unless it is told to.
             container_options=OPTIONS,
-            # FFmpeg decodes a little when it opens a file.
-            options={"max_pixels": str(frame_limit())},
+            # FFmpeg decodes a little when it opens a file, to find facts.
+            options={"max_pixels": str(frame_limit()), **({"skip_frame": "all"} if known else {})},
             metadata_errors="replace",
             io_open=_nothing,
         )

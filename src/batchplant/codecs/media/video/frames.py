@@ -126,7 +126,7 @@ def _decoded(data: memoryview, index: Index, wanted: I64, *, seek: bool = True) 
     done, lost = 0, False
     if seek and index.seekable:
         try:
-            with opened(data) as container:
+            with opened(data, known=True) as container:
                 for frame in _Track(container, index).frames(wanted, seek=True):
                     yield frame
                     done += 1
@@ -134,7 +134,7 @@ def _decoded(data: memoryview, index: Index, wanted: I64, *, seek: bool = True) 
         except _LostError:
             lost = True
     try:
-        with opened(data) as container:
+        with opened(data, known=True) as container:
             for frame in _Track(container, index).frames(wanted[done:], seek=False):
                 yield frame
                 done += 1
