@@ -127,6 +127,8 @@ def test_a_loader_with_such_steps_can_be_copied_and_seen(dataset):
             "needs 'lable', which the batch does not have .did you mean label",
         ),
         ([ops.Pad(3)], "steps of several fields"),
+        ([Mosaic], "write Mosaic.. with parentheses"),
+        ([shrink], "Map.shrink, inputs="),
         (Mosaic(), "joint is a list of steps"),
         ([{"image": Resize(3)}], "a pipeline is a list of ops"),
         ([{"boxes": [Pad(3)]}, Mosaic()], "pad after it"),
@@ -143,6 +145,8 @@ def test_steps_that_do_not_fit(dataset, joint, reason):
 def test_a_joint_step_is_no_step_of_a_field(dataset):
     with pytest.raises(OptionError, match="give pack or joint"):
         bp.Loader(dataset, 2, joint=[Mosaic()], pack=bp.Pack(8, field="label"))
+    with pytest.raises(OptionError, match="steps that see several go into joint="):
+        bp.Loader(dataset, 2, pipelines={("image", "boxes"): [Mosaic()]})
     with pytest.raises(OptionError, match="give it to the Loader as joint="):
         bp.Loader(dataset, 2, pipelines={"image": [Mosaic()]})
 

@@ -146,6 +146,7 @@ def test_when_the_length_of_a_cell_tells_a_tensors_shape(shape, flat):
         (lambda: Decimal(5, 2.0), "scale is a whole number"),
         (lambda: List(Int), "holds field kinds"),
         (lambda: Boxes("xy"), "the format of boxes is xyxy, xywh, cxcywh, not 'xy'"),
+        (lambda: Boxes("coco"), "what others call coco is xywh"),
         (lambda: Boxes(dtype="int32"), "Boxes cannot have dtype int32"),
         (lambda: Boxes(of=3), "of is the name of a field, not 3"),
         (lambda: Boxes(labels=[1]), "each of the labels is the name of a field"),

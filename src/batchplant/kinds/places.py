@@ -13,6 +13,11 @@ from ..errors import OptionError
 from .base import Field, Json, Tensor, _check_dtype, is_text
 
 BOX_FORMATS = ("xyxy", "xywh", "cxcywh")
+# What other libraries call them.
+_ELSEWHERE = {
+    "coco": "xywh", "pascal_voc": "xyxy", "voc": "xyxy", "yolo": "cxcywh with normalized=True",
+    "albumentations": "xyxy with normalized=True", "cxcywhn": "cxcywh with normalized=True",
+}  # fmt: skip
 # How the names of keypoints tell a pair that a mirror exchanges.
 _SIDES = ("left", "right"), ("Left", "Right"), ("LEFT", "RIGHT")
 
@@ -25,7 +30,9 @@ def _name(value: Any, what: str) -> str:
 
 def check_box_format(format: str) -> str:
     if format not in BOX_FORMATS:
-        raise OptionError(f"the format of boxes is {', '.join(BOX_FORMATS)}, not {format!r}")
+        known = _ELSEWHERE.get(str(format).lower())
+        hint = f"; what others call {format} is {known}" if known else ""
+        raise OptionError(f"the format of boxes is {', '.join(BOX_FORMATS)}, not {format!r}{hint}")
     return format
 
 

@@ -44,6 +44,11 @@ def _ops(given: Any) -> list[JointOp]:
         own = given.own()
         assert isinstance(own, JointOp)
         return [own]
+    if isinstance(given, type) and issubclass(given, Op):
+        raise OptionError(f"write {given.__name__}() with parentheses")
+    if callable(given):
+        name = getattr(given, "__name__", "fn")
+        raise OptionError(f"say which outputs {name} takes and gives: Map({name}, inputs=[…], outputs=[…])")
     raise OptionError(
         f"joint holds steps of several fields, such as Map(fn, inputs=[…]), and pipelines of single ones, "
         f'such as {{"image": [ToTensor()]}}; not {given!r}'

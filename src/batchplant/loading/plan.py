@@ -138,6 +138,12 @@ def make_plan(
     pictures.
     """
     given = dict(pipelines or {})
+    for name in given:
+        if not isinstance(name, str):
+            raise OptionError(
+                f"a pipeline is that of one field, not of {name!r}: steps that see several go into joint=[…]",
+                path=reader.path,
+            )
     outputs: list[Output] = []
     along = follows(pipes_of(reader.schema, given), reader.schema)
     for name in [*reader.schema, *(one for one in given if one not in reader.schema)]:
