@@ -16,6 +16,7 @@ from batchplant.errors import DecodeError, OptionError
 from batchplant.ops import CellErrors, Draws, Spec
 
 GOLDEN = Path(__file__).parent / "golden"
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 MONO = Spec(np.dtype(np.float32), (4000, 1))
 
 
@@ -100,19 +101,29 @@ def test_draws_are_anew_by_sample_and_epoch(name):
     assert not np.array_equal(found, run(OPS[name], batch, epoch=1))
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_the_device_form_gives_the_same(name):
+@pytest.fixture
+def on(request: pytest.FixtureRequest) -> Any:
+    """A device of torch, and what ops work with there."""
     torch = pytest.importorskip("torch")
     from batchplant.interop.gpu.ops import DeviceTensors
 
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    device = torch.device(request.param)
+    return device, DeviceTensors(device)
+
+
+@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("on", DEVICES, indirect=True)
+def test_the_device_form_gives_the_same(name, on):
+    import torch
+
     op, batch = OPS[name], sounds(7, 4000, 2)
     assert op.device_form is not None
-    there = op.device_form(
-        torch.from_numpy(batch.copy()), np.arange(7), draws(range(7)), DeviceTensors(torch.device("cpu"))
-    )
+    there = op.device_form(torch.from_numpy(batch.copy()).to(on[0]), np.arange(7), draws(range(7)), on[1])
     here = run(op, batch)
     assert tuple(there.shape) == here.shape
-    assert np.abs(there.numpy() - here).max() <= 1e-4 * max(1, np.abs(here).max())
+    assert np.abs(there.cpu().numpy() - here).max() <= 1e-4 * max(1, np.abs(here).max())
 
 
 def test_ops_refuse_what_is_no_sound():
@@ -346,8 +357,8 @@ def test_a_loader_of_spectrograms(tmp_path):
         assert np.array_equal(next(iter(loader))["audio"], first[0][:2])
 
 
-def test_steps_behind_a_decoder_run_on_a_device(tmp_path):
-    pytest.importorskip("torch")
+@pytest.mark.parametrize("on", DEVICES, indirect=True)
+def test_steps_behind_a_decoder_run_on_a_device(tmp_path, on):
     fields = {"audio": bp.Audio("wav", rate=8000, channels=1), "label": bp.Int()}
     with bp.create(tmp_path / "sounds.tar", fields) as out:
         for number in range(5):
@@ -360,10 +371,10 @@ def test_steps_behind_a_decoder_run_on_a_device(tmp_path):
     with closing(bp.Loader(tmp_path / "sounds.tar", 5, pipelines=pipelines, seed=3)) as loader:
         here = next(iter(loader))
     with closing(
-        bp.Loader(tmp_path / "sounds.tar", 5, pipelines=pipelines, seed=3, device="cpu", decode="cpu")
+        bp.Loader(tmp_path / "sounds.tar", 5, pipelines=pipelines, seed=3, device=on[0], decode="cpu")
     ) as loader:
         assert "→ device → RandomGain" in str(loader.plan)
         assert "device → Convert" not in str(loader.plan)
         there = next(iter(loader))
-    assert np.allclose(there["audio"].numpy(), here["audio"], rtol=1e-4, atol=1e-4)
+    assert np.allclose(there["audio"].cpu().numpy(), here["audio"], rtol=1e-4, atol=1e-4)
     assert there["label"].tolist() == here["label"].tolist()
