@@ -145,7 +145,7 @@ def test_other_encodings_and_turned_pictures(tmp_path):
     )
     got = [batch["image"].numpy() for batch in loader]
     assert apart(want, got) <= 2
-    assert loader.stats()["decoded"] == {"cpu": 8, "gpu": 4, "raw": 0}
+    assert loader.stats()["decoded"] == {"cpu": 8, "gpu": 4, "split": 0, "raw": 0}
     loader.close()
 
 
@@ -211,7 +211,7 @@ def test_a_device_without_circuits_for_jpeg(monkeypatch, count):
 
 
 @needs_gpu
-@pytest.mark.parametrize("mode", ["gpu", "hybrid", "cpu"])
+@pytest.mark.parametrize("mode", ["gpu", "hybrid", "split", "cpu"])
 def test_pixels_are_the_same_whoever_decodes(tmp_path_factory, mode):
     """5,000 pictures of every kind, sides odd and even: at most two levels from what the engine makes."""
     path = tmp_path_factory.getbasetemp() / "kinds.beton"
@@ -271,7 +271,7 @@ def test_pictures_that_shrink_a_lot_go_by_the_engine(tmp_path):
         out.append({"image": np.random.default_rng(0).integers(0, 256, (400, 400, 3), dtype=np.uint8)})
     loader = Loader(path, 1, pipelines={"image": [ops.Resize(8)]}, device="cpu", decode="gpu")
     [batch] = loader
-    assert loader.stats()["decoded"] == {"cpu": 1, "gpu": 0, "raw": 0}
+    assert loader.stats()["decoded"] == {"cpu": 1, "gpu": 0, "split": 0, "raw": 0}
     [want] = Loader(path, 1, pipelines={"image": [ops.Resize(8)]})
     assert (batch["image"].numpy() == want["image"]).all()
 
@@ -331,7 +331,7 @@ def test_a_step_without_a_device_form_runs_on_the_cpu(raw, device, step):
     # Solarised levels beside the threshold may differ by as much as it inverts.
     away = [np.abs(a.astype(int) - b.cpu().numpy().astype(int)) for a, b in zip(want, got, strict=True)]
     assert np.mean([(one > 2).mean() for one in away]) < 0.03
-    assert loader.stats()["decoded"] == {"cpu": 0, "gpu": 0, "raw": 30}
+    assert loader.stats()["decoded"] == {"cpu": 0, "gpu": 0, "split": 0, "raw": 30}
     [output] = loader.plan.on_device
     assert (output.device_steps, output.steps[1].op) == (1, output.steps[output.device_steps].op)
     assert "→ CPU → " in str(loader.plan)
@@ -449,7 +449,7 @@ def test_what_the_decoder_there_refuses_goes_by_the_engine(jpegs, error, warned)
         warnings.simplefilter("always")
         assert sum(len(batch["image"]) for batch in loader) == 30
     assert [str(one.message) for one in said] == ["not these: the CPU decodes this batch"] * warned
-    assert loader.stats()["decoded"] == {"cpu": 30, "gpu": 0, "raw": 0}
+    assert loader.stats()["decoded"] == {"cpu": 30, "gpu": 0, "split": 0, "raw": 0}
     loader.close()
 
 
@@ -485,7 +485,7 @@ def test_stats_tell_the_split(jpegs):
     for _ in loader:
         pass
     stats = loader.stats()
-    assert stats["decoded"] == {"cpu": 18, "gpu": 12, "raw": 0}
+    assert stats["decoded"] == {"cpu": 18, "gpu": 12, "split": 0, "raw": 0}
     assert stats["decode mode"] == "hybrid"
     assert stats["decode gpu"] > 0
     assert stats["decode cpu"] > 0
@@ -582,7 +582,7 @@ def test_the_gpu_gets_what_would_cost_the_engine_most(jpegs, device, monkeypatch
         pass
     loader.close()
     assert len(sorts) == len(seen) == 3
-    for costs, (raw, gpu, cpu) in zip(seen, sorts, strict=True):
+    for costs, (raw, gpu, cpu, _) in zip(seen, sorts, strict=True):
         assert (len(raw), len(gpu), len(cpu)) == (0, 4, 6)
         assert costs[gpu].min() >= costs[cpu].max()
 
@@ -720,7 +720,7 @@ INTERPRETED = """
 import contextlib, sys
 import numpy as np, torch
 torch.cuda.device = lambda device: contextlib.nullcontext()
-from batchplant.interop import kernel, resample as by_torch
+from batchplant.interop.gpu import kernel, resample as by_torch
 
 rng = np.random.default_rng(0)
 for filter in ("area", "bilinear", "bicubic"):

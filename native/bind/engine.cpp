@@ -10,6 +10,7 @@ namespace {
 using Shapes = nb::ndarray<const int32_t, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
 using Boxes = nb::ndarray<const double, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
 using Floats = Borrowed<float>;
+using Parts = nb::ndarray<const int64_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
 using Flags = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Places = nb::ndarray<const int32_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
 using Pixels = nb::ndarray<const uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
@@ -216,6 +217,24 @@ void warp_pictures(Engine& engine, const Pixels& pictures, const Inverses& inver
     engine.warp(job);
 }
 
+std::tuple<Table<int64_t>, size_t> code(Engine& engine, const Bases& bases, const Int32s& base, const Int64s& start,
+                                        const Int64s& size, const Parts& part, const MutableBytes& out) {
+    const std::vector<Bytes> arrays = borrow_all(bases);
+    const size_t n = base.size();
+    check_length("start", start.size(), n);
+    check_length("size", size.size(), n);
+    check_length("part", part.shape(0), n);
+    auto table = std::make_unique<int64_t[]>(n * CodeJob::columns);
+    const CodeJob job{buffers(arrays), base.data(), start.data(), size.data(), part.data(),
+                      n,               out.data(),  out.size(),   table.get()};
+    size_t used = 0;
+    {
+        nb::gil_scoped_release unlocked;
+        used = engine.code(job);
+    }
+    return {table_of(table, n, CodeJob::columns), used};
+}
+
 void gather(Engine& engine, const Bases& bases, const Int32s& base, const Int64s& start, const Int64s& line,
             const Int64s& rows, const Int64s& width, const MutableBytes& out, const Int64s& places) {
     const std::vector<Bytes> arrays = borrow_all(bases);
@@ -328,6 +347,20 @@ status:      0 decoded; 1 failed: its pixels are zeros, and errors has (index, m
              native: no JPEG, PNG or WebP, or one that needs another decoder or would lose by the
              change to these channels: its pixels are as they were
 warnings:    how many libjpeg gave)")
+        .def("code", code, nb::arg("bases"), array_arg("base"), array_arg("start"), array_arg("size"), array_arg("part"),
+             array_arg("out"),
+             R"(Read the coefficients of parts of JPEGs, for a device that makes pixels of them.
+
+Gives (table, used). Picture i is as in decode(); part[i] is left, top, right, bottom, whole pixels.
+What is read goes to out, of which used bytes are taken. table has 11 columns: the place in out (-1
+where the picture is not of the common kind, is damaged, or there is no room), the number of blocks,
+the number of entries; then first column, columns, first row and rows of the brightness, and the same
+of the colours, in blocks of 8 x 8.
+
+At its place, a picture has 3 x 64 steps (uint8, in rows), its blocks (uint32 first entry, uint16
+entries, int16 first coefficient; component after component, each in rows), and its entries (int16:
+value times 64 plus place in the block's rows; the place 0 adds its value times 512 to the one
+before).)")
         .def("wait_turn", &Engine::wait_turn, nb::call_guard<nb::gil_scoped_release>(),
              "Wait until the work of all calls so far is handed out, so that the next call begins at once.")
         .def("warp", warp_pictures, array_arg("pictures"), array_arg("inverse"), array_arg("canvases"),

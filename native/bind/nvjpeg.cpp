@@ -34,7 +34,8 @@ RuntimeError where there is no such library, or no device. One thread at a time.
              R"(Begin, on a CUDA stream, to decode to memory of the device: room bytes from address on.
 
 The planes of picture i (Y, Cb, Cr, as large as they are stored, without gaps) go to places[i].
-ValueError where nvJPEG refuses one, RuntimeError where the device fails. The encoded bytes have to stay until the stream is done.)");
+ValueError where nvJPEG refuses one, RuntimeError where the device fails. The encoded bytes have to
+stay until the stream is done.)");
 }
 
 }  // namespace batchplant

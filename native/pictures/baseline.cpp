@@ -143,17 +143,85 @@ inline bool BaselineDecoder::read_ac(BitCursor& cursor, const Plane& plane, Coef
     block.last = last;
     if (place > block_size) return false;
     const auto most = static_cast<uint64_t>(std::abs(block.values[0])) * plane.steps[0] + sizes * plane.largest_step;
-    return most <= dct_surely_safe || is_safe(block, plane);
+    return most <= dct_surely_safe || is_safe(block.values, plane);
+}
+
+// The same for one that is not transformed here.
+inline bool BaselineDecoder::read_entries(BitCursor& cursor, const Plane& plane, int16_t first, CodedPart& coded) {
+    constexpr unsigned ends = HuffmanTable::ends;
+    const uint64_t* pairs = plane.pairs;
+    BitCursor at = cursor;
+    size_t place = 1;
+    uint64_t sizes = 0;
+    uint16_t* const begin = coded.entries.data() + coded.entry_count;
+    uint16_t* out = begin;
+    const auto entry = [](size_t where, int value) {
+        return static_cast<uint16_t>(static_cast<unsigned>(value) << 6 | zigzag[where]);
+    };
+    // The window is too short for values that leave ten bits.
+    const auto store = [&](uint64_t pair, size_t next) {
+        const size_t second = place + first_advance_of(pair);
+        out[0] = entry(second - 1, first_value_of(pair));
+        out[1] = entry(next - 1, second_value_of(pair));
+        // Where there is one, it comes twice.
+        out += 1 + static_cast<size_t>(next != second);
+        sizes += sizes_of(pair);
+    };
+    while (place < block_size) {
+        at.refill();
+        for (int n = 0; n < looks_at_once; ++n) {
+            const uint64_t pair = pairs[at.bits >> (64 - HuffmanTable::window)];
+            const size_t next = place + whole_advance_of(pair);
+            if (next < block_size) [[likely]] {
+                at.drop(pair);
+                store(pair, next);
+                place = next;
+                continue;
+            }
+            if (next == block_size || (next > ends && next < ends + block_size)) {
+                at.drop(pair);
+                if (first_advance_of(pair) > 0) store(pair, next == block_size ? next : next - ends);
+                place = block_size;
+            } else {
+                const Symbol symbol = read_symbol(at, *plane.ac, place);
+                place = symbol.place;
+                if (symbol.is_value && place <= block_size) {
+                    const int value = symbol.value;
+                    const bool fits = value >= -512 && value < 512;
+                    *out++ = entry(place - 1, fits ? value : value & 511);
+                    if (!fits) *out++ = static_cast<uint16_t>(static_cast<unsigned>(value >> 9) << 6);
+                    sizes += static_cast<uint64_t>(std::abs(value));
+                }
+            }
+            break;
+        }
+    }
+    cursor = at;
+    if (place > block_size) return false;
+    coded.entry_count += static_cast<size_t>(out - begin);
+    const auto most = static_cast<uint64_t>(std::abs(first)) * plane.steps[0] + sizes * plane.largest_step;
+    if (most <= dct_surely_safe) return true;
+    int16_t values[block_size] = {first};
+    for (const uint16_t* one = begin; one < out; ++one) {
+        const int value = static_cast<int16_t>(*one) >> 6;
+        if (*one % block_size != 0) {
+            values[*one % block_size] = static_cast<int16_t>(value);
+        } else {
+            int16_t& before = values[one[-1] % block_size];
+            before = static_cast<int16_t>(before + value * 512);
+        }
+    }
+    return is_safe(values, plane);
 }
 
 // The same with what the sizes really come to.
-bool BaselineDecoder::is_safe(const Coefficients& block, const Plane& plane) {
+bool BaselineDecoder::is_safe(const int16_t* values, const Plane& plane) {
     int sum = 0;
-    for (size_t k = 0; k < block_size; ++k) sum += std::abs(block.values[k] * plane.steps[k]);
+    for (size_t k = 0; k < block_size; ++k) sum += std::abs(values[k] * plane.steps[k]);
     if (sum <= dct_surely_safe) return true;
     if (sum > 32767) return false;
     int16_t products[block_size];
-    for (size_t k = 0; k < block_size; ++k) products[k] = static_cast<int16_t>(block.values[k] * plane.steps[k]);
+    for (size_t k = 0; k < block_size; ++k) products[k] = static_cast<int16_t>(values[k] * plane.steps[k]);
     return dct_is_safe(products);
 }
 
@@ -269,6 +337,16 @@ bool BaselineDecoder::read_mcus(size_t from, size_t to, size_t mcu_row) {
             }
             constexpr int64_t most_dc = 32767;
             if (std::abs(plane.prediction) > most_dc) return false;
+            if (coded_ != nullptr) {
+                const auto first = static_cast<int16_t>(plane.prediction);
+                const auto c = static_cast<size_t>(&plane - planes_.data());
+                const auto start = static_cast<uint32_t>(coded_->entry_count);
+                if (!read_entries(at, plane, first, *coded_)) return false;
+                const auto count = static_cast<uint16_t>(coded_->entry_count - start);
+                const size_t number = (row - plane.first_row) * (plane.end_column - plane.first_column);
+                blocks_of_[c][number + column - plane.first_column] = {start, count, first};
+                continue;
+            }
             std::memset(coefficients.values, 0, sizeof coefficients.values);
             coefficients.values[0] = static_cast<int16_t>(plane.prediction);
             if (!read_ac(at, plane, coefficients)) return false;
@@ -361,21 +439,60 @@ void BaselineDecoder::write_rows(size_t mcu_row, const Part& part) {
 
 // ------------------------------------------------------------------------------------------------------------
 
-bool BaselineDecoder::decode(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom,
-                             size_t channels, uint8_t* pixels) {
+bool BaselineDecoder::can(const BaselineHeader& header) {
     // libjpeg does not interpolate colours of so narrow a picture.
     const bool narrow = header.across == 2 && header.width <= 4;
     if (narrow || !set_tables(header)) return false;
-    const Part part{left, top, right, bottom, channels, pixels};
     for (Plane& plane : planes_) plane.prediction = 0, plane.end_column = plane.end_row = 0;
+    return true;
+}
+
+// Of MCUs.
+size_t BaselineDecoder::rows_to_read(size_t bottom) const {
+    const size_t last_row = bottom - 1, rows = last_row / mcu_height_ + 1;
+    // libjpeg reads ahead for two rows, though one of them needs it.
+    const bool ahead = in_between_ && last_row % mcu_height_ >= mcu_height_ - 2;
+    return ahead ? std::min(rows + 1, mcu_rows_) : rows;
+}
+
+bool BaselineDecoder::code(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom,
+                           CodedPart& coded) {
+    if (header.components != 3 || !can(header)) return false;
+    plan(header, {left, top, right, bottom, 3, nullptr});
+    at_ = scan_.start(header.data, header.end);
+    size_t blocks = 0;
+    for (size_t c = 0; c < 3; ++c) {
+        const Plane& plane = planes_[c];
+        coded.extents[c] = {plane.first_column, plane.end_column - plane.first_column, plane.first_row,
+                            plane.end_row - plane.first_row};
+        std::copy(plane.steps.begin(), plane.steps.end(), coded.steps[c].begin());
+        blocks += coded.extents[c].blocks();
+    }
+    coded.entry_count = 0;
+    coded.blocks.resize(blocks);
+    blocks_of_[0] = coded.blocks.data();
+    for (size_t c = 1; c < 3; ++c) blocks_of_[c] = blocks_of_[c - 1] + coded.extents[c - 1].blocks();
+    // Of an MCU: each of its values may take two.
+    constexpr size_t most_entries = 6 * 2 * block_size;
+    struct Coding {  // also when it fails
+        CodedPart*& to;
+        ~Coding() { to = nullptr; }
+    } coding{coded_ = &coded};
+    for (size_t row = 0, rows = rows_to_read(bottom); row < rows; ++row) {
+        const size_t room = coded.entry_count + mcus_per_row_ * most_entries;
+        if (coded.entries.size() < room) coded.entries.resize(room + room / 2);
+        if (!read_row(row)) return false;
+    }
+    return bottom < header.height || scan_.ends_with(end_marker, at_);
+}
+
+bool BaselineDecoder::decode(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom,
+                             size_t channels, uint8_t* pixels) {
+    if (!can(header)) return false;
+    const Part part{left, top, right, bottom, channels, pixels};
     plan(header, part);
     at_ = scan_.start(header.data, header.end);
-
-    const size_t last_row = bottom - 1;
-    size_t rows = last_row / mcu_height_ + 1;
-    // libjpeg reads ahead for two rows, though one of them needs it.
-    if (in_between_ && last_row % mcu_height_ >= mcu_height_ - 2) rows = std::min(rows + 1, mcu_rows_);
-    for (size_t row = 0; row < rows; ++row) {
+    for (size_t row = 0, rows = rows_to_read(bottom); row < rows; ++row) {
         if (in_between_ && row > 0) {
             for (Plane& plane : planes_) plane.keep_last_row();
         }

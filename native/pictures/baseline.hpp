@@ -28,6 +28,29 @@ struct BaselineHeader {
     const uint8_t* end = nullptr;
 };
 
+// What a scan says of the blocks that a part of a picture needs, before any arithmetic: for a device that does the rest.
+struct CodedPart {
+    struct Block {
+        uint32_t start;  // of its entries
+        uint16_t count;
+        int16_t first;  // its first coefficient, which has no entry
+    };
+    // Of a component, in blocks of the picture.
+    struct Extent {
+        size_t first_column = 0, columns = 0, first_row = 0, rows = 0;
+
+        size_t blocks() const { return columns * rows; }
+    };
+
+    std::vector<Block> blocks;  // component after component, each in rows
+    // A coefficient other than zero: its value times 64, and its place in the rows of the block. One that leaves ten bits
+    // is two entries: the low nine bits, and the others with the place 0.
+    std::vector<uint16_t> entries;
+    size_t entry_count = 0;
+    std::array<Extent, 3> extents;
+    std::array<std::array<uint8_t, 64>, 3> steps;  // of quantization, in rows
+};
+
 // Decodes such pictures, or a part of one, to the very pixels that libjpeg gives. What is left and right of the
 // part or above it is read but neither stored nor transformed; what is below it is not read.
 // Keeps its tables and rows from picture to picture. Not for two threads at once.
@@ -41,6 +64,10 @@ public:
     // part, and at the bottom also in what follows: libjpeg then decides what to make of it.
     bool decode(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom, size_t channels,
                 uint8_t* pixels);
+
+    // The same without the transform and all that follows, of pictures with three components. False also where decode()
+    // would return false.
+    bool code(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom, CodedPart& coded);
 
 private:
     struct Coefficients {
@@ -83,7 +110,10 @@ private:
     };
 
     static bool read_ac(BitCursor& cursor, const Plane& plane, Coefficients& block);
-    static bool is_safe(const Coefficients& block, const Plane& plane);
+    static bool read_entries(BitCursor& cursor, const Plane& plane, int16_t first, CodedPart& coded);
+    static bool is_safe(const int16_t* values, const Plane& plane);
+    bool can(const BaselineHeader& header);
+    size_t rows_to_read(size_t bottom) const;
     bool set_tables(const BaselineHeader& header);
     void plan(const BaselineHeader& header, const Part& part);
     bool read_row(size_t mcu_row);
@@ -99,6 +129,8 @@ private:
     std::array<Block, 6> blocks_;
     std::array<std::vector<uint8_t>, 2> widened_;
     ScanBytes scan_;
+    CodedPart* coded_ = nullptr;  // where blocks go that are not transformed
+    std::array<CodedPart::Block*, 3> blocks_of_{};
 
     // Of the picture at hand.
     BitCursor at_;

@@ -9,6 +9,7 @@
 
 #include "../io/bytes.hpp"
 #include "../io/fetch.hpp"
+#include "baseline.hpp"
 #include "png.hpp"
 #include "turn.hpp"
 #include "webp.hpp"
@@ -24,7 +25,8 @@ struct Cell {
     const uint8_t* end;  // of the buffer that it lies in
 };
 
-Cell find_cell(const DecodeJob& job, size_t index) {
+template <typename Job>
+Cell find_cell(const Job& job, size_t index) {
     const int32_t base = job.base[index];
     const int64_t start = job.start[index], size = job.size[index];
     if (base < 0 || static_cast<size_t>(base) >= job.bases.size()) {
@@ -129,6 +131,7 @@ struct Engine::Worker {
     WebpDecoder webp;
     Scratch turned;
     WarpScratch warped;
+    CodedPart coded;
     const Kernels& kernels;
     Resampler resampler;
     RowWriter::Scratch scratch;
@@ -173,6 +176,41 @@ struct Engine::Worker {
         }
         std::memset(job.output.picture(index), 0, job.output.picture_size());
         return Status::failed;
+    }
+
+    // False where the device is not to make this one.
+    bool code(const CodeJob& job, size_t index, std::atomic<size_t>& used) noexcept {
+        try {
+            const auto began = Clock::now();
+            const Cell cell = find_cell(job, index);
+            jpeg.open(cell.data, cell.size);
+            const auto at = [given = job.part + 4 * index](size_t i) { return static_cast<size_t>(given[i]); };
+            if (!jpeg.code_part(at(0), at(1), at(2), at(3), coded)) return false;
+            const size_t steps = sizeof coded.steps, blocks = coded.blocks.size() * sizeof coded.blocks[0];
+            constexpr size_t aligned = 16;
+            const size_t entries = coded.entry_count * sizeof coded.entries[0];
+            const size_t size = (steps + blocks + entries + aligned - 1) / aligned * aligned;
+            const size_t place = used.fetch_add(size);
+            if (place > job.room || job.room - place < size) return false;
+            std::memcpy(job.out + place, coded.steps.data(), steps);
+            std::memcpy(job.out + place + steps, coded.blocks.data(), blocks);
+            std::memcpy(job.out + place + steps + blocks, coded.entries.data(), entries);
+            int64_t* row = job.table + index * CodeJob::columns;
+            *row++ = static_cast<int64_t>(place);
+            *row++ = static_cast<int64_t>(coded.blocks.size());
+            *row++ = static_cast<int64_t>(coded.entry_count);
+            for (const size_t c : {0, 1}) {
+                const CodedPart::Extent& extent = coded.extents[c];
+                for (const size_t one : {extent.first_column, extent.columns, extent.first_row, extent.rows}) {
+                    *row++ = static_cast<int64_t>(one);
+                }
+            }
+            decode_ns += std::chrono::nanoseconds(Clock::now() - began).count();
+            return true;
+        } catch (const std::exception&) {
+            // Whoever decodes it then says what is wrong.
+            return false;
+        }
     }
 
 private:
@@ -369,6 +407,14 @@ DecodeResult Engine::decode(const DecodeJob& job) {
     }
     result.warnings = warnings;
     return result;
+}
+
+size_t Engine::code(const CodeJob& job) {
+    std::atomic<size_t> used{0};
+    pool_.parallel_for(job.count, [&](size_t index, size_t which) noexcept {
+        if (!workers_[which]->code(job, index, used)) job.table[index * CodeJob::columns] = -1;
+    });
+    return std::min(used.load(), job.room);
 }
 
 void Engine::warp(const WarpJob& job) {

@@ -51,6 +51,23 @@ struct DecodeJob {
     Output output;
 };
 
+// Parts of JPEGs that a device makes pixels of: what their scans say goes to `out`, in the order in which it is ready. Each
+// picture there: three tables of 64 steps, its blocks, its entries; see CodedPart. All arrays borrowed.
+struct CodeJob {
+    std::vector<Buffer> bases;
+    const int32_t* base = nullptr;
+    const int64_t* start = nullptr;
+    const int64_t* size = nullptr;
+    const int64_t* part = nullptr;  // left, top, right, bottom in the picture, whole pixels
+    size_t count = 0;
+    uint8_t* out = nullptr;
+    size_t room = 0;
+    // For each picture: where in out it begins, or -1 where it is of another kind or there is no room; how many blocks and
+    // entries it has; then first column, columns, first row, rows of the brightness, and of the colours, in blocks.
+    static constexpr size_t columns = 11;
+    int64_t* table = nullptr;
+};
+
 struct DecodeResult {
     std::vector<int32_t> status;
     std::vector<std::pair<size_t, std::string>> errors;  // of those that failed, in order
@@ -92,6 +109,9 @@ public:
     // that failed is filled with zeros, one that is not native is left as it was.
     // Throws std::runtime_error after close(), and in a process forked from the one that made the engine.
     DecodeResult decode(const DecodeJob& job);
+
+    // Reads scans, in parallel. The same runtime errors. Returns how many bytes of out are used.
+    size_t code(const CodeJob& job);
 
     // Warps pictures, in parallel. The same runtime errors.
     void warp(const WarpJob& job);

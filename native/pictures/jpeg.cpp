@@ -341,6 +341,16 @@ JpegDecoder::Part JpegDecoder::decode_part(size_t left, size_t top, size_t right
     return {pixels, left, top, width, height, stride, pixels + stride * height + spare};
 }
 
+bool JpegDecoder::code_part(size_t left, size_t top, size_t right, size_t bottom, CodedPart& coded) {
+    State& state = *state_;
+    BaselineHeader header;
+    if (!state.baseline || !state.describe(header)) return false;
+    if (left >= right || right > header.width || top >= bottom || bottom > header.height) {
+        throw std::invalid_argument("that part of the picture does not exist");
+    }
+    return state.baseline->code(header, left, top, right, bottom, coded);
+}
+
 size_t JpegDecoder::warnings() const { return state_->errors.warnings; }
 
 size_t JpegDecoder::baseline_parts() const { return state_->baseline_parts; }

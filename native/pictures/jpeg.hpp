@@ -10,6 +10,8 @@
 
 namespace batchplant {
 
+struct CodedPart;
+
 enum class JpegMode { stored, gray, rgb };
 
 // accurate: libjpeg's slow integer DCT, the one everybody decodes with; fast: its quick one.
@@ -68,6 +70,10 @@ public:
     // Decodes columns left to right - 1 of rows top to bottom - 1 (of the shrunken picture) and as little else
     // as possible. Damage below the last row is not noticed. `spare` bytes after the pixels may be read.
     Part decode_part(size_t left, size_t top, size_t right, size_t bottom, const JpegOptions& options, size_t spare);
+
+    // What the scan says of that part, for a device that makes pixels of it. False where it is not of the common kind
+    // (baseline.hpp, three components) or anything at all is out of the ordinary.
+    bool code_part(size_t left, size_t top, size_t right, size_t bottom, CodedPart& coded);
 
     // How many warnings libjpeg gave since open().
     size_t warnings() const;

@@ -40,6 +40,11 @@ class OnCpu:
         self._others = 0.0
         self._lock = threading.Lock()
 
+    @property
+    def exact(self) -> bool:
+        """Whether JPEGs are decoded to the pixels that everybody has."""
+        return self._dct == "accurate" and not self._fast_scale
+
     def stats(self) -> dict[str, float]:
         """Seconds that the decoding threads spent on pixels, added up, and how many threads there are."""
         decode, resize = self.engine.seconds

@@ -6,13 +6,14 @@ of them for a pixel, by 3 to 1; other decoders repeat them. Then YCbCr becomes R
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ...columns import I64, U8
-from .resample import kernels
 
 # As fractions of 65,536: what red gets of Cr, blue of Cb, and green loses of both.
 RED_CR, BLUE_CB, GREEN_CB, GREEN_CR = 91881, 116130, 22554, 46802
@@ -20,72 +21,115 @@ RED_CR, BLUE_CB, GREEN_CB, GREEN_CR = 91881, 116130, 22554, 46802
 LEAST_BLENDED = 3
 
 
-def planes(shape: I64, sampling: U8) -> tuple[I64, I64, I64]:
-    """How pictures of these shapes are stored, by row of the batch.
-
-    That is: how many pixels share a colour, in a column and in a row; height and width of the colours; the
-    bytes of all three planes. ``sampling``: 0x11, 0x21 or 0x22, in a row and in a column.
-    """
-    shared = np.stack([sampling & 15, sampling >> 4], axis=1).astype(np.int64)
-    small = -(-shape // shared)
-    return shared, small, shape.prod(axis=1) + 2 * small.prod(axis=1)
+def kernels(tensor: Any) -> Any:
+    """The Triton kernels for JPEGs; None where there is no Triton, or a tensor is not where it works."""
+    return _kernels() if tensor.is_cuda else None
 
 
-def to_rgb(memory: Any, place: I64, shape: I64, sampling: U8, out: Any, out_place: I64) -> Any:
-    """Make (height, width, 3) at ``out_place`` in ``out`` of the planes at ``place`` in ``memory``.
-
-    On the current stream, where ``memory`` is on a CUDA device. What comes back has to live until it is done.
-    """
-    shared, small, _ = planes(shape, sampling)
-    made = kernels() if out.is_cuda else None
-    if made is None:
-        for row in range(len(shape)):
-            _one(memory[int(place[row]) :], shape[row], shared[row], small[row], out[int(out_place[row]) :])
+@functools.cache
+def _kernels() -> Any:
+    try:
+        from . import jpeg_kernel
+    except ImportError:
         return None
-    facts = np.empty((len(shape), 8), dtype=np.int64)
-    facts[:, 0] = memory.data_ptr() + place
-    facts[:, 1] = facts[:, 0] + shape.prod(axis=1)
-    facts[:, 2] = facts[:, 1] + small.prod(axis=1)
-    facts[:, 3] = out.data_ptr() + out_place
-    facts[:, 4:6], facts[:, 6:8] = shape, shared
-    pinned = torch.from_numpy(facts).pin_memory()
-    made.to_rgb(pinned.to(out.device, non_blocking=True), int(shape[:, 0].max()), int(shape[:, 1].max()))
-    return pinned
+    return jpeg_kernel
 
 
-def _one(memory: Any, shape: I64, shared: I64, small: I64, out: Any) -> None:
+class Planes(NamedTuple):
+    """Brightness, Cb and Cr of pictures, or of what is needed of them, on a device; a row for each picture.
+
+    place: where in ``memory`` the three begin. line: bytes from row to row, of the brightness and of the
+    colours. corner: row and column of the first sample that is there, (n, 2, 2) of both. shape: height and
+    width of the pictures. shared: how many pixels have one colour, in a column and in a row.
+    """
+
+    memory: Any
+    place: I64
+    line: I64
+    corner: I64
+    shape: I64
+    shared: I64
+
+
+def shared_by(sampling: U8) -> I64:
+    """Of 0x11, 0x21 or 0x22: how many pixels have one colour, in a column and in a row."""
+    return np.stack([sampling & 15, sampling >> 4], axis=1).astype(np.int64)
+
+
+def stored_size(shape: I64, shared: I64) -> I64:
+    """Bytes of all three planes of whole pictures, one behind the other."""
+    found: I64 = shape.prod(axis=1) + 2 * (-(-shape // shared)).prod(axis=1)
+    return found
+
+
+def whole_planes(memory: Any, place: I64, shape: I64, shared: I64) -> Planes:
+    """Of whole pictures whose planes lie one behind the other."""
+    small = -(-shape // shared)
+    blue = place + shape.prod(axis=1)
+    places = np.stack([place, blue, blue + small.prod(axis=1)], axis=1)
+    lines = np.stack([shape[:, 1], small[:, 1]], axis=1)
+    return Planes(memory, places, lines, np.zeros((len(shape), 2, 2), np.int64), shape, shared)
+
+
+def to_rgb(planes: Planes, window: I64, out: Any, out_place: I64, upload: Callable[[Any], Any]) -> None:
+    """Make the pixels (rows, columns, 3) of windows (top, left, rows, columns) at ``out_place`` in ``out``.
+
+    On the current stream, where that is on a CUDA device. ``upload`` brings an array to the device.
+    """
+    made = kernels(out)
+    if made is None:
+        for row in range(len(window)):
+            _one(planes, row, window[row].tolist(), out[int(out_place[row]) :])
+        return
+    # As if all of every picture were there: what is not is never looked at.
+    away = (planes.corner * np.stack([planes.line, np.ones_like(planes.line)], axis=2)).sum(axis=2)
+    line = window[:, 3] * 3
+    facts = np.empty((len(window), 15), dtype=np.int64)
+    facts[:, :3] = planes.memory.data_ptr() + planes.place - away[:, [0, 1, 1]]
+    facts[:, 3] = out.data_ptr() + out_place - window[:, 0] * line - window[:, 1] * 3
+    facts[:, 4:6], facts[:, 6] = planes.line, line
+    facts[:, 7:9], facts[:, 9:11], facts[:, 11:] = planes.shape, planes.shared, window
+    made.to_rgb(upload(facts), int(window[:, 2].max()), int(window[:, 3].max()))
+
+
+def _one(planes: Planes, row: int, window: list[int], out: Any) -> None:
     """The same by torch, of one picture."""
-    height, width = shape.tolist()
-    sizes = [height * width, *[int(small.prod())] * 2]
-    luma, cb, cr = (part.to(torch.int32) for part in memory[: sum(sizes)].split(sizes))
-    y = luma.view(height, width)
-    blue, red = (
-        _blended(part.view(*small.tolist()), (height, width), shared.tolist()) - 128 for part in (cb, cr)
-    )
+    top, left, rows, columns = window
+    device = planes.memory.device
+    y, x = torch.arange(top, top + rows, device=device), torch.arange(left, left + columns, device=device)
+
+    def sample(which: int, down: Any, across: Any) -> Any:
+        kind = min(which, 1)
+        line, (first, begin) = int(planes.line[row, kind]), planes.corner[row, kind].tolist()
+        at = int(planes.place[row, which]) + (down - first)[:, None] * line + (across - begin)[None]
+        return planes.memory[at].to(torch.int32)
+
+    level = sample(0, y, x)
+    blue, red = (_blended(planes, row, sample, which, y, x) - 128 for which in (1, 2))
     half = 1 << 15
     pixels = torch.stack(
         [
-            y + ((RED_CR * red + half) >> 16),
-            y + ((-GREEN_CB * blue - GREEN_CR * red + half) >> 16),
-            y + ((BLUE_CB * blue + half) >> 16),
+            level + ((RED_CR * red + half) >> 16),
+            level + ((-GREEN_CB * blue - GREEN_CR * red + half) >> 16),
+            level + ((BLUE_CB * blue + half) >> 16),
         ],
         dim=-1,
     )
     out[: pixels.numel()] = pixels.clamp(0, 255).to(torch.uint8).reshape(-1)
 
 
-def _blended(plane: Any, size: tuple[int, int], shared: list[int]) -> Any:
-    """A plane of colours, as large as the picture."""
+def _blended(planes: Planes, row: int, sample: Any, which: int, y: Any, x: Any) -> Any:
+    """A colour for every pixel."""
+    small = (-(-planes.shape[row] // planes.shared[row])).tolist()
     near, other = [], []
-    for length, among, each in zip(size, plane.shape, shared, strict=True):
-        at = torch.arange(length, device=plane.device)
+    for at, among, each in zip((y, x), small, planes.shared[row].tolist(), strict=True):
         near.append(at // each)
-        # Of two that share a colour, the first looks at the one before, the second at the one behind.
+        # Of two that have one colour, the first looks at the one before, the second at the one behind.
         beside = near[-1] + (2 * (at % 2) - 1) * (each - 1)
-        other.append(beside.clamp(0, among - 1) if plane.shape[1] >= LEAST_BLENDED else near[-1])
-    second = torch.arange(size[1], device=plane.device) % 2
-    if shared[0] == 2:
-        rows = 3 * plane[near[0]] + plane[other[0]]
-        return (3 * rows[:, near[1]] + rows[:, other[1]] + 8 - second) >> 4
-    rows = plane[near[0]]
-    return (3 * rows[:, near[1]] + rows[:, other[1]] + 1 + second) >> 2
+        other.append(beside.clamp(0, among - 1) if small[1] >= LEAST_BLENDED else near[-1])
+    here, beside = sample(which, near[0], near[1]), sample(which, near[0], other[1])
+    if planes.shared[row, 0] == 2:
+        here = 3 * here + sample(which, other[0], near[1])
+        beside = 3 * beside + sample(which, other[0], other[1])
+        return (3 * here + beside + 8 - x % 2) >> 4
+    return (3 * here + beside + 1 + x % 2) >> 2

@@ -1,4 +1,4 @@
-"""The Triton kernels of :mod:`batchplant.interop.gpu.resample` and :mod:`batchplant.interop.gpu.colour`."""
+"""The Triton kernels of :mod:`batchplant.interop.gpu.resample`."""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
@@ -15,12 +15,8 @@ FILTERS = {"area": 0, "bilinear": 1, "bicubic": 2, "nearest": 3}
 # Result pixels of one program: rows and columns.
 ROWS, COLUMNS = 4, 64
 TAPS = 256
-# Pixels of a row, where colours are made.
-LINE = 256
-# As colour.py has it.
-LEAST_BLENDED = 3
 # Triton compiles when a kernel is first launched, and is not made for several threads that do so.
-_LAUNCHING = threading.Lock()
+LAUNCHING = threading.Lock()
 
 
 @triton.jit
@@ -175,72 +171,13 @@ def _resample(
         tl.store(place + c * out_c, level.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
-def _colour_at(plane, line, near_y, near_x, other_y, other_x, second, down, inside):
-    """A colour for each pixel, blended as libjpeg does; see colour._blended."""
-    above = tl.load(plane + near_y * line + near_x, mask=inside, other=0).to(tl.int32)
-    beside = tl.load(plane + near_y * line + other_x, mask=inside, other=0).to(tl.int32)
-    if down == 2:
-        above = 3 * above + tl.load(plane + other_y * line + near_x, mask=inside, other=0).to(tl.int32)
-        beside = 3 * beside + tl.load(plane + other_y * line + other_x, mask=inside, other=0).to(tl.int32)
-        blended = (3 * above + beside + 8 - second) >> 4
-    else:
-        blended = (3 * above + beside + 1 + second) >> 2
-    return blended - 128
-
-
-@triton.jit
-def _rgb(table, columns: tl.constexpr, least: tl.constexpr):
-    facts = table + tl.program_id(0) * 8
-    luma = tl.load(facts).to(tl.pointer_type(tl.uint8))
-    blues = tl.load(facts + 1).to(tl.pointer_type(tl.uint8))
-    reds = tl.load(facts + 2).to(tl.pointer_type(tl.uint8))
-    out = tl.load(facts + 3).to(tl.pointer_type(tl.uint8))
-    height = tl.load(facts + 4).to(tl.int32)
-    width = tl.load(facts + 5).to(tl.int32)
-    down = tl.load(facts + 6).to(tl.int32)
-    across = tl.load(facts + 7).to(tl.int32)
-    y = tl.program_id(1)
-    x = tl.program_id(2) * columns + tl.arange(0, columns)
-    inside = (x < width) & (y < height)
-    high = (height + down - 1) // down
-    wide = (width + across - 1) // across
-    near_y = y // down
-    near_x = x // across
-    blend = (wide >= least).to(tl.int32)
-    other_y = near_y + (2 * (y % 2) - 1) * (down - 1) * blend
-    other_x = near_x + (2 * (x % 2) - 1) * (across - 1) * blend
-    other_y = tl.minimum(tl.maximum(other_y, 0), high - 1)
-    other_x = tl.minimum(tl.maximum(other_x, 0), wide - 1)
-    second = x % 2
-    level = tl.load(luma + y * width + x, mask=inside, other=0).to(tl.int32)
-    blue = _colour_at(blues, wide, near_y, near_x, other_y, other_x, second, down, inside)
-    red = _colour_at(reds, wide, near_y, near_x, other_y, other_x, second, down, inside)
-    place = out + (y * width + x) * 3
-    for c in tl.static_range(3):
-        if c == 0:
-            value = level + ((91881 * red + 32768) >> 16)
-        elif c == 1:
-            value = level + ((-22554 * blue - 46802 * red + 32768) >> 16)
-        else:
-            value = level + ((116130 * blue + 32768) >> 16)
-        tl.store(place + c, tl.minimum(tl.maximum(value, 0), 255).to(tl.uint8), mask=inside)
-
-
-def to_rgb(table: Any, height: int, width: int) -> None:
-    """``table`` as colour.to_rgb makes it; the largest height and width of its pictures."""
-    grid = (len(table), height, triton.cdiv(width, LINE))
-    with _LAUNCHING, torch.cuda.device(table.device):
-        _rgb[grid](table, columns=LINE, least=LEAST_BLENDED, num_warps=2)
-
-
 def taps(table: Any, size: tuple[int, int], counts: tuple[int, int], filter: str) -> list[tuple[Any, Any]]:
     """resample.taps for rows and for columns, from the table that resample.resample makes."""
     tables = []
     for result, count in zip(size, counts, strict=True):
         tables.append(torch.empty((len(table), result), dtype=torch.int32, device=table.device))
         tables.append(torch.empty((len(table), result, count), dtype=torch.float32, device=table.device))
-    with _LAUNCHING, torch.cuda.device(table.device):
+    with LAUNCHING, torch.cuda.device(table.device):
         # Fused multiplications would round in other places than the engine does.
         _taps[(triton.cdiv(len(table) * max(size), TAPS), 2)](
             table, *tables, len(table), *counts, *size,
@@ -258,7 +195,7 @@ def resample(
     channels = out.numel() // max(1, len(table) * height * width)
     grid = (len(table), triton.cdiv(height, ROWS), triton.cdiv(width, COLUMNS))
     nothing = table if scale is None else scale
-    with _LAUNCHING, torch.cuda.device(out.device):
+    with LAUNCHING, torch.cuda.device(out.device):
         _resample[grid](
             table, rows[0], rows[1], columns[0], columns[1], out, nothing,
             nothing if scale is None else offset,

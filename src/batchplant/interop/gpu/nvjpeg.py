@@ -73,7 +73,8 @@ class NvJpeg:
         sampling = _native.device_decodable(data, start, size, shape)
         if not sampling.all():
             raise ValueError("nvJPEG does not take them all")
-        stored, needed = behind_each_other(colour.planes(shape, sampling)[2])
+        shared = colour.shared_by(sampling)
+        stored, needed = behind_each_other(colour.stored_size(shape, shared))
         place, room = places(shape)
         try:
             native, stream = one = self._idle.pop()
@@ -87,12 +88,14 @@ class NvJpeg:
                 native.decode(
                     data, start, size, shape, made.data_ptr(), needed, stored, stream.cuda_stream
                 )  # fmt: skip
-                held = colour.to_rgb(made, stored, shape, sampling, whole, place)
+                held: list[Any] = []
+                planes = colour.whole_planes(made, stored, shape, shared)
+                window = np.concatenate([np.zeros_like(shape), shape], axis=1)
+                colour.to_rgb(planes, window, whole, place, lambda array: self._sent(array, held))
                 done = torch.cuda.Event(blocking=True)
                 done.record(stream)
                 # It keeps what it works with, and may begin anew only when it is done.
                 done.synchronize()
-                del held
         except ValueError:
             # It took a look and refused one. After any other error nobody knows what state it is in.
             stream.synchronize()
@@ -100,6 +103,10 @@ class NvJpeg:
             raise
         self._idle.append(one)
         return whole, place
+
+    def _sent(self, array: Any, held: list[Any]) -> Any:
+        held.append(torch.from_numpy(array).pin_memory())
+        return held[-1].to(self._device, non_blocking=True)
 
 
 class InMemory:

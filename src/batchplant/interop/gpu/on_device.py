@@ -4,6 +4,8 @@ A request holds the box and the flip of every sample. Then, on the threads of th
 
 - raw pixels: those that the box needs are gathered into pinned memory, one copy for the batch;
 - JPEGs that the GPU decodes: their bytes are gathered into pinned memory, and nvJPEG makes pixels of them;
+- JPEGs that both decode (:mod:`.coded`): the engine reads their coefficients into pinned memory, one copy for
+  the batch, and the device makes pixels of those;
 - all others: the engine decodes, crops and resizes into pinned memory, one copy for the batch;
 
 and one kernel makes the batch of all of them. Without a GPU the same plan runs in memory, for tests.
@@ -22,13 +24,14 @@ import numpy as np
 import torch
 
 from ... import _native, limits
-from ...columns import I64, starts_of
+from ...columns import I64, U8, starts_of
 from ...errors import OptionError
 from ...loading.on_cpu import OnCpu
 from ...loading.pictures import Failures, Request, Result
 from ...loading.stage import Target
 from ...ops.base import F64, Draws, Op
 from ...ops.dtypes import torch_dtype
+from .coded import Coded
 from .nvjpeg import LONGEST_SIDE, Decoder, decoder_on
 from .ops import DeviceTensors
 from .parts import Part, Windows, decoded, finished, joined
@@ -47,11 +50,12 @@ FEEDERS = 2
 
 
 class _Rows(NamedTuple):
-    """Rows of a batch by the way that they take: up as raw pixels, decoded by the GPU, decoded by the CPU."""
+    """Rows of a batch by their way: up as raw pixels, decoded by the GPU, by the CPU, or by both."""
 
     raw: I64
     gpu: I64
     cpu: I64
+    both: Coded | None
 
 
 class OnDevice:
@@ -74,7 +78,7 @@ class OnDevice:
         self._lock, self._launching = threading.Lock(), threading.Lock()
         self._tables: dict[Any, Any] = {}
         self.seconds = {"decode cpu": 0.0, "decode gpu": 0.0}
-        self.decoded = {"cpu": 0, "gpu": 0, "raw": 0}
+        self.decoded = {"cpu": 0, "gpu": 0, "split": 0, "raw": 0}
 
     def producers(self, raw: bool) -> int:
         return RAW_PRODUCERS if raw else PRODUCERS
@@ -106,17 +110,30 @@ class OnDevice:
         if len(rows.gpu):
             later = self._feeding.submit(self._decode, *self._gathered(request, rows.gpu))
         pixels = self._pixels(request.target, len(rows.cpu))
-        return lambda: self._make(request, rows, later, pixels)
+        coefficients = None if rows.both is None else self._memory(rows.both.room)
+        return lambda: self._make(request, rows, later, pixels, coefficients)
 
-    def _make(self, request: Request, rows: _Rows, later: Future[Any] | None, pixels: Any) -> Result:
-        raw, gpu, cpu = rows
+    def _make(
+        self, request: Request, rows: _Rows, later: Future[Any] | None, pixels: Any, coefficients: Any
+    ) -> Result:
+        raw, gpu, cpu, both = rows
         parts: list[Callable[[Transfer], Part]] = []
         failures: Failures = {}
         spent = taken = 0.0
+        began = time.perf_counter()
+        if both is not None:
+            used = both.read(self.on_cpu.engine, coefficients)
+            if len(both.rows):
+                parts.append(self._on_both(both, torch.from_numpy(coefficients)[:used]))
+            if len(both.missing):
+                # What is out of the ordinary is the engine's, which says what is wrong.
+                cpu = np.concatenate([cpu, both.missing])
+                pixels = self._pixels(request.target, len(cpu))
         if len(cpu):
-            began = time.perf_counter()
             part, failures = self._on_cpu(request, cpu, pixels)
             parts.append(part)
+        split = 0 if both is None else len(both.rows)
+        if split + len(cpu):
             spent = self._since("cpu", began)
         if len(raw):
             parts.append(self._raw(request, raw))
@@ -135,8 +152,8 @@ class OnDevice:
         if failures:
             return Result(None, failures)
         if later is None or len(gpu):
-            self.split.learn((len(cpu), spent), (len(gpu), taken))
-        self._count(cpu=(len(cpu), spent), gpu=(len(gpu), taken), raw=(len(raw), 0.0))
+            self.split.learn((split + len(cpu), spent), (len(gpu), taken))
+        self._count(cpu=(len(cpu), spent), gpu=(len(gpu), taken), split=(split, 0.0), raw=(len(raw), 0.0))
         sizes = None if request.target.collate is None else request.canvases
         return Result(self._finish(request, parts), {}, sizes)
 
@@ -154,18 +171,30 @@ class OnDevice:
             whole = cells.shape.prod(axis=1, dtype=np.float64) == cells.size
             raw = (cells.shape[:, 2] == channels) & plain & whole
             if raw.all():
-                return _Rows(np.arange(len(raw)), np.empty(0, np.int64), np.empty(0, np.int64))
+                return _Rows(np.arange(len(raw)), np.empty(0, np.int64), np.empty(0, np.int64), None)
         gpu = np.zeros(len(plain), np.bool_)
-        if self.split.share > 0 and channels == 3:
-            rows = self._possible(request, np.flatnonzero(~raw & plain))
+        codes = self.split.codes and self.on_cpu.exact
+        both = None
+        if (self.split.share > 0 or codes) and channels == 3:
+            rows, sampling = self._possible(request, np.flatnonzero(~raw & plain))
             count = self.split.count(len(rows))
-            if count < len(rows):
-                rows = rows[np.argsort(-_engine_cost(request, rows), kind="stable")]
-            gpu[rows[:count]] = True
-        return _Rows(np.flatnonzero(raw), np.flatnonzero(gpu), np.flatnonzero(~raw & ~gpu))
+            order = np.arange(len(rows))
+            if 0 < count < len(rows):
+                order = np.argsort(-_engine_cost(request, rows), kind="stable")
+            gpu[rows[order[:count]]] = True
+            rest = np.sort(order[count:])
+            if codes and len(rest):
+                both = Coded(request, rows[rest], sampling[rest])
+        cpu = ~raw & ~gpu
+        if both is not None:
+            cpu[both.rows] = False
+        return _Rows(np.flatnonzero(raw), np.flatnonzero(gpu), np.flatnonzero(cpu), both)
 
-    def _possible(self, request: Request, rows: I64) -> I64:
-        """Those of these rows that the device can decode; all others are the engine's, damaged ones too."""
+    def _possible(self, request: Request, rows: I64) -> tuple[I64, U8]:
+        """Those of these rows that the device can decode, and how they store colours.
+
+        All others are the engine's, damaged ones too.
+        """
         cells, sizes = request.cells, request.sizes[rows].astype(np.int64)
         # So are those that have too many pixels.
         good = ((sizes > 0) & (sizes <= LONGEST_SIDE)).all(axis=1)
@@ -173,13 +202,13 @@ class OnDevice:
         if cells.shape is not None:
             good &= ~cells.shape[rows].any(axis=1)
         rows, sizes = rows[good], sizes[good]
-        takes = np.zeros(len(rows), np.bool_)
+        takes = np.zeros(len(rows), np.uint8)
         for number, base in enumerate(cells.bases):
             here = np.flatnonzero(cells.base[rows] == number)
             if len(here):
                 start, size = cells.start[rows[here]], cells.size[rows[here]]
-                takes[here] = _native.device_decodable(base, start, size, sizes[here]) > 0
-        return rows[takes]
+                takes[here] = _native.device_decodable(base, start, size, sizes[here])
+        return rows[takes > 0], takes[takes > 0]
 
     def _memory(self, size: int) -> Any:
         """Pinned memory, at least so much, which comes back by itself."""
@@ -233,6 +262,16 @@ class OnDevice:
         failures = {int(rows[row]): error for row, error in wrong.items()}
         return lambda transfer: finished(self.streams.copied(torch.from_numpy(out), transfer), rows), failures
 
+    def _on_both(self, both: Coded, read: Any) -> Callable[[Transfer], Part]:
+        """What the engine read of JPEGs goes to the device, which makes pixels of it."""
+
+        def part(transfer: Transfer) -> Part:
+            whole = self.streams.copied(read, transfer)
+            with self.streams.on(self.streams.kernels):
+                return both.part(whole, lambda array: self.streams.upload(array, transfer))
+
+        return part
+
     def _raw(self, request: Request, rows: I64) -> Callable[[Transfer], Part]:
         """Raw pixels: those that the box needs, in pinned memory."""
         windows = Windows(request, rows)
@@ -281,7 +320,7 @@ class OnDevice:
         with self._lock:
             for side, (pictures, seconds) in sides.items():
                 self.decoded[side] += pictures
-                if side != "raw":
+                if side in ("cpu", "gpu"):
                     self.seconds[f"decode {side}"] += seconds
 
     def stats(self) -> dict[str, Any]:

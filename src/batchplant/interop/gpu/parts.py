@@ -55,13 +55,17 @@ class Windows:
     def part(self, whole: Any) -> Part:
         """What they are on the device, where ``whole`` is the memory that they lie in."""
         request, rows = self.request, self.rows
-        strides = np.empty((len(rows), 3), np.int64)
-        strides[:, 0], strides[:, 1:] = self.width, (self.channels, 1)
-        sources = Sources(
-            self.place + whole.data_ptr(), strides, request.sizes[rows].astype(np.int64), self.corner,
-            _Views(whole, self.place, np.stack([self.high, self.wide], axis=1), self.channels), whole,
-        )  # fmt: skip
+        window = np.concatenate([self.corner, np.stack([self.high, self.wide], axis=1)], axis=1)
+        sources = cut(whole, self.place, request.sizes[rows].astype(np.int64), window, self.channels)
         return Part(rows, sources, self.boxes, None if request.flips is None else request.flips[rows])
+
+
+def cut(whole: Any, place: I64, sizes: I64, window: I64, channels: int) -> Sources:
+    """Windows (top, left, rows, columns) of pictures of these sizes, which lie at places of one tensor."""
+    strides = np.empty((len(place), 3), np.int64)
+    strides[:, 0], strides[:, 1:] = window[:, 3] * channels, (channels, 1)
+    views = _Views(whole, place, window[:, 2:], channels)
+    return Sources(place + whole.data_ptr(), strides, sizes, window[:, :2], views, whole)
 
 
 class _Views:

@@ -127,7 +127,7 @@ def _pillow_taps(low: Any, scale: Any, source: Any, i: Any, k: Any, filter: str)
 
 
 @functools.cache
-def kernels() -> Any:
+def _kernels() -> Any:
     """The Triton kernels; None where there is no Triton."""
     try:
         from . import kernel
@@ -158,7 +158,7 @@ def resample(
     table = upload(facts)
     wide = most_taps(filter, boxes[:, 2] - boxes[:, 0], width)
     high = most_taps(filter, boxes[:, 3] - boxes[:, 1], height)
-    made = kernels() if out.is_cuda else None
+    made = _kernels() if out.is_cuda else None
     if filter == "nearest":
         down = nearest_taps(boxes[:, 1], boxes[:, 3], sources.sizes[:, 0], height)
         across = nearest_taps(boxes[:, 0], boxes[:, 2], sources.sizes[:, 1], width)

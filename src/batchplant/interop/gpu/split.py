@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ...errors import OptionError
 
-MODES = ("auto", "cpu", "gpu", "hybrid")
+MODES = ("auto", "cpu", "gpu", "hybrid", "split")
 # Batches that auto looks at before it decides; and the share below which a side is not worth its trouble.
 MEASURED_BATCHES = 8
 WORTH = 0.08
@@ -36,7 +36,11 @@ class _Rate:
 
 
 class Split:
-    """``mode`` cpu, gpu, hybrid, or auto: the best of them by measuring. ``share``: fixed, and so exact."""
+    """``mode`` cpu, gpu, split, hybrid, or auto: the best by measuring. ``share``: fixed, and so exact.
+
+    With split, the CPU reads coefficients and the device makes pixels of them; with hybrid, each decodes some
+    pictures whole. Auto does not weigh split yet.
+    """
 
     def __init__(
         self, mode: str, share: float | None = None, clock: Callable[[], float] = time.perf_counter
@@ -45,10 +49,10 @@ class Split:
             raise OptionError(f"decode is one of {', '.join(MODES)}, not {mode!r}")
         if share is not None and not 0 <= share <= 1:
             raise OptionError(f"gpu_share is from 0 to 1, not {share}")
-        if share is not None and mode in ("cpu", "gpu"):
+        if share is not None and mode in ("cpu", "gpu", "split"):
             raise OptionError(f"gpu_share says how hybrid splits; with decode={mode!r} nothing is split")
         self.mode, self.fixed = mode, share
-        self.share = {"cpu": 0.0, "gpu": 1.0}.get(mode, 0.5 if share is None else share)
+        self.share = {"cpu": 0.0, "split": 0.0, "gpu": 1.0}.get(mode, 0.5 if share is None else share)
         self.seen = 0
         self._auto, self._clock, self._last = mode == "auto", clock, 0.0
         self._sides, self._taken = (_Rate(), _Rate()), _Rate()
@@ -57,6 +61,11 @@ class Split:
     def count(self, pictures: int) -> int:
         """How many of so many pictures the GPU is to decode."""
         return round(self.share * pictures)
+
+    @property
+    def codes(self) -> bool:
+        """Whether the CPU reads coefficients only."""
+        return self.mode == "split"
 
     def only_cpu(self) -> None:
         """There is no decoder on the device."""
