@@ -471,3 +471,12 @@ def test_pictures_made_on_a_device_keep_their_boxes(dataset):
     for name in ("boxes", "label", "pose"):
         for one, other in zip(mine[name], batch[name], strict=True):
             np.testing.assert_array_equal(one, other.numpy())
+
+
+def test_formats_that_know_only_the_wide_kind_take_them(tmp_path):
+    one = {"image": np.zeros((4, 4, 3), np.uint8), "outline": [[[0, 0, 1, 1, 2, 0]]]}
+    schema = {"image": bp.Image("png"), "outline": bp.Polygons()}
+    with bp.create(tmp_path / "a", schema, format="imagefolder") as out:
+        out.append(one)
+    with bp.open(tmp_path / "a") as reader:
+        assert reader[0]["outline"] == one["outline"]

@@ -170,7 +170,7 @@ class Format:
     def refuses(self, field: Field) -> str | None:
         """Why the format cannot hold a field; None where it can."""
         # Not isinstance: whoever writes numbers may not know what to do with times.
-        if type(field) not in self.kinds:
+        if type(field) not in self.kinds and field.wide not in self.kinds:
             return f"{self.name} cannot hold {field.kind} fields"
         # A table's column may have gaps as far as its type says: who holds little refuses them one by one.
         if field.optional and not self.optional and not self.fields:

@@ -21,6 +21,6 @@ EVERY_KIND: tuple[type[Field], ...] = tuple(KINDS.values())
 
 __all__ = [
     "BOX_FORMATS", "EVERY_KIND", "KINDS", "MOST_BYTES", "Audio", "Bool", "Boxes", "Bytes", "Decimal",
-    "Duration", "Field", "Float", "Image", "Int", "Json", "Keypoints", "Labels", "List", "Polygons", "Struct", "Tensor",
-    "Text", "Time", "Uuid", "Video", "checked_fields", "is_text",
+    "Duration", "Field", "Float", "Image", "Int", "Json", "Keypoints", "Labels", "List", "Polygons", "Struct",
+    "Tensor", "Text", "Time", "Uuid", "Video", "checked_fields", "is_text",
 ]  # fmt: skip

@@ -29,6 +29,8 @@ class Field:
     """One named part of every sample. Use a concrete kind below."""
 
     kind: ClassVar[str] = ""
+    # The kind whose values these are, too: a format that knows only that one keeps them as such.
+    wide: ClassVar[type[Field] | None] = None
     optional: bool = dataclasses.field(default=False, kw_only=True)
 
     def __init_subclass__(cls) -> None:

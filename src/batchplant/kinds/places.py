@@ -1,4 +1,4 @@
-"""What lies in a picture: boxes, labels, keypoints, polygons. Where the picture is cut or turned, they go along.
+"""What lies in a picture: boxes, labels, keypoints, polygons. Where it is cut or turned, they go along.
 
 Positions are in pixels of the stored picture, x to the right and y down, counted from its upper left corner.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import OptionError
 from .base import Field, Json, Tensor, _check_dtype, is_text
@@ -45,6 +45,7 @@ class Boxes(Tensor):
     that have a row for each box, such as their classes: where a box is dropped, so are theirs.
     """
 
+    wide: ClassVar[type[Field] | None] = Tensor
     format: str = "xyxy"
     normalized: bool = dataclasses.field(default=False, kw_only=True)
     of: str = dataclasses.field(default="image", kw_only=True)
@@ -70,6 +71,7 @@ class Boxes(Tensor):
 class Labels(Tensor):
     """The classes of the objects in a sample: a whole number for each, an index into ``names``."""
 
+    wide: ClassVar[type[Field] | None] = Tensor
     names: tuple[str, ...] | None = None
     dtype: str = dataclasses.field(default="int64", kw_only=True)
     shape: tuple[int | None, ...] = dataclasses.field(default=(None,), init=False, repr=False)
@@ -96,6 +98,7 @@ class Keypoints(Tensor):
     normalized: in parts of the picture's width and height, not in pixels.
     """
 
+    wide: ClassVar[type[Field] | None] = Tensor
     points: int | None = None
     names: tuple[str, ...] = ()
     swap: tuple[tuple[int, int], ...] | None = dataclasses.field(default=None, kw_only=True)
@@ -161,6 +164,7 @@ class Polygons(Json):
     picture's width and height, not in pixels. An object may have no ring.
     """
 
+    wide: ClassVar[type[Field] | None] = Json
     of: str = dataclasses.field(default="image", kw_only=True)
     normalized: bool = dataclasses.field(default=False, kw_only=True)
 
