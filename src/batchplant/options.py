@@ -50,6 +50,8 @@ def accept(owner: str, made: Callable[..., Any], options: Mapping[str, Any]) -> 
     for name, value in options.items():
         if name not in known:
             meant = near(name, [*known, *STORAGE])
+            if name in ("fields", "columns"):
+                meant = f" ({name} are chosen with select([…]) of what is opened)"
             raise OptionError(f"{owner} has no option {name!r}{meant}; its options are: {listed(known)}")
         kinds = _kinds(hints.get(name, Any))
         fitting = _typed(name, str(value), kinds) if isinstance(value, Typed) else _first(value, kinds)
