@@ -35,6 +35,7 @@ from _text_peers import datatrove_blocks, grain_packs, megatron_reads, trl_packs
 import batchplant
 from batchplant import Loader, Mix, Pack, _native
 from batchplant.formats.megatron.layout import MAGIC
+from batchplant.formats.megatron.reader import LOOKED_AT
 
 BATCH, ROW, ROWS = 256, 8192, 16
 FILES, DOCUMENTS = 2500, 400_000
@@ -288,7 +289,7 @@ def sparse(prefix: Path, documents: int) -> None:
     """Files as large as real ones, of which only what is looked at has been written."""
     head = MAGIC + (1).to_bytes(8, "little") + bytes([8])
     head += documents.to_bytes(8, "little") + (documents + 1).to_bytes(8, "little")
-    listed, ends = len(head) + 12 * documents, 1 << 15
+    listed, ends = len(head) + 12 * documents, LOOKED_AT
     with open(f"{prefix}.idx", "wb") as file:
         file.write(head)
         for start in (0, max(0, documents + 1 - ends)):
