@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import batchplant
 from batchplant import Mix, Pack, order
@@ -56,6 +58,32 @@ def test_batches_are_alike_and_have_every_sample_once() -> None:
     # Batches do not come by length: one epoch begins with no longer ones than another ends.
     means = [LENGTHS[one].mean() for one in numbers(loaded(order_options={"bucket_window": 100}))]
     assert means != sorted(means)
+
+
+@given(st.integers(0, 90), st.integers(1, 9), st.integers(1, 7), st.integers(1, 5), st.booleans())
+def test_every_sample_has_one_place_which_is_computed(
+    n: int, size: int, window: int, run: int, shuffle: bool
+) -> None:
+    lengths = np.arange(n) * 7919 % 31
+    options: dict[str, Any] = {
+        "bucket_size": size,
+        "bucket_window": window,
+        "bucket_run": run,
+        "shuffle": shuffle,
+    }
+
+    def made() -> order.Order:
+        return order.bucketed(
+            order.random(n, seed=3, epoch=1), lambda at: lengths[at], seed=3, epoch=1, **options
+        )
+
+    whole = made()[:]
+    assert sorted(whole.tolist()) == list(range(n))
+    for position in range(0, n, 7):
+        assert made()[position] == whole[position]
+    # Those of a batch were neighbours when they were sorted.
+    for start in range(0, n - size + 1, size):
+        assert (np.diff(lengths[whole[start : start + size]]) >= 0).all()
 
 
 def test_each_window_has_the_samples_of_the_order() -> None:
