@@ -88,5 +88,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         check_values(data, size, whole);
     }
     check_writing(data, size);
+    std::vector<int64_t> starts, sizes;
+    json::elements(data, size, starts, sizes);
+    for (size_t i = 0; i < starts.size(); ++i) expect(json::skip_value(data + starts[i], data + size).at == data + starts[i] + sizes[i]);
     return 0;
 }

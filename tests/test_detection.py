@@ -19,7 +19,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("detection")
     schema = {
         "image": bp.Image(), "file_name": bp.Text(), "boxes": bp.Boxes("xywh"),
-        "labels": bp.Labels(("cat", "dog")), "iscrowd": bp.Tensor("bool", (None,)), "polygons": bp.Polygons(), "rle": bp.List(bp.Text()),
+        "labels": bp.Labels(("cat", "dog")), "iscrowd": bp.Tensor("bool", (None,)),
+        "polygons": bp.Polygons(), "rle": bp.List(bp.Text()),
     }  # fmt: skip
     with bp.create(folder / "a.coco", schema) as out:
         for n in range(6):

@@ -14,7 +14,7 @@ constexpr int sign_bit = 0x10;
 constexpr int most_letters = 12;
 constexpr double grid = 5;
 // Steps along the edge of one polygon.
-constexpr int64_t most_steps = int64_t{1} << 26;
+constexpr int64_t most_steps = int64_t{1} << 22;
 constexpr double farthest = 1e7;
 
 int64_t on_grid(double value) { return static_cast<int64_t>(grid * value + 0.5); }
