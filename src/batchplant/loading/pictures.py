@@ -34,7 +34,8 @@ class PictureOptions:
     """How a Loader makes pictures.
 
     decode: how they get to the ``device``. None: made on the CPU and copied; or finished on the device, with
-    JPEGs decoded by the ``cpu``, the ``gpu``, both (``hybrid``), or what measures best (``auto``). gpu_share:
+    JPEGs decoded by the ``cpu``, the ``gpu``, either (``hybrid``), both together (``split``), or what
+    measures best (``auto``). gpu_share:
     the part that ``hybrid`` gives to the GPU, whatever its speed. dct: ``accurate``, or ``fast``. fast_scale:
     let JPEGs be decoded at a fraction of their size where the result is smaller still.
     """
