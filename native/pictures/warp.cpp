@@ -4,6 +4,10 @@
 #include <cmath>
 #include <cstring>
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 namespace batchplant {
 namespace {
 
@@ -37,53 +41,99 @@ void keep_inside(const double* x, const double* y, size_t width, const int32_t* 
 
 constexpr int bits = 11;
 
-// The pixel before a position, the one after it, and the share of that.
-struct Pair {
-    size_t first, second;
-    int share;
-};
-
-Pair pair_at(double position, size_t size) {
-    const double from = position - 0.5, low = std::floor(from);
-    const auto first = static_cast<int64_t>(low);
-    const auto last = static_cast<int64_t>(size) - 1;
-    return {static_cast<size_t>(std::clamp<int64_t>(first, 0, last)),
-            static_cast<size_t>(std::clamp<int64_t>(first + 1, 0, last)),
-            static_cast<int>((from - low) * (1 << bits) + 0.5)};
+// Positions as whole numbers, in parts of 1 << bits of a pixel, from the middle of the first; those that are outside
+// are any.
+void to_parts(const double* at, const uint8_t* inside, size_t count, int64_t* parts) {
+    constexpr int one = 1 << bits;
+    for (size_t i = 0; i < count; ++i) {
+        // One more, so that they are positive and cutting them rounds them.
+        const double from = inside[i] != 0 ? at[i] + 0.5 : 0.0;
+        parts[i] = static_cast<int64_t>(from * one + 0.5) - one;
+    }
 }
 
 template <size_t channels>
-void sample_row(const WarpJob& job, const uint8_t* pixels, const int32_t* size, const WarpScratch& scratch,
-                uint8_t* to) {
-    constexpr int one = 1 << bits, half = 1 << (2 * bits - 1);
+void take_nearest(const WarpJob& job, const uint8_t* pixels, const WarpScratch& scratch, uint8_t* to) {
     const size_t stride = job.source_width * channels;
-    const auto high = static_cast<size_t>(size[0]), wide = static_cast<size_t>(size[1]);
+    const uint8_t* const inside = scratch.inside.data();
+    const double *const x = scratch.x.data(), *const y = scratch.y.data();
     for (size_t i = 0; i < job.width; ++i, to += channels) {
-        if (scratch.inside[i] == 0) {
+        // Places outside may be too far away for any whole number.
+        const uint8_t* from = job.fill;
+        if (inside[i] != 0) from = pixels + static_cast<size_t>(y[i]) * stride + static_cast<size_t>(x[i]) * channels;
+        std::memcpy(to, from, channels);
+    }
+}
+
+#if defined(__aarch64__)
+// Of pixels of three bytes beside each other and those below; reads eight bytes of each row, writes four.
+inline void blend_four(const uint8_t* upper, const uint8_t* lower, uint16_t right, uint16_t down, uint8_t* to) {
+    constexpr uint16_t one = 1 << bits;
+    const uint16x8_t above = vmovl_u8(vld1_u8(upper)), below = vmovl_u8(vld1_u8(lower));
+    const auto lefts = static_cast<uint16_t>(one - right), tops = static_cast<uint16_t>(one - down);
+    const uint32x4_t first = vmlal_n_u16(vmull_n_u16(vget_low_u16(above), tops), vget_low_u16(below), down);
+    const uint32x4_t rest = vmlal_n_u16(vmull_n_u16(vget_high_u16(above), tops), vget_high_u16(below), down);
+    const uint32x4_t second = vextq_u32(first, rest, 3);
+    const uint32x4_t sums = vmlaq_n_u32(vmulq_n_u32(first, lefts), second, right);
+    const uint16x4_t made = vrshrn_n_u32(vshrq_n_u32(sums, 6), 16);
+    const uint32_t bytes = vget_lane_u32(vreinterpret_u32_u8(vmovn_u16(vcombine_u16(made, made))), 0);
+    std::memcpy(to, &bytes, sizeof bytes);
+}
+#endif
+
+template <size_t channels>
+void sample_row(const WarpJob& job, const uint8_t* pixels, const int32_t* size, WarpScratch& scratch, uint8_t* to) {
+    if (!job.bilinear) return take_nearest<channels>(job, pixels, scratch, to);
+    constexpr int32_t one = 1 << bits, half = 1 << (2 * bits - 1);
+    const size_t stride = job.source_width * channels;
+    const int32_t last_x = size[1] - 1, last_y = size[0] - 1;
+    [[maybe_unused]] const auto inner_x = static_cast<uint32_t>(std::max(last_x - 1, 0));
+    [[maybe_unused]] const auto inner_y = static_cast<uint32_t>(std::max(last_y, 0));
+    scratch.across.resize(job.width);
+    scratch.down.resize(job.width);
+    to_parts(scratch.x.data(), scratch.inside.data(), job.width, scratch.across.data());
+    to_parts(scratch.y.data(), scratch.inside.data(), job.width, scratch.down.data());
+    const uint8_t* const inside = scratch.inside.data();
+    const int64_t *const across = scratch.across.data(), *const down = scratch.down.data();
+    for (size_t i = 0; i < job.width; ++i, to += channels) {
+        if (inside[i] == 0) {
             std::memcpy(to, job.fill, channels);
             continue;
         }
-        if (!job.bilinear) {
-            const auto x = static_cast<size_t>(scratch.x[i]), y = static_cast<size_t>(scratch.y[i]);
-            std::memcpy(to, pixels + y * stride + x * channels, channels);
-            continue;
+        const auto x = static_cast<int32_t>(across[i] >> bits), y = static_cast<int32_t>(down[i] >> bits);
+        const auto right = static_cast<int32_t>(across[i] & (one - 1)),
+                   lower = static_cast<int32_t>(down[i] & (one - 1));
+#if defined(__aarch64__)
+        if constexpr (channels == 3) {
+            const bool within = static_cast<uint32_t>(x) < inner_x && static_cast<uint32_t>(y) < inner_y;
+            if (within && i + 1 < job.width) {
+                const uint8_t* const from = pixels + static_cast<size_t>(y) * stride + static_cast<size_t>(x) * 3;
+                blend_four(from, from + stride, static_cast<uint16_t>(right), static_cast<uint16_t>(lower), to);
+                continue;
+            }
         }
-        const Pair across = pair_at(scratch.x[i], wide), down = pair_at(scratch.y[i], high);
-        const uint8_t* upper = pixels + down.first * stride;
-        const uint8_t* lower = pixels + down.second * stride;
-        const size_t left = across.first * channels, right = across.second * channels;
+#endif
+        // At its edges a picture goes on as it ends.
+        const auto left = static_cast<size_t>(std::clamp(x, 0, last_x));
+        const auto top = static_cast<size_t>(std::clamp(y, 0, last_y));
+        const size_t next = x >= 0 && x < last_x ? channels : 0, below = y >= 0 && y < last_y ? stride : 0;
+        const uint8_t* const from = pixels + top * stride + left * channels;
+        const int32_t both = right * lower;
+        const int32_t weights[] = {one * (one - right - lower) + both, one * right - both, one * lower - both, both};
+        // All are read before the first is written, for all a compiler knows they lie in the same memory.
+        int32_t sums[channels];
         for (size_t c = 0; c < channels; ++c) {
-            const int top = upper[left + c] * (one - across.share) + upper[right + c] * across.share;
-            const int bottom = lower[left + c] * (one - across.share) + lower[right + c] * across.share;
-            to[c] = static_cast<uint8_t>((top * (one - down.share) + bottom * down.share + half) >> (2 * bits));
+            sums[c] = half + from[c] * weights[0] + from[next + c] * weights[1] + from[below + c] * weights[2] +
+                      from[below + next + c] * weights[3];
         }
+        for (size_t c = 0; c < channels; ++c) to[c] = static_cast<uint8_t>(sums[c] >> (2 * bits));
     }
 }
 
 }  // namespace
 
 void warp(const WarpJob& job, size_t index, WarpScratch& scratch) {
-    using Sample = void (*)(const WarpJob&, const uint8_t*, const int32_t*, const WarpScratch&, uint8_t*);
+    using Sample = void (*)(const WarpJob&, const uint8_t*, const int32_t*, WarpScratch&, uint8_t*);
     constexpr Sample samples[] = {sample_row<1>, sample_row<2>, sample_row<3>, sample_row<4>};
     const Sample sample = samples[job.channels - 1];
     const uint8_t* pixels = job.source + index * job.source_height * job.source_width * job.channels;

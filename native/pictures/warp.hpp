@@ -27,6 +27,7 @@ struct WarpJob {
 struct WarpScratch {
     std::vector<double> x, y;
     std::vector<uint8_t> inside;
+    std::vector<int64_t> across, down;
 };
 
 // As Pillow's transform does it: middles of pixels are mapped, and at its edges a picture goes on as it ends.
