@@ -210,7 +210,8 @@ class Pad(Op):
 
     def infer(self, spec: Spec) -> Spec:
         if spec.dtype is None or spec.torch or not spec.ragged:
-            raise OptionError(f"Pad needs values whose first size varies, not {spec}")
+            hint = ": put Tokenize or Function(…, shape=(None,)) before it" if spec.dtype is None else ""
+            raise OptionError(f"Pad needs values whose first size varies, not {spec}{hint}")
         return Spec(spec.dtype, (self.length, *spec.shape[1:]))
 
     def _sizes(self, offsets: I64) -> tuple[int, I64]:
