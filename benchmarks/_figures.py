@@ -45,6 +45,17 @@ def records(found: dict[str, Any]) -> tuple[str, Panels]:
     return "Record formats in place", panels
 
 
+def text(found: dict[str, Any]) -> tuple[str, Panels]:
+    panels: Panels = {}
+    if "reads" in found:
+        panels["random reads: thousand sequences/s"] = medians(found["reads"]["sequences/s"], 1e-3)
+    titles = {"packing": "packing", "blocks": "rows of a flat file", "stream": "packed stream of a mixture"}
+    for part, title in titles.items():
+        if part in found:
+            panels[f"{title}: million tokens/s"] = medians(found[part]["tokens/s"], 1e-6)
+    return "Token data", panels
+
+
 def tables(found: dict[str, Any]) -> tuple[str, Panels]:
     cases = [case for part in ("sequential", "shuffled", "csv") for case in found.get(part, {}).values()]
     return "Tables: thousand rows/s", {case["title"]: medians(case["rows/s"], 1e-3) for case in cases}
@@ -140,6 +151,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], tuple[str, Panels]]] = {
     "loader": loader,
     "loader-threads": loader_threads,
     "records": records,
+    "text": text,
     "tables": tables,
     "arrays": arrays,
     "codecs": codecs,

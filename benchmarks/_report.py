@@ -287,10 +287,32 @@ def advise(found: dict[str, Any]) -> Iterator[str]:
     yield machine(found)
 
 
+def text(found: dict[str, Any]) -> Iterator[str]:
+    if one := found.get("reads"):
+        yield per_second("random reads, sequences/s", one["sequences/s"], one["ratio to"], "batchplant : it")
+    titles = {"packing": "packing, tokens/s", "blocks": "rows of 2,049 of a flat file, tokens/s"}
+    for part, title in titles.items():
+        if one := found.get(part):
+            yield per_second(title, one["tokens/s"], one["ratio to"], "batchplant : it")
+    if one := found.get("stream"):
+        yield per_second("packed stream, tokens/s", one["tokens/s"], one["ratio to memcpy"], "times memcpy")
+    if one := found.get("blend"):
+        rows = [[f"{one['files']:,} files, {one['documents']:,} documents", "median", "best"]]
+        for key in ("open, s", "mix, s", "in all, s", "MB", "a position, µs"):
+            rows.append([key, number(one[key]["median"]), number(one[key]["best"])])
+        yield table(rows)
+    if one := found.get("fill"):
+        rows = [["rows of 8,192, log-normal lengths", "full", "planned, tokens/s"]]
+        rows += [[name, f"{case['fill']:.2%}", number(case["tokens/s"])] for name, case in one.items()]
+        yield table(rows)
+    yield machine(found)
+
+
 SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "loader": loader,
     "loader-threads": loader_threads,
     "records": records,
+    "text": text,
     "tables": tables,
     "access": access,
     "arrays": arrays,
