@@ -315,16 +315,16 @@ def test_an_empty_batch():
 
 @pytest.mark.parametrize("step", [MixUp(0.8, labels="class"), CutMix(labels="class", masks="mask")])
 def test_device_forms_give_the_same(dataset, step):
-    pytest.importorskip("torch")
-    here = first(dataset, [step, Map(lambda label: len(label), "label", "count")])
-    there = first(
-        dataset, [step, Map(lambda label: len(label), "label", "count")], device="cpu", decode="cpu"
-    )
+    torch = pytest.importorskip("torch")
+    joint = [step, {"image": [Normalize([0] * 3, [1] * 3)]}, Map(len, "label", "count")]
+    here, there = first(dataset, joint), first(dataset, joint, device="cpu", decode="cpu")
+    assert there["image"].dtype == torch.float32
     np.testing.assert_allclose(there["image"].numpy(), here["image"], atol=1)
     np.testing.assert_allclose(there["class"].numpy(), here["class"])
     assert there["count"].tolist() == here["count"].tolist()
     # One without a device form takes them back.
-    mosaic = first(dataset, [step, Mosaic(masks="mask")], device="cpu", decode="cpu")
-    np.testing.assert_allclose(
-        mosaic["image"].numpy(), first(dataset, [step, Mosaic(masks="mask")])["image"], atol=1
-    )
+    joint = [step, Mosaic(masks="mask")]
+    here = first(dataset, joint)
+    with pytest.warns(UserWarning, match=r"Mosaic\(masks=.*\) has no device form"):
+        there = first(dataset, joint, device="cpu", decode="cpu")
+    np.testing.assert_allclose(there["image"].numpy(), here["image"], atol=1)

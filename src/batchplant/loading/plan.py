@@ -173,7 +173,9 @@ def make_plan(
         steps = joint_steps(joint, outputs, reader.schema)
     except OptionError as error:
         raise error.at(path=reader.path) from None
-    return Plan(tuple((_placed(one, reader.schema) for one in outputs) if on_device else outputs), steps)
+    if on_device:
+        outputs = [_fetched(_placed(one, reader.schema), steps) for one in outputs]
+    return Plan(tuple(outputs), steps)
 
 
 def _has_mask(output: Output, reader: Reader) -> bool:
@@ -240,6 +242,15 @@ def _placed(output: Output, schema: Schema) -> Output:
         what = output.steps[count].op
         obstacle = f"{what!r} has no device form: it and what follows run on the CPU"
     return dataclasses.replace(output, on_device=True, device_steps=count, obstacle=obstacle)
+
+
+def _fetched(output: Output, joint: Iterable[Step[JointOp]]) -> Output:
+    """The output; where a joint step takes it back from the device, that is an obstacle."""
+    found = [step.op for step in joint if output.name in step.op.inputs and step.op.device_form is None]
+    if not found or not output.on_device or output.obstacle:
+        return output
+    obstacle = f"{found[0]!r} has no device form: it and what follows run on the CPU"
+    return dataclasses.replace(output, obstacle=obstacle)
 
 
 def _tail_placed(output: Output, schema: Schema) -> Output:
