@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import batchplant
-from batchplant import Bytes, Pack, Pipe, Tensor, Text
+from batchplant import Bytes, Mix, Pack, Pipe, Tensor, Text
 from batchplant.codecs import tokenizers as libraries
 from batchplant.errors import DecodeError, MissingLibraryError, NotFoundError, OptionError
 from batchplant.ops import Convert, Function, Pad, Tokenize
@@ -172,6 +172,32 @@ def test_it_comes_before_pad_and_packing_and_behind_functions() -> None:
     assert batch["tokens"].tolist() == [[97, 98, 1, 104, 105, 1, 0, 0], [99, 100, 101, 102, 103, 1, 0, 0]]
     with pytest.raises(OptionError, match="Tokenize takes text, and this is Int"):
         batchplant.Loader({"n": [1, 2]}, 1, pipelines={"n": [Tokenize(letters)]})
+
+
+def test_mixtures_of_text_are_packed_and_go_on_exactly() -> None:
+    sources = {
+        "a": (batchplant.open({"text": [f"{text} {n}" for n in range(3) for text in TEXTS]}), 2),
+        "b": (batchplant.open({"text": TEXTS[:5]}), 1),
+    }
+    mix = Mix(sources, stop="all")
+    how: dict[str, Any] = {
+        "order": "random", "seed": 4, "pack": Pack(48, eos=END, window=12),
+        "pipelines": {"tokens": Pipe("text", [Tokenize(FILE)]), "text": None},
+    }  # fmt: skip
+
+    def rows(loaders: list[Any]) -> list[Any]:
+        return [batch["tokens"] for step in zip(*loaders, strict=True) for batch in step]
+
+    whole = np.concatenate(rows([batchplant.Loader(mix, 3, **how)]))
+    two = [batchplant.Loader(mix, 3, rank=rank, world=2, **how) for rank in range(2)]
+    epochs = [iter(one) for one in two]
+    given = [next(one)["tokens"] for _ in range(3) for one in epochs]
+    three = [batchplant.Loader(mix, 2, rank=rank, world=3, **how) for rank in range(3)]
+    for one in three:
+        one.load_state_dict(json.loads(json.dumps(two[1].state_dict())))
+    np.testing.assert_array_equal(np.concatenate([*given, *rows(three)]), whole)
+    for one in (*two, *three):
+        one.close()
 
 
 def test_it_travels_by_its_file_which_must_stay_the_same(tmp_path: Path) -> None:
