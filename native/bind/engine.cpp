@@ -16,6 +16,7 @@ using Places = nb::ndarray<const int32_t, nb::shape<-1, 4>, nb::c_contig, nb::de
 using Pixels = nb::ndarray<const uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
 using MutablePixels = nb::ndarray<uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
 using Inverses = nb::ndarray<const double, nb::shape<-1, -1, 3, 3>, nb::c_contig, nb::device::cpu>;
+using Amounts = nb::ndarray<const float, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
 using Canvases = nb::ndarray<const int32_t, nb::shape<-1, -1, 2>, nb::c_contig, nb::device::cpu>;
 using Batch = nb::ndarray<nb::ndim<4>, nb::c_contig, nb::device::cpu>;
 using Orientations = Borrowed<uint8_t>;
@@ -217,6 +218,20 @@ void warp_pictures(Engine& engine, const Pixels& pictures, const Inverses& inver
     engine.warp(job);
 }
 
+void jitter_pictures(Engine& engine, const MutablePixels& pictures, const Amounts& amounts) {
+    check_length("amounts", amounts.shape(0), pictures.shape(0));
+    if (pictures.shape(3) != 3) throw std::invalid_argument("colours are those of three channels");
+    std::vector<Jitter> each(pictures.shape(0));
+    for (size_t i = 0; i < each.size(); ++i) {
+        const float* one = amounts.data() + 4 * i;
+        each[i] = {one[0], one[1], one[2], one[3]};
+        // Beyond half a circle it would have to be wrapped more than once.
+        if (each[i].hue < -0.5f || each[i].hue > 0.5f) throw std::invalid_argument("a hue turns by -0.5 to 0.5");
+    }
+    nb::gil_scoped_release unlocked;
+    engine.jitter(pictures.data(), each.size(), pictures.shape(1) * pictures.shape(2), each.data());
+}
+
 std::tuple<Table<int64_t>, size_t> code(Engine& engine, const Bases& bases, const Int32s& base, const Int64s& start,
                                         const Int64s& size, const Parts& part, const MutableBytes& out) {
     const std::vector<Bytes> arrays = borrow_all(bases);
@@ -370,6 +385,11 @@ before).)")
 inverse (n x k x 3 x 3) takes positions (x, y, 1) in out to those in each of k canvases that a picture
 goes through; the first is the picture. canvases (n x k x 2) has their heights and widths: what is
 outside any of them is filled. filter: "bilinear" or "nearest", as Pillow's.)")
+        .def("jitter", jitter_pictures, array_arg("pictures"), array_arg("amounts"),
+             R"(Change the colours of pictures (n x H x W x 3 of uint8), in place.
+
+amounts (n x 4): brightness, contrast and saturation to multiply by, and the part of the circle that the
+hue is turned by, one after the other; NaN leaves one as it is.)")
         .def("gather", gather, nb::arg("bases"), array_arg("base"), array_arg("start"), array_arg("line"),
              array_arg("rows"), array_arg("width"), array_arg("out"), array_arg("places"),
              R"(Copy windows of the bases to their places in out, in parallel; they must not overlap there.

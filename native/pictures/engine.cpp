@@ -132,6 +132,7 @@ struct Engine::Worker {
     Scratch turned;
     WarpScratch warped;
     CodedPart coded;
+    JitterScratch jittered;
     const Kernels& kernels;
     Resampler resampler;
     RowWriter::Scratch scratch;
@@ -422,6 +423,18 @@ void Engine::warp(const WarpJob& job) {
     pool_.parallel_for(job.pictures, [&](size_t index, size_t which) noexcept {
         try {
             batchplant::warp(job, index, workers_[which]->warped);
+        } catch (const std::bad_alloc&) {
+            failed = true;
+        }
+    });
+    if (failed) throw std::bad_alloc();
+}
+
+void Engine::jitter(uint8_t* pictures, size_t n, size_t pixels, const Jitter* amounts) {
+    std::atomic<bool> failed{false};
+    pool_.parallel_for(n, [&](size_t index, size_t which) noexcept {
+        try {
+            batchplant::jitter(pictures + 3 * pixels * index, pixels, amounts[index], workers_[which]->jittered);
         } catch (const std::bad_alloc&) {
             failed = true;
         }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "jitter.hpp"
 #include "jpeg.hpp"
 #include "output.hpp"
 #include "../io/pool.hpp"
@@ -115,6 +116,9 @@ public:
 
     // Warps pictures, in parallel. The same runtime errors.
     void warp(const WarpJob& job);
+
+    // Changes the colours of n pictures of so many pixels of three bytes, in place, in parallel. The same runtime errors.
+    void jitter(uint8_t* pictures, size_t n, size_t pixels, const Jitter* amounts);
 
     // Runs work(index, worker) for every index below n on its threads; see Pool::parallel_for.
     template <typename Work>

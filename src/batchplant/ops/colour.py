@@ -16,6 +16,7 @@ from ..columns import I64
 from ..errors import OptionError
 from .augment import PictureOp
 from .base import Draws, Op, Spec, Tensors, check_probability, per_sample
+from .cutting import engine
 
 
 class ColourOp(PictureOp):
@@ -24,12 +25,14 @@ class ColourOp(PictureOp):
     p: float
 
     def infer(self, spec: Spec) -> Spec:
-        if spec.picture(self)[2] != 3:
+        if spec.channels(self) != 3:
             raise OptionError(f"{type(self).__name__} needs three channels, not {spec}")
         return super().infer(spec)
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         chosen = draws.chance(self.p)
+        if isinstance(self, _Magnitude) and type(self) in NATIVE:
+            return _jittered(batch, chosen, [self], draws)
         strength = self.strength(draws)[chosen]
         if chosen.any():
             batch[chosen] = _levels(self.change(batch[chosen].astype(np.float32), strength, np))
@@ -71,6 +74,9 @@ def _blend(pictures: Any, other: Any, ratio: Any, xp: Any) -> Any:
 
 
 class _Magnitude(ColourOp):
+    # Its column in the amounts that the engine takes.
+    _column: int
+
     def __init__(self, magnitude: float, p: float = 0.5, *, share: str | None = None) -> None:
         if magnitude < 0:
             raise OptionError(f"magnitude must not be negative, as {magnitude} is")
@@ -85,12 +91,16 @@ class _Magnitude(ColourOp):
 class RandomBrightness(_Magnitude):
     """Multiply by a random number from 1 - magnitude to 1 + magnitude."""
 
+    _column = 0
+
     def change(self, pictures: Any, strength: Any, xp: Any) -> Any:
         return _blend(pictures, 0, strength, xp)
 
 
 class RandomContrast(_Magnitude):
     """Move every pixel away from, or towards, the mean luma of its picture."""
+
+    _column = 1
 
     def change(self, pictures: Any, strength: Any, xp: Any) -> Any:
         # Summed exactly, so that it does not depend on how many pictures are summed side by side.
@@ -101,12 +111,16 @@ class RandomContrast(_Magnitude):
 class RandomSaturation(_Magnitude):
     """Move every pixel away from, or towards, its own gray."""
 
+    _column = 2
+
     def change(self, pictures: Any, strength: Any, xp: Any) -> Any:
         return _blend(pictures, luma(pictures, xp)[..., None], strength, xp)
 
 
 class RandomHue(_Magnitude):
     """Turn the hue by a random part of the circle, from -magnitude to magnitude (at most 0.5)."""
+
+    _column = 3
 
     def __init__(self, magnitude: float, p: float = 0.5, *, share: str | None = None) -> None:
         super().__init__(magnitude, p, share=share)
@@ -136,6 +150,19 @@ class RandomHue(_Magnitude):
         return xp.round(255 * xp.stack(channels, -1))
 
 
+# Those that the engine does, all in one pass.
+NATIVE = (RandomBrightness, RandomContrast, RandomSaturation, RandomHue)
+
+
+def _jittered(batch: Any, chosen: Any, steps: Sequence[_Magnitude], draws: Draws) -> Any:
+    amounts = np.full((len(batch), len(NATIVE)), np.nan, dtype=np.float32)
+    for step in steps:
+        amounts[chosen, step._column] = step.strength(draws)[chosen].reshape(-1)
+    batch = np.ascontiguousarray(batch)
+    engine().jitter(batch, amounts)
+    return batch
+
+
 class ColorJitter(Op):
     """Brightness, contrast, saturation and hue, one after another, to each sample with probability ``p``."""
 
@@ -149,9 +176,8 @@ class ColorJitter(Op):
         *,
         share: str | None = None,
     ) -> None:
-        kinds = (RandomBrightness, RandomContrast, RandomSaturation, RandomHue)
         amounts = (brightness, contrast, saturation, hue)
-        self._steps = [kind(amount) for kind, amount in zip(kinds, amounts, strict=True) if amount]
+        self._steps = [kind(amount) for kind, amount in zip(NATIVE, amounts, strict=True) if amount]
         self.brightness, self.contrast, self.saturation, self.hue = amounts
         self.p = check_probability(p, "p")
         self.share = share
@@ -162,14 +188,7 @@ class ColorJitter(Op):
         return spec
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        chosen = draws.chance(self.p)
-        strengths = [step.strength(draws)[chosen] for step in self._steps]
-        if chosen.any():
-            pictures = batch[chosen]
-            for step, strength in zip(self._steps, strengths, strict=True):
-                pictures = _levels(step.change(pictures.astype(np.float32), strength, np))
-            batch[chosen] = pictures
-        return batch
+        return _jittered(batch, draws.chance(self.p), self._steps, draws)
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
         chosen = tensors.send(per_sample(draws.chance(self.p), 4))

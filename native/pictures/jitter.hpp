@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace batchplant {
+
+// Of a picture, in the order in which they are changed; a NaN leaves one as it is.
+struct Jitter {
+    float brightness;  // 0 black, 1 as it is
+    float contrast;    // 0 the mean gray, 1 as it is
+    float saturation;  // 0 gray, 1 as it is
+    float hue;         // by this part of the circle, from -0.5 to 0.5
+};
+
+// Kept by a thread from picture to picture.
+struct JitterScratch {
+    std::vector<float> red, green, blue;
+};
+
+// Changes the colours of `pixels` pixels of three bytes. After each change, fractions are cut off; hues are rounded.
+void jitter(uint8_t* picture, size_t pixels, const Jitter& amounts, JitterScratch& scratch);
+
+}  // namespace batchplant
