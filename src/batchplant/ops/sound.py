@@ -37,7 +37,9 @@ def check_sound(spec: Spec, op: object) -> Spec:
     """The spec of a batch of sounds; OptionError where it is none."""
     name = type(op).__name__
     if spec.dtype is None or spec.torch or not 1 <= len(spec.shape) <= 2:
-        raise OptionError(f"{name} needs sounds (frames, channels), not {spec}: put DecodeAudio() first")
+        raise OptionError(
+            f"{name} needs sounds (frames, channels), not {spec}: put DecodeAudio() first, without lengths=True"
+        )
     if spec.dtype.kind != "f":
         raise OptionError(
             f'{name} needs sounds of floating-point numbers, not {spec}: DecodeAudio(dtype="float32") gives '
