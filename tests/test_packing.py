@@ -389,3 +389,43 @@ def test_mixtures_of_pictures_and_text_go_on_exactly() -> None:
         other.load_state_dict(two[0].state_dict())
     for one in (*two, *three, other):
         one.close()
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int32"])
+def test_tokens_that_lie_in_memory_are_not_read(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are filled from mapped files where these are in memory, and are the same."""
+    with batchplant.create(tmp_path / "docs.idx", {"tokens": batchplant.Tensor(dtype, (None,))}) as out:
+        for sample in documents(60):
+            out.append({"tokens": (sample["tokens"] % 60_000).astype(dtype)})
+    options: dict[str, Any] = {"order": "random", "pack": Pack(96, eos=EOS, window=16), "ids": True}
+    loader = batchplant.Loader(tmp_path / "docs.idx", 3, **options)
+    taken = []
+    assert loader._packing is not None
+    usual = loader._packing.filling._in_place
+
+    def in_place(*some: Any) -> Any:
+        taken.append(1)
+        return usual(*some)
+
+    monkeypatch.setattr(loader._packing.filling, "_in_place", in_place)
+    # They are known to be in memory once some were read.
+    batches = [*loader, *loader]
+    assert 0 < len(taken) < len(batches)
+    monkeypatch.setattr("batchplant.loading.filling.mapped_in_memory", lambda path: None)
+    again = batchplant.Loader(tmp_path / "docs.idx", 3, **options)
+    for one, other in zip(batches, [*again, *again], strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_documents_that_are_longer_than_a_row_are_counted() -> None:
+    sizes = [3, 10, 20, 8, 9]
+    reader = batchplant.open({"tokens": [np.arange(size) for size in sizes]})
+    for overlong, tokens in (("split", 50), ("truncate", 35), ("drop", 11)):
+        loader = batchplant.Loader(reader, 2, pack=Pack(8, overlong=overlong))
+        list(loader)
+        packing = loader.stats()["packing"]
+        assert (packing["overlong"], packing["tokens"]) == (3, tokens)

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from . import plans
 from .errors import BatchplantError, NotFoundError, OptionError, listed, near
@@ -242,7 +242,7 @@ class _Checker:
             self._wrong(f"{what} is a list of names, not {given!r}", what)
         return list(found)
 
-    def _wrong(self, message: str, *keys: str | int) -> Any:
+    def _wrong(self, message: str, *keys: str | int) -> NoReturn:
         raise OptionError(self.file.place(*keys) + message, path=self.file.path)
 
 

@@ -107,7 +107,8 @@ def _rest(pack: Pack, output: Output, plan: Plan, executor: Executor) -> tuple[E
     )  # fmt: skip
     rest.timer, rest.functions = executor.timer, executor.functions
     made = output.steps or plan.joint or pack.sizes is not None
-    if made or not isinstance(kind, Tensor) or kind.dtype not in KINDS:
+    # Cells of an optional field may begin with their shape.
+    if made or not isinstance(kind, Tensor) or kind.optional or kind.dtype not in KINDS:
         return rest, ""
     return rest, kind.dtype
 

@@ -19,6 +19,7 @@ from .. import order as orders
 from ..columns import I64, dense_of
 from ..conversion.sizes import are_known, sizes_of
 from ..errors import OptionError
+from ..loading.packed import image_sizes
 from ..loading.packing import Pack
 from ..mix import Mix
 from ..order.keyed import derive, key_of
@@ -165,6 +166,7 @@ class _Run:
         self.mix, self.pack = mix, pack
         self.order = mix.own_order(order, seed=0, epoch=0)
         self.lengths = _Lengths(mix, token_field(mix, pack))
+        self.images = None if pack is None else image_sizes(pack, mix)
         self.size = UNPACKED if pack is None else pack.window
         self.samples = np.zeros(len(mix.names), dtype=np.int64)
         self.tokens = np.zeros(len(mix.names), dtype=np.int64)
@@ -207,6 +209,8 @@ class _Run:
         whole = self.lengths(samples)
         assert whole is not None
         whole = whole + (self.pack.eos is not None)
+        if self.images is not None:
+            whole += self.images(samples)
         rows, document, _, size = _native.pack(
             whole, self.pack.length, self.pack.strategy, self.pack.overlong
         )
