@@ -477,6 +477,13 @@ def test_pairs_are_never_taken_for_classes(tmp_path):
         bp.open(folder)
 
 
+def test_pairs_in_folders_of_splits(tmp_path):
+    paired(tmp_path / "set", "images", "masks", names=["train/a", "val/b"])
+    with bp.open(tmp_path / "set", file_names=True) as reader:
+        assert [one["file_name"] for one in reader] == ["images/train/a.png", "images/val/b.png"]
+        assert [one["mask"][0, 0] for one in reader] == [0, 1]
+
+
 def test_masks_with_something_behind_their_names(tmp_path):
     folder = paired(tmp_path / "set", names=["a", "b"])
     for name in ("a", "b"):

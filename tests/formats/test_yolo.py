@@ -67,7 +67,7 @@ def test_detection_with_splits(tmp_path):
     }  # fmt: skip
     fill_all(tmp_path, files)
     with pytest.raises(
-        bp.OptionError, match=r"train \(2 pictures\), val \(1 pictures\): choose with split='train'"
+        bp.OptionError, match=r"train \(2 pictures\), val \(1 picture\): choose with split='train'"
     ):
         bp.open(tmp_path)
     for path in (tmp_path, tmp_path / "data.yaml"):

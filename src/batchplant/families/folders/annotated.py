@@ -15,6 +15,8 @@ from ...storage import join, open_source, tree
 COCO, YOLO, VOC = "coco", "yolo", "voc"
 # Names looked at in a folder, and bytes of a file.
 NAMES, HEAD = 64, 1 << 16
+# Files of annotations lie alone, or few beside each other; many are something else.
+FILES = 8
 _LIST = re.compile(rb'"(images|annotations)"\s*:\s*\[')
 _NAMES = re.compile(rb"^\s*names\s*:", re.M)
 _PATHS = re.compile(rb"^\s*(train|val|test|nc)\s*:", re.M)
@@ -47,7 +49,7 @@ def annotated(probe: Probe) -> str | None:
 
 def coco_files(path: str, names: list[str]) -> Iterator[str]:
     """The files of a folder, by their paths below it, that hold annotations as COCO has them."""
-    found = [name for name in names if name.endswith(".json")]
+    found = [name for name in names if name.endswith(".json")][:FILES]
     if "annotations/" in names:
         below = tree.some_names(join(path, "annotations"), 1000)
         found += [f"annotations/{name}" for name in sorted(below) if name.endswith(".json")]

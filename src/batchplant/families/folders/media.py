@@ -88,6 +88,11 @@ def media_in(probe: Probe) -> list[Media]:
     folders = [name for name in names if name.endswith("/")]
     if not found and len(folders) >= len(names) / 2:
         found = _media_of(_names_below(path, folders[:FOLDERS]))
+    for images in (name for name in folders if name.rstrip("/").lower() in IMAGES and not found):
+        # Beside masks or labels they may lie in folders of splits.
+        with contextlib.suppress(NotFoundError, AccessError):
+            inner = [join(images, name) for name in tree.some_names(join(path, images), FOLDERS)]
+            found = _media_of(_names_below(path, inner))
     # Whoever opens it is told what is wrong with it.
     told = metadata is not None or tree.exists(join(path, NOTE))
     return found or ([PICTURES] if told else [])

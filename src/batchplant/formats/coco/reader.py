@@ -89,7 +89,7 @@ class CocoReader(DetectionReader):
             shown = ", ".join(found[:6]) + ", …" * (len(found) > 6)
             raise OptionError(
                 f"there are {len(found)} files of annotations: open one of them, or choose with "
-                f"annotations={os.path.basename(found[0])!r} (-o annotations=…): {shown}",
+                f"annotations={os.path.basename(found[0])!r} (--option annotations=…): {shown}",
                 path=self.path,
             )
         return join(self.path, found[0])
@@ -140,7 +140,7 @@ class CocoReader(DetectionReader):
         )
         raise NotFoundError(
             f"the pictures are not found ({first} is in none of {looked}): say where with {option}=FOLDER "
-            f"(-o {option}=FOLDER)",
+            f"(--option {option}=FOLDER)",
             path=file,
         )
 

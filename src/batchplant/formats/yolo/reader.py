@@ -60,9 +60,10 @@ class YoloReader(DetectionReader):
         there = list(splits)
         if asked is None:
             if len(there) > 1:
-                shown = ", ".join(f"{one} ({len(splits[one]):,} pictures)" for one in there)
+                counts = [(one, len(splits[one])) for one in there]
+                shown = ", ".join(f"{one} ({many:,} picture{'s' * (many != 1)})" for one, many in counts)
                 raise OptionError(
-                    f"it has {shown}: choose with split={there[0]!r} (-o split={there[0]}); split={ALL!r} "
+                    f"it has {shown}: choose with split={there[0]!r} (--option split={there[0]}); split={ALL!r} "
                     "takes all, and adds the field split"
                 )
             return there
