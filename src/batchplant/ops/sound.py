@@ -38,7 +38,7 @@ def check_sound(spec: Spec, op: object) -> Spec:
     name = type(op).__name__
     if spec.dtype is None or spec.torch or not 1 <= len(spec.shape) <= 2:
         raise OptionError(
-            f"{name} needs sounds (frames, channels), not {spec}: put DecodeAudio() first, without lengths=True"
+            f"{name} needs sounds (frames, channels), not {spec}: put DecodeAudio() first (without lengths)"
         )
     if spec.dtype.kind != "f":
         raise OptionError(
