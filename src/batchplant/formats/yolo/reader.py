@@ -63,8 +63,8 @@ class YoloReader(DetectionReader):
                 counts = [(one, len(splits[one])) for one in there]
                 shown = ", ".join(f"{one} ({many:,} picture{'s' * (many != 1)})" for one, many in counts)
                 raise OptionError(
-                    f"it has {shown}: choose with split={there[0]!r} (--option split={there[0]}); split={ALL!r} "
-                    "takes all, and adds the field split"
+                    f"it has {shown}: choose with split={there[0]!r} (--option split={there[0]}); "
+                    f"split={ALL!r} takes all, and adds the field split"
                 )
             return there
         if asked == ALL:
