@@ -170,7 +170,7 @@ def _changes(found: DryRun) -> Any:
     """The weights in every part of the schedule, of the sources that have most of them."""
     shown = sorted(range(len(found.sources)), key=lambda one: -found.weights[:, one].max())[:4]
     names = [_cut(found.sources[one].name, 14) for one in sorted(shown)]
-    table = figures.table("from step", "position", *names)
+    table = figures.table("about step", "position", *names)
     starts = [(0, 0), *found.changes]
     for position, step in starts[:SHOWN]:
         row = found.weights[found.positions.searchsorted(position)]
