@@ -7,6 +7,9 @@ import pytest
 
 import batchplant as bp
 from batchplant.ops import Letterbox, Pad
+from batchplant.options import own_options
+from batchplant.registry import all_formats
+from batchplant.schema import EVERY_KIND
 from batchplant.testing.cases import jpeg
 
 NAMES = ("coco", "yolo", "voc")
@@ -96,3 +99,30 @@ def test_what_is_left_out_is_said(folder, tmp_path):
     assert any("voc has no place for iscrowd, polygons, rle: not written" in one for one in found.remarks)
     with pytest.raises(bp.SchemaError, match=r"leave 'polygons' out \(--fields\)"):
         bp.convert(folder / "a.coco", tmp_path / "c.voc", fields=["image", "boxes", "labels", "polygons"])
+
+
+def test_every_format_that_holds_everything_keeps_these_kinds(tmp_path):
+    schema = {
+        "boxes": bp.Boxes("xywh", labels=("labels",)), "labels": bp.Labels(("a", "b")),
+        "outlines": bp.Polygons(),
+        "points": bp.Keypoints(names=("left", "right")),
+    }  # fmt: skip
+    tried = 0
+    for name, one in all_formats().items():
+        if one.writer is None or one.kinds != EVERY_KIND:
+            continue
+        path = tmp_path / f"{name}{(one.suffixes or ('',))[0]}"
+        try:
+            with bp.create(path, schema, format=name) as out:
+                for n in range(3):
+                    boxes, points = np.full((n, 4), n, np.float32), np.zeros((n, 2, 3), np.float32)
+                    sample = {"boxes": boxes, "labels": np.arange(n) % 2, "points": points}
+                    out.append({**sample, "outlines": [[[0.0, 0, 1, 1, 2, 2]]] * n})
+        except bp.MissingLibraryError:
+            continue
+        unsafe = {"allow_pickle": True} if "allow_pickle" in own_options(one.reader) else {}
+        with bp.open(path, format=name, **unsafe) as found:
+            assert dict(found.schema) == schema, name
+            assert [len(sample["labels"]) for sample in found] == [0, 1, 2], name
+        tried += 1
+    assert tried > 5
