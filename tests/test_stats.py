@@ -130,6 +130,14 @@ def test_pictures_and_sounds_say_what_they_are(tmp_path: Path) -> None:
     assert heard.copies == stats.Copies(2, 2, [[0, 2, 3]])
 
 
+def test_classes_of_objects_are_counted(tmp_path: Path) -> None:
+    with bp.create(tmp_path / "a.beton", {"labels": bp.Labels(("cat", "dog"))}) as out:
+        for labels in ([0, 1, 1], [], [1]):
+            out.append({"labels": np.array(labels, np.int64)})
+    found = stats.collect(tmp_path / "a.beton").fields["labels"]
+    assert found.values["values"].counts == {"dog": 3, "cat": 1}
+
+
 def test_arrays_that_vary(tmp_path: Path) -> None:
     schema = {"x": bp.Tensor("int16", (None, None)), "y": bp.Tensor("uint8", (None,), optional=True)}
     with bp.create(tmp_path / "a.npz", schema) as out:

@@ -16,7 +16,7 @@ from ..codecs.media import audio, image
 from ..codecs.media.video import header as video
 from ..columns import Column, Masked, Ragged, column_runs
 from ..errors import BatchplantError, DataError, MissingLibraryError
-from ..schema import Audio, Bool, Bytes, Duration, Field, Image, Int, List, Tensor, Text, Time, Video
+from ..schema import Audio, Bool, Bytes, Duration, Field, Image, Int, Labels, List, Tensor, Text, Time, Video
 from .numbers import Numbers, Sums
 from .values import Copies, Hashes, Tally, Values
 
@@ -85,7 +85,7 @@ class FieldScan:
     def found(self) -> FieldStats:
         field = self._field
         names: dict[Hashable, str] = {}
-        if isinstance(field, Int) and field.names and len(set(field.names)) == len(field.names):
+        if isinstance(field, Int | Labels) and field.names and len(set(field.names)) == len(field.names):
             names.update(enumerate(field.names))
         numbers = {name: one.numbers() for name, one in self._numbers.items()}
         return FieldStats(
@@ -107,7 +107,8 @@ class FieldScan:
             return
         if not isinstance(field, Bool):
             self._sums("values").add(values)
-        if isinstance(field, Int | Bool) and not isinstance(field, Time | Duration):
+        counted = isinstance(field, Int | Bool) and not isinstance(field, Time | Duration)
+        if counted or isinstance(field, Labels):
             found, counts = np.unique(values, return_counts=True)
             self._tally("values").add_counts(dict(zip(found.tolist(), counts.tolist(), strict=True)))
 
