@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <queue>
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 namespace batchplant {
@@ -40,22 +39,24 @@ void interleave(std::span<const int64_t> shares, std::span<uint32_t> source, std
     const auto last = [&](uint32_t i) {
         return ((came[i] + 1) * parts - 1) * length / (parts * static_cast<uint64_t>(shares[i]));
     };
-    using Entry = std::pair<uint64_t, uint32_t>;
-    using Queue = std::priority_queue<Entry, std::vector<Entry>, std::greater<>>;
-    Queue waiting, ready;
-    for (const uint32_t i : present) waiting.emplace(first(i), i);
+    // Those that wait for their first place, a list for each; and those that may come, by last place and number.
+    constexpr uint32_t none = ~uint32_t{0};
+    std::vector<uint32_t> waiting(period + 2, none), behind(shares.size(), none);
+    std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> ready;
+    const auto wait = [&](uint32_t i, uint64_t least) {
+        uint32_t& list = waiting[std::min<uint64_t>(std::max(first(i), least), period + 1)];
+        behind[i] = list;
+        list = i;
+    };
+    for (const uint32_t i : present) wait(i, 1);
     for (size_t place = 0; place < period; ++place) {
-        while (!waiting.empty() && waiting.top().first <= place + 1) {
-            const uint32_t i = waiting.top().second;
-            waiting.pop();
-            ready.emplace(last(i), i);
-        }
+        for (uint32_t i = waiting[place + 1]; i != none; i = behind[i]) ready.push(last(i) << 32 | i);
         if (ready.empty()) throw std::logic_error("no source may come");
-        const uint32_t i = ready.top().second;
+        const auto i = static_cast<uint32_t>(ready.top());
         ready.pop();
         source[place] = i;
         turn[place] = came[i]++;
-        if (came[i] < static_cast<uint64_t>(shares[i])) waiting.emplace(first(i), i);
+        if (came[i] < static_cast<uint64_t>(shares[i])) wait(i, place + 2);
     }
 }
 
