@@ -130,6 +130,18 @@ def test_ops_are_those_changes():
             assert np.abs(got[row].astype(int) - want).max() <= 2, op
 
 
+@pytest.mark.parametrize("channels", [2, 4, 5])
+def test_channels_are_changed_each_by_itself(channels):
+    ids = np.arange(5)
+    batch = np.stack([pixels(n, 30, 41, channels) // 2 for n in ids])
+    for op in (ops.AutoContrast(1.0), ops.Equalize(1.0), ops.Sharpness(2.0, 1.0), ops.Posterize(3, 1.0)):
+        got = op.run(batch.copy(), ids, draws(ids))
+        assert (got != batch).any()
+        for channel in range(channels):
+            alone = op.run(batch[..., channel : channel + 1].copy(), ids, draws(ids))
+            assert np.array_equal(got[..., channel], alone[..., 0])
+
+
 def test_amounts_are_drawn_from_their_whole_range():
     ids = np.arange(4000)
     bits = ops.Posterize((3, 6), 1.0)._changes(draws(ids))

@@ -163,6 +163,10 @@ void sharpen_row(const uint8_t* __restrict here, const uint16_t* __restrict sums
     }
 }
 
+void add_weighted(const uint8_t* __restrict pixels, float weight, float* __restrict sums, size_t count) {
+    for (size_t i = 0; i < count; ++i) sums[i] += weight * static_cast<float>(pixels[i]);
+}
+
 // The nearest pixel, in the fixed-point arithmetic that Pillow uses, so that ties fall the same way.
 template <size_t channels>
 void move_nearest(const uint8_t* from, const Picture& picture, const double* matrix, const uint8_t* fill) {
@@ -254,16 +258,15 @@ void Changer::mix(const Picture& picture, size_t chains, size_t steps, const uin
     sums_.resize(count);
     changed_.resize(count);
     float* const sums = sums_.data();
-    for (size_t i = 0; i < count; ++i) sums[i] = weights[0] * static_cast<float>(picture.pixels[i]);
+    std::fill_n(sums, count, 0.0F);
+    add_weighted(picture.pixels, weights[0], sums, count);
     for (size_t chain = 0; chain < chains; ++chain) {
         std::copy_n(picture.pixels, count, changed_.begin());
         const Picture changed{changed_.data(), picture.height, picture.width, picture.channels};
         for (size_t step = 0; step < steps; ++step, ++codes, amounts += amounts_of_change) {
             apply(changed, static_cast<Change>(*codes), amounts);
         }
-        const float weight = weights[chain + 1];
-        const uint8_t* const pixels = changed_.data();
-        for (size_t i = 0; i < count; ++i) sums[i] += weight * static_cast<float>(pixels[i]);
+        add_weighted(changed_.data(), weights[chain + 1], sums, count);
     }
     for (size_t i = 0; i < count; ++i) {
         picture.pixels[i] = static_cast<uint8_t>(std::clamp(static_cast<int32_t>(sums[i]), 0, 255));
