@@ -403,3 +403,19 @@ def test_a_billion_sequences_open_without_being_read(tmp_path: Path) -> None:
         assert list(found.schema) == ["tokens"]
         assert found.read([count - 1, 3])["tokens"].sizes.tolist() == [0, 0]
     assert resident("VmHWM") - before < 64 << 20
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["a.tar", "a.rec"])
+def test_it_is_no_index_of_another_dataset(name: str, overwrite: bool, tmp_path: Path) -> None:
+    """Tar files and RecordIO have an index NAME.idx, which would go with what it belongs to."""
+    with bp.create(tmp_path / "a.idx", {"tokens": bp.Tensor("int32", (None,))}) as out:
+        out.append({"tokens": np.arange(3, dtype=np.int32)})
+    with pytest.raises(bp.ExistsError, match=r"a\.idx beside it is a dataset of another format \(megatron\)"):
+        bp.create(tmp_path / name, {"n": bp.Int()}, overwrite=overwrite)
+    assert bp.open(tmp_path / "a.idx")[0]["tokens"].tolist() == [0, 1, 2]
+    # One that really is an index goes.
+    (tmp_path / "a.idx").write_text("v1.2 1\n")
+    with bp.create(tmp_path / name, {"n": bp.Int()}) as out:
+        out.append({"n": 1})
+    assert len(bp.open(tmp_path / name)) == 1

@@ -9,13 +9,13 @@ from typing import Any
 
 from ..appending import check_fields, refusal
 from ..codecs.media.image_rules import ImageOptions, Images
-from ..errors import OptionError, UnknownFormatError, near
-from ..format import Format
+from ..errors import ExistsError, OptionError, UnknownFormatError, near
+from ..format import Format, Probe
 from ..options import accept, own_options
 from ..reader import Reader
 from ..schema import KINDS, Field, Schema
 from ..shards import ShardNames, ShardWriter
-from ..storage import is_remote, reached, recover, split_options
+from ..storage import beside, is_remote, reached, recover, split_options, tree
 from ..writer import WriteOptions, Writer
 from .find import find_format
 from .known import all_formats, by_scheme, get_format, outlines, suffixed
@@ -131,6 +131,8 @@ def prepare(
     if made is None:
         raise OptionError(f"{found.name} is read only", path=path)
     shards = _shard_names(path, found, made) if sharded else None
+    if shards is None:
+        _check_beside(path, found, made)
     if "mode" in own_options(made) and shards is None:
         # A table that has transactions of its own.
         options = options if mode == "create" else {**options, "mode": mode}
@@ -169,6 +171,21 @@ def _format_of(path: str, schema: Schema | None, format: str | None, mode: str) 
     known = suffixed(path, outlines()) is None and mode == "append" and not is_remote(path)
     found = find_format(path) if known and os.path.isdir(path) and os.listdir(path) else None
     return found or target_format(path, schema)
+
+
+def _check_beside(path: str, found: Format, made: type[Writer]) -> None:
+    """Side-cars of an older file go with it; what is a dataset by itself is none, though it has the name."""
+    for template in made.side_cars:
+        other = beside(path, template)
+        promised = suffixed(other, outlines())
+        if "{stem}" not in template or promised in (None, found.name) or not tree.is_file(other):
+            continue
+        if get_format(str(promised)).matches(Probe(other)):
+            raise ExistsError(
+                f"{os.path.basename(other)} beside it is a dataset of another format ({promised}), and an "
+                f"index of {found.name} would have the same name; choose another",
+                path=path,
+            )
 
 
 def _shard_names(path: str, found: Format, made: type[Writer]) -> ShardNames:
