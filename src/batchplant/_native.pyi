@@ -229,6 +229,29 @@ class Engine:
         warnings:    how many libjpeg gave
         """
 
+    def code(
+        self,
+        bases: list[NDArray[numpy.uint8]],
+        base: NDArray[numpy.int32],
+        start: NDArray[numpy.int64],
+        size: NDArray[numpy.int64],
+        part: NDArray[numpy.int64],
+        out: NDArray[numpy.uint8],
+    ) -> tuple[NDArray[numpy.int64], int]:
+        """Read the coefficients of parts of JPEGs, for a device that makes pixels of them.
+
+        Gives (table, used). Picture i is as in decode(); part[i] is left, top, right, bottom, whole pixels.
+        What is read goes to out, of which used bytes are taken. table has 11 columns: the place in out (-1
+        where the picture is not of the common kind, is damaged, or there is no room), the number of blocks,
+        the number of entries; then first column, columns, first row and rows of the brightness, and the same
+        of the colours, in blocks of 8 x 8.
+
+        At its place, a picture has 3 x 64 steps (uint8, in rows), its blocks (uint32 first entry, uint16
+        entries, int16 first coefficient; component after component, each in rows), and its entries (int16:
+        value times 64 plus place in the block's rows; the place 0 adds its value times 512 to the one
+        before).
+        """
+
     def wait_turn(self) -> None:
         """Wait until the work of all calls so far is handed out, so that the next call begins at once."""
 
@@ -246,6 +269,13 @@ class Engine:
         inverse (n x k x 3 x 3) takes positions (x, y, 1) in out to those in each of k canvases that a picture
         goes through; the first is the picture. canvases (n x k x 2) has their heights and widths: what is
         outside any of them is filled. filter: "bilinear" or "nearest", as Pillow's.
+        """
+
+    def jitter(self, pictures: NDArray[numpy.uint8], amounts: NDArray[numpy.float32]) -> None:
+        """Change the colours of pictures (n x H x W x 3 of uint8), in place.
+
+        amounts (n x 4): brightness, contrast and saturation to multiply by, and the part of the circle that the
+        hue is turned by, one after the other; NaN leaves one as it is.
         """
 
     def gather(
@@ -1165,5 +1195,6 @@ class NvJpeg:
         """Begin, on a CUDA stream, to decode to memory of the device: room bytes from address on.
 
         The planes of picture i (Y, Cb, Cr, as large as they are stored, without gaps) go to places[i].
-        ValueError where nvJPEG refuses one, RuntimeError where the device fails. The encoded bytes have to stay until the stream is done.
+        ValueError where nvJPEG refuses one, RuntimeError where the device fails. The encoded bytes have to
+        stay until the stream is done.
         """
