@@ -89,8 +89,10 @@ def test_verify_names_what_is_wrong(tmp_path):
     data = voc(tmp_path, {"a": xml(("cat", (1, 1, 20, 8))), "b": xml(("cat", (5, 1, 4, 8))), "c": xml()})
     (data / "JPEGImages" / "c.jpg").unlink()
     (data / "JPEGImages" / "d.jpg").write_bytes(jpeg())
+    (data / "JPEGImages" / "b.jpg").write_bytes(jpeg(9, 11))
     said = [(one.sample, one.field, one.message) for one in bp.verify(data).problems]
     assert said == [
+        (1, "image", "the picture has 11×9 pixels, and its annotation says 10×8"),
         (0, "boxes", "object 0: box [0, 0, 20, 8] (xyxy) does not lie in the picture of 10×8"),
         (1, "boxes", "object 0: box [4, 0, 4, 8] (xyxy) does not lie in the picture of 10×8"),
         (None, None, "JPEGImages/d.jpg has no annotation"),

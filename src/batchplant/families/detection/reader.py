@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...codecs.infer import infer_image, infer_mask
+from ...codecs.media import image
 from ...columns import I64, Columns, Ragged, Spans, as_bytes, concat_spans, starts_of
 from ...errors import BatchplantError, DamagedError, Problem
 from ...reader import Reader
@@ -24,6 +25,8 @@ from .notes import read_note
 
 # Pictures looked at to tell what they are, and so much of each.
 PROBED_SAMPLES, PROBED_REMOTE, HEAD = 48, 8, 1 << 16
+# Headers that are looked at at once.
+ROWS = 256
 # Those that `verify` names of one sort.
 MOST_PROBLEMS = 1000
 
@@ -194,13 +197,29 @@ class DetectionReader(Reader):
     # -- checks ----------------------------------------------------------------------------------------
 
     def _verify(self) -> Iterator[Problem]:
-        """Boxes that are none, or lie outside of their picture; classes that there are not."""
+        """Boxes that are none, or lie outside of their picture; classes that there are not; other sizes."""
+        yield from self._bad_sizes()
         for name, field in self.schema.items():
             column = self._columns.get(name)
             if isinstance(field, Boxes) and isinstance(column, Ragged):
                 yield from self._bad_boxes(name, field, column)
             if isinstance(field, Labels) and isinstance(column, Ragged) and field.names is not None:
                 yield from self._bad_labels(name, field, column)
+
+    def _bad_sizes(self) -> Iterator[Problem]:
+        """Pictures of another size than the annotations say: boxes were drawn in another one."""
+        pictures, told = self._pictures["image"], self._sizes
+        for start in range(0, len(self) if told is not None else 0, ROWS):
+            assert told is not None
+            heads = pictures.below.heads([str(name) for name in pictures.names[start : start + ROWS]], HEAD)
+            if heads is None:
+                return
+            sizes = image.probe(heads)[:, 1:3]
+            said = told[start : start + ROWS]
+            for row in np.flatnonzero(((sizes > 0) & (said > 0) & (sizes != said)).any(axis=1)).tolist():
+                have, other = ("×".join(map(str, one[row].tolist())) for one in (sizes, said))
+                message = f"the picture has {have} pixels, and its annotation says {other}"
+                yield Problem(message, self.where(start + row), start + row, "image")
 
     def _bad_labels(self, name: str, field: Labels, column: Ragged) -> Iterator[Problem]:
         labels, counts = spread(column, field.dtype, field.shape)

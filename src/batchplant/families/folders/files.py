@@ -53,6 +53,10 @@ class Files:
         """Some files from all over these; what cannot be had is left out, for whoever reads it is told."""
         raise NotImplementedError
 
+    def heads(self, names: Sequence[str], most: int) -> Ragged | None:
+        """The first bytes of files, none of what cannot be had; None where a server would be asked for each."""
+        return None
+
     def spans(self, names: Sequence[str]) -> Spans | None:
         """Each file as a span."""
         sizes = self.sizes(names)
@@ -151,6 +155,19 @@ class LocalFiles(Files):
                 raise _wrong(row, name, "its size changed while it was read")
             left = left[size:]
         return Ragged(data, offsets)
+
+    def heads(self, names: Sequence[str], most: int) -> Ragged | None:
+        found = []
+        for name in names:
+            head = b""
+            with contextlib.suppress(OSError):
+                file = open_regular(os.path.join(self.root, name))
+                try:
+                    head = os.read(file, most)
+                finally:
+                    os.close(file)
+            found.append(head)
+        return Ragged.from_cells(found)
 
     def some(self, names: Sequence[str], most: int) -> Iterator[U8]:
         for name in names[:: max(1, len(names) // most)][:most]:
