@@ -54,7 +54,7 @@ class Files:
         raise NotImplementedError
 
     def heads(self, names: Sequence[str], most: int) -> Ragged | None:
-        """The first bytes of files, none of what cannot be had; None where a server would be asked for each."""
+        """The first bytes of files, none of what cannot be had; None where a server would be asked."""
         return None
 
     def spans(self, names: Sequence[str]) -> Spans | None:
