@@ -150,6 +150,18 @@ def test_only_pictures(tmp_path):
         assert len(reader) == 2
 
 
+def test_addresses_in_place_of_names(tmp_path):
+    """As in LVIS: the address ends with folder and file."""
+    data = coco(tmp_path / "data", [box()], name="lvis_v1_val.json")
+    file = data / "annotations" / "lvis_v1_val.json"
+    found = json.loads(file.read_text())
+    found["images"][0]["coco_url"] = "http://x.org/val2017/" + found["images"][0].pop("file_name")
+    file.write_text(json.dumps(found))
+    with bp.open(data) as reader:
+        assert reader[0]["file_name"] == "val2017/000000000000.jpg"
+        assert reader[0]["image"].shape == (8, 10, 3)
+
+
 def test_several_files_are_chosen_from(tmp_path):
     data = coco(tmp_path / "data", [box()])
     shutil.copy(data / "annotations" / "instances_val2017.json", data / "annotations" / "other.json")

@@ -143,15 +143,8 @@ def _categories(found: list[Any]) -> list[dict[str, Any]]:
 
 
 def _images(rows: _Rows) -> index.Arrays:
-    places = rows.find(["id", "file_name", "width", "height"])
-    kind, start, size = places["file_name"]
-    bad = np.flatnonzero((kind != STRING) & (kind != ESCAPED))
-    if len(bad):
-        raise DamagedError(f"image {bad[0]} has no file_name", offset=int(rows.starts[bad[0]]))
-    special = (kind == ESCAPED).view(np.uint8)
-    names, offsets = _native.json_unescape(
-        rows.data, np.ascontiguousarray(start), np.ascontiguousarray(size), special
-    )
+    places = rows.find(["id", "file_name", "width", "height", "coco_url"])
+    names, offsets = _names(rows, places)
     ids = rows.numbers("id", places["id"], Int(), np.iinfo(np.int64).min)
     if len(np.unique(ids)) < len(ids):
         order = np.argsort(ids, kind="stable")
@@ -161,6 +154,21 @@ def _images(rows: _Rows) -> index.Arrays:
         )
     sizes = {key: rows.numbers(key, places[key], Int(), 0) for key in ("width", "height")}
     return {"image_id": ids, "names": names, "name_offsets": offsets, **sizes}
+
+
+def _names(rows: _Rows, places: dict[str, tuple[Any, Any, Any]]) -> tuple[U8, I64]:
+    """The file of each image. LVIS has only addresses, whose ends are folder and file."""
+    kind, start, size = (one.copy() for one in places["file_name"])
+    addressed = np.flatnonzero((kind == ABSENT) & (places["coco_url"][0] == STRING))
+    for row in addressed.tolist():
+        at, long = int(places["coco_url"][1][row]), int(places["coco_url"][2][row])
+        address = rows.data[at : at + long].tobytes()
+        end = b"/".join(address.split(b"/")[-2:])
+        kind[row], start[row], size[row] = STRING, at + long - len(end), len(end)
+    bad = np.flatnonzero((kind != STRING) & (kind != ESCAPED))
+    if len(bad):
+        raise DamagedError(f"image {bad[0]} has no file_name", offset=int(rows.starts[bad[0]]))
+    return _native.json_unescape(rows.data, start, size, (kind == ESCAPED).view(np.uint8))
 
 
 def _objects(rows: _Rows, images: I64, points: int) -> tuple[index.Arrays, list[str], int]:
