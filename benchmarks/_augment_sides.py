@@ -18,6 +18,9 @@ import numpy as np
 from _sides import Build, Epoch
 
 MEAN, STD = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
+DETECTION = ("letterbox", "crop")
+# Brightness, contrast, saturation, hue.
+JITTER = (0.2, 0.2, 0.3, 0.015)
 Augment = Callable[[bytes], Any]
 
 
@@ -25,6 +28,8 @@ def batchplant_side(job: dict[str, Any]) -> Build:
     from batchplant import Loader
     from batchplant.ops import (
         ChannelsFirst,
+        ColorJitter,
+        Letterbox,
         Normalize,
         RandAugment,
         RandomHorizontalFlip,
@@ -32,10 +37,10 @@ def batchplant_side(job: dict[str, Any]) -> Build:
     )
 
     def build() -> Epoch:
-        steps = [
-            RandomResizedCrop(job["crop"]), RandomHorizontalFlip(), RandAugment(), Normalize(MEAN, STD),
-            ChannelsFirst(),
-        ]  # fmt: skip
+        size, detection = job["crop"], job["part"] in DETECTION
+        first = Letterbox(size) if job["part"] == "letterbox" else RandomResizedCrop(size)
+        change = ColorJitter(*JITTER) if detection else RandAugment()
+        steps = [first, RandomHorizontalFlip(), change, Normalize(MEAN, STD), ChannelsFirst()]
         loader = Loader(
             job["path"], job["batch"], order="random", pipelines={"image": steps}, workers=job["workers"]
         )
@@ -80,6 +85,39 @@ def by_albumentations(job: dict[str, Any]) -> Augment:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
         made = augment(image=cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))["image"]
         return torch.from_numpy(np.ascontiguousarray(made.transpose(2, 0, 1)))
+
+    return one
+
+
+def detection_by_albumentations(job: dict[str, Any]) -> Callable[[bytes, Any], Any]:
+    """Pixels and boxes, moved."""
+    import albumentations as alb
+    import cv2
+    import torch
+
+    cv2.setNumThreads(0)
+    side = job["crop"]
+    letterbox = [
+        alb.LongestMaxSize(max_size=side, interpolation=cv2.INTER_AREA),
+        alb.PadIfNeeded(min_height=side, min_width=side, border_mode=cv2.BORDER_CONSTANT, fill=114),
+    ]
+    crop = [alb.RandomResizedCrop(size=(side, side), interpolation=cv2.INTER_AREA)]
+    augment = alb.Compose(
+        [
+            *(letterbox if job["part"] == "letterbox" else crop),
+            alb.HorizontalFlip(p=0.5),
+            alb.ColorJitter(*JITTER, p=1),
+            alb.Normalize(mean=[one / 255 for one in MEAN], std=[one / 255 for one in STD]),
+        ],
+        bbox_params=alb.BboxParams(format="pascal_voc", label_fields=["classes"], min_area=1),
+    )
+
+    def one(data: bytes, boxes: Any) -> Any:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        classes = np.arange(len(boxes))
+        made = augment(image=cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), bboxes=boxes, classes=classes)
+        tensor = torch.from_numpy(np.ascontiguousarray(made["image"].transpose(2, 0, 1)))
+        return tensor, torch.tensor(np.asarray(made["bboxes"])), torch.tensor(np.asarray(made["classes"]))
 
     return one
 
@@ -145,6 +183,7 @@ class Cells:
         table = np.load(job["table"])
         self.job, self.make = job, make
         self.start, self.size = table["start"].tolist(), table["size"].tolist()
+        self.boxes = np.load(job["boxes"]) if job["part"] in DETECTION else None
         self.file, self.augment = -1, None
 
     def __len__(self) -> int:
@@ -154,7 +193,18 @@ class Cells:
         if self.augment is None:
             # In the worker: not all of it can be sent there.
             self.file, self.augment = os.open(self.job["path"], os.O_RDONLY), self.make(self.job)
-        return self.augment(os.pread(self.file, self.size[index], self.start[index]))
+        data = os.pread(self.file, self.size[index], self.start[index])
+        return self.augment(data) if self.boxes is None else self.augment(data, self.boxes[index])
+
+
+def together(samples: list[Any]) -> Any:
+    """The pictures of a batch; the boxes of each came with it."""
+    import torch
+
+    pictures, boxes, classes = zip(*samples, strict=True)
+    made = torch.stack(pictures)
+    assert len(boxes) == len(classes) == len(made)
+    return made
 
 
 def in_data_loader(make: Callable[[dict[str, Any]], Augment]) -> Callable[[dict[str, Any]], Build]:
@@ -167,7 +217,7 @@ def in_data_loader(make: Callable[[dict[str, Any]], Augment]) -> Callable[[dict[
         def build() -> Epoch:
             loader: Any = DataLoader(
                 Cells(job, make), batch_size=job["batch"], shuffle=True, num_workers=job["workers"],
-                persistent_workers=True,
+                persistent_workers=True, collate_fn=together if job["part"] in DETECTION else None,
             )  # type: ignore[arg-type,var-annotated]  # fmt: skip
             return lambda: (len(pictures) for pictures in loader)
 
@@ -176,9 +226,13 @@ def in_data_loader(make: Callable[[dict[str, Any]], Augment]) -> Callable[[dict[
     return side
 
 
+def by_name(job: dict[str, Any]) -> Any:
+    return detection_by_albumentations(job) if job["part"] in DETECTION else by_albumentations(job)
+
+
 _sides.SIDES = {
     "batchplant": batchplant_side,
-    "albumentations": in_data_loader(by_albumentations),
+    "albumentations": in_data_loader(by_name),
     "torchvision": in_data_loader(by_torchvision),
     "Pillow": in_data_loader(by_pillow),
 }

@@ -132,7 +132,6 @@ struct Engine::Worker {
     Scratch turned;
     WarpScratch warped;
     CodedPart coded;
-    JitterScratch jittered;
     const Kernels& kernels;
     Resampler resampler;
     RowWriter::Scratch scratch;
@@ -431,15 +430,9 @@ void Engine::warp(const WarpJob& job) {
 }
 
 void Engine::jitter(uint8_t* pictures, size_t n, size_t pixels, const Jitter* amounts) {
-    std::atomic<bool> failed{false};
-    pool_.parallel_for(n, [&](size_t index, size_t which) noexcept {
-        try {
-            batchplant::jitter(pictures + 3 * pixels * index, pixels, amounts[index], workers_[which]->jittered);
-        } catch (const std::bad_alloc&) {
-            failed = true;
-        }
+    pool_.parallel_for(n, [&](size_t index, size_t) noexcept {
+        batchplant::jitter(pictures + 3 * pixels * index, pixels, amounts[index]);
     });
-    if (failed) throw std::bad_alloc();
 }
 
 int64_t Engine::gather(const std::vector<Buffer>& bases, const Windows& windows, uint8_t* dst, size_t dst_size) {

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace batchplant {
 
@@ -14,12 +13,7 @@ struct Jitter {
     float hue;         // by this part of the circle, from -0.5 to 0.5
 };
 
-// Kept by a thread from picture to picture.
-struct JitterScratch {
-    std::vector<float> red, green, blue;
-};
-
 // Changes the colours of `pixels` pixels of three bytes. After each change, fractions are cut off; hues are rounded.
-void jitter(uint8_t* picture, size_t pixels, const Jitter& amounts, JitterScratch& scratch);
+void jitter(uint8_t* picture, size_t pixels, const Jitter& amounts) noexcept;
 
 }  // namespace batchplant
