@@ -272,6 +272,12 @@ class Spans:
         shape = None if self.shape is None else self.shape[rows]
         return Spans(self.files, self.start[rows], self.size[rows], self.file[rows], shape)
 
+    def compact(self) -> Spans:
+        """Without the files that no cell lies in."""
+        used, file = np.unique(self.file, return_inverse=True)
+        files = [self.files[one] for one in used.tolist()]
+        return Spans(files, self.start, self.size, file.reshape(-1).astype(np.int32), self.shape)
+
     def __repr__(self) -> str:
         return f"<Spans: {len(self)} cells in {len(self.files)} files>"
 

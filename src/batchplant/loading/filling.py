@@ -19,6 +19,8 @@ from .buffers import Buffers
 from .made import Made, ragged
 from .packing import Pack, Pieces, Rows
 
+# Every so many batches it is looked whether files still are in memory.
+CHECK_EVERY = 16
 # What the engine takes as tokens.
 KINDS = ("uint8", "uint16", "int32", "uint32", "int64")
 
@@ -59,6 +61,8 @@ class Filling:
         self._images, self._indices = images, indices
         self._lock = threading.Lock()
         self._rows, self._documents, self._tokens = 0, 0, 0
+        # Batches that were asked for.
+        self._turn = 0
         # Of every epoch that was planned.
         self._planned: weakref.WeakSet[Rows] = weakref.WeakSet()
 
@@ -72,7 +76,11 @@ class Filling:
         if not self._dtype or pieces.where is None:
             return usual
         whole = ((pieces.where.start | pieces.where.size) % np.dtype(self._dtype).itemsize == 0).all()
-        near = all(mapped_in_memory(path) is not None for path in pieces.where.files)
+        # Every so often they are read, which tells whether they still are in memory.
+        self._turn += 1
+        near = self._turn % CHECK_EVERY and all(
+            mapped_in_memory(path) is not None for path in pieces.where.files
+        )
         return self._rest if whole and near else usual
 
     def _numbers(self, pieces: Pieces) -> I64:

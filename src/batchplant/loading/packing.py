@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 STRATEGIES = ("best_fit", "first_fit", "concat_split", "none")
 OVERLONG = ("split", "truncate", "drop")
 LABELS = ("same", "shifted", None)
+# Files of a batch of which none has to be left out.
+FEW = 8
 # Windows whose plans are kept.
 KEPT = 64
 
@@ -218,6 +220,8 @@ def _joined(parts: list[tuple[Window, int, int]]) -> Pieces:
     none = np.zeros(0, dtype=np.int64)
     columns = [np.concatenate([none, *(one[column] for one in fields)]) for column in range(3)]
     known = concat_spans(where) if parts and len(where) == len(parts) else None
+    if known is not None and len(known.files) > FEW:
+        known = known.compact()
     document, start, size = columns
     return Pieces(np.concatenate([none, *samples]), np.concatenate(rows), document, start, size, known)
 

@@ -164,9 +164,9 @@ def mapped(path: str) -> U8 | None:
 
 
 def mapped_in_memory(path: str) -> U8 | None:
-    """The same, where reading it does not wait for a disk."""
+    """The same, where what was read last was in memory: reading more of it will hardly wait for a disk."""
     found = _MAPPED.get(path)
-    return None if found is None or found.closed or not found.is_warm() else found.data
+    return None if found is None or found.closed or not found.was_warm else found.data
 
 
 class MappedSource(Source):
@@ -242,6 +242,11 @@ class MappedSource(Source):
         """Whether to ask if runs are in memory. That takes time: where the last were, only now and then."""
         self._turn += 1
         return len(runs) >= FETCH_LEAST and (not self._was_warm or self._turn % CHECK_EVERY == 0)
+
+    @property
+    def was_warm(self) -> bool:
+        """Whether the last runs were in memory."""
+        return self._was_warm
 
     def is_warm(self) -> bool:
         """Whether the last runs were in memory, and it is not yet time to ask again."""

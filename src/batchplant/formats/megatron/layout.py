@@ -18,6 +18,8 @@ CODES = {
     "uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8
 }  # fmt: skip
 DTYPES = {code: name for name, code in CODES.items()}
+# Entries that are taken one by one out of a mapped index.
+FEW = 64
 # An index on a server that is no longer than this is fetched as a whole.
 WHOLE = 64 << 20
 
@@ -84,11 +86,16 @@ class Index:
 
     def _some(self, dtype: str, start: int, rows: I64) -> I64:
         kind = np.dtype(dtype)
-        if isinstance(self.source, MappedSource) or self.source.size > WHOLE:
+        mapped = isinstance(self.source, MappedSource) and len(rows) < FEW
+        if not mapped and (isinstance(self.source, MappedSource) or self.source.size > WHOLE):
             found = self.source.gather_rows(start, kind.itemsize, kind.itemsize, rows).reshape(-1).view(kind)
             return found.astype(np.int64)
-        if self._bytes is None:
-            self._bytes = self.source.view(0, self.source.size)
         count = self.entries if start == self._documents else self.sequences
-        entries = self._bytes[start : start + kind.itemsize * count].view(kind)
+        if mapped:
+            # Of a mixture of thousands of files, each is asked for a few.
+            entries = self.source.view(start, kind.itemsize * count).view(kind)
+        else:
+            if self._bytes is None:
+                self._bytes = self.source.view(0, self.source.size)
+            entries = self._bytes[start : start + kind.itemsize * count].view(kind)
         return entries[rows].astype(np.int64)
