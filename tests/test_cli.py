@@ -314,7 +314,7 @@ def test_errors_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 SLOW = """
 import sys, time
 from batchplant.cli import main
-module = sys.modules["batchplant.conversion.task"]
+from batchplant.conversion import task as module
 module.CHECKPOINT_SECONDS = 0
 batches = module.Feed.batches
 def slowly(self, start):
