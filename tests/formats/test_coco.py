@@ -342,6 +342,16 @@ def test_index_is_remembered(tmp_path):
     assert len(bp.open(file)[0]["ids"]) == 2
 
 
+def test_ids_of_categories_are_kept(tmp_path):
+    data = coco(tmp_path / "data", [box(1), box(2, category=3)], licenses=[{"id": 1, "name": "CC"}])
+    bp.convert(data, tmp_path / "again.coco")
+    found = json.loads((tmp_path / "again.coco" / "annotations" / "instances.json").read_text())
+    assert found["categories"] == [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}]
+    assert [one["category_id"] for one in found["annotations"]] == [7, 3]
+    assert (found["info"]["year"], found["licenses"][0]["name"]) == (2017, "CC")
+    assert found["images"][0] == {"id": 50, "file_name": "000000000000.jpg", "width": 10, "height": 8}
+
+
 # --- writing --------------------------------------------------------------------------------------------
 
 
