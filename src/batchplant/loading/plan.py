@@ -8,6 +8,7 @@ batch: on that device as far as the ops have a device form, then on the CPU.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 
 import numpy as np
@@ -327,6 +328,8 @@ def is_number(field: Field) -> bool:
     return isinstance(field, Int | Float | Bool)
 
 
+# A batch asks for it, too.
+@functools.lru_cache(1024)
 def spec_of(field: Field) -> Spec:
     """What a field gives without any op."""
     dense = dense_of(field)

@@ -40,8 +40,8 @@ class Replaying:
     ) -> Seen:
         """Which samples a step of a rank sees, or saw, without reading anything.
 
-        rank, world: of that run (default: those of this loader). start: the position that steps count from, where the
-        run was resumed there; see ``state_dict``.
+        rank, world: of that run (default: those of this loader). start: the position that steps count from,
+        where the run was resumed there; see ``state_dict``.
         """
         own = self._place() if rank is None and world is None else orders.place(rank, world)
         shard: Any = self._shard(epoch, start, own)
