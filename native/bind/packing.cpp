@@ -118,9 +118,9 @@ void bind_fill(nb::module_& module) {
                nb::arg("end").none(), nb::arg("shifted"),
                R"(Put the pieces that pack found into rows.
 
-Document i is size[i] bytes at begin[i] of bases[base[i]], tokens of that dtype at whole places. prompt: how
-many tokens of each are not learned. into, labels, position, documents, learned: rows to fill, the tokens
-themselves and what is told of each; None: not.)");
+Document i is size[i] bytes at begin[i] of bases[base[i]], tokens of that dtype at whole
+places. prompt: how many tokens of each are not learned. into, labels, position, documents,
+learned: rows to fill, the tokens themselves and what is told of each; None: not.)");
 }
 
 auto layout(const Int64s& rows, const Int64s& document, const Int64s& start, const Int64s& count, int64_t length,

@@ -549,9 +549,9 @@ def fill_rows(
 ) -> None:
     """Put the pieces that pack found into rows.
 
-    Document i is size[i] bytes at begin[i] of bases[base[i]], tokens of that dtype at whole places. prompt: how
-    many tokens of each are not learned. into, labels, position, documents, learned: rows to fill, the tokens
-    themselves and what is told of each; None: not.
+    Document i is size[i] bytes at begin[i] of bases[base[i]], tokens of that dtype at whole
+    places. prompt: how many tokens of each are not learned. into, labels, position, documents,
+    learned: rows to fill, the tokens themselves and what is told of each; None: not.
     """
 
 def lay_out(
