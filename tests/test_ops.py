@@ -834,7 +834,8 @@ LABELS = Spec(np.dtype(np.int64))
 RAGGED = Spec(np.dtype(np.uint8), (None,), ragged=True)
 CELLS = Spec(None)
 ON_PICTURES = [
-    *RANDOM_OPS.values(),
+    # It takes them with channels first, too.
+    *(op for op in RANDOM_OPS.values() if not isinstance(op, ops.RandomErasing)),
     ops.ChannelsFirst(),
     ops.ImageMixup(1.0),
 ]
