@@ -139,9 +139,9 @@ def _dashboard_part() -> object:
 
 @_frameworks.register("joining")
 def _joining_part() -> object:
-    from . import joining
+    from . import joining as _joining
 
-    return joining
+    return _joining
 
 
 @_frameworks.register("notebook")
