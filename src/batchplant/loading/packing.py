@@ -8,6 +8,7 @@ it; a state remembers one.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import threading
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 STRATEGIES = ("best_fit", "first_fit", "concat_split", "none")
 OVERLONG = ("split", "truncate", "drop")
 LABELS = ("same", "shifted", None)
+_FIRST = np.ones(1, dtype=np.bool_)
 # Files of a batch of which none has to be left out.
 FEW = 8
 # Windows whose plans are kept.
@@ -182,7 +184,7 @@ class Rows:
         """The window of a row, as a place in ``_firsts``."""
         if row < self._firsts[0] or not self.reaches(row + 1):
             raise OptionError(f"there is no row {row}")
-        return int(np.searchsorted(self._firsts, row, side="right")) - 1
+        return bisect.bisect_right(self._firsts, row) - 1
 
     def known_at(self, row: int) -> tuple[int, int]:
         """The last window that begins at or before a row, and its first row."""
@@ -210,12 +212,15 @@ def _joined(parts: list[tuple[Window, int, int]]) -> Pieces:
     documents = pieces = 0
     for window, begin, end in parts:
         one = slice(window.rows[begin], window.rows[end])
-        used, document = np.unique(window.document[one], return_inverse=True)
+        chosen = window.document[one]
+        used = np.sort(chosen)
+        used = used[np.concatenate([_FIRST[: len(used)], used[1:] != used[:-1]])]
+        document = np.searchsorted(used, chosen)
         samples.append(window.samples[used])
         if window.where is not None:
             where.append(window.where.take(used))
         rows.append(window.rows[begin + 1 : end + 1] - window.rows[begin] + pieces)
-        fields.append((document.reshape(-1) + documents, window.start[one], window.size[one]))
+        fields.append((document + documents, window.start[one], window.size[one]))
         documents, pieces = documents + len(used), pieces + one.stop - one.start
     none = np.zeros(0, dtype=np.int64)
     columns = [np.concatenate([none, *(one[column] for one in fields)]) for column in range(3)]
