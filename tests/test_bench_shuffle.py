@@ -355,7 +355,7 @@ def test_the_guide_is_true() -> None:
     text = (Path(__file__).parent.parent / "docs" / "guides" / "shuffling.md").read_text("utf-8")
     for line in re.findall(r"^\$ batchplant (.*)$", text, re.MULTILINE):
         build_parser().parse_args(line.split())
-    [example] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    *_, example = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     exec(example, {})
     told = set(re.findall(r"^\| `(--[\w-]+)", text.partition("## Options")[2], re.MULTILINE)) | {"--seconds"}
     parser = argparse.ArgumentParser()
