@@ -242,7 +242,8 @@ WRONG: dict[str, tuple[Any, str | None, str]] = {
         {"label": [ops.Resize(4)]}, "label", "Resize needs pictures (height, width, channels), not int64 ()",
     ),
     "unequal pictures": (
-        {"image": [ops.RandomRotation(9, expand=True)]}, "image", 'pictures of unequal sizes: put Collate("pad")',
+        {"image": [ops.RandomRotation(9, expand=True)]}, "image",
+        'pictures of unequal sizes: put Collate("pad")',
     ),
     "picture op on a label": (
         {"label": [ops.RandomHorizontalFlip()]}, "label",

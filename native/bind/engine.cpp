@@ -388,8 +388,8 @@ outside any of them is filled. filter: "bilinear" or "nearest", as Pillow's.)")
         .def("jitter", jitter_pictures, array_arg("pictures"), array_arg("amounts"),
              R"(Change the colours of pictures (n x H x W x 3 of uint8), in place.
 
-amounts (n x 4): brightness, contrast and saturation to multiply by, and the part of the circle that the
-hue is turned by, one after the other; NaN leaves one as it is.)")
+amounts (n x 4): brightness, contrast and saturation to multiply by, and the part of the circle that
+the hue is turned by, one after the other; NaN leaves one as it is.)")
         .def("gather", gather, nb::arg("bases"), array_arg("base"), array_arg("start"), array_arg("line"),
              array_arg("rows"), array_arg("width"), array_arg("out"), array_arg("places"),
              R"(Copy windows of the bases to their places in out, in parallel; they must not overlap there.

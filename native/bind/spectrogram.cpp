@@ -45,9 +45,9 @@ Windows of one length, hop apart, each transformed; absolute values to a power; 
             array_arg("window"), nb::arg("hop"), nb::arg("centered"), nb::arg("power"), array_arg("firsts"),
             array_arg("offsets"), array_arg("weights"), R"(window: as long as a transform.
 
-centered: the signal is mirrored at its ends, so that frame t is around number t * hop; a signal must be
-longer than half a window. Filter i has weights[offsets[i]:offsets[i + 1]], from bin firsts[i] on; without
-filters all bins are given.)")
+centered: the signal is mirrored at its ends, so that frame t is around number t * hop; a signal must
+be longer than half a window. Filter i has weights[offsets[i]:offsets[i + 1]], from bin firsts[i] on;
+without filters all bins are given.)")
         .def("frames", &Spectrogram::frames, nb::arg("length"), "How many frames a signal of this length has.")
         .def("run", run, array_arg("signals"), array_arg("out"),
              "Transform signals (n x length) into out (n x rows x frames), which may have any strides.");

@@ -274,8 +274,8 @@ class Engine:
     def jitter(self, pictures: NDArray[numpy.uint8], amounts: NDArray[numpy.float32]) -> None:
         """Change the colours of pictures (n x H x W x 3 of uint8), in place.
 
-        amounts (n x 4): brightness, contrast and saturation to multiply by, and the part of the circle that the
-        hue is turned by, one after the other; NaN leaves one as it is.
+        amounts (n x 4): brightness, contrast and saturation to multiply by, and the part of the circle that
+        the hue is turned by, one after the other; NaN leaves one as it is.
         """
 
     def gather(
@@ -429,9 +429,9 @@ class Spectrogram:
     ) -> None:
         """window: as long as a transform.
 
-        centered: the signal is mirrored at its ends, so that frame t is around number t * hop; a signal must be
-        longer than half a window. Filter i has weights[offsets[i]:offsets[i + 1]], from bin firsts[i] on; without
-        filters all bins are given.
+        centered: the signal is mirrored at its ends, so that frame t is around number t * hop; a signal must
+        be longer than half a window. Filter i has weights[offsets[i]:offsets[i + 1]], from bin firsts[i] on;
+        without filters all bins are given.
         """
 
     def frames(self, length: int) -> int:

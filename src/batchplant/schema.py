@@ -58,7 +58,8 @@ from .kinds import is_text as is_text
 
 __all__ = [
     "EVERY_KIND", "Audio", "Bool", "Boxes", "Bytes", "Decimal", "Duration", "Field", "Float", "Image", "Int",
-    "Json", "Keypoints", "Labels", "List", "Polygons", "Schema", "Struct", "Tensor", "Text", "Time", "Uuid", "Video",
+    "Json", "Keypoints", "Labels", "List", "Polygons", "Schema", "Struct", "Tensor", "Text", "Time", "Uuid",
+    "Video",
 ]  # fmt: skip
 
 # Nobody means more: a list in a list in a list, and so on.

@@ -78,9 +78,7 @@ def regrouped(batch: Any, rows: I64, offsets: I64) -> Any:
     if not isinstance(batch, list):
         return as_ragged(batch)[0][rows], offsets
     flat = [row for one in batch for row in (() if one is None else one)]
-    return [
-        [flat[row] for row in rows[start:end]] for start, end in itertools.pairwise(offsets)
-    ]
+    return [[flat[row] for row in rows[start:end]] for start, end in itertools.pairwise(offsets)]
 
 
 def merged(batch: Any, first: I64) -> Any:

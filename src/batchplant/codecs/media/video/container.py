@@ -126,7 +126,7 @@ def _nothing(*_: object) -> None:
 
 @contextlib.contextmanager
 def opened(data: memoryview, *, known: bool = False) -> Iterator[Any]:
-    """The video in these bytes as a container of PyAV; ``known``: only its frames are wanted, not its facts."""
+    """The video in these bytes as a container of PyAV; ``known``: only its frames are wanted."""
     av = pyav()
     encoding = encoding_of(data)
     if encoding is None:
