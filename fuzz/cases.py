@@ -162,7 +162,8 @@ def _detection(path: Path, name: str, found: Any) -> Path:
         fields["polygons"] = bp.Polygons()
     with bp.create(path, fields, format=name, checksums=True) as out:
         for number in range(3):
-            made = {"image": sample(number)["image"], "boxes": np.full((number, 4), 0.5, np.float32)}
+            boxes = np.tile(np.array([0.5, 0.5, 2, 2], np.float32), (number, 1))
+            made = {"image": sample(number)["image"], "boxes": boxes}
             made |= {"labels": np.arange(number) % 2, "polygons": [[[0.0, 0, 2, 0, 2, 2]]] * number}
             out.append({key: made[key] for key in fields})
     return path

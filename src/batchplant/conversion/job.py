@@ -222,7 +222,7 @@ class Job:
         """The same without parts."""
         found = dataclasses.replace(self, parts=False)
         # The source is open already.
-        found.__dict__ |= {"reader": self.reader, "stored": self.stored}
+        vars(found).update(reader=self.reader, stored=self.stored)
         return found
 
     def joining(self, paths: list[str]) -> Job:
