@@ -148,6 +148,19 @@ def codecs(found: dict[str, Any]) -> Iterator[str]:
     yield machine(found)
 
 
+def augment(found: dict[str, Any]) -> Iterator[str]:
+    for part in found["parts"].values():
+        speeds = part["images/s"]
+        ours = speeds["batchplant"]
+        ratios = {
+            side: {which: ours[which] / one[which] for which in ("median", "best")}
+            for side, one in speeds.items()
+            if side != "batchplant"
+        }
+        yield per_second(f"{part['title']}, images/s", speeds, ratios, "batchplant : it")
+    yield machine(found)
+
+
 def sound(found: dict[str, Any]) -> Iterator[str]:
     for part, unit in (("mel", "sounds/s"), ("clips", "clips/s")):
         for title, case in found.get(part, {}).items():
@@ -317,6 +330,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "access": access,
     "arrays": arrays,
     "codecs": codecs,
+    "augment": augment,
     "sound": sound,
     "remote": remote,
     "gpu": gpu,

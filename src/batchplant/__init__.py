@@ -34,7 +34,6 @@ from .errors import (
     UnsafeError,
     WorkerError,
 )
-from .expressions import col
 from .format import Format, Probe
 from .interleave import interleave
 from .joined import concat
@@ -71,6 +70,7 @@ from .verify import verify
 from .writer import WriteOptions, Writer
 
 if TYPE_CHECKING:
+    from .expressions import col
     from .joining import join
     from .loading.loader import Loader
     from .loading.packing import Pack
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
 
 # Names that take long to import, and where they stand; modules that are there without an import of their own.
 _LATER = {
+    "col": "expressions",
     "join": "joining",
     "Loader": "loading.loader",
     "Pack": "loading.packing",
@@ -93,7 +94,7 @@ _LATER = {
     "view": "viewer.notebook",
     "Windows": "windows",
 }
-_MODULES = ("loading", "mix", "ops", "patches", "viewer", "windows")
+_MODULES = ("expressions", "loading", "mix", "ops", "patches", "viewer", "windows")
 
 
 def __getattr__(name: str) -> _Any:

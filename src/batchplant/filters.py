@@ -18,12 +18,13 @@ import numpy as np
 
 from .columns import I64, Columns, end_within
 from .errors import BatchplantError, OptionError, SchemaError
-from .expressions import Bound, Condition, as_condition, bind, fields_of, matching, parse
 from .origin import remembered
 from .storage import index
 from .storage.index.progress import check_stop
 
 if TYPE_CHECKING:
+    # Imported when something is filtered: there are many kinds of conditions.
+    from .expressions import Bound, Condition
     from .reader import Reader
 
 # Samples, and bytes of them where their sizes are known, that are looked at together.
@@ -140,6 +141,8 @@ def watching(told: Callable[[int, int], None]) -> Iterator[None]:
 
 def as_where(given: str | Condition) -> Condition:
     """A condition, or the text of one."""
+    from .expressions import as_condition, parse
+
     return parse(given) if isinstance(given, str) else as_condition(given)
 
 
@@ -180,6 +183,8 @@ class Filterable:
         nor is its opposite; ``x is null`` finds it. What cannot match is skipped by the format's statistics,
         where it has some; ``facts()`` of the result says how much.
         """
+        from .expressions import bind
+
         condition = as_where(where)
         text = str(condition)
         try:
@@ -194,6 +199,8 @@ class Filterable:
 
 def matches(reader: Reader, bound: Bound, text: str) -> Matches:
     """The samples that match: what can be skipped is, and the rest is read."""
+    from .expressions import fields_of
+
     fields = fields_of(bound)
     pruned = reader._prune(bound)
     if pruned is not None and not len(pruned.ranges):
@@ -219,6 +226,8 @@ def matches(reader: Reader, bound: Bound, text: str) -> Matches:
 
 def scan(reader: Reader, bound: Bound, fields: Sequence[str]) -> I64:
     """The samples that match, all of them read; side by side where there are several runs."""
+    from .expressions import matching
+
     runs = list(reader._scan_runs(fields))
 
     def look(run: tuple[int, int]) -> I64:

@@ -7,19 +7,21 @@ import functools
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from . import _native, filters
 from .columns import I64, Column, Columns, Masked, Ragged, Spans, concat_columns, concat_spans, starts_of
 from .errors import DamagedError, DataError, OptionError, Problem, SchemaError
-from .expressions import Bound
 from .keys import Table
 from .reader import Reader
 from .schema import Bytes, Field, Float, Image, Int, Json, Schema, Tensor
 from .storage.cache import ChunkCache
 from .storage.index.progress import in_parallel
+
+if TYPE_CHECKING:
+    from .expressions import Bound
 
 # Readers that are kept open; a process may map some 65,000 files.
 OPEN_MOST = 4096

@@ -5,32 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from . import checks, frameworks
 from .arrays import Array, array_of
-from .codecs.arrow import table_of
 from .codecs.cells import decode_sample
 from .codecs.infer import infer_mask
 from .columns import I64, Column, Columns, Ragged, Spans, concat_spans, masked, sample_numbers
-from .errors import (
-    BatchplantError,
-    DataError,
-    MissingLibraryError,
-    OptionError,
-    Problem,
-    SampleIndexError,
-)
-from .expressions import Bound
+from .errors import BatchplantError, DataError, MissingLibraryError, OptionError, Problem, SampleIndexError
 from .filters import Filterable, Filtered, Matches, Pruned, matches, within
 from .keys import Keyed, Table
 from .order.orders import Order
 from .origin import Made
 from .schema import Field, Image, Schema
 from .tensors import Tensors
+
+if TYPE_CHECKING:
+    from .expressions import Bound
 
 # Cells that tell the mode of masks.
 PROBED_SAMPLES = 16
@@ -214,6 +208,8 @@ class Reader(Made, Keyed, Filterable):
 
     def to_arrow(self, fields: Iterable[str] | None = None) -> Any:
         """All samples as a pyarrow.Table, in memory; the kinds of the fields stand in its metadata."""
+        from .codecs.arrow import table_of
+
         schema = self.schema.select(self._names(fields))
         return table_of(schema, self.scan(4096, schema))
 

@@ -6,13 +6,15 @@ import os
 from typing import Any
 
 from ..errors import OptionError
-from ..memory import MemoryReader
 from ..reader import Reader
 from ..storage import is_remote
 
 
 def for_others(source: Any) -> Any:
     """A source that processes on this and other machines can open."""
+    # It knows tables, too, and whoever imports batchplant need not wait for that.
+    from ..memory import MemoryReader
+
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
         return path if is_remote(path) else os.path.abspath(path)

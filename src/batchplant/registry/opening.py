@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import quarantine
 from ..errors import OptionError
-from ..expressions import Condition
 from ..filters import as_where
 from ..joined import Concat
 from ..options import accept, own_options
@@ -18,6 +17,9 @@ from ..storage import is_remote, reached, split_options, tree
 from ..storage.index.progress import in_parallel
 from . import merged
 from .find import Found, files_of
+
+if TYPE_CHECKING:
+    from ..expressions import Condition
 
 # Files that are opened side by side, unless there are more cores: local ones, and those on a server.
 AT_ONCE = (4, 16)

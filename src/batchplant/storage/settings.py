@@ -21,7 +21,6 @@ import dataclasses
 import functools
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
@@ -165,6 +164,9 @@ def settings_for(url: str, given: StorageOptions) -> StorageOptions:
 @functools.lru_cache(maxsize=4)
 def _tables(path: str, stamp: int) -> list[tuple[str, StorageOptions]]:
     """The tables of the file by the prefix that they are for, the longest first."""
+    # Few have one.
+    import tomllib
+
     try:
         with open(path, "rb") as file:
             found = tomllib.load(file).get("storage", {})

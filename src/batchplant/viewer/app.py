@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.resources
 import json
 import math
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
@@ -24,7 +24,7 @@ from .routes import FIRST, Routes, others
 from .rows import NotReady, Rows
 from .session import Session
 
-PAGE = importlib.resources.files(__package__) / "page"
+PAGE = Path(__file__).parent / "page"
 Answer = Callable[[Session, Request], Any]
 # Requests that are answered at a time.
 THREADS = 8

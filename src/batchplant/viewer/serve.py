@@ -36,7 +36,8 @@ class Server:
         names = {"127.0.0.1", "localhost", "::1", host}
         app = Guard(application(session), token=self.token, hosts=names, frames=frames)
         config = uvicorn.Config(
-            app, log_level="error", log_config=None, access_log=False, lifespan="on", server_header=False,
+            app, loop="asyncio", log_level="error", log_config=None, access_log=False, lifespan="on",
+            server_header=False,
             limit_concurrency=CONNECTIONS, timeout_keep_alive=30, timeout_graceful_shutdown=1, ws="none",
         )  # fmt: skip
         self._server = uvicorn.Server(config)

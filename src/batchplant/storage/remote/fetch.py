@@ -12,13 +12,14 @@ import heapq
 import itertools
 import os
 import random
-import statistics
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+import numpy as np
 
 from ...errors import AccessError
 from .client import TransientError
@@ -125,7 +126,7 @@ def patience(size: int, took: Iterable[tuple[int, float]]) -> float:
     Smaller ones tell nothing: over a link that is full, the largest take longest, and twice would be worse.
     """
     seconds = [one for other, one in took if 2 * other >= size]
-    return max(STALLED_LEAST, STALLED * (statistics.median(seconds) if seconds else STALLED_LEAST))
+    return max(STALLED_LEAST, STALLED * (float(np.median(seconds)) if seconds else STALLED_LEAST))
 
 
 class Counts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 from typing import Any
 
@@ -49,6 +48,9 @@ def _file(which: str) -> str:
 
 
 def _read(profile: str) -> dict[str, str] | None:
+    # Few datasets lie behind a profile.
+    import configparser
+
     found: dict[str, str] | None = None
     for which, section in (("CONFIG", f"profile {profile}"), ("CREDENTIALS", profile)):
         parser = configparser.RawConfigParser()
