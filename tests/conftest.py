@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
+import pkgutil
 import shutil
 import signal
 import uuid
@@ -37,6 +39,17 @@ if hypothesis:
     hypothesis.settings.register_profile("quick", untimed, max_examples=50, derandomize=True, database=None)
     hypothesis.settings.register_profile("thorough", untimed, max_examples=500)
     hypothesis.settings.load_profile("thorough" if EXHAUSTIVE else "quick")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _imported() -> None:
+    """Tests change constants; a module that is imported meanwhile would keep what they were changed to."""
+    for package in ("storage", "loading", "conversion", "verification", "simulation"):
+        found = importlib.import_module(f"batchplant.{package}")
+        for module in pkgutil.walk_packages(found.__path__, f"{found.__name__}."):
+            # One may need a library that is not here.
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -148,6 +148,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with open(path, "rb") as file:
             about = os.fstat(file.fileno())
             first, end, status = _range(self.headers.get("Range"), about.st_size)
+            # Before it is sent: whoever has the answer may look.
+            self.counts.count(end - first if body else 0)
             self.send_response(status)
             self.send_header("Content-Length", str(end - first))
             self.send_header("Accept-Ranges", "bytes")
@@ -156,7 +158,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if status == 206:
                 self.send_header("Content-Range", f"bytes {first}-{end - 1}/{about.st_size}")
             self.end_headers()
-            self.counts.count(end - first if body else 0)
             file.seek(first)
             left = end - first if body else 0
             while left and (part := file.read(min(PIECE, left))):
