@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from batchplant.conversion.plan import _filled
 from batchplant.engines.base import TRIES
 from batchplant.errors import DamagedError, OptionError, WorkerError
 from batchplant.reader import Reader
+from batchplant.storage import Partial
 from batchplant.testing.cases import jpeg
 from processes import PATIENCE, run_together, start
 
@@ -442,6 +445,30 @@ def test_two_passes_by_ranks(
     with ThreadPoolExecutor(3) as pool:
         assert sorted(pool.map(rank, range(3)))[:2] == [0, 0]
     assert made(tmp_path) == wanted
+
+
+def test_a_rank_comes_while_others_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Partial(str(tmp_path / "a"), resume=True, crew=True)
+    first.checkpoint({"mark": 1})
+    made = first.folder / "run"
+    made.mkdir()
+    scandir = os.scandir
+
+    @contextlib.contextmanager
+    def moving(path: Any) -> Iterator[Any]:
+        with scandir(path) as entries:
+            found = list(entries)
+        if made.exists():
+            made.rename(first.folder / "renamed")
+        yield iter(found)
+
+    monkeypatch.setattr(os, "scandir", moving)
+    second = Partial(str(tmp_path / "a"), resume=True, crew=True)
+    assert not made.exists()
+    assert second.state is not None
+    assert second.state["mark"] == 1
+    for one in (first, second):
+        one.suspend()
 
 
 def test_two_passes_read_the_source_once_and_in_order(

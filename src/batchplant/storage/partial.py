@@ -350,7 +350,11 @@ class Partial:
 
 def _has_links(folder: Path) -> bool:
     """Whether anything below is a symbolic link."""
-    with os.scandir(folder) as entries:
-        return any(
-            entry.is_symlink() or (entry.is_dir() and _has_links(Path(entry.path))) for entry in entries
-        )
+    try:
+        with os.scandir(folder) as entries:
+            return any(
+                entry.is_symlink() or (entry.is_dir() and _has_links(Path(entry.path))) for entry in entries
+            )
+    # Others of a crew rename what they have finished.
+    except FileNotFoundError:
+        return False
