@@ -1,45 +1,42 @@
 """To the GPU: photos in .beton, quasi-random order, to normalised float16 224 × 224 on the device.
 
-jpeg256, jpeg500   random resized crop and flip; decoded on the CPU, on the GPU, and on both. Beside them what
-                   either decoder does alone, full pictures, nothing after it: their sum is the limit; and
-                   what torchvision's decode_jpeg does
+jpeg256, jpeg500   random resized crop and flip, in every mode of decode, at several batch sizes; beside them
+                   what torchvision's decode_jpeg (nvJPEG) does, whole pictures, nothing after it
 raw256             raw pixels, random resized crop and flip on the device; the limit is the bus
 step               a ResNet-50 in bfloat16 that trains on the batches: how much longer its steps take than on
                    a batch that lies on the device already, and how long it waits for data
+detection          JPEGs of 640 px, cropped or letterboxed to 640, flipped, jittered: with boxes and their
+                   classes, which go along, and without
+processes          four processes on the one GPU, each on a quarter of the cores, beside one on all of them
 
-All sides of a part run in turn in one process, several rounds, from a warm cache. Needs a CUDA device and
-torchvision (nvJPEG); without them it says so.
+All sides of a part run in turn, several rounds, from a warm cache, in one process but for the last part.
+Needs a CUDA device; the JPEG parts and the step also torchvision (nvJPEG). Parts that are not measured keep
+their results in OUT/gpu.json, if they are of the same device. To try whether detection and processes run at
+all without a GPU: --device cpu --quick --parts detection processes --modes cpu.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import json
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import _gpu_detection
+import _gpu_processes
 import numpy as np
 from _common import arguments, interleaved, others, photos, save, workplace
+from _gpu_common import CROP, Found, epoch, loader_of, pipeline, some_stats, speeds, warmed
 
 import batchplant
-from batchplant import _native
 from batchplant.loading.loader import Loader
-from batchplant.ops import ChannelsFirst, Normalize, RandomHorizontalFlip, RandomResizedCrop
 
-CROP = 224
-MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 SIZES = {"jpeg256": 256, "jpeg500": 500}
-Found = dict[str, Any]
-
-
-def pipeline() -> list[Any]:
-    return [
-        RandomResizedCrop(CROP), RandomHorizontalFlip(), Normalize(MEAN, STD, "float16"), ChannelsFirst(),
-    ]  # fmt: skip
+MODES = ("auto", "gpu", "hybrid", "split", "cpu")
+PARTS = ("jpeg256", "jpeg500", "raw256", "step", "detection", "processes")
 
 
 def make(path: Path, size: int, count: int, distinct: int, raw: bool) -> None:
@@ -57,86 +54,25 @@ def make(path: Path, size: int, count: int, distinct: int, raw: bool) -> None:
     with batchplant.create(path, schema, write_mode="raw" if raw else None) as out:
         for number in range(count):
             out.append({"image": cells[number % len(cells)], "label": number % 8})
-    with batchplant.open(path) as reader:
-        for _ in reader.scan():
-            pass
+    warmed(path)
 
 
-def speeds(seconds: dict[str, dict[str, float]], count: int) -> Found:
-    return {name: {key: count / one[key] for key in ("best", "median")} for name, one in seconds.items()}
-
-
-def epoch(loader: Loader) -> Callable[[], float]:
-    import torch
-
-    def run() -> float:
-        began = time.perf_counter()
-        for batch in loader:
-            del batch
-        torch.cuda.synchronize()
-        return time.perf_counter() - began
-
-    return run
-
-
-def decoders(path: Path, count: int) -> dict[str, Callable[[], float]]:
-    """The two decoders alone, all pictures whole; and nvJPEG as torchvision uses it."""
+def peers(path: Path, count: int) -> dict[str, Callable[[], float]]:
+    """Whole pictures decoded, nothing after it: by the engine, and by nvJPEG as torchvision uses it."""
     import torch
     from torchvision.io import ImageReadMode, decode_jpeg
 
-    from batchplant.interop.gpu.nvjpeg import decoder_on
-    from batchplant.interop.gpu.on_device import FEEDERS
-
     reader = batchplant.open(path)
-    cells = [np.array(cell) for cell in reader.read(range(256), ["image"])["image"]]
-    encoded = [torch.from_numpy(cell) for cell in cells]
+    encoded = [torch.from_numpy(np.array(cell)) for cell in reader.read(range(256), ["image"])["image"]]
 
     def torchvision() -> float:
         began = time.perf_counter()
         for _ in range(count // 256):
             decode_jpeg(encoded, mode=ImageReadMode.RGB, device="cuda")
         torch.cuda.synchronize()
-        return time.perf_counter() - began
+        return (time.perf_counter() - began) * count / (count // 256 * 256)
 
-    spans = reader.spans("image", np.arange(count))
-    assert spans is not None
-    base = np.memmap(path, np.uint8, "r")
-    looked = _native.prefetch_pictures(
-        [base], spans.file[:256], spans.start[:256], spans.size[:256], headers=True
-    )
-    size = looked[0]
-    decoder = decoder_on(torch.device("cuda"))
-    pinned = torch.from_numpy(np.concatenate(cells)).pin_memory().numpy()
-    lengths = np.array([len(cell) for cell in cells])
-    feeders = ThreadPoolExecutor(FEEDERS)
-
-    def gpu() -> float:
-        began = time.perf_counter()
-        shapes = looked.astype(np.int64)
-
-        def one(_: int) -> None:
-            decoder.decode(pinned, np.cumsum(lengths) - lengths, lengths, shapes)
-
-        for _ in feeders.map(one, range(count // 256)):
-            pass
-        return time.perf_counter() - began
-
-    engine = _native.Engine(len(os.sched_getaffinity(0)), None)
-    out = np.empty((256, int(size[0]), int(size[1]), 3), np.uint8)
-
-    def cpu() -> float:
-        began = time.perf_counter()
-        for first in range(0, count - 255, 256):
-            part = slice(first, first + 256)
-            boxes = np.zeros((256, 4))
-            engine.decode(
-                [base], spans.file[part], spans.start[part], spans.size[part], None, boxes, None, out,
-                layout="nhwc", filter="area", dct="accurate", fast_scale=False, strict=True,
-                scale=None, offset=None, orient=None, mode="RGB", most_pixels=1 << 28,
-            )  # fmt: skip
-        return time.perf_counter() - began
-
-    return {"torchvision": torchvision, "nvJPEG alone": gpu, "engine alone": cpu}
+    return {"torchvision's decode_jpeg alone": torchvision}
 
 
 def bus(size: int, count: int) -> dict[str, Callable[[], float]]:
@@ -151,77 +87,35 @@ def bus(size: int, count: int) -> dict[str, Callable[[], float]]:
         for _ in range(count // 256):
             there.copy_(host, non_blocking=True)
         torch.cuda.synchronize()
-        return time.perf_counter() - began
+        return (time.perf_counter() - began) * count / (count // 256 * 256)
 
     return {"bus alone": copy}
 
 
 def measure(name: str, path: Path, args: argparse.Namespace) -> Found:
+    """Every mode at every batch; the first mode is what is compared with the others."""
     count = len(batchplant.open(path))
     raw = name.startswith("raw")
-    whole = count // 256 * 256
-    tasks = bus(256, whole) if raw else decoders(path, whole)
+    tasks = {} if args.quick else bus(256, count) if raw else peers(path, count)
     modes = ["auto"] if raw else args.modes
-    loaders = {
-        f"batchplant {mode}".replace(" auto", ""): loader_of(path, mode, args.batch, args) for mode in modes
-    }
-    tasks |= {title: epoch(loader) for title, loader in loaders.items()}
-    print(f"{name}: {count:,} pictures, batches of {args.batch}", flush=True)
+    loaders = {(mode, batch): loader_of(path, mode, batch, args) for batch in args.batches for mode in modes}
+    tasks |= {f"{mode} {batch}": epoch(loader, args.device) for (mode, batch), loader in loaders.items()}
+    print(f"{name}: {count:,} pictures", flush=True)
     for task in tasks.values():
         task()
-    seconds = interleaved(tasks, args.rounds)
-    for title, one in seconds.items():
-        if "batchplant" not in title:
-            one["best"] *= count / whole
-            one["median"] *= count / whole
-    found = speeds(seconds, count)
-    alone = [one for title, one in found.items() if "alone" in title]
-    limit = {key: sum(one[key] for one in alone) for key in ("best", "median")}
-    best = found["batchplant" if raw else f"batchplant {args.modes[0]}"]
-    ratio = {key: best[key] / limit[key] for key in limit}
+    found = speeds(interleaved(tasks, args.rounds), count)
+    by_batch = {str(batch): {mode: found.pop(f"{mode} {batch}") for mode in modes} for batch in args.batches}
     for title, one in found.items():
-        print(f"  {title:<20} {one['median']:>10,.0f} images/s (best {one['best']:,.0f})")
-    print(f"  limit {limit['median']:,.0f}, reached {ratio['median']:.2f} (best {ratio['best']:.2f})")
-    stats = {title: _plain(loader.stats()) for title, loader in loaders.items()}
-    for title, one in stats.items():
-        print(f"  {title}: {one}")
+        print(f"  {title:<34} {one['median']:>10,.0f} images/s (best {one['best']:,.0f})")
+    for batch, speed in by_batch.items():
+        shown = ", ".join(f"{mode} {one['median']:,.0f} ({one['best']:,.0f})" for mode, one in speed.items())
+        print(f"  batches of {batch}: {shown}")
+    stats = {mode: some_stats(loaders[mode, args.batches[-1]]) for mode in modes}
+    for mode, one in stats.items():
+        print(f"  {mode}: {one}")
     for loader in loaders.values():
         loader.close()
-    return {
-        "images": count, "images/s": found, "limit": limit, "ratio to the limit": ratio, "stats": stats,
-        "by batch": {} if args.quick else by_batch(path, modes[0], args),
-    }  # fmt: skip
-
-
-def loader_of(path: Path, mode: str, batch: int, args: argparse.Namespace) -> Loader:
-    return Loader(
-        path, batch, order="quasi_random", device="cuda", decode=mode, ahead=args.ahead,
-        workers=args.workers, pipelines={"image": pipeline(), "label": None},
-    )  # fmt: skip
-
-
-def by_batch(path: Path, mode: str, args: argparse.Namespace) -> Found:
-    """The same with other batches: what is done once for each counts for more in small ones."""
-    loaders = {str(size): loader_of(path, mode, size, args) for size in (256, 512, 1024)}
-    tasks = {size: epoch(loader) for size, loader in loaders.items()}
-    for task in tasks.values():
-        task()
-    found = speeds(interleaved(tasks, args.rounds), len(batchplant.open(path)))
-    for size, one in found.items():
-        print(
-            f"  batches of {size:<9} {one['median']:>10,.0f} images/s (best {one['best']:,.0f})", flush=True
-        )
-    for loader in loaders.values():
-        loader.close()
-    return found
-
-
-def _plain(stats: Found) -> Found:
-    wanted = (
-        "storage", "decode cpu", "decode gpu", "copy", "augment", "transforms", "device", "waited", "step",
-        "decoded", "decode mode", "gpu share", "pictures/s",
-    )  # fmt: skip
-    return {name: stats[name] for name in wanted if name in stats}
+    return {"images": count, "alone": found, "by batch": by_batch, "stats": stats}
 
 
 def step(path: Path, args: argparse.Namespace) -> Found:
@@ -287,41 +181,66 @@ def step(path: Path, args: argparse.Namespace) -> Found:
     return found
 
 
+def earlier(out: Path, results: Found) -> Found:
+    """The parts of a run before, on the same device, with the same torch."""
+    path = out / "gpu.json"
+    found: Found = json.loads(path.read_text()) if path.exists() else {}
+    same = all(found.get(name) == results[name] for name in ("gpu", "torch"))
+    return {name: found[name] for name in PARTS if same and name in found}
+
+
+def data(name: str, folder: Path, args: argparse.Namespace) -> Path:
+    """A data set, made unless it is there."""
+    path = folder / f"{name}.beton"
+    if not path.exists():
+        raw = name.startswith("raw")
+        count = 2048 if args.quick else 49_152 if name == "jpeg256" else 24_576
+        make(path, SIZES.get(name, 256), count, 256 if args.quick else 512, raw)
+    return path
+
+
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--data", type=Path, help="folder for the data sets, kept for the next run")
-    parser.add_argument("--parts", nargs="+", default=["jpeg256", "jpeg500", "raw256", "step"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default: all")
     parser.add_argument("--decode", default="auto", help="of the training step")
-    parser.add_argument("--batch", type=int, default=1024, help="default 1024")
+    parser.add_argument(
+        "--batches", type=int, nargs="+", default=[64, 128, 256, 512, 1024], help="default 64 to 1024"
+    )
     parser.add_argument("--ahead", type=int, default=4, help="batches made in advance (default 4)")
     parser.add_argument("--workers", type=int, help="decoding threads (default: all cores)")
-    parser.add_argument("--modes", nargs="+", default=["hybrid", "gpu", "cpu"], help="of JPEG")
+    parser.add_argument("--modes", nargs="+", default=list(MODES), help="of JPEG")
+    parser.add_argument("--device", default="cuda", help="default cuda")
     parser.add_argument("--quick", action="store_true", help="little data: does it run at all?")
     args = parser.parse_args()
     try:
         import torch
-        import torchvision.io  # noqa: F401
+
+        if {"jpeg256", "jpeg500", "step"} & set(args.parts):
+            import torchvision.io  # noqa: F401
     except ImportError as error:
         sys.exit(f"PyTorch and torchvision are needed: {error}")
-    if not torch.cuda.is_available():
+    cuda = args.device.startswith("cuda")
+    if cuda and not torch.cuda.is_available():
         sys.exit("there is no CUDA device: nothing to measure")
-    device = torch.cuda.get_device_properties(0)
-    results: Found = {"gpu": device.name, "torch": torch.__version__, "batch": args.batch}
+    name = torch.cuda.get_device_properties(torch.device(args.device)).name if cuda else args.device
+    args.batch = args.batches[-1]
+    results: Found = {"gpu": name, "torch": torch.__version__}
+    results |= earlier(args.out, results)
     with workplace() as scratch, others(results):
         folder = args.data or scratch
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("jpeg256", "jpeg500", "raw256"):
-            path = folder / f"{name}.beton"
-            wanted = name in args.parts or (name == "jpeg256" and "step" in args.parts)
-            if wanted and not path.exists():
-                raw = name.startswith("raw")
-                count = 2048 if args.quick else 24_576 if raw else 32_768
-                make(path, SIZES.get(name, 256), count, 256 if args.quick else 2048, raw)
             if name in args.parts:
-                results[name] = measure(name, path, args)
+                results[name] = measure(name, data(name, folder, args), args)
         if "step" in args.parts:
-            results["step"] = step(folder / "jpeg256.beton", args)
+            results["step"] = step(data("jpeg256", folder, args), args)
+        if "detection" in args.parts:
+            results["detection"] = _gpu_detection.measure(folder, args)
+        if "processes" in args.parts:
+            found = _gpu_processes.measure(data("jpeg256", folder, args), scratch, args)
+            results["processes"] = found
     save(args.out, "gpu", results)
 
 

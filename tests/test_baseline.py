@@ -48,8 +48,10 @@ def jpeg(array: np.ndarray, kind: str = "4:2:0", **options: object) -> bytes:
     return buffer.getvalue()
 
 
-def random_options(rng: np.random.Generator) -> dict[str, object]:
+def random_options(rng: np.random.Generator, progressive: bool = False) -> dict[str, object]:
     options: dict[str, object] = {"quality": int(rng.integers(1, 101)), "optimize": bool(rng.integers(2))}
+    if progressive:
+        options["progressive"] = True
     if rng.integers(3) == 0:
         options["restart_marker_blocks"] = int(rng.integers(1, 12))
     return options
@@ -110,12 +112,13 @@ def test_every_small_size_equals_libjpeg(engines, kind):
             assert np.array_equal(decode(engines[0], data, (0, 0, width, height), channels)[0], whole)
 
 
+@pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("kind", SUBSAMPLINGS)
-def test_parts_equal_those_of_the_whole(engines, kind):
+def test_parts_equal_those_of_the_whole(engines, kind, progressive):
     rng = np.random.default_rng(10 + SUBSAMPLINGS.index(kind))
     for _ in range(60):
         width, height = (int(side) for side in rng.integers(5, 150, 2))
-        data = jpeg(pixels(width, height, rng), kind, **random_options(rng))
+        data = jpeg(pixels(width, height, rng), kind, **random_options(rng, progressive))
         whole = {1: _native.jpeg_decode(data, "L"), 3: _native.jpeg_decode(data, "RGB")}
         for _ in range(6):
             box = x0, y0, x1, y1 = random_box(width, height, rng)
@@ -125,18 +128,23 @@ def test_parts_equal_those_of_the_whole(engines, kind):
             assert np.array_equal(part, whole[channels][y0:y1, x0:x1]), box
 
 
-@given(seed=st.integers(0, 2**32), kind=st.sampled_from(SUBSAMPLINGS), quality=st.integers(1, 100))
-def test_any_picture_and_part(engines, seed, kind, quality):
+@given(
+    seed=st.integers(0, 2**32),
+    kind=st.sampled_from(SUBSAMPLINGS),
+    quality=st.integers(1, 100),
+    progressive=st.booleans(),
+)
+def test_any_picture_and_part(engines, seed, kind, quality, progressive):
     rng = np.random.default_rng(seed)
     width, height = (int(side) for side in rng.integers(5, 70, 2))
-    data = jpeg(pixels(width, height, rng), kind, **(random_options(rng) | {"quality": quality}))
+    data = jpeg(pixels(width, height, rng), kind, **(random_options(rng, progressive) | {"quality": quality}))
     assert compare(engines, data, random_box(width, height, rng))
 
 
 def test_a_scan_longer_than_the_buffer(engines):
     rng = np.random.default_rng(3)
     noise = rng.integers(0, 256, (400, 400, 3), dtype=np.uint8)
-    for options in ({}, {"restart_marker_blocks": 500}):
+    for options in ({}, {"restart_marker_blocks": 500}, {"progressive": True}):
         data = jpeg(noise, quality=100, **options)
         assert len(data) > 150_000
         for box in ((0, 0, 400, 400), (100, 300, 180, 400), (390, 10, 400, 30)):
@@ -144,7 +152,6 @@ def test_a_scan_longer_than_the_buffer(engines):
 
 
 OTHER_KINDS = {
-    "progressive": {"progressive": True},
     "rgb": {"keep_rgb": True, "kind": "4:4:4"},
     "4:4:0": {"kind": "4:2:2"},
     "large steps": {"qtables": [[300] * 64, [300] * 64]},
@@ -162,6 +169,43 @@ def test_other_kinds_are_left_to_libjpeg(engines, name):
         data = data[:at] + b"\x12" + data[at + 1 :]
     for _ in range(10):
         assert not compare(engines, data, random_box(50, 50, rng))
+
+
+def scans_of(data: bytes) -> list[bytes]:
+    """What is before the first scan, and each scan with its tables: all of them together are the picture."""
+    starts = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
+    cuts = [0]
+    for at in starts[1:]:
+        tables = data.rfind(b"\xff\xc4", cuts[-1], at)  # an encoder writes those of a scan right before it
+        cuts.append(tables if tables > starts[len(cuts) - 1] else at)
+    head = data.index(b"\xff\xc4")
+    cuts[0] = head
+    return [data[:head]] + [data[a:b] for a, b in zip(cuts, [*cuts[1:], len(data) - 2], strict=True)]
+
+
+def test_scans_that_are_missing_repeated_or_split_by_something_are_left_to_libjpeg(engines):
+    rng = np.random.default_rng(11)
+    data = jpeg(pixels(60, 70, rng), "4:2:0", progressive=True, quality=90)
+    head, *scans = scans_of(data)
+    end = b"\xff\xd9"
+    assert len(scans) == 10
+    assert head + b"".join(scans) + end == data
+    assert compare(engines, data, (3, 5, 50, 60))
+    comment = b"\xff\xfe\x00\x04hi"
+    steps = data[data.index(b"\xff\xdb") :][: 2 + 67]
+    others = [
+        scans[:-1],
+        scans[:5],
+        [*scans, scans[3]],
+        [scans[0], *scans],
+        [*scans[:4], comment, *scans[4:]],
+    ]
+    others += [[*scans[:4], steps, *scans[4:]], scans[1:], [scans[0], *scans[:0:-1]]]
+    for other in others:
+        changed = head + b"".join(other) + end
+        for strict in (True, False):
+            assert not compare(engines, changed, (3, 5, 50, 60), strict=strict)
+            assert not compare(engines, changed, (0, 0, 60, 70), strict=strict)
 
 
 # --- damage -------------------------------------------------------------------------------------------------
@@ -200,6 +244,35 @@ def test_what_is_flipped_gets_the_same_verdict(engines, strict):
     assert own > 0
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_damage_of_a_progressive_picture(engines, strict):
+    """The same verdict, but that what is below the part may go unnoticed; the pixels are then the same."""
+    rng = np.random.default_rng(12)
+    unnoticed = failed = 0
+    for kind in (*SUBSAMPLINGS, "4:2:0", "4:2:2"):
+        data = jpeg(pixels(45, 50, rng), kind, **random_options(rng, True))
+        start = data.index(b"\xff\xda")
+        for _ in range(60):
+            damaged = bytearray(data)
+            for _ in range(int(rng.integers(1, 3))):
+                damaged[int(rng.integers(start, len(data)))] ^= 1 << int(rng.integers(8))
+            if rng.integers(3) == 0:
+                del damaged[int(rng.integers(start, len(data))) :]
+            box, channels = random_box(45, 50, rng), int(rng.choice([1, 3]))
+            ours, portable, theirs = (decode(one, bytes(damaged), box, channels, strict) for one in engines)
+            assert ours[1] == portable[1]
+            assert np.array_equal(ours[0], portable[0])
+            failed += ours[1][0] != [OK]
+            if ours[1] != theirs[1]:
+                assert box[3] < 50
+                assert ours[1] == ([OK], [], 0)
+                theirs = decode(engines[2], bytes(damaged), box, channels, strict=False)
+                unnoticed += 1
+            assert np.array_equal(ours[0], theirs[0])
+    assert unnoticed > 0
+    assert failed > 0 or not strict
+
+
 def test_a_missing_end_is_noticed_at_the_bottom_only(engines):
     data = jpeg(pixels(40, 40, np.random.default_rng(7)))
     assert data.endswith(b"\xff\xd9")
@@ -210,11 +283,13 @@ def test_a_missing_end_is_noticed_at_the_bottom_only(engines):
     assert compare(engines, data + b"more", (0, 0, 40, 40))
 
 
+@pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("step", [1, 40, 255])
-def test_coefficients_that_no_picture_has(engines, step):
+def test_coefficients_that_no_picture_has(engines, step, progressive):
     """Far too large for pixels: libjpeg's vectors may then wrap around, so it must say what comes of it."""
     rng = np.random.default_rng(8)
-    data = bytearray(jpeg(rng.integers(0, 256, (48, 48, 3), dtype=np.uint8), "4:4:4", quality=100))
+    noise = rng.integers(0, 256, (48, 48, 3), dtype=np.uint8)
+    data = bytearray(jpeg(noise, "4:4:4", quality=100, progressive=progressive))
     at = data.index(b"\xff\xdb")
     while data[at : at + 2] == b"\xff\xdb":
         size = int.from_bytes(data[at + 2 : at + 4], "big")

@@ -402,7 +402,7 @@ def test_every_truncation_is_refused(engine, options):
     # Of a part at the top, cuts far below it are not noticed, and its pixels are right.
     expected = _native.jpeg_decode(data, "RGB")[:8]
     result = decode(engine, [Picture(one.data, box=(0, 0, 24, 8)) for one in pictures], (8, 24))
-    assert (OK in result.status) == (not options)
+    assert OK in result.status
     for status, pixels in zip(result.status, result.pixels, strict=True):
         assert np.array_equal(pixels, expected) if status == OK else not pixels.any()
 

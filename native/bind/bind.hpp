@@ -167,6 +167,5 @@ void bind_tar(nb::module_& module);
 void bind_text(nb::module_& module);
 void bind_rle(nb::module_& module);
 void bind_features(nb::module_& module);
-void bind_nvjpeg(nb::module_& module);
 
 }  // namespace batchplant

@@ -233,21 +233,22 @@ void jitter_pictures(Engine& engine, const MutablePixels& pictures, const Amount
 }
 
 std::tuple<Table<int64_t>, size_t> code(Engine& engine, const Bases& bases, const Int32s& base, const Int64s& start,
-                                        const Int64s& size, const Parts& part, const MutableBytes& out) {
+                                        const Int64s& size, const Parts& part, const MutableBytes& out, bool scans) {
     const std::vector<Bytes> arrays = borrow_all(bases);
     const size_t n = base.size();
     check_length("start", start.size(), n);
     check_length("size", size.size(), n);
     check_length("part", part.shape(0), n);
-    auto table = std::make_unique<int64_t[]>(n * CodeJob::columns);
-    const CodeJob job{buffers(arrays), base.data(), start.data(), size.data(), part.data(),
-                      n,               out.data(),  out.size(),   table.get()};
+    CodeJob job{buffers(arrays), base.data(), start.data(), size.data(), part.data(),
+                n,               out.data(),  out.size(),   nullptr,     scans};
+    auto table = std::make_unique<int64_t[]>(n * job.columns());
+    job.table = table.get();
     size_t used = 0;
     {
         nb::gil_scoped_release unlocked;
         used = engine.code(job);
     }
-    return {table_of(table, n, CodeJob::columns), used};
+    return {table_of(table, n, job.columns()), used};
 }
 
 void gather(Engine& engine, const Bases& bases, const Int32s& base, const Int64s& start, const Int64s& line,
@@ -363,7 +364,7 @@ status:      0 decoded; 1 failed: its pixels are zeros, and errors has (index, m
              change to these channels: its pixels are as they were
 warnings:    how many libjpeg gave)")
         .def("code", code, nb::arg("bases"), array_arg("base"), array_arg("start"), array_arg("size"), array_arg("part"),
-             array_arg("out"),
+             array_arg("out"), nb::kw_only(), nb::arg("scans") = false,
              R"(Read the coefficients of parts of JPEGs, for a device that makes pixels of them.
 
 Gives (table, used). Picture i is as in decode(); part[i] is left, top, right, bottom, whole pixels.
@@ -375,7 +376,13 @@ of the colours, in blocks of 8 x 8.
 At its place, a picture has 3 x 64 steps (uint8, in rows), its blocks (uint32 first entry, uint16
 entries, int16 first coefficient; component after component, each in rows), and its entries (int16:
 value times 64 plus place in the block's rows; the place 0 adds its value times 512 to the one
-before).)")
+before).
+
+scans: leave the reading to the device, too. Then a picture has its steps, four Huffman codes of 288
+bytes (how many there are of each length from 0 to 16, then what they stand for; of first
+coefficients and of others, of brightness and of colours), and its bits in uint32 words, the first
+bit highest. The third column is the number of bits, and four columns follow: MCUs in a row, rows of
+them, 1 where all bits must be read, and a number that is the same where the codes are.)")
         .def("wait_turn", &Engine::wait_turn, nb::call_guard<nb::gil_scoped_release>(),
              "Wait until the work of all calls so far is handed out, so that the next call begins at once.")
         .def("warp", warp_pictures, array_arg("pictures"), array_arg("inverse"), array_arg("canvases"),

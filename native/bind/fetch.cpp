@@ -54,6 +54,30 @@ std::optional<std::tuple<int64_t, int>> fetch_runs_of(int fd, const Int64s& star
     return std::tuple(failure.run, failure.error);
 }
 
+std::optional<std::tuple<int64_t, int>> fetch_spans_of(const Int32s& fds, const Int32s& file, const Int64s& starts,
+                                                       const Int64s& sizes, const Int64s& least,
+                                                       const MutableBytes& out, const Int64s& out_starts,
+                                                       size_t threads, bool ring) {
+    check_runs(starts, sizes, static_cast<size_t>(std::numeric_limits<int64_t>::max()));
+    check_runs(out_starts, sizes, out.size());
+    check_same_length(starts, "starts", least, "least");
+    check_length("file", file.size(), starts.size());
+    for (size_t i = 0; i < file.size(); ++i) {
+        const int32_t one = file.data()[i];
+        if (one < 0 || static_cast<size_t>(one) >= fds.size() || least.data()[i] > sizes.data()[i]) {
+            throw_bad_run(static_cast<int64_t>(i));
+        }
+    }
+    FetchFailure failure;
+    {
+        nb::gil_scoped_release unlocked;
+        failure = fetch_spans(fds.data(), file.data(), starts.data(), sizes.data(), least.data(), out.data(),
+                              out_starts.data(), starts.size(), threads, ring);
+    }
+    if (failure.run < 0) return std::nullopt;
+    return std::tuple(failure.run, failure.error);
+}
+
 double resident_fraction_of(const Bytes& mapping, const Int64s& starts, const Int64s& sizes) {
     check_runs(starts, sizes, mapping.size());
     nb::gil_scoped_release unlocked;
@@ -84,6 +108,13 @@ void bind_fetch(nb::module_& module) {
 Uses io_uring where the kernel has it (and _ring is True), else threads. Gives None, or the first run
 that could not be read and its errno, 0 where the file ends. IndexError, and nothing read, if any run
 does not fit into out.)");
+    module.def("fetch_spans", fetch_spans_of, array_arg("fds"), array_arg("file"), array_arg("starts"),
+               array_arg("sizes"), array_arg("least"), array_arg("out"), array_arg("out_starts"),
+               nb::arg("threads") = 16, nb::arg("_ring") = true,
+               R"(As fetch_runs, of several files: run i is of the file fds[file[i]].
+
+least[i] bytes of it have to come: of a file that is read past the page cache, whole blocks are asked
+for, and the last is cut short by the file's end.)");
     module.def("resident_fraction", resident_fraction_of, array_arg("mapping"), array_arg("starts"), array_arg("sizes"),
                R"(How much of a few pages of these runs is in memory, 0 to 1.
 

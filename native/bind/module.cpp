@@ -33,5 +33,4 @@ array of bytes; runs may overlap.)";
     batchplant::bind_text(module);
     batchplant::bind_rle(module);
     batchplant::bind_features(module);
-    batchplant::bind_nvjpeg(module);
 }

@@ -27,16 +27,29 @@ constexpr size_t sampled_pages = 8;
 constexpr size_t sampled_least = 4;
 constexpr size_t bytes_for_a_sample = 64 << 10;
 
-// Reads all of it, whatever pieces it comes in; gives 0, or the errno, or -1 where the file ends.
-int read_all(int fd, uint8_t* to, int64_t size, int64_t start) noexcept {
-    while (size > 0) {
-        const ssize_t got = pread(fd, to, static_cast<size_t>(std::min(size, piece_size)), start);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return errno;
-        if (got == 0) return -1;
+struct Piece {
+    size_t run;
+    int fd;
+    uint8_t* to;
+    // So many bytes are asked for, and so many have to come.
+    int64_t start, size, least;
+
+    void advance(int64_t got) {
         to += got;
         start += got;
         size -= got;
+        least -= got;
+    }
+};
+
+// Reads all of it, whatever parts it comes in; gives 0, or the errno, or -1 where the file ends.
+int read_all(Piece piece) noexcept {
+    while (piece.least > 0) {
+        const ssize_t got = pread(piece.fd, piece.to, static_cast<size_t>(piece.size), piece.start);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return errno;
+        if (got == 0) return -1;
+        piece.advance(got);
     }
     return 0;
 }
@@ -178,25 +191,22 @@ private:
     Completion* completions_ = nullptr;
 };
 
-struct Piece {
-    size_t run;
-    uint8_t* to;
-    int64_t start, size;
-};
-
 struct Request {
-    int fd;
-    const int64_t *starts, *sizes;
+    const int* fds;
+    const int32_t* file;
+    const int64_t *starts, *sizes, *least;
     uint8_t* out;
     const int64_t* out_starts;
     size_t n;
 
     // The next piece of the runs; false where there is none left.
     bool next(size_t& run, int64_t& done, Piece& piece) const {
-        while (run < n && done >= sizes[run]) ++run, done = 0;
+        while (run < n && done >= least[run]) ++run, done = 0;
         if (run == n) return false;
-        piece = {run, out + out_starts[run] + done, starts[run] + done, std::min(sizes[run] - done, piece_size)};
-        done += piece.size;
+        const int64_t size = std::min(sizes[run] - done, piece_size);
+        piece = {run, fds[file ? file[run] : 0], out + out_starts[run] + done, starts[run] + done, size,
+                 std::min(least[run] - done, size)};
+        done += size;
         return true;
     }
 };
@@ -213,21 +223,19 @@ bool fetch_by_ring(const Request& request, FetchFailure& failure) {
     int64_t done = 0;
     const auto push = [&](unsigned slot) {
         const Piece& piece = pieces[slot];
-        ring.push(request.fd, piece.to, static_cast<uint32_t>(piece.size), piece.start, slot);
+        ring.push(piece.fd, piece.to, static_cast<uint32_t>(piece.size), piece.start, slot);
         ++queued;
     };
     const auto take = [&](uint64_t slot, int32_t result) {
         Piece& piece = pieces[slot];
-        if (result > 0 && result < piece.size && !failures.any()) {
-            piece.to += result;
-            piece.start += result;
-            piece.size -= result;
+        if (result > 0 && result < piece.least && !failures.any()) {
+            piece.advance(result);
             return push(static_cast<unsigned>(slot));
         }
         if (result == 0) failures.add(piece.run, 0);
         // What the ring cannot do, or not now, a plain read can; it also knows the errors that are real.
         if (result < 0) {
-            if (const int error = read_all(request.fd, piece.to, piece.size, piece.start)) failures.add(piece.run, error);
+            if (const int error = read_all(piece)) failures.add(piece.run, error);
         }
         free[free_count++] = static_cast<unsigned>(slot);
     };
@@ -258,7 +266,7 @@ FetchFailure fetch_by_threads(const Request& request, size_t threads) {
     Failures failures;
     auto read = [&](size_t i, size_t) noexcept {
         const Piece& piece = pieces[i];
-        if (const int error = read_all(request.fd, piece.to, piece.size, piece.start)) failures.add(piece.run, error);
+        if (const int error = read_all(piece)) failures.add(piece.run, error);
     };
     threads = std::min(threads, pieces.size());
     if (threads > 1) {
@@ -302,7 +310,13 @@ void sample(const int64_t* starts, const int64_t* sizes, size_t n, Visit&& visit
 
 FetchFailure fetch_runs(int fd, const int64_t* starts, const int64_t* sizes, uint8_t* out, const int64_t* out_starts,
                         size_t n, size_t threads, bool ring) {
-    const Request request{fd, starts, sizes, out, out_starts, n};
+    return fetch_spans(&fd, nullptr, starts, sizes, sizes, out, out_starts, n, threads, ring);
+}
+
+FetchFailure fetch_spans(const int* fds, const int32_t* file, const int64_t* starts, const int64_t* sizes,
+                         const int64_t* least, uint8_t* out, const int64_t* out_starts, size_t n, size_t threads,
+                         bool ring) {
+    const Request request{fds, file, starts, sizes, least, out, out_starts, n};
     FetchFailure failure;
     if (ring && fetch_by_ring(request, failure)) return failure;
     return fetch_by_threads(request, threads);

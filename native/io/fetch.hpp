@@ -17,6 +17,12 @@ struct FetchFailure {
 FetchFailure fetch_runs(int fd, const int64_t* starts, const int64_t* sizes, uint8_t* out, const int64_t* out_starts,
                         size_t n, size_t threads, bool ring = true);
 
+// The same of several files: run i is of the file fds[file[i]]. least[i] bytes of it have to come: of a file that is
+// read past the page cache, whole blocks are asked for, and the last is cut short by the file's end.
+FetchFailure fetch_spans(const int* fds, const int32_t* file, const int64_t* starts, const int64_t* sizes,
+                         const int64_t* least, uint8_t* out, const int64_t* out_starts, size_t n, size_t threads,
+                         bool ring = true);
+
 // How fetch_runs reads on this machine: "io_uring" or "threads".
 const char* fetch_name();
 

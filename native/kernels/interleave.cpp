@@ -1,9 +1,11 @@
 #include "interleave.hpp"
 
 #include <algorithm>
-#include <queue>
 #include <stdexcept>
+#include <utility>
 #include <vector>
+
+#include "bits.hpp"
 
 namespace batchplant {
 
@@ -39,10 +41,19 @@ void interleave(std::span<const int64_t> shares, std::span<uint32_t> source, std
     const auto last = [&](uint32_t i) {
         return ((came[i] + 1) * parts - 1) * length / (parts * static_cast<uint64_t>(shares[i]));
     };
-    // Those that wait for their first place, a list for each; and those that may come, by last place and number.
+    // Those that wait for their first place, and those that may come, by their last one: a list for each place, of the
+    // latter by number.
     constexpr uint32_t none = ~uint32_t{0};
-    std::vector<uint32_t> waiting(period + 2, none), behind(shares.size(), none);
-    std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> ready;
+    std::vector<uint32_t> waiting(period + 2, none), due(period + 2, none), behind(shares.size(), none);
+    Bits ready(period + 2);
+    const auto may_come = [&](uint32_t i) {
+        const size_t place = std::min<uint64_t>(last(i), period + 1);
+        uint32_t* at = &due[place];
+        while (*at < i) at = &behind[*at];
+        behind[i] = *at;
+        *at = i;
+        ready.set(place);
+    };
     const auto wait = [&](uint32_t i, uint64_t least) {
         uint32_t& list = waiting[std::min<uint64_t>(std::max(first(i), least), period + 1)];
         behind[i] = list;
@@ -50,10 +61,13 @@ void interleave(std::span<const int64_t> shares, std::span<uint32_t> source, std
     };
     for (const uint32_t i : present) wait(i, 1);
     for (size_t place = 0; place < period; ++place) {
-        for (uint32_t i = waiting[place + 1]; i != none; i = behind[i]) ready.push(last(i) << 32 | i);
-        if (ready.empty()) throw std::logic_error("no source may come");
-        const auto i = static_cast<uint32_t>(ready.top());
-        ready.pop();
+        for (uint32_t i = waiting[place + 1]; i != none;) may_come(std::exchange(i, behind[i]));
+        const int64_t earliest = ready.next(place);
+        if (earliest < 0) throw std::logic_error("no source may come");
+        uint32_t& list = due[static_cast<size_t>(earliest)];
+        const uint32_t i = list;
+        list = behind[i];
+        if (list == none) ready.clear(static_cast<size_t>(earliest));
         source[place] = i;
         turn[place] = came[i]++;
         if (came[i] < static_cast<uint64_t>(shares[i])) wait(i, place + 2);

@@ -1,6 +1,7 @@
 #include "baseline.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 
@@ -9,21 +10,6 @@ namespace {
 
 constexpr size_t block_side = 8, block_size = 64;
 constexpr uint8_t first_restart_marker = 0xD0, end_marker = 0xD9;
-
-// Where the coefficients of a scan belong, going to and fro over the diagonals.
-// A run that leads out of the block is noticed at the block's end, so there is room for the longest.
-constexpr std::array<uint8_t, block_size + 16> zigzag = [] {
-    std::array<uint8_t, block_size + 16> order{};
-    order.fill(block_size);
-    size_t n = 0;
-    for (size_t diagonal = 0; diagonal < 2 * block_side - 1; ++diagonal) {
-        for (size_t i = 0; i <= diagonal; ++i) {
-            const size_t x = diagonal % 2 == 0 ? i : diagonal - i, y = diagonal - x;
-            if (x < block_side && y < block_side) order[n++] = static_cast<uint8_t>(y * block_side + x);
-        }
-    }
-    return order;
-}();
 
 constexpr size_t divide_up(size_t value, size_t by) { return (value + by - 1) / by; }
 
@@ -96,77 +82,56 @@ bool skip_ac(BitCursor& cursor, const HuffmanTable& table, const uint16_t* runs)
     return place == block_size;
 }
 
-}  // namespace
+// What can become of the coefficients of a block that is needed, all but the first. `place` is where the block stands;
+// a pair is two of them (HuffmanTable::pairs()), after which it stands at `next`.
 
-// Those of a block that is needed, all but the first. The block is zeros.
-inline bool BaselineDecoder::read_ac(BitCursor& cursor, const Plane& plane, Coefficients& block) {
-    constexpr unsigned ends = HuffmanTable::ends;
-    const uint64_t* pairs = plane.pairs;
-    BitCursor at = cursor;
-    int16_t* values = block.values;
-    size_t place = 1, last = 0;
-    uint64_t sizes = 0;
-    const auto store = [&](uint64_t pair, size_t next) {
+// Each goes to its place in a block of zeros.
+struct PlacedCoefficients {
+    int16_t* values;
+    size_t last = 0;  // in the scan's order, that may be other than zero
+
+    void add_pair(uint64_t pair, size_t place, size_t next) {
         values[zigzag[place + first_advance_of(pair) - 1]] = first_value_of(pair);
         last = next - 1;
         values[zigzag[last]] = second_value_of(pair);
-        sizes += sizes_of(pair);
-    };
-    while (place < block_size) {
-        at.refill();
-        for (int n = 0; n < looks_at_once; ++n) {
-            const uint64_t pair = pairs[at.bits >> (64 - HuffmanTable::window)];
-            const size_t next = place + whole_advance_of(pair);
-            if (next < block_size) [[likely]] {
-                at.drop(pair);
-                store(pair, next);
-                place = next;
-                continue;
-            }
-            if (next == block_size || (next > ends && next < ends + block_size)) {
-                at.drop(pair);
-                if (first_advance_of(pair) > 0) store(pair, next == block_size ? next : next - ends);
-                place = block_size;
-            } else {
-                const Symbol symbol = read_symbol(at, *plane.ac, place);
-                place = symbol.place;
-                if (symbol.is_value) {
-                    last = place - 1;
-                    values[zigzag[last]] = static_cast<int16_t>(symbol.value);
-                    sizes += static_cast<uint64_t>(std::abs(symbol.value));
-                }
-            }
-            break;
-        }
     }
-    cursor = at;
-    block.last = last;
-    if (place > block_size) return false;
-    const auto most = static_cast<uint64_t>(std::abs(block.values[0])) * plane.steps[0] + sizes * plane.largest_step;
-    return most <= dct_surely_safe || is_safe(block.values, plane);
-}
+    void add(int value, size_t next) {
+        last = next - 1;
+        values[zigzag[last]] = static_cast<int16_t>(value);
+    }
+};
 
-// The same for one that is not transformed here.
-inline bool BaselineDecoder::read_entries(BitCursor& cursor, const Plane& plane, int16_t first, CodedPart& coded) {
-    constexpr unsigned ends = HuffmanTable::ends;
-    const uint64_t* pairs = plane.pairs;
-    BitCursor at = cursor;
-    size_t place = 1;
-    uint64_t sizes = 0;
-    uint16_t* const begin = coded.entries.data() + coded.entry_count;
-    uint16_t* out = begin;
-    const auto entry = [](size_t where, int value) {
-        return static_cast<uint16_t>(static_cast<unsigned>(value) << 6 | zigzag[where]);
-    };
+// They are listed as CodedPart has them.
+struct ListedCoefficients {
+    uint16_t* out;
+
+    static uint16_t entry(size_t next, int value) {
+        return static_cast<uint16_t>(static_cast<unsigned>(value) << 6 | zigzag[next - 1]);
+    }
     // The window is too short for values that leave ten bits.
-    const auto store = [&](uint64_t pair, size_t next) {
+    void add_pair(uint64_t pair, size_t place, size_t next) {
         const size_t second = place + first_advance_of(pair);
-        out[0] = entry(second - 1, first_value_of(pair));
-        out[1] = entry(next - 1, second_value_of(pair));
+        out[0] = entry(second, first_value_of(pair));
+        out[1] = entry(next, second_value_of(pair));
         // Where there is one, it comes twice.
         out += 1 + static_cast<size_t>(next != second);
-        sizes += sizes_of(pair);
-    };
+    }
+    void add(int value, size_t next) {
+        const bool fits = value >= -512 && value < 512;
+        *out++ = entry(next, fits ? value : value & 511);
+        if (!fits) *out++ = static_cast<uint16_t>(static_cast<unsigned>(value >> 9) << 6);
+    }
+};
+
+// Reads a block but for its first coefficient. Adds the sizes of its values to `sizes`. The cursor is copied, as above;
+// so is the sink.
+template <typename Sink>
+inline bool read_ac(BitCursor& cursor, const HuffmanTable& table, const uint64_t* pairs, Sink& sink, uint64_t& sizes) {
+    constexpr unsigned ends = HuffmanTable::ends;
+    BitCursor at = cursor;
+    Sink to = sink;
+    size_t place = 1;
+    uint64_t sum = 0;
     while (place < block_size) {
         at.refill();
         for (int n = 0; n < looks_at_once; ++n) {
@@ -174,35 +139,54 @@ inline bool BaselineDecoder::read_entries(BitCursor& cursor, const Plane& plane,
             const size_t next = place + whole_advance_of(pair);
             if (next < block_size) [[likely]] {
                 at.drop(pair);
-                store(pair, next);
+                to.add_pair(pair, place, next);
+                sum += sizes_of(pair);
                 place = next;
                 continue;
             }
             if (next == block_size || (next > ends && next < ends + block_size)) {
                 at.drop(pair);
-                if (first_advance_of(pair) > 0) store(pair, next == block_size ? next : next - ends);
+                if (first_advance_of(pair) > 0) {
+                    to.add_pair(pair, place, next == block_size ? next : next - ends);
+                    sum += sizes_of(pair);
+                }
                 place = block_size;
             } else {
-                const Symbol symbol = read_symbol(at, *plane.ac, place);
+                const Symbol symbol = read_symbol(at, table, place);
                 place = symbol.place;
-                if (symbol.is_value && place <= block_size) {
-                    const int value = symbol.value;
-                    const bool fits = value >= -512 && value < 512;
-                    *out++ = entry(place - 1, fits ? value : value & 511);
-                    if (!fits) *out++ = static_cast<uint16_t>(static_cast<unsigned>(value >> 9) << 6);
-                    sizes += static_cast<uint64_t>(std::abs(value));
+                if (symbol.is_value) {
+                    to.add(symbol.value, place);
+                    sum += static_cast<uint64_t>(std::abs(symbol.value));
                 }
             }
             break;
         }
     }
     cursor = at;
-    if (place > block_size) return false;
-    coded.entry_count += static_cast<size_t>(out - begin);
-    const auto most = static_cast<uint64_t>(std::abs(first)) * plane.steps[0] + sizes * plane.largest_step;
-    if (most <= dct_surely_safe) return true;
+    sink = to;
+    sizes = sum;
+    return place == block_size;
+}
+
+}  // namespace
+
+inline bool BaselineDecoder::read_block(BitCursor& cursor, const Plane& plane, Coefficients& block) {
+    PlacedCoefficients placed{block.values};
+    uint64_t sizes;
+    const bool good = read_ac(cursor, *plane.ac, plane.pairs, placed, sizes);
+    block.last = placed.last;
+    return good && (surely_safe(block.values[0], sizes, plane) || is_safe(block.values, plane));
+}
+
+inline bool BaselineDecoder::read_entries(BitCursor& cursor, const Plane& plane, int16_t first, CodedPart& coded) {
+    uint16_t* const begin = coded.entries.data() + coded.entry_count;
+    ListedCoefficients listed{begin};
+    uint64_t sizes;
+    if (!read_ac(cursor, *plane.ac, plane.pairs, listed, sizes)) return false;
+    coded.entry_count += static_cast<size_t>(listed.out - begin);
+    if (surely_safe(first, sizes, plane)) return true;
     int16_t values[block_size] = {first};
-    for (const uint16_t* one = begin; one < out; ++one) {
+    for (const uint16_t* one = begin; one < listed.out; ++one) {
         const int value = static_cast<int16_t>(*one) >> 6;
         if (*one % block_size != 0) {
             values[*one % block_size] = static_cast<int16_t>(value);
@@ -212,6 +196,11 @@ inline bool BaselineDecoder::read_entries(BitCursor& cursor, const Plane& plane,
         }
     }
     return is_safe(values, plane);
+}
+
+// Whether the transform of a block cannot overflow, by the sizes of its values added up.
+inline bool BaselineDecoder::surely_safe(int first, uint64_t sizes, const Plane& plane) {
+    return static_cast<uint64_t>(std::abs(first)) * plane.steps[0] + sizes * plane.largest_step <= dct_surely_safe;
 }
 
 // The same with what the sizes really come to.
@@ -233,7 +222,7 @@ bool BaselineDecoder::set_tables(const BaselineHeader& header) {
         Plane& plane = planes_[c];
         const HuffmanCode* dc = header.dc[component.dc_table];
         const HuffmanCode* ac = header.ac[component.ac_table];
-        if (dc == nullptr || ac == nullptr || component.steps == nullptr) return false;
+        if (dc == nullptr || ac == nullptr) return false;
         HuffmanTable& dc_table = dc_tables_[component.dc_table];
         HuffmanTable& ac_table = ac_tables_[component.ac_table];
         if (!dc_table.set(*dc, true) || !ac_table.set(*ac, false)) return false;
@@ -241,6 +230,15 @@ bool BaselineDecoder::set_tables(const BaselineHeader& header) {
         plane.ac = &ac_table;
         plane.runs = ac_table.runs();
         plane.pairs = ac_table.pairs();
+    }
+    return true;
+}
+
+bool BaselineDecoder::set_steps(const BaselineHeader& header) {
+    for (size_t c = 0; c < header.components; ++c) {
+        const auto& component = header.component[c];
+        Plane& plane = planes_[c];
+        if (component.steps == nullptr) return false;
         plane.largest_step = 0;
         for (size_t k = 0; k < block_size; ++k) {
             const uint16_t step = component.steps[k];
@@ -349,7 +347,7 @@ bool BaselineDecoder::read_mcus(size_t from, size_t to, size_t mcu_row) {
             }
             std::memset(coefficients.values, 0, sizeof coefficients.values);
             coefficients.values[0] = static_cast<int16_t>(plane.prediction);
-            if (!read_ac(at, plane, coefficients)) return false;
+            if (!read_block(at, plane, coefficients)) return false;
             uint8_t* dst = plane.row(1 + block.down * block_side) + (column - plane.first_column) * block_side;
             kernels_.transform(coefficients.values, plane.steps.data(), coefficients.last, dst, plane.stride);
         }
@@ -374,6 +372,54 @@ bool BaselineDecoder::read_row(size_t mcu_row) {
     constexpr int64_t most_prediction = 1 << 20;
     return std::all_of(planes_.begin(), planes_.end(),
                        [](const Plane& plane) { return std::abs(plane.prediction) <= most_prediction; });
+}
+
+// --- progressive pictures -----------------------------------------------------------------------------------
+
+bool BaselineDecoder::read_scans(const BaselineHeader& header) {
+    ProgressiveHeader all;
+    all.components = header.components;
+    for (size_t c = 0; c < header.components; ++c) {
+        const Plane& plane = planes_[c];
+        ProgressiveComponent& one = all.component[c];
+        one.id = header.component[c].id;
+        one.across = plane.across;
+        one.down = plane.down;
+        one.columns = divide_up(plane.width, block_side);
+        one.rows = divide_up(plane.height, block_side);
+        one.first_column = plane.first_column;
+        one.end_column = plane.end_column;
+        one.first_row = plane.first_row;
+        one.end_row = plane.end_row;
+        // Colours are read also where only the brightness is needed: libjpeg notices damage in them, too.
+        if (plane.end_row == 0) one.end_row = std::min(one.rows, divide_up(planes_[0].end_row, planes_[0].down));
+    }
+    all.dc = header.dc;
+    all.ac = header.ac;
+    all.mcus_per_row = mcus_per_row_;
+    all.mcu_rows = mcu_rows_;
+    all.restart_interval = restart_interval_;
+    all.data = header.data;
+    all.end = header.end;
+    return scans_.read(all);
+}
+
+// What read_row() does for a sequential picture, with the coefficients that are there already.
+bool BaselineDecoder::place_row(size_t mcu_row) {
+    for (size_t c = 0; c < planes_.size(); ++c) {
+        Plane& plane = planes_[c];
+        const size_t top = mcu_row * plane.down;
+        const size_t from = std::max(top, plane.first_row), to = std::min(top + plane.down, plane.end_row);
+        for (size_t row = from; row < to; ++row) {
+            uint8_t* dst = plane.row(1 + (row - top) * block_side);
+            for (size_t column = plane.first_column; column < plane.end_column; ++column, dst += block_side) {
+                const int16_t* values = scans_.values(c, column, row);
+                if (!is_safe(values, plane)) return false;
+                kernels_.transform(values, plane.steps.data(), scans_.last(c, column, row), dst, plane.stride);
+            }
+        }
+    }
+    return true;
 }
 
 // --- writing ------------------------------------------------------------------------------------------------
@@ -442,7 +488,7 @@ void BaselineDecoder::write_rows(size_t mcu_row, const Part& part) {
 bool BaselineDecoder::can(const BaselineHeader& header) {
     // libjpeg does not interpolate colours of so narrow a picture.
     const bool narrow = header.across == 2 && header.width <= 4;
-    if (narrow || !set_tables(header)) return false;
+    if (narrow || !set_steps(header) || (!header.progressive && !set_tables(header))) return false;
     for (Plane& plane : planes_) plane.prediction = 0, plane.end_column = plane.end_row = 0;
     return true;
 }
@@ -455,21 +501,27 @@ size_t BaselineDecoder::rows_to_read(size_t bottom) const {
     return ahead ? std::min(rows + 1, mcu_rows_) : rows;
 }
 
+// How many blocks are needed.
+template <typename Found>
+size_t BaselineDecoder::tell_extents(Found& found) const {
+    size_t blocks = 0;
+    for (size_t c = 0; c < 3; ++c) {
+        const Plane& plane = planes_[c];
+        found.extents[c] = {plane.first_column, plane.end_column - plane.first_column, plane.first_row,
+                            plane.end_row - plane.first_row};
+        std::copy(plane.steps.begin(), plane.steps.end(), found.steps[c].begin());
+        blocks += found.extents[c].blocks();
+    }
+    return blocks;
+}
+
 bool BaselineDecoder::code(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom,
                            CodedPart& coded) {
     if (header.components != 3 || !can(header)) return false;
     plan(header, {left, top, right, bottom, 3, nullptr});
     at_ = scan_.start(header.data, header.end);
-    size_t blocks = 0;
-    for (size_t c = 0; c < 3; ++c) {
-        const Plane& plane = planes_[c];
-        coded.extents[c] = {plane.first_column, plane.end_column - plane.first_column, plane.first_row,
-                            plane.end_row - plane.first_row};
-        std::copy(plane.steps.begin(), plane.steps.end(), coded.steps[c].begin());
-        blocks += coded.extents[c].blocks();
-    }
     coded.entry_count = 0;
-    coded.blocks.resize(blocks);
+    coded.blocks.resize(tell_extents(coded));
     blocks_of_[0] = coded.blocks.data();
     for (size_t c = 1; c < 3; ++c) blocks_of_[c] = blocks_of_[c - 1] + coded.extents[c - 1].blocks();
     // Of an MCU: each of its values may take two.
@@ -486,24 +538,74 @@ bool BaselineDecoder::code(const BaselineHeader& header, size_t left, size_t top
     return bottom < header.height || scan_.ends_with(end_marker, at_);
 }
 
+bool BaselineDecoder::scan(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom,
+                           ScanPart& scan) {
+    if (header.components != 3 || header.restart_interval > 0 || !can(header)) return false;
+    const auto& component = header.component;
+    const auto same = [&](const auto& codes, size_t one, size_t other) { return *codes[one] == *codes[other]; };
+    if (!same(header.dc, component[1].dc_table, component[2].dc_table) ||
+        !same(header.ac, component[1].ac_table, component[2].ac_table)) {
+        return false;
+    }
+    plan(header, {left, top, right, bottom, 3, nullptr});
+    tell_extents(scan);
+    for (const size_t c : {0, 1}) {
+        scan.codes[2 * c] = *header.dc[component[c].dc_table];
+        scan.codes[2 * c + 1] = *header.ac[component[c].ac_table];
+    }
+    scan.mcus_per_row = mcus_per_row_;
+    scan.mcu_rows = rows_to_read(bottom);
+    scan.to_the_end = bottom == header.height;
+    // As in ScanBytes, all at once.
+    const auto size = static_cast<size_t>(header.end - header.data);
+    scan.words.resize(size / sizeof(uint32_t) + 3);
+    auto* const bytes = reinterpret_cast<uint8_t*>(scan.words.data());
+    uint8_t* to = bytes;
+    for (const uint8_t* from = header.data;;) {
+        const auto* found = static_cast<const uint8_t*>(std::memchr(from, 0xFF, static_cast<size_t>(header.end - from)));
+        if (found == nullptr || header.end - found < 2) return false;
+        to = std::copy(from, found, to);
+        if (found[1] == end_marker) break;
+        if (found[1] != 0) return false;
+        *to++ = 0xFF;
+        from = found + 2;
+    }
+    const auto count = static_cast<size_t>(to - bytes);
+    scan.bits = 8 * count;
+    scan.words.resize(divide_up(count, sizeof(uint32_t)) + 2);
+    std::memset(to, 0, scan.words.size() * sizeof(uint32_t) - count);
+    if constexpr (std::endian::native == std::endian::little) {
+        for (uint32_t& word : scan.words) word = __builtin_bswap32(word);
+    }
+    return true;
+}
+
 bool BaselineDecoder::decode(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom,
                              size_t channels, uint8_t* pixels) {
     if (!can(header)) return false;
     const Part part{left, top, right, bottom, channels, pixels};
     plan(header, part);
-    at_ = scan_.start(header.data, header.end);
+    struct Done {  // also when it fails
+        ProgressiveScans& scans;
+        ~Done() { scans.release(); }
+    } done{scans_};
+    if (header.progressive) {
+        if (!read_scans(header)) return false;
+    } else {
+        at_ = scan_.start(header.data, header.end);
+    }
     for (size_t row = 0, rows = rows_to_read(bottom); row < rows; ++row) {
         if (in_between_ && row > 0) {
             for (Plane& plane : planes_) plane.keep_last_row();
         }
-        if (!read_row(row)) return false;
+        if (!(header.progressive ? place_row(row) : read_row(row))) return false;
         if ((row + 1) * mcu_height_ < top) continue;
         for (size_t c = 1; c < header.components && header.across == 2; ++c) {
             if (planes_[c].end_column > 0) planes_[c].repeat_edges();
         }
         write_rows(row, part);
     }
-    return bottom < header.height || scan_.ends_with(end_marker, at_);
+    return header.progressive || bottom < header.height || scan_.ends_with(end_marker, at_);
 }
 
 }  // namespace batchplant

@@ -6,17 +6,21 @@
 #include <vector>
 
 #include "huffman.hpp"
+#include "progressive.hpp"
 #include "../kernels/jpeg_kernels.hpp"
 
 namespace batchplant {
 
-// The header of a JPEG of the common kind, as libjpeg read it: Huffman-coded, sequential, 8 bits, one scan.
+// The header of a JPEG of a common kind, as libjpeg read it: Huffman-coded, 8 bits; sequential with one scan, or
+// progressive.
 struct BaselineHeader {
     struct Component {
         const uint16_t* steps = nullptr;  // of quantization, in rows
+        uint8_t id = 0;
         size_t dc_table = 0, ac_table = 0;
     };
 
+    bool progressive = false;
     size_t width = 0, height = 0;
     size_t components = 0;  // 1, or 3 for YCbCr
     // Of the brightness, for one of each colour: 1 x 1, 2 x 1 or 2 x 2.
@@ -24,7 +28,7 @@ struct BaselineHeader {
     std::array<Component, 3> component;
     std::array<const HuffmanCode*, 4> dc{}, ac{};  // null where the picture has none
     size_t restart_interval = 0;                   // in MCUs; 0 for none
-    const uint8_t* data = nullptr;                 // of the scan
+    const uint8_t* data = nullptr;                 // of the scan; in a progressive picture the marker before it
     const uint8_t* end = nullptr;
 };
 
@@ -51,6 +55,18 @@ struct CodedPart {
     std::array<std::array<uint8_t, 64>, 3> steps;  // of quantization, in rows
 };
 
+// A scan for a device that reads it itself: its bits, and what has to be known to read them.
+struct ScanPart {
+    std::array<CodedPart::Extent, 3> extents;
+    std::array<std::array<uint8_t, 64>, 3> steps;
+    // Of first coefficients and of all others: of the brightness, then of the colours.
+    std::array<HuffmanCode, 4> codes;
+    std::vector<uint32_t> words;  // the first bit is the highest; two words of zeros are behind the last
+    size_t bits = 0;
+    size_t mcus_per_row = 0, mcu_rows = 0;
+    bool to_the_end = false;  // all bits have to be read
+};
+
 // Decodes such pictures, or a part of one, to the very pixels that libjpeg gives. What is left and right of the
 // part or above it is read but neither stored nor transformed; what is below it is not read.
 // Keeps its tables and rows from picture to picture. Not for two threads at once.
@@ -65,9 +81,12 @@ public:
     bool decode(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom, size_t channels,
                 uint8_t* pixels);
 
-    // The same without the transform and all that follows, of pictures with three components. False also where decode()
-    // would return false.
+    // The same without the transform and all that follows, of sequential pictures with three components. False also
+    // where decode() would return false.
     bool code(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom, CodedPart& coded);
+
+    // The same without reading the bits. False also where the scan has restarts, or the two colours other tables.
+    bool scan(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom, ScanPart& scan);
 
 private:
     struct Coefficients {
@@ -109,14 +128,20 @@ private:
         uint8_t* pixels;
     };
 
-    static bool read_ac(BitCursor& cursor, const Plane& plane, Coefficients& block);
+    static bool read_block(BitCursor& cursor, const Plane& plane, Coefficients& block);
     static bool read_entries(BitCursor& cursor, const Plane& plane, int16_t first, CodedPart& coded);
+    static bool surely_safe(int first, uint64_t sizes, const Plane& plane);
     static bool is_safe(const int16_t* values, const Plane& plane);
     bool can(const BaselineHeader& header);
     size_t rows_to_read(size_t bottom) const;
+    template <typename Found>
+    size_t tell_extents(Found& found) const;
     bool set_tables(const BaselineHeader& header);
+    bool set_steps(const BaselineHeader& header);
     void plan(const BaselineHeader& header, const Part& part);
     bool read_row(size_t mcu_row);
+    bool read_scans(const BaselineHeader& header);
+    bool place_row(size_t mcu_row);
     template <bool any_needed>
     bool read_mcus(size_t from, size_t to, size_t mcu_row);
     void write_rows(size_t mcu_row, const Part& part);
@@ -129,6 +154,7 @@ private:
     std::array<Block, 6> blocks_;
     std::array<std::vector<uint8_t>, 2> widened_;
     ScanBytes scan_;
+    ProgressiveScans scans_;
     CodedPart* coded_ = nullptr;  // where blocks go that are not transformed
     std::array<CodedPart::Block*, 3> blocks_of_{};
 

@@ -1,10 +1,13 @@
 #include "engine.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <random>
+#include <span>
 #include <stdexcept>
 
 #include "../io/bytes.hpp"
@@ -51,13 +54,16 @@ ImageShape raw_shape(const DecodeJob& job, size_t index, size_t size) {
     const int32_t* given = job.shape + 3 * index;
     const int64_t height = given[0], width = given[1], channels = given[2];
     if (height == 0 && width == 0 && channels == 0) return {};
-    const std::string name = std::to_string(height) + " x " + std::to_string(width) + " x " + std::to_string(channels);
-    if (height < 1 || width < 1 || channels < 1) throw std::invalid_argument("no picture has the shape " + name);
+    // Only when it is needed: made for each picture it would take a tenth of the time of a copy.
+    const auto name = [&] {
+        return std::to_string(height) + " x " + std::to_string(width) + " x " + std::to_string(channels);
+    };
+    if (height < 1 || width < 1 || channels < 1) throw std::invalid_argument("no picture has the shape " + name());
     // The second product could not be formed for every three numbers, so the first is divided into the size.
     const auto pixels = static_cast<uint64_t>(height * width);
     const auto samples = static_cast<uint64_t>(channels);
     if (size % pixels != 0 || size / pixels != samples) {
-        throw std::invalid_argument(std::to_string(size) + " bytes cannot be pixels of the shape " + name);
+        throw std::invalid_argument(std::to_string(size) + " bytes cannot be pixels of the shape " + name());
     }
     return {static_cast<size_t>(height), static_cast<size_t>(width), static_cast<size_t>(channels)};
 }
@@ -123,6 +129,25 @@ PixelMode wanted_mode(const DecodeJob& job) {
     return modes[job.output.channels - 1];
 }
 
+// A polynomial at a place that nobody can know, modulo the prime 2^61 - 1: two pieces of so many bytes that somebody chose
+// have the same one with a probability below 1 in 10^15.
+uint64_t secret_hash(const uint8_t* data, size_t size) {
+    constexpr uint64_t prime = (uint64_t{1} << 61) - 1;
+    static const uint64_t secret = [] {
+        std::random_device device;
+        return (uint64_t{device()} << 32 | device()) % prime;
+    }();
+    uint64_t hash = 1;
+    for (size_t i = 0; i + 4 <= size; i += 4) {
+        uint32_t word;
+        std::memcpy(&word, data + i, sizeof word);
+        const auto product = static_cast<unsigned __int128>(hash) * secret + word;
+        hash = (static_cast<uint64_t>(product) & prime) + static_cast<uint64_t>(product >> 61);
+        if (hash >= prime) hash -= prime;
+    }
+    return hash;
+}
+
 }  // namespace
 
 struct Engine::Worker {
@@ -132,6 +157,7 @@ struct Engine::Worker {
     Scratch turned;
     WarpScratch warped;
     CodedPart coded;
+    ScanPart scan;
     const Kernels& kernels;
     Resampler resampler;
     RowWriter::Scratch scratch;
@@ -185,25 +211,25 @@ struct Engine::Worker {
             const Cell cell = find_cell(job, index);
             jpeg.open(cell.data, cell.size);
             const auto at = [given = job.part + 4 * index](size_t i) { return static_cast<size_t>(given[i]); };
-            if (!jpeg.code_part(at(0), at(1), at(2), at(3), coded)) return false;
-            const size_t steps = sizeof coded.steps, blocks = coded.blocks.size() * sizeof coded.blocks[0];
-            constexpr size_t aligned = 16;
-            const size_t entries = coded.entry_count * sizeof coded.entries[0];
-            const size_t size = (steps + blocks + entries + aligned - 1) / aligned * aligned;
-            const size_t place = used.fetch_add(size);
-            if (place > job.room || job.room - place < size) return false;
-            std::memcpy(job.out + place, coded.steps.data(), steps);
-            std::memcpy(job.out + place + steps, coded.blocks.data(), blocks);
-            std::memcpy(job.out + place + steps + blocks, coded.entries.data(), entries);
-            int64_t* row = job.table + index * CodeJob::columns;
-            *row++ = static_cast<int64_t>(place);
-            *row++ = static_cast<int64_t>(coded.blocks.size());
-            *row++ = static_cast<int64_t>(coded.entry_count);
-            for (const size_t c : {0, 1}) {
-                const CodedPart::Extent& extent = coded.extents[c];
-                for (const size_t one : {extent.first_column, extent.columns, extent.first_row, extent.rows}) {
-                    *row++ = static_cast<int64_t>(one);
+            int64_t* const row = job.table + index * job.columns();
+            if (job.scans) {
+                if (!jpeg.scan_part(at(0), at(1), at(2), at(3), scan)) return false;
+                static_assert(sizeof scan.codes[0] <= CodeJob::code_size);
+                std::array<uint8_t, 4 * CodeJob::code_size> codes{};
+                for (size_t n = 0; n < scan.codes.size(); ++n) {
+                    std::memcpy(codes.data() + n * CodeJob::code_size, &scan.codes[n], sizeof scan.codes[n]);
                 }
+                const std::span words(scan.words);
+                if (!put(job, row, used, scan, scan.bits, std::span(codes), words)) return false;
+                int64_t* more = row + 11;
+                for (const size_t one : {scan.mcus_per_row, scan.mcu_rows, size_t{scan.to_the_end}}) {
+                    *more++ = static_cast<int64_t>(one);
+                }
+                *more = static_cast<int64_t>(secret_hash(codes.data(), codes.size()));
+            } else {
+                if (!jpeg.code_part(at(0), at(1), at(2), at(3), coded)) return false;
+                const std::span entries(coded.entries.data(), coded.entry_count);
+                if (!put(job, row, used, coded, coded.entry_count, std::span(coded.blocks), entries)) return false;
             }
             decode_ns += std::chrono::nanoseconds(Clock::now() - began).count();
             return true;
@@ -214,6 +240,32 @@ struct Engine::Worker {
     }
 
 private:
+    // A picture that a device is to make: its steps and two pieces behind them, and the first columns of its row.
+    template <typename Found, typename First, typename Second>
+    static bool put(const CodeJob& job, int64_t* row, std::atomic<size_t>& used, const Found& found, size_t count,
+                    First first, Second second) {
+        constexpr size_t aligned = 16, steps = sizeof found.steps;
+        const size_t size = (steps + first.size_bytes() + second.size_bytes() + aligned - 1) / aligned * aligned;
+        const size_t place = used.fetch_add(size);
+        if (place > job.room || job.room - place < size) return false;
+        uint8_t* const out = job.out + place;
+        std::memcpy(out, found.steps.data(), steps);
+        std::memcpy(out + steps, first.data(), first.size_bytes());
+        std::memcpy(out + steps + first.size_bytes(), second.data(), second.size_bytes());
+        *row++ = static_cast<int64_t>(place);
+        size_t blocks = 0;
+        for (const auto& extent : found.extents) blocks += extent.blocks();
+        *row++ = static_cast<int64_t>(blocks);
+        *row++ = static_cast<int64_t>(count);
+        for (const size_t c : {0, 1}) {
+            const CodedPart::Extent& extent = found.extents[c];
+            for (const size_t one : {extent.first_column, extent.columns, extent.first_row, extent.rows}) {
+                *row++ = static_cast<int64_t>(one);
+            }
+        }
+        return true;
+    }
+
     // Raw pixels that are wanted as they are need no resampler.
     bool copied(const DecodeJob& job, size_t index) {
         const Output& output = job.output;
@@ -412,7 +464,7 @@ DecodeResult Engine::decode(const DecodeJob& job) {
 size_t Engine::code(const CodeJob& job) {
     std::atomic<size_t> used{0};
     pool_.parallel_for(job.count, [&](size_t index, size_t which) noexcept {
-        if (!workers_[which]->code(job, index, used)) job.table[index * CodeJob::columns] = -1;
+        if (!workers_[which]->code(job, index, used)) job.table[index * job.columns()] = -1;
     });
     return std::min(used.load(), job.room);
 }

@@ -53,7 +53,8 @@ struct DecodeJob {
 };
 
 // Parts of JPEGs that a device makes pixels of: what their scans say goes to `out`, in the order in which it is ready. Each
-// picture there: three tables of 64 steps, its blocks, its entries; see CodedPart. All arrays borrowed.
+// picture there: three tables of 64 steps, its blocks, its entries; see CodedPart. Or the scans themselves, with
+// `scans`: the tables of steps, four Huffman codes, its words; see ScanPart. All arrays borrowed.
 struct CodeJob {
     std::vector<Buffer> bases;
     const int32_t* base = nullptr;
@@ -64,9 +65,14 @@ struct CodeJob {
     uint8_t* out = nullptr;
     size_t room = 0;
     // For each picture: where in out it begins, or -1 where it is of another kind or there is no room; how many blocks and
-    // entries it has; then first column, columns, first row, rows of the brightness, and of the colours, in blocks.
-    static constexpr size_t columns = 11;
+    // entries (bits) it has; then first column, columns, first row, rows of the brightness, and of the colours, in blocks.
+    // With `scans` also: MCUs in a row, rows of them, whether all bits have to be read, and a number that those have in common who have
+    // the same codes.
     int64_t* table = nullptr;
+    bool scans = false;
+
+    size_t columns() const { return scans ? 15 : 11; }
+    static constexpr size_t code_size = 288;  // with what is unused behind it
 };
 
 struct DecodeResult {

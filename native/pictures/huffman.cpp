@@ -19,7 +19,7 @@ HuffmanEntry HuffmanTable::entry_of(unsigned symbol, int length) const {
     constexpr unsigned longest_run = 15;  // without a value: sixteen zeros
     const auto bits = static_cast<unsigned>(length);
     if (size > 0) return bits | value_follows << 6 | (run + 1) << 8 | size << 16;
-    if (!is_dc_ && run != longest_run) return bits | end_of_block << 6;
+    if (!is_dc_ && run != longest_run) return bits | end_of_block << 6 | run << 8;
     return bits | (run + 1) << 8;
 }
 
@@ -174,9 +174,24 @@ bool ScanBytes::overran(const BitCursor& at) const {
     return overran_ || left(at) < (at_end_ && !at_marker() ? close : 0);
 }
 
-bool ScanBytes::ends_with(uint8_t marker, const BitCursor& at) const {
+bool ScanBytes::ends_with_marker(const BitCursor& at) const {
     const int64_t bits = left(at);
-    return at_end_ && !overran_ && bits >= 0 && bits < 8 && at_marker() && source_[1] == marker;
+    return at_end_ && !overran_ && bits >= 0 && bits < 8 && at_marker();
+}
+
+bool ScanBytes::ends_with(uint8_t marker, const BitCursor& at) const {
+    return ends_with_marker(at) && source_[1] == marker;
+}
+
+const uint8_t* find_marker(const uint8_t* data, const uint8_t* end) {
+    while (end - data >= 2) {
+        data = static_cast<const uint8_t*>(std::memchr(data, 0xFF, static_cast<size_t>(end - data - 1)));
+        if (data == nullptr) break;
+        const bool restarts = (data[1] & ~7) == 0xD0;
+        if (data[1] != 0 && data[1] != 0xFF && !restarts) return data;
+        data += data[1] == 0xFF ? 1 : 2;
+    }
+    return end;
 }
 
 }  // namespace batchplant

@@ -9,7 +9,8 @@
 
 namespace batchplant {
 
-// JPEG's Huffman codes, for baseline.cpp: tables that answer most symbols with one look, and the bits of a scan.
+// JPEG's Huffman codes, for baseline.cpp and progressive.cpp: tables that answer most symbols with one look, and the
+// bits of a scan.
 
 // A code as a JPEG defines it: how many codes there are of each length, and what they stand for.
 struct HuffmanCode {
@@ -19,10 +20,26 @@ struct HuffmanCode {
     bool operator==(const HuffmanCode&) const = default;
 };
 
+// Where the coefficients of a scan belong, going to and fro over the diagonals.
+// A run that leads out of the block is noticed at the block's end, so there is room for the longest.
+inline constexpr std::array<uint8_t, 64 + 16> zigzag = [] {
+    std::array<uint8_t, 64 + 16> order{};
+    order.fill(64);
+    size_t n = 0;
+    for (size_t diagonal = 0; diagonal < 15; ++diagonal) {
+        for (size_t i = 0; i <= diagonal; ++i) {
+            const size_t x = diagonal % 2 == 0 ? i : diagonal - i, y = diagonal - x;
+            if (x < 8 && y < 8) order[n++] = static_cast<uint8_t>(y * 8 + x);
+        }
+    }
+    return order;
+}();
+
 // What the next bits mean, found with the first `window` of them:
 //   bits 0..5    how many bits it takes: the code, and the value after it where all of it is in the window
 //   bits 6..7    kind
-//   bits 8..15   how many coefficients further it leads
+//   bits 8..15   how many coefficients further it leads; of an end of block, the size of the number of blocks in a
+//                progressive scan
 //   bits 16..31  the value, or how many bits the value has where it is not in the window
 using HuffmanEntry = uint32_t;
 
@@ -129,8 +146,12 @@ public:
     bool overran(const BitCursor& at) const;
     // Whether all bytes were used, and this marker follows.
     bool ends_with(uint8_t marker, const BitCursor& at) const;
+    // The same with any marker.
+    bool ends_with_marker(const BitCursor& at) const;
     // Goes on behind that marker.
     BitCursor skip_marker() { return start(source_ + 2, source_end_); }
+    // What was not taken over yet; begins with the marker where there is one before it.
+    const uint8_t* rest() const { return source_; }
 
 private:
     bool at_marker() const { return source_end_ - source_ >= 2 && source_[1] != 0 && source_[1] != 0xFF; }
@@ -147,5 +168,8 @@ private:
     bool overran_ = false;
     std::array<uint8_t, capacity + slack + 16> bytes_;
 };
+
+// The next marker in a scan's bytes that does not restart it, or their end.
+const uint8_t* find_marker(const uint8_t* data, const uint8_t* end);
 
 }  // namespace batchplant

@@ -166,24 +166,27 @@ struct JpegDecoder::State {
     bool describe(BaselineHeader& header) {
         const bool three = codec.num_components == 3 && codec.jpeg_color_space == JCS_YCbCr;
         const bool one = codec.num_components == 1 && codec.jpeg_color_space == JCS_GRAYSCALE;
-        if (!(one || three) || codec.progressive_mode || codec.arith_code || jpeg_has_multiple_scans(&codec) ||
-            codec.comps_in_scan != codec.num_components || codec.Ss != 0 || codec.Se != DCTSIZE2 - 1 ||
-            codec.Ah != 0 || codec.Al != 0) {
-            return false;
-        }
+        if (!(one || three) || codec.arith_code) return false;
+        header.progressive = codec.progressive_mode;
+        const bool one_scan = !jpeg_has_multiple_scans(&codec) && codec.comps_in_scan == codec.num_components &&
+                              codec.Ss == 0 && codec.Se == DCTSIZE2 - 1 && codec.Ah == 0 && codec.Al == 0;
+        if (!header.progressive && !one_scan) return false;
         header.width = codec.image_width;
         header.height = codec.image_height;
         header.components = static_cast<size_t>(codec.num_components);
         for (size_t c = 0; c < header.components; ++c) {
             const jpeg_component_info& from = codec.comp_info[c];
-            const bool in_range = from.dc_tbl_no >= 0 && from.dc_tbl_no < NUM_HUFF_TBLS && from.ac_tbl_no >= 0 &&
-                                  from.ac_tbl_no < NUM_HUFF_TBLS && from.quant_tbl_no >= 0 &&
-                                  from.quant_tbl_no < NUM_QUANT_TBLS;
-            if (!in_range || codec.cur_comp_info[c] != &from) return false;
+            if (from.quant_tbl_no < 0 || from.quant_tbl_no >= NUM_QUANT_TBLS) return false;
             if (c > 0 && (from.h_samp_factor != 1 || from.v_samp_factor != 1)) return false;
             const JQUANT_TBL* steps = codec.quant_tbl_ptrs[from.quant_tbl_no];
-            header.component[c] = {steps ? steps->quantval : nullptr, static_cast<size_t>(from.dc_tbl_no),
-                                   static_cast<size_t>(from.ac_tbl_no)};
+            header.component[c].steps = steps ? steps->quantval : nullptr;
+            header.component[c].id = static_cast<uint8_t>(from.component_id);
+            if (header.progressive) continue;
+            const bool in_range = from.dc_tbl_no >= 0 && from.dc_tbl_no < NUM_HUFF_TBLS && from.ac_tbl_no >= 0 &&
+                                  from.ac_tbl_no < NUM_HUFF_TBLS;
+            if (!in_range || codec.cur_comp_info[c] != &from) return false;
+            header.component[c].dc_table = static_cast<size_t>(from.dc_tbl_no);
+            header.component[c].ac_table = static_cast<size_t>(from.ac_tbl_no);
         }
         const int across = codec.comp_info[0].h_samp_factor, down = codec.comp_info[0].v_samp_factor;
         const bool plain = across == 1 && down == 1, halved = across == 2 && (down == 1 || down == 2);
@@ -199,7 +202,10 @@ struct JpegDecoder::State {
         const auto begin = reinterpret_cast<uintptr_t>(encoded);
         const auto next = reinterpret_cast<uintptr_t>(codec.src->next_input_byte);
         if (next < begin || next - begin > encoded_size) return false;
-        header.data = encoded + (next - begin);
+        // The scan's own header is read again with those of the scans that follow.
+        const size_t back = header.progressive ? 8 + 2 * static_cast<size_t>(codec.comps_in_scan) : 0;
+        if (back > next - begin) return false;
+        header.data = encoded + (next - begin) - back;
         header.end = encoded + encoded_size;
         return true;
     }
@@ -341,14 +347,25 @@ JpegDecoder::Part JpegDecoder::decode_part(size_t left, size_t top, size_t right
     return {pixels, left, top, width, height, stride, pixels + stride * height + spare};
 }
 
-bool JpegDecoder::code_part(size_t left, size_t top, size_t right, size_t bottom, CodedPart& coded) {
+template <typename Made>
+bool JpegDecoder::baseline_part(size_t left, size_t top, size_t right, size_t bottom, Made& made,
+                                bool (BaselineDecoder::*make)(const BaselineHeader&, size_t, size_t, size_t, size_t,
+                                                              Made&)) {
     State& state = *state_;
     BaselineHeader header;
-    if (!state.baseline || !state.describe(header)) return false;
+    if (!state.baseline || !state.describe(header) || header.progressive) return false;
     if (left >= right || right > header.width || top >= bottom || bottom > header.height) {
         throw std::invalid_argument("that part of the picture does not exist");
     }
-    return state.baseline->code(header, left, top, right, bottom, coded);
+    return ((*state.baseline).*make)(header, left, top, right, bottom, made);
+}
+
+bool JpegDecoder::code_part(size_t left, size_t top, size_t right, size_t bottom, CodedPart& coded) {
+    return baseline_part(left, top, right, bottom, coded, &BaselineDecoder::code);
+}
+
+bool JpegDecoder::scan_part(size_t left, size_t top, size_t right, size_t bottom, ScanPart& scan) {
+    return baseline_part(left, top, right, bottom, scan, &BaselineDecoder::scan);
 }
 
 size_t JpegDecoder::warnings() const { return state_->errors.warnings; }

@@ -10,7 +10,10 @@
 
 namespace batchplant {
 
+struct BaselineHeader;
 struct CodedPart;
+struct ScanPart;
+class BaselineDecoder;
 
 enum class JpegMode { stored, gray, rgb };
 
@@ -75,6 +78,9 @@ public:
     // (baseline.hpp, three components) or anything at all is out of the ordinary.
     bool code_part(size_t left, size_t top, size_t right, size_t bottom, CodedPart& coded);
 
+    // The same for a device that reads the scan, too.
+    bool scan_part(size_t left, size_t top, size_t right, size_t bottom, ScanPart& scan);
+
     // How many warnings libjpeg gave since open().
     size_t warnings() const;
 
@@ -82,6 +88,10 @@ public:
     size_t baseline_parts() const;
 
 private:
+    template <typename Made>
+    bool baseline_part(size_t left, size_t top, size_t right, size_t bottom, Made& made,
+                       bool (BaselineDecoder::*make)(const BaselineHeader&, size_t, size_t, size_t, size_t, Made&));
+
     struct State;
     std::unique_ptr<State> state_;
 };

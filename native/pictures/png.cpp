@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "../io/crc.hpp"
+#include "../io/inflate.hpp"
 #include "png_filters.hpp"
 
 #ifdef BATCHPLANT_LIBDEFLATE
@@ -74,15 +75,15 @@ void add_alpha(const uint8_t* __restrict from, size_t channels, uint8_t* __restr
     }
 }
 
-struct Inflater {
+struct WholeInflater {
     libdeflate_decompressor* state = libdeflate_alloc_decompressor();
 
-    Inflater() {
+    WholeInflater() {
         if (state == nullptr) throw std::bad_alloc();
     }
-    ~Inflater() { libdeflate_free_decompressor(state); }
-    Inflater(const Inflater&) = delete;
-    Inflater& operator=(const Inflater&) = delete;
+    ~WholeInflater() { libdeflate_free_decompressor(state); }
+    WholeInflater(const WholeInflater&) = delete;
+    WholeInflater& operator=(const WholeInflater&) = delete;
 };
 
 }  // namespace
@@ -95,6 +96,7 @@ struct PngDecoder::State {
     std::array<uint8_t, 1024> palette{};  // red, green, blue, alpha
     std::vector<Chunk> parts;             // of the packed pixels
 
+    WholeInflater whole_inflater;
     Inflater inflater;
     Scratch joined, filtered, samples, pixels, lines;
 
@@ -109,9 +111,9 @@ private:
     void read_transparency(const Chunk& chunk, bool has_palette);
     size_t line_bytes(size_t columns) const { return (columns * stored * bits + 7) / 8; }
     size_t filtered_size() const;
-    void inflate();
+    void inflate(size_t rows);
     void unfilter_rows(size_t rows);
-    void unfilter_passes();
+    void unfilter_passes(size_t rows);
     const uint8_t* convert(PixelMode mode, size_t rows);
 };
 
@@ -236,7 +238,8 @@ size_t PngDecoder::State::filtered_size() const {
     return sum;
 }
 
-void PngDecoder::State::inflate() {
+// Down to a row of a picture that is not interlaced.
+void PngDecoder::State::inflate(size_t rows) {
     const uint8_t* packed = parts[0].data;
     size_t size = parts[0].size;
     if (parts.size() == 1) {
@@ -244,18 +247,29 @@ void PngDecoder::State::inflate() {
     } else {
         size = 0;
         for (const Chunk& part : parts) size += part.size;
-        uint8_t* to = joined.room(size);
+        uint8_t* to = joined.room(size + Inflater::packed_overrun);
         packed = to;
         for (const Chunk& part : parts) {
             std::memcpy(to, part.data, part.size);
             check_crc(part, crc32(part.type, part.size + 4));
             to += part.size;
         }
+        std::memset(to, 0, Inflater::packed_overrun);
+    }
+    if (rows < height) {
+        // Behind the only part there is its checksum, and the chunk that ends the picture.
+        static_assert(Inflater::packed_overrun <= 4 + 12 && Inflater::overrun >= filter_overrun);
+        const size_t want = rows * (line_bytes(width) + 1);
+        switch (inflater.run(packed, size, filtered.room(want + Inflater::overrun), want)) {
+            case Inflater::Result::filled: return;
+            case Inflater::Result::short_of_bytes: damaged("it has fewer pixels than its header says");
+            case Inflater::Result::damaged: damaged("its pixels cannot be unpacked");
+        }
     }
     const size_t want = filtered_size();
     uint8_t* to = filtered.room(want + filter_overrun);
     size_t have = 0;
-    const auto result = libdeflate_zlib_decompress(inflater.state, packed, size, to, want, &have);
+    const auto result = libdeflate_zlib_decompress(whole_inflater.state, packed, size, to, want, &have);
     // More than the header says: libpng and Pillow look away.
     if (result == LIBDEFLATE_INSUFFICIENT_SPACE) throw NotNative();
     if (result != LIBDEFLATE_SUCCESS) damaged("its pixels cannot be unpacked");
@@ -283,11 +297,11 @@ void PngDecoder::State::unfilter_rows(size_t rows) {
 }
 
 // Few bits, or interlaced: a row at a time.
-void PngDecoder::State::unfilter_passes() {
+void PngDecoder::State::unfilter_passes(size_t rows) {
     const size_t line = line_bytes(width) + filter_overrun;
     // Levels of few bits fill the range of a byte; indices stay what they are.
     const unsigned factor = colour == Colour::palette ? 1 : 255 / ((1u << bits) - 1);
-    uint8_t* dst = samples.room(width * height * stored + overrun);
+    uint8_t* dst = samples.room(width * rows * stored + overrun);
     uint8_t* above = lines.room(2 * line + width);
     uint8_t* current = above + line;
     uint8_t* const bytes = current + line;
@@ -298,7 +312,7 @@ void PngDecoder::State::unfilter_passes() {
         const size_t columns = pass.columns(width), length = line_bytes(columns);
         if (columns == 0) continue;
         std::memset(above, 0, length);
-        for (size_t y = pass.y0; y < height; y += pass.dy, row += length + 1) {
+        for (size_t y = pass.y0; y < rows; y += pass.dy, row += length + 1) {
             check_filter(row[0]);
             unfilter(row[0], row + 1, above, current, length, step);
             const uint8_t* values = current;
@@ -342,13 +356,12 @@ const uint8_t* PngDecoder::State::convert(PixelMode wanted, size_t rows) {
 }
 
 PixelView PngDecoder::State::decode(PixelMode wanted, const Region& need) {
-    inflate();
-    const bool direct = bits == 8 && !interlaced;
-    const size_t rows = direct ? std::min(height, need.bottom) : height;
-    if (direct) {
+    const size_t rows = interlaced ? height : std::min(height, need.bottom);
+    inflate(rows);
+    if (bits == 8 && !interlaced) {
         unfilter_rows(rows);
     } else {
-        unfilter_passes();
+        unfilter_passes(rows);
     }
     const uint8_t* found = convert(wanted, rows);
     const size_t stride = width * channels_of(wanted);

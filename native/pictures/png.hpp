@@ -12,10 +12,10 @@
 
 namespace batchplant {
 
-// Decodes PNGs of up to 8 bits for each value, one after the other. libdeflate unpacks; the chunks, the filters,
-// interlacing and palettes are done here. All functions throw std::invalid_argument with a message for people when
-// the data is bad, and NotNative for what is left to others: 16 bits, animations, chunks in an odd order. Every
-// chunk's checksum is checked. Not for two threads at once.
+// Decodes PNGs of up to 8 bits for each value, one after the other. libdeflate or our own inflate.hpp unpacks; the
+// chunks, the filters, interlacing and palettes are done here. All functions throw std::invalid_argument with a message
+// for people when the data is bad, and NotNative for what is left to others: 16 bits, animations, chunks in an odd
+// order. Every chunk's checksum is checked. Not for two threads at once.
 class PngDecoder {
 public:
     PngDecoder();
@@ -33,7 +33,7 @@ public:
     bool can(PixelMode mode) const;
 
     // The pixels down to the region's last row, valid until the next call; all columns. `overrun` bytes after them
-    // may be read. Also the rows below are unpacked, so that damage there is noticed. Once for each open().
+    // may be read. The rows below are not unpacked, but the checksums of their chunks are checked. Once for each open().
     PixelView decode(PixelMode mode, const Region& need);
 
     // The memory that the pixels of the last decode() lie in, from its first byte on.

@@ -2,71 +2,43 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+
+#include "../kernels/bits.hpp"
 
 namespace batchplant {
 namespace {
 
 constexpr int64_t longest_row = int64_t{1} << 24;
 
-// Rows by the room that is left in them: bits say which amounts there are, so that the smallest that will do is found in
-// a few steps, however long rows are.
+// Rows by the room that is left in them.
 class ByRoom {
 public:
-    explicit ByRoom(int64_t length) : newest_(static_cast<size_t>(length) + 1, -1) {
-        for (size_t size = newest_.size(); levels_.empty() || size > 1;) {
-            size = (size + 63) / 64;
-            levels_.emplace_back(size, 0);
-        }
-    }
+    explicit ByRoom(int64_t length) : newest_(static_cast<size_t>(length) + 1, -1), rooms_(newest_.size()) {}
 
     void add(int64_t room, int64_t row) {
         if (static_cast<size_t>(row) >= older_.size()) older_.resize(static_cast<size_t>(row) + 1, -1);
         older_[static_cast<size_t>(row)] = newest_[static_cast<size_t>(room)];
         newest_[static_cast<size_t>(room)] = row;
-        for (size_t at = static_cast<size_t>(room); auto& level : levels_) {
-            level[at / 64] |= uint64_t{1} << at % 64;
-            at /= 64;
-        }
+        rooms_.set(static_cast<size_t>(room));
     }
 
     // Takes out the row with the least room that is enough: (room, row), or (-1, -1).
     std::pair<int64_t, int64_t> take(int64_t needed) {
-        const int64_t room = next(static_cast<size_t>(needed));
+        const int64_t room = rooms_.next(static_cast<size_t>(needed));
         if (room < 0) return {-1, -1};
         const int64_t row = newest_[static_cast<size_t>(room)];
         newest_[static_cast<size_t>(room)] = older_[static_cast<size_t>(row)];
-        if (newest_[static_cast<size_t>(room)] < 0) {
-            for (size_t at = static_cast<size_t>(room); auto& level : levels_) {
-                level[at / 64] &= ~(uint64_t{1} << at % 64);
-                if (level[at / 64]) break;
-                at /= 64;
-            }
-        }
+        if (newest_[static_cast<size_t>(room)] < 0) rooms_.clear(static_cast<size_t>(room));
         return {room, row};
     }
 
 private:
-    // The smallest amount at or after this one, or -1.
-    int64_t next(size_t at) const {
-        if (at >= newest_.size()) return -1;
-        for (size_t level = 0; level < levels_.size(); ++level) {
-            if (at / 64 >= levels_[level].size()) return -1;
-            const uint64_t left = levels_[level][at / 64] >> at % 64;
-            if (left) {
-                at += static_cast<size_t>(std::countr_zero(left));
-                while (level > 0) at = at * 64 + static_cast<size_t>(std::countr_zero(levels_[--level][at]));
-                return static_cast<int64_t>(at);
-            }
-            at = at / 64 + 1;
-        }
-        return -1;
-    }
-
     std::vector<int64_t> newest_, older_;
-    std::vector<std::vector<uint64_t>> levels_;
+    Bits rooms_;
 };
 
 // The leftmost row with enough room: a tree of the most room in each half.
@@ -218,8 +190,12 @@ void fill_piece(std::span<const In> document, int64_t prompt, int64_t start, int
     const int64_t stored = std::clamp<int64_t>(size - start, 0, count);
     Out* const __restrict tokens = into.tokens + at;
     // Past the stored ones is the end token.
-    std::transform(document.data() + start, document.data() + start + stored, tokens,
-                   [](In token) { return static_cast<Out>(token); });
+    if constexpr (sizeof(In) == sizeof(Out)) {
+        if (stored) std::memcpy(tokens, document.data() + start, static_cast<size_t>(stored) * sizeof(Out));
+    } else {
+        std::transform(document.data() + start, document.data() + start + stored, tokens,
+                       [](In token) { return static_cast<Out>(token); });
+    }
     std::fill(tokens + stored, tokens + count, into.end);
     if (into.position) std::iota(into.position + at, into.position + at + count, Out{0});
     if (into.document) std::fill_n(into.document + at, count, number);

@@ -237,6 +237,8 @@ class Engine:
         size: NDArray[numpy.int64],
         part: NDArray[numpy.int64],
         out: NDArray[numpy.uint8],
+        *,
+        scans: bool = False,
     ) -> tuple[NDArray[numpy.int64], int]:
         """Read the coefficients of parts of JPEGs, for a device that makes pixels of them.
 
@@ -250,6 +252,12 @@ class Engine:
         entries, int16 first coefficient; component after component, each in rows), and its entries (int16:
         value times 64 plus place in the block's rows; the place 0 adds its value times 512 to the one
         before).
+
+        scans: leave the reading to the device, too. Then a picture has its steps, four Huffman codes of 288
+        bytes (how many there are of each length from 0 to 16, then what they stand for; of first
+        coefficients and of others, of brightness and of colours), and its bits in uint32 words, the first
+        bit highest. The third column is the number of bits, and four columns follow: MCUs in a row, rows of
+        them, 1 where all bits must be read, and a number that is the same where the codes are.
         """
 
     def wait_turn(self) -> None:
@@ -860,6 +868,23 @@ def fetch_runs(
     does not fit into out.
     """
 
+def fetch_spans(
+    fds: NDArray[numpy.int32],
+    file: NDArray[numpy.int32],
+    starts: NDArray[numpy.int64],
+    sizes: NDArray[numpy.int64],
+    least: NDArray[numpy.int64],
+    out: NDArray[numpy.uint8],
+    out_starts: NDArray[numpy.int64],
+    threads: int = 16,
+    _ring: bool = True,
+) -> tuple[int, int] | None:
+    """As fetch_runs, of several files: run i is of the file fds[file[i]].
+
+    least[i] bytes of it have to come: of a file that is read past the page cache, whole blocks are asked
+    for, and the last is cut short by the file's end.
+    """
+
 def resident_fraction(
     mapping: NDArray[numpy.uint8], starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64]
 ) -> float:
@@ -1167,34 +1192,3 @@ def rle_of_polygon(corners: NDArray[numpy.float64], height: int, width: int) -> 
 
 def features() -> dict[str, str]:
     """What this build uses on this machine, by unit of native/."""
-
-class NvJpeg:
-    """NVIDIA's JPEG decoder on the current device, which must be current in all calls.
-
-    RuntimeError where there is no such library, or no device. One thread at a time.
-    """
-
-    def __init__(self, library: str, *, _hardware: bool = True) -> None:
-        """Uses the device's JPEG hardware where it has some, unless _hardware=False (for tests)."""
-
-    @property
-    def hardware(self) -> bool:
-        """Whether JPEG hardware decodes, or else CUDA kernels."""
-
-    def decode(
-        self,
-        data: NDArray[numpy.uint8],
-        starts: NDArray[numpy.int64],
-        sizes: NDArray[numpy.int64],
-        shapes: NDArray[numpy.int64],
-        address: int,
-        room: int,
-        places: NDArray[numpy.int64],
-        stream: int,
-    ) -> None:
-        """Begin, on a CUDA stream, to decode to memory of the device: room bytes from address on.
-
-        The planes of picture i (Y, Cb, Cr, as large as they are stored, without gaps) go to places[i].
-        ValueError where nvJPEG refuses one, RuntimeError where the device fails. The encoded bytes have to
-        stay until the stream is done.
-        """

@@ -81,7 +81,7 @@ class Executor(Running):
         self.reader, self.plan, self.on_cpu, self.on_device = reader, plan, on_cpu, on_device
         self.seed, self.skip = seed, skip
         self._last_of = {one.field: one.name for one in plan.outputs if not one.is_mask}
-        self._locator, self.decoded = Locator(reader), decoded
+        self.locator, self.decoded = Locator(reader), decoded
         self._following = Following(plan)
         # Of functions of users, each is told by itself too.
         self.timer, self.functions = Timer(), Timer()
@@ -143,7 +143,7 @@ class Executor(Running):
         orient = output.image.decoder.op.orient
 
         def stored(ids: I64) -> Any:
-            return _sized(self._locator.find(output.field, ids), orient)[0]
+            return _sized(self.locator.find(output.field, ids), orient)[0]
 
         # What is kept decoded may have another size.
         kept = stored if self.decoded is not None else None
@@ -188,6 +188,14 @@ class Executor(Running):
                 raise problems.pop(0)
             skipped += [Problem.of(one) for one in problems]
             prepared = self.prepare(np.delete(ids, rows), epoch)
+
+    @property
+    def joins(self) -> bool:
+        """Whether batches may be made several together: none depends on how its samples were put together."""
+        if self.on_device is None or self.decoded is not None or self.plan.joint:
+            return False
+        collates = any(one.image is not None and one.image.target.collate for one in self.plan.outputs)
+        return not collates and not any(op.mixes or isinstance(op, Pad) for op in self.plan.ops)
 
     def producers(self) -> int:
         """How many threads should make batches."""
@@ -251,7 +259,7 @@ class Executor(Running):
         try:
             cells, ready = self._find(output, ids)
         except DataError as error:
-            failures = self._find_failed(lambda one, _: self._locator.find(field, one), field, ids)
+            failures = self._find_failed(lambda one, _: self.locator.find(field, one), field, ids)
             if not failures:
                 raise error.at(path=self.reader.path, field=field) from None
             return None, failures
@@ -263,13 +271,16 @@ class Executor(Running):
     def _find(self, output: Output, ids: I64) -> tuple[Located, Any]:
         """Where the pictures lie, and which of them need no cutting and resizing any more."""
         if self.decoded is None:
-            return self._locator.find(output.field, ids), None
+            return self.locator.find(output.field, ids), None
         shelf, _ = self.decoded.of[output.name]
-        return shelf.find(ids, functools.partial(self._locator.find, output.field))
+        return shelf.find(ids, functools.partial(self.locator.find, output.field))
 
     # -- values ----------------------------------------------------------------------------------------
 
     def _values(self, prepared: Prepared) -> tuple[dict[str, Any], Failures]:
+        if not self.plan.outputs:
+            # Rows of tokens are made elsewhere, and mostly there is nothing else.
+            return {}, {}
         ids, epoch, columns, pictures, _, moved = prepared
         if columns is None:
             try:

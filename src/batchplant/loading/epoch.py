@@ -6,17 +6,22 @@ import dataclasses
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
+
+import numpy as np
 
 from .. import order as orders
 from ..columns import I64
 from ..errors import OptionError, Problem
 from . import threads
-from .batch import Batch, Executor
+from .batch import Batch, Executor, Prepared
+from .convoy import Pace, cut
 from .on_cpu import OnCpu
 from .pictures import Device
 from .prefetch import Prefetch, make_prefetch
+from .readahead import Readahead, make_readahead
 
 
 class Delivery(Protocol):
@@ -68,6 +73,17 @@ class Progress:
         return not self.shard.has(self.given)
 
 
+def after(loader: Any, epoch: int) -> Callable[[], orders.Batches | None]:
+    """Gives the shard of the next epoch, as long as somebody holds the loader."""
+    held = weakref.ref(loader)
+
+    def shard() -> orders.Batches | None:
+        found = held()
+        return None if found is None else found._shard(epoch + 1, 0)
+
+    return shard
+
+
 class _Shared:
     """What an epoch and its threads share; the threads never hold the epoch, so that it can be let go."""
 
@@ -75,9 +91,9 @@ class _Shared:
     epoch: int
 
     def __init__(
-        self, executor: Executor, delivery: Delivery | None, indices: I64 | None, ahead: int
+        self, executor: Executor, delivery: Delivery | None, indices: I64 | None, pace: Pace
     ) -> None:
-        self.executor, self.delivery, self.indices, self.ahead = executor, delivery, indices, ahead
+        self.executor, self.delivery, self.indices, self.pace = executor, delivery, indices, pace
         self.process = os.getpid()
         self.changed = threading.Condition()
         self.made: dict[int, Any] = {}
@@ -85,26 +101,26 @@ class _Shared:
         self.next, self.asked, self.taken, self.stopped = 0, 0, 0, False
         # Held by the thread that prepares a batch: so they come to the engine in order.
         self.in_order = threading.Lock()
-        self.prefetch: Prefetch | None = None
+        self.prefetch: Prefetch | Readahead | None = None
 
     def ids_of(self, number: int) -> I64:
         """The samples of a batch."""
         positions = self.shard.batch(number)
         return positions if self.indices is None else self.indices[positions]
 
-    def claim(self) -> int | None:
-        """The next batch to make, once there is room for it; None when there is nothing left to do."""
+    def claim(self) -> range:
+        """The next batches to make, once there is room for them; none when there is nothing left to do."""
         with self.changed:
-            self.changed.wait_for(lambda: self.stopped or self.next < self.taken + self.ahead)
-            if self.stopped or not self.shard.has(self.next):
-                return None
-            self.next += 1
-            return self.next - 1
+            self.changed.wait_for(lambda: self.stopped or self.next < self.taken + self.pace.room)
+            first = self.next
+            while not self.stopped and self.next < first + self.pace.together and self.shard.has(self.next):
+                self.next += 1
+            return range(first, self.next)
 
-    def put(self, number: int, made: Any) -> None:
+    def put(self, numbers: range, made: list[Any]) -> None:
         with self.changed:
             if not self.stopped:
-                self.made[number] = made
+                self.made.update(zip(numbers, made, strict=True))
             self.changed.notify_all()
 
     def take(self) -> Any:
@@ -137,29 +153,55 @@ class _Shared:
 def _produce(shared: _Shared) -> None:
     while True:
         prepared: Any = None
-        batch: Any = None
         with shared.in_order:
-            number = shared.claim()
-            if number is None:
+            numbers = shared.claim()
+            if not numbers:
                 return
+            began = time.perf_counter()
             try:
                 if shared.prefetch is not None:
-                    shared.prefetch.wait(number)
-                executor = shared.shard.executor(number, shared.executor)
-                prepared = executor.prepare(shared.ids_of(number), shared.epoch)
+                    for number in numbers:
+                        shared.prefetch.wait(number)
+                executor = shared.shard.executor(numbers[0], shared.executor)
+                ids = [shared.ids_of(number) for number in numbers]
+                prepared = executor.prepare(ids[0] if len(ids) == 1 else np.concatenate(ids), shared.epoch)
             # It is raised again in the thread that asks for this batch.
             except BaseException as error:
-                made: Any = error
+                made: list[Any] = [error]
         if prepared is not None:
-            try:
-                batch = shared.shard.finish(number, executor.finish(prepared))
-                made = _deliver(shared, batch)
-            except BaseException as error:
-                made = error
-        if shared.prefetch is not None:
-            shared.prefetch.done(number)
-        shared.put(number, made)
-        del made, prepared, batch
+            made = _made(shared, executor, prepared, ids, numbers, began)
+        if len(made) < len(numbers):
+            # Something in one of them is wrong: each by itself tells in which.
+            made = [_alone(shared, number) for number in numbers]
+        for number in numbers:
+            if shared.prefetch is not None:
+                shared.prefetch.done(number)
+        shared.put(numbers, made)
+        del made, prepared
+
+
+def _made(
+    shared: _Shared, executor: Executor, prepared: Prepared, ids: list[I64], numbers: range, began: float
+) -> list[Any]:
+    """Batches that were prepared together, or an exception in place of the first; none where one is wrong."""
+    try:
+        batch = executor.finish(prepared)
+        if len(numbers) == 1:
+            batch = shared.shard.finish(numbers[0], batch)
+        elif batch.skipped:
+            return []
+        batch, ticket = _deliver(shared, batch)
+        shared.pace.made(batch, len(numbers), began)
+        return [(one, ticket) for one in ([batch] if len(numbers) == 1 else cut(batch, ids))]
+    except BaseException as error:
+        return [error]
+
+
+def _alone(shared: _Shared, number: int) -> Any:
+    try:
+        return _deliver(shared, shared.executor.run(shared.ids_of(number), shared.epoch))
+    except BaseException as error:
+        return error
 
 
 def _deliver(shared: _Shared, batch: Batch) -> tuple[Batch, Any]:
@@ -185,11 +227,12 @@ class Epoch:
         tally: Tally,
         *,
         indices: I64 | None,
-        ahead: int,
+        pace: Pace,
         ids: bool,
+        page_cache: bool | None = None,
     ) -> None:
-        self._delivery, self._tally, self._ids = delivery, tally, ids
-        self._shared = _Shared(executor, delivery, indices, ahead)
+        self._delivery, self._tally, self._ids, self._page_cache = delivery, tally, ids, page_cache
+        self._shared = _Shared(executor, delivery, indices, pace)
         self._begin: Callable[..., Progress] | None = begin
         self.progress: Progress | None = None
         self._left = 0.0
@@ -210,12 +253,13 @@ class Epoch:
                 shared.shard,
                 self.progress.after,
                 ranges=shared.executor.ranges,
-            )
+            ) or make_readahead(shared.executor, shared.indices, shared.shard, self._page_cache)
             if shared.prefetch is not None:
                 shared.prefetch.start()
             # It holds the loader, which we need no longer.
             self._begin = None
             count = self._shared.executor.producers()
+            shared.pace.start(count)
             self._threads = [
                 threading.Thread(
                     target=_produce, args=(self._shared,), name=f"batchplant-{part}", daemon=True

@@ -17,20 +17,25 @@ import torch
 from ... import _native
 from ...columns import I64, U8
 from ...loading.pictures import Request
-from .colour import Planes, kernels, shared_by, to_rgb
+from .colour import Planes, kernels, rgb_facts, shared_by, to_rgb
 from .parts import Part, cut
 from .resample import SUPPORT
 
-# Bytes of a picture before its blocks, and of a block before its entries.
-STEPS, BLOCK = 192, 8
+# Bytes of a picture before its blocks, of a block before its entries, and of a Huffman code.
+STEPS, BLOCK, CODE = 192, 8, 288
 # Entries that the engine may need for a byte of a JPEG; most need two thirds of one.
 ENTRIES = 1.5
 # As whole numbers of 1/8192: what libjpeg's transform multiplies with.
 PASS_BITS, CONST_BITS = 2, 13
 
 
-class Coded:
-    """Rows of a request that are decoded like this. ``sampling`` as device_decodable tells it."""
+class Jpegs:
+    """Rows of a request that a device makes pixels of. ``sampling`` as device_decodable tells it.
+
+    ``scans``: the device also reads them.
+    """
+
+    scans: bool
 
     def __init__(self, request: Request, rows: I64, sampling: U8) -> None:
         self.request, self.rows, self.shared = request, rows, shared_by(sampling)
@@ -42,71 +47,92 @@ class Coded:
         plan, _ = _native.plan_windows(start, full, self.boxes, support, target.height, target.width)
         # Top, left, rows, columns.
         self.window = np.ascontiguousarray(plan[:4].T)
-        self.table: I64 = np.empty((0, 11), np.int64)
+        self.table: I64 = np.empty((0, 15), np.int64)
+        # Where the pixels lie, once they are made.
+        self.place: I64 = np.zeros(len(rows), np.int64)
+        self.pixels: Any = None
 
     @property
     def room(self) -> int:
-        """Bytes that are enough for what the engine reads; who has no room is decoded otherwise."""
-        blocks = ((self.window[:, 2:] + 32) // 8).prod(axis=1) * 3
-        sizes = self.request.cells.size[self.rows]
-        return int((STEPS + 16 + BLOCK * blocks + 2 * ENTRIES * sizes).sum())
+        """Bytes that are enough for what the engine makes; who has no room is decoded otherwise."""
+        raise NotImplementedError
 
     def read(self, engine: Any, memory: U8) -> int:
-        """Have the engine read the scans into ``memory``; how many bytes of it are used.
+        """Have the engine fill ``memory``; how many bytes of it are used.
 
         ``missing`` are then those that it left to others.
         """
         cells, (top, left, high, wide) = self.request.cells, self.window.T
         part = np.stack([left, top, left + wide, top + high], axis=1)
         self.table, used = engine.code(
-            cells.bases, cells.base[self.rows], cells.start[self.rows], cells.size[self.rows], part, memory
-        )
+            cells.bases, cells.base[self.rows], cells.start[self.rows], cells.size[self.rows], part, memory,
+            scans=self.scans,
+        )  # fmt: skip
         good = self.table[:, 0] >= 0
         self.missing = self.rows[~good]
-        for name in ("rows", "shared", "boxes", "shape", "window", "table"):
-            setattr(self, name, getattr(self, name)[good])
+        self.keep(np.flatnonzero(good))
         return int(used)
 
-    def part(self, whole: Any, upload: Callable[[Any], Any]) -> Part:
-        """Pixels on the device, where ``whole`` is what was read. On the current stream."""
-        planes, held = self._planes(whole, upload)
-        room = self.window[:, 2:].prod(axis=1) * 3
-        ends = np.cumsum(room)
-        out = torch.empty(int(ends[-1]), dtype=torch.uint8, device=whole.device)
-        place = ends - room
-        to_rgb(planes, self.window, out, place, upload)
-        flips = None if self.request.flips is None else self.request.flips[self.rows]
-        made = cut(out, place, self.shape, self.window, 3)
-        return Part(self.rows, made._replace(kept=[out, whole, held]), self.boxes, flips)
+    def keep(self, some: I64) -> None:
+        """Only these of the rows, in this order."""
+        for name in ("rows", "shared", "boxes", "shape", "window", "table", "place"):
+            setattr(self, name, getattr(self, name)[some])
 
-    def _planes(self, whole: Any, upload: Callable[[Any], Any]) -> tuple[Planes, Any]:
-        place, blocks = self.table[:, 0], self.table[:, 1]
+    def begin(self, whole: Any, upload: Callable[[Any], Any], flags: Any) -> None:
+        """Make pixels of ``whole``, what the engine made, on the current stream.
+
+        ``flags``, where it is not None, tell after that whose scan was out of the ordinary.
+        """
         # First column, columns, first row, rows: of the brightness, and of either colour.
         light, colour = self.table[:, 3:7], self.table[:, 7:11]
-        size = blocks * 64
-        ends = np.cumsum(size)
-        samples = torch.empty(int(ends[-1]), dtype=torch.uint8, device=whole.device)
-        first = ends - size
+        size = 64 * self.table[:, 1]
+        samples = torch.empty(int(size.sum()), dtype=torch.uint8, device=whole.device)
+        first = np.cumsum(size) - size
         blue = first + 64 * light[:, 1] * light[:, 3]
         places = np.stack([first, blue, blue + 64 * colour[:, 1] * colour[:, 3]], axis=1)
         corner = 8 * np.stack([light[:, [2, 0]], colour[:, [2, 0]]], axis=1)
         lines = 8 * np.stack([light[:, 1], colour[:, 1]], axis=1)
         planes = Planes(samples, places, lines, corner, self.shape, self.shared)
+        room = self.window[:, 2:].prod(axis=1) * 3
+        ends = np.cumsum(room)
+        self.pixels = torch.empty(int(ends[-1]), dtype=torch.uint8, device=whole.device)
+        self.place = ends - room
         made = kernels(whole)
         if made is None:
-            for row in range(len(place)):
+            for row in range(len(self.rows)):
                 self._transformed(whole, samples, row, places[row].tolist())
-            return planes, None
-        counts = np.stack([light[:, 1] * light[:, 3], colour[:, 1] * colour[:, 3]], axis=1)
+            to_rgb(planes, self.window, self.pixels, self.place)
+            return
+        # All that has to be known goes there before the first kernel: a copy behind it would wait for it, and
+        # so would those of all others.
+        facts = self._facts(whole, planes), rgb_facts(planes, self.window, self.pixels, self.place)
+        tables = [None if one is None else upload(one) for one in (*facts, *self._scans(whole))]
+        most = int(self.table[:, 1].max())
+        made.decode(*tables, int(size.sum()), most, self.window, flags)
+
+    def part(self) -> Part:
+        """The pixels, for the kernel that crops and resizes."""
+        flips = None if self.request.flips is None else self.request.flips[self.rows]
+        made = cut(self.pixels, self.place, self.shape, self.window, 3)
+        return Part(self.rows, made, self.boxes, flips)
+
+    def _facts(self, whole: Any, planes: Planes) -> I64:
+        """What the kernels of the transform are told of each picture."""
+        place, blocks, light, colour = (
+            self.table[:, 0],
+            self.table[:, 1],
+            self.table[:, 3:7],
+            self.table[:, 7:11],
+        )
         facts = np.empty((len(place), 12), np.int64)
         facts[:, 0] = whole.data_ptr() + place
         facts[:, 1] = facts[:, 0] + STEPS
         facts[:, 2] = facts[:, 1] + BLOCK * blocks
-        facts[:, 3], facts[:, 4], facts[:, 5:7] = (ends - size) // 64, blocks, counts
-        facts[:, 7:9] = lines // 8
-        facts[:, 9:] = samples.data_ptr() + places
-        held = made.transform(upload(facts), int(ends[-1]) // 64, int(blocks.max()))
-        return planes, held
+        facts[:, 3], facts[:, 4] = planes.place[:, 0] // 64, blocks
+        facts[:, 5], facts[:, 6] = light[:, 1] * light[:, 3], colour[:, 1] * colour[:, 3]
+        facts[:, 7], facts[:, 8] = light[:, 1], colour[:, 1]
+        facts[:, 9:] = planes.memory.data_ptr() + planes.place
+        return facts
 
     def _transformed(self, whole: Any, samples: Any, row: int, places: list[int]) -> None:
         """The planes of one picture, by torch."""
@@ -136,6 +162,51 @@ class Coded:
             levels = inverse_dct(some.view(-1, 8, 8)).view(rows, columns, 8, 8).permute(0, 2, 1, 3)
             samples[places[which] : places[which] + levels.numel()] = levels.reshape(-1)
             done += rows * columns
+
+    def _scans(self, whole: Any) -> tuple[I64 | None, I64 | None]:
+        """What the kernel that reads scans is told of each picture, and where their Huffman codes lie."""
+        return None, None
+
+
+class Coded(Jpegs):
+    """JPEGs whose scans the engine reads."""
+
+    scans = False
+
+    @property
+    def room(self) -> int:
+        blocks = ((self.window[:, 2:] + 32) // 8).prod(axis=1) * 3
+        sizes = self.request.cells.size[self.rows]
+        return int((STEPS + 16 + BLOCK * blocks + 2 * ENTRIES * sizes).sum())
+
+
+class Scans(Jpegs):
+    """JPEGs whose scans a CUDA device reads: one picture a lane, a thousand pictures side by side."""
+
+    scans = True
+
+    @property
+    def room(self) -> int:
+        return int((STEPS + 4 * CODE + 32 + self.request.cells.size[self.rows]).sum())
+
+    def read(self, engine: Any, memory: U8) -> int:
+        used = super().read(engine, memory)
+        # Those that take about as long lie side by side.
+        work = self.table[:, 2] * self.table[:, 12] / -(-self.shape[:, 0] // (8 * self.shared[:, 0]))
+        self.keep(np.argsort(-work, kind="stable"))
+        return used
+
+    def _scans(self, whole: Any) -> tuple[I64 | None, I64 | None]:
+        place = self.table[:, 0]
+        _, which, codes = np.unique(self.table[:, 14], return_index=True, return_inverse=True)
+        facts = np.zeros((len(place), 20), np.int64)
+        facts[:, 1] = whole.data_ptr() + place + STEPS + 4 * CODE
+        facts[:, 2], facts[:, 3] = self.table[:, 2], codes
+        facts[:, 4] = np.cumsum(self.table[:, 1]) - self.table[:, 1]
+        facts[:, 5:8], facts[:, 8:10] = self.table[:, 11:14], self.shared[:, ::-1]
+        facts[:, 10:18] = self.table[:, 3:11]
+        lie = whole.data_ptr() + STEPS + (place[which][:, None] + CODE * np.arange(4)).reshape(-1)
+        return facts, lie
 
 
 def inverse_dct(blocks: Any) -> Any:

@@ -7,7 +7,6 @@ of them for a pixel, by 3 to 1; other decoders repeat them. Then YCbCr becomes R
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +23,10 @@ LEAST_BLENDED = 3
 def kernels(tensor: Any) -> Any:
     """The Triton kernels for JPEGs; None where there is no Triton, or a tensor is not where it works."""
     return _kernels() if tensor.is_cuda else None
+
+
+def has_kernels() -> bool:
+    return _kernels() is not None
 
 
 @functools.cache
@@ -56,31 +59,14 @@ def shared_by(sampling: U8) -> I64:
     return np.stack([sampling & 15, sampling >> 4], axis=1).astype(np.int64)
 
 
-def stored_size(shape: I64, shared: I64) -> I64:
-    """Bytes of all three planes of whole pictures, one behind the other."""
-    found: I64 = shape.prod(axis=1) + 2 * (-(-shape // shared)).prod(axis=1)
-    return found
+def to_rgb(planes: Planes, window: I64, out: Any, out_place: I64) -> None:
+    """Make the pixels (rows, columns, 3) of windows (top, left, rows, columns) in ``out``."""
+    for row in range(len(window)):
+        _one(planes, row, window[row].tolist(), out[int(out_place[row]) :])
 
 
-def whole_planes(memory: Any, place: I64, shape: I64, shared: I64) -> Planes:
-    """Of whole pictures whose planes lie one behind the other."""
-    small = -(-shape // shared)
-    blue = place + shape.prod(axis=1)
-    places = np.stack([place, blue, blue + small.prod(axis=1)], axis=1)
-    lines = np.stack([shape[:, 1], small[:, 1]], axis=1)
-    return Planes(memory, places, lines, np.zeros((len(shape), 2, 2), np.int64), shape, shared)
-
-
-def to_rgb(planes: Planes, window: I64, out: Any, out_place: I64, upload: Callable[[Any], Any]) -> None:
-    """Make the pixels (rows, columns, 3) of windows (top, left, rows, columns) at ``out_place`` in ``out``.
-
-    On the current stream, where that is on a CUDA device. ``upload`` brings an array to the device.
-    """
-    made = kernels(out)
-    if made is None:
-        for row in range(len(window)):
-            _one(planes, row, window[row].tolist(), out[int(out_place[row]) :])
-        return
+def rgb_facts(planes: Planes, window: I64, out: Any, out_place: I64) -> I64:
+    """The same as the kernel is told of it."""
     # As if all of every picture were there: what is not is never looked at.
     away = (planes.corner * np.stack([planes.line, np.ones_like(planes.line)], axis=2)).sum(axis=2)
     line = window[:, 3] * 3
@@ -89,11 +75,11 @@ def to_rgb(planes: Planes, window: I64, out: Any, out_place: I64, upload: Callab
     facts[:, 3] = out.data_ptr() + out_place - window[:, 0] * line - window[:, 1] * 3
     facts[:, 4:6], facts[:, 6] = planes.line, line
     facts[:, 7:9], facts[:, 9:11], facts[:, 11:] = planes.shape, planes.shared, window
-    made.to_rgb(upload(facts), int(window[:, 2].max()), int(window[:, 3].max()))
+    return facts
 
 
 def _one(planes: Planes, row: int, window: list[int], out: Any) -> None:
-    """The same by torch, of one picture."""
+    """Of one picture."""
     top, left, rows, columns = window
     device = planes.memory.device
     y, x = torch.arange(top, top + rows, device=device), torch.arange(left, left + columns, device=device)

@@ -4,18 +4,23 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from ...columns import I64
+from . import scan_kernel
 from .kernel import LAUNCHING
 
 # Pixels of a row that one program makes.
 LINE = 256
 # As colour.py has it.
 LEAST_BLENDED = 3
+# Beyond this libjpeg's transform leaves 16 bits.
+MOST = 8191
 
 
 @triton.jit
@@ -75,22 +80,12 @@ def _rgb(table, columns: tl.constexpr, least: tl.constexpr):
         tl.store(place + c, tl.minimum(tl.maximum(value, 0), 255).to(tl.uint8), mask=inside)
 
 
-def to_rgb(table: Any, rows: int, columns: int) -> None:
-    """``table`` as colour.to_rgb makes it; the most rows and columns of its windows."""
-    grid = (len(table), rows, triton.cdiv(columns, LINE))
-    with LAUNCHING, torch.cuda.device(table.device):
-        _rgb[grid](table, columns=LINE, least=LEAST_BLENDED, num_warps=2)
-
-
 @triton.jit
 def _unpacked(table, values, blocks: tl.constexpr, lanes: tl.constexpr):
-    """Entries to where they belong, times their steps; see Engine.code for what is where."""
+    """Entries to where they belong; see Engine.code for what is where."""
     facts = table + tl.program_id(0) * 12
-    steps = tl.load(facts).to(tl.pointer_type(tl.uint8))
     records = tl.load(facts + 1).to(tl.pointer_type(tl.int64))
     entries = tl.load(facts + 2).to(tl.pointer_type(tl.int16))
-    light = tl.load(facts + 5).to(tl.int32)
-    colour = tl.load(facts + 6).to(tl.int32)
     block = tl.program_id(1) * blocks + tl.arange(0, blocks)[:, None]
     there = block < tl.load(facts + 4).to(tl.int32)
     lane = tl.arange(0, lanes)[None, :]
@@ -101,12 +96,11 @@ def _unpacked(table, values, blocks: tl.constexpr, lanes: tl.constexpr):
     behind = tl.load(place + 1, mask=lane + 1 < count, other=1).to(tl.int32)
     spot = entry & 63
     value = (entry >> 6) + tl.where((behind & 63) == 0, (behind >> 6) * 512, 0)
-    of = steps + 64 * ((block >= light).to(tl.int32) + (block >= light + colour).to(tl.int32))
     first = values + (tl.load(facts + 3) + block) * 64
-    step = tl.load(of + spot, mask=(lane < count) & there, other=0).to(tl.int32)
-    tl.store(first + spot, (value * step).to(tl.int16), mask=(lane < count) & (spot > 0))
-    dc = (record >> 48).to(tl.int32) * tl.load(of, mask=there, other=0).to(tl.int32)
-    tl.store(first + 0 * lane, (dc + 0 * lane).to(tl.int16), mask=there & (lane == 0))
+    tl.store(first + spot, value.to(tl.int16), mask=(lane < count) & (spot > 0))
+    tl.store(
+        first + 0 * lane, (record >> 48).to(tl.int16) + (0 * lane).to(tl.int16), mask=there & (lane == 0)
+    )
 
 
 @triton.jit
@@ -132,30 +126,68 @@ def _odd_even(c0, c1, c2, c3, c4, c5, c6, c7):
 
 
 @triton.jit
-def _columns(values, between, total, lanes: tl.constexpr):
-    """The transform along columns: a lane for each."""
-    at = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
-    inside = at < total
-    place = (at // 8) * 64 + at % 8
-    one = values + place
-    c0 = tl.load(one, mask=inside, other=0).to(tl.int32)
-    c1 = tl.load(one + 8, mask=inside, other=0).to(tl.int32)
-    c2 = tl.load(one + 16, mask=inside, other=0).to(tl.int32)
-    c3 = tl.load(one + 24, mask=inside, other=0).to(tl.int32)
-    c4 = tl.load(one + 32, mask=inside, other=0).to(tl.int32)
-    c5 = tl.load(one + 40, mask=inside, other=0).to(tl.int32)
-    c6 = tl.load(one + 48, mask=inside, other=0).to(tl.int32)
-    c7 = tl.load(one + 56, mask=inside, other=0).to(tl.int32)
+def _product(one, order, steps, spot, inside):
+    """A coefficient times its step."""
+    value = tl.load(one + tl.load(order + spot).to(tl.int32), mask=inside, other=0).to(tl.int32)
+    return value * tl.load(steps + spot, mask=inside, other=0).to(tl.int32)
+
+
+@triton.jit
+def _largest(a, b, c, d, e, f, g, h):
+    low = tl.minimum(
+        tl.minimum(tl.minimum(a, b), tl.minimum(c, d)), tl.minimum(tl.minimum(e, f), tl.minimum(g, h))
+    )
+    high = tl.maximum(
+        tl.maximum(tl.maximum(a, b), tl.maximum(c, d)), tl.maximum(tl.maximum(e, f), tl.maximum(g, h))
+    )
+    return tl.maximum(high, -low)
+
+
+@triton.jit
+def _columns(
+    table, values, order, between, flags, most: tl.constexpr, lanes: tl.constexpr, flagged: tl.constexpr
+):
+    """The transform along columns: a lane for each. Flags pictures whose values leave what libjpeg can do."""
+    facts = table + tl.program_id(0) * 12
+    light = tl.load(facts + 5).to(tl.int32)
+    colour = tl.load(facts + 6).to(tl.int32)
+    at = tl.program_id(1) * lanes + tl.arange(0, lanes)
+    block = at // 8
+    inside = block < tl.load(facts + 4).to(tl.int32)
+    first = (tl.load(facts + 3) + block) * 64
+    one = values + first
+    steps = tl.load(facts).to(tl.pointer_type(tl.uint8))
+    steps = steps + 64 * ((block >= light).to(tl.int32) + (block >= light + colour).to(tl.int32))
+    c0 = _product(one, order, steps, 0 + at % 8, inside)
+    c1 = _product(one, order, steps, 8 + at % 8, inside)
+    c2 = _product(one, order, steps, 16 + at % 8, inside)
+    c3 = _product(one, order, steps, 24 + at % 8, inside)
+    c4 = _product(one, order, steps, 32 + at % 8, inside)
+    c5 = _product(one, order, steps, 40 + at % 8, inside)
+    c6 = _product(one, order, steps, 48 + at % 8, inside)
+    c7 = _product(one, order, steps, 56 + at % 8, inside)
     e0, e1, e2, e3, o0, o1, o2, o3 = _odd_even(c0, c1, c2, c3, c4, c5, c6, c7)
-    out = between + place
-    tl.store(out, (e0 + o0 + 1024) >> 11, mask=inside)
-    tl.store(out + 8, (e1 + o1 + 1024) >> 11, mask=inside)
-    tl.store(out + 16, (e2 + o2 + 1024) >> 11, mask=inside)
-    tl.store(out + 24, (e3 + o3 + 1024) >> 11, mask=inside)
-    tl.store(out + 32, (e3 - o3 + 1024) >> 11, mask=inside)
-    tl.store(out + 40, (e2 - o2 + 1024) >> 11, mask=inside)
-    tl.store(out + 48, (e1 - o1 + 1024) >> 11, mask=inside)
-    tl.store(out + 56, (e0 - o0 + 1024) >> 11, mask=inside)
+    r0 = (e0 + o0 + 1024) >> 11
+    r1 = (e1 + o1 + 1024) >> 11
+    r2 = (e2 + o2 + 1024) >> 11
+    r3 = (e3 + o3 + 1024) >> 11
+    r4 = (e3 - o3 + 1024) >> 11
+    r5 = (e2 - o2 + 1024) >> 11
+    r6 = (e1 - o1 + 1024) >> 11
+    r7 = (e0 - o0 + 1024) >> 11
+    out = between + first + at % 8
+    tl.store(out, r0.to(tl.int16), mask=inside)
+    tl.store(out + 8, r1.to(tl.int16), mask=inside)
+    tl.store(out + 16, r2.to(tl.int16), mask=inside)
+    tl.store(out + 24, r3.to(tl.int16), mask=inside)
+    tl.store(out + 32, r4.to(tl.int16), mask=inside)
+    tl.store(out + 40, r5.to(tl.int16), mask=inside)
+    tl.store(out + 48, r6.to(tl.int16), mask=inside)
+    tl.store(out + 56, r7.to(tl.int16), mask=inside)
+    if flagged:
+        largest = _largest(c0, c1, c2, c3, c4, c5, c6, c7)
+        largest = tl.maximum(largest, _largest(r0, r1, r2, r3, r4, r5, r6, r7))
+        tl.store(flags + tl.program_id(0) + 0 * at, 1 + 0 * at, mask=inside & (largest > most))
 
 
 @triton.jit
@@ -174,14 +206,14 @@ def _rows(table, between, lanes: tl.constexpr):
     row = at % 8
     inside = block < tl.load(facts + 4).to(tl.int32)
     one = between + (tl.load(facts + 3) + block) * 64 + row * 8
-    c0 = tl.load(one, mask=inside, other=0)
-    c1 = tl.load(one + 1, mask=inside, other=0)
-    c2 = tl.load(one + 2, mask=inside, other=0)
-    c3 = tl.load(one + 3, mask=inside, other=0)
-    c4 = tl.load(one + 4, mask=inside, other=0)
-    c5 = tl.load(one + 5, mask=inside, other=0)
-    c6 = tl.load(one + 6, mask=inside, other=0)
-    c7 = tl.load(one + 7, mask=inside, other=0)
+    c0 = tl.load(one, mask=inside, other=0).to(tl.int32)
+    c1 = tl.load(one + 1, mask=inside, other=0).to(tl.int32)
+    c2 = tl.load(one + 2, mask=inside, other=0).to(tl.int32)
+    c3 = tl.load(one + 3, mask=inside, other=0).to(tl.int32)
+    c4 = tl.load(one + 4, mask=inside, other=0).to(tl.int32)
+    c5 = tl.load(one + 5, mask=inside, other=0).to(tl.int32)
+    c6 = tl.load(one + 6, mask=inside, other=0).to(tl.int32)
+    c7 = tl.load(one + 7, mask=inside, other=0).to(tl.int32)
     e0, e1, e2, e3, o0, o1, o2, o3 = _odd_even(c0, c1, c2, c3, c4, c5, c6, c7)
     in_light = block < light
     in_blue = block < light + colour
@@ -203,15 +235,39 @@ def _rows(table, between, lanes: tl.constexpr):
     tl.store(out + 7, _level(e0 - o0), mask=inside)
 
 
-def transform(table: Any, total: int, most: int) -> Any:
-    """Fill planes: ``table`` as coded.py makes it, of so many blocks, and the most of one picture.
+def decode(
+    table: Any, colours: Any, scans: Any, codes: Any, total: int, most: int, window: I64, flags: Any
+) -> None:
+    """Make pixels of JPEGs, all on the current stream: tables as coded.py makes them; ``scans`` None where
+    the engine has read the scans. ``total``: bytes of the planes; ``most``: blocks of one picture.
 
-    What comes back has to live until it is done.
+    ``flags``: pinned memory, which tells then whose scan is out of the ordinary.
     """
-    values = torch.zeros(total * 64, dtype=torch.int16, device=table.device)
-    between = torch.empty(total * 64, dtype=torch.int32, device=table.device)
+    values = torch.zeros(total, dtype=torch.int16, device=table.device)
+    between = torch.empty(total, dtype=torch.int16, device=table.device)
+    pictures, lines = len(table), (len(table), triton.cdiv(most * 8, 256))
+    order = _order(table.device, scans is not None)
     with LAUNCHING, torch.cuda.device(table.device):
-        _unpacked[(len(table), triton.cdiv(most, 8))](table, values, blocks=8, lanes=128)
-        _columns[(triton.cdiv(total * 8, 256),)](values, between, total * 8, lanes=256)
-        _rows[(len(table), triton.cdiv(most * 8, 256))](table, between, lanes=256)
-    return values, between
+        if scans is None:
+            _unpacked[(pictures, triton.cdiv(most, 8))](table, values, blocks=8, lanes=128)
+        else:
+            scan_kernel.read(scans, codes, values, flags)
+        _columns[lines](
+            table, values, order, between, table if flags is None else flags, most=MOST, lanes=256,
+            flagged=flags is not None,
+        )  # fmt: skip
+        _rows[lines](table, between, lanes=256)
+        grid = (pictures, int(window[:, 2].max()), triton.cdiv(int(window[:, 3].max()), LINE))
+        _rgb[grid](colours, columns=LINE, least=LEAST_BLENDED, num_warps=2)
+
+
+@functools.cache
+def _order(device: Any, scanned: bool) -> Any:
+    """By place in the rows of a block: where its coefficients lie, in rows or as a scan has them, to and fro
+    over the diagonals."""
+    places = list(range(64))
+    if scanned:
+        diagonal = [at // 8 + at % 8 for at in places]
+        to_and_fro = sorted(places, key=lambda at: (diagonal[at], at // 8 if diagonal[at] % 2 else at % 8))
+        places = [to_and_fro.index(at) for at in places]
+    return torch.tensor(places, dtype=torch.uint8, device=device)

@@ -3,9 +3,9 @@
 A request holds the box and the flip of every sample. Then, on the threads of the loader:
 
 - raw pixels: those that the box needs are gathered into pinned memory, one copy for the batch;
-- JPEGs that the GPU decodes: their bytes are gathered into pinned memory, and nvJPEG makes pixels of them;
-- JPEGs that both decode (:mod:`.coded`): the engine reads their coefficients into pinned memory, one copy for
-  the batch, and the device makes pixels of those;
+- JPEGs that the device decodes (:mod:`.coded`): the engine puts their scans into pinned memory, one copy for
+  the batch, and the device reads them;
+- JPEGs that both decode: the engine reads the scans, and puts their coefficients into pinned memory;
 - all others: the engine decodes, crops and resizes into pinned memory, one copy for the batch;
 
 and one kernel makes the batch of all of them. Without a GPU the same plan runs in memory, for tests.
@@ -13,49 +13,66 @@ and one kernel makes the batch of all of them. Without a GPU the same plan runs 
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-import warnings
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ... import _native, limits
-from ...columns import I64, U8, starts_of
+from ...columns import I64, U8
 from ...errors import OptionError
 from ...loading.on_cpu import OnCpu
 from ...loading.pictures import Failures, Request, Result
 from ...loading.stage import Target
-from ...ops.base import F64, Draws, Op
+from ...ops.base import Draws, Op
 from ...ops.dtypes import torch_dtype
-from .coded import Coded
-from .nvjpeg import LONGEST_SIDE, Decoder, decoder_on
-from .ops import DeviceTensors
-from .parts import Part, Windows, decoded, finished, joined
+from .coded import Coded, Jpegs, Scans
+from .colour import has_kernels
+from .ops import DeviceTensors, sent
+from .parts import Part, Windows, finished, joined
 from .resample import resample
 from .split import Split
 from .streams import Streams, Transfer, rounded
 
 # A picture that shrinks by more than this has too many pixels under one of the result.
 MOST_SHRINK = 32
-# Threads that make batches: while two are decoded here and there, one is prepared and one finished.
-PRODUCERS = 4
+# Pixels: as far as the kernels count.
+LONGEST_SIDE = 16384
+# Threads that make batches: a device reads the scans of several at once, since each waits for its largest.
+PRODUCERS = 5
 # Of raw pixels, which take so little time that more threads would only fight for Python's lock.
 RAW_PRODUCERS = 2
-# Threads that feed nvJPEG: while the device is at the pictures of one, the other looks at the next.
-FEEDERS = 2
+# Bytes of a scan that a device reads: of a larger one all others of the batch would wait too long.
+LARGEST_SCAN = 512 << 10
+# Bytes on the device for all that comes between the scans of a batch and its pixels, and for a pixel of that.
+MOST_MEMORY, EACH = 2 << 30, 12
+NO_TRITON = "kernels need Triton, which comes with PyTorch for CUDA: pip install triton"
+
+
+# Streams that scans may be read on, by device: all loaders use the same, and the memory that belongs to them.
+_idle: dict[str, list[Any]] = {}
 
 
 class _Rows(NamedTuple):
-    """Rows of a batch by their way: up as raw pixels, decoded by the GPU, by the CPU, or by both."""
+    """Rows of a batch by their way: up as raw pixels, decoded by the GPU, by both, or by the CPU."""
 
     raw: I64
-    gpu: I64
-    cpu: I64
+    gpu: Jpegs | None
     both: Coded | None
+    cpu: I64
+
+
+class _Reading(NamedTuple):
+    """JPEGs that are being made on the device, and flags for scans that are wrong."""
+
+    jpegs: Jpegs
+    flags: Any
+    done: Any
+    stream: Any
 
 
 class OnDevice:
@@ -65,15 +82,11 @@ class OnDevice:
         self.device, self.on_cpu, self.split = device, on_cpu, split
         self.streams = Streams(device, kernels, ahead + PRODUCERS)
         self._tensors = DeviceTensors(device)
-        self.decoder: Decoder | None = None
-        if split.share > 0:
-            try:
-                self.decoder = decoder_on(self.device)
-            except OptionError as error:
-                if split.mode in ("gpu", "hybrid"):
-                    raise OptionError(f'decode="{split.mode}" is not possible here. {error}') from None
-                split.only_cpu()
-        self._feeding = ThreadPoolExecutor(FEEDERS, thread_name_prefix="batchplant-gpu")
+        if device.type == "cuda" and not has_kernels():
+            if split.mode in ("gpu", "hybrid", "split"):
+                raise OptionError(f'decode="{split.mode}" is not possible here: {NO_TRITON}')
+            split.only_cpu()
+        self._idle = _idle.setdefault(str(device), [])
         self._last = {"cpu": 0.0, "gpu": 0.0}
         self._lock, self._launching = threading.Lock(), threading.Lock()
         self._tables: dict[Any, Any] = {}
@@ -93,9 +106,7 @@ class OnDevice:
 
     def send(self, batch: Any) -> Any:
         with self.streams.on(self.streams.kernels):
-            here = torch.from_numpy(batch if batch.flags.writeable else batch.copy())
-            here = here.pin_memory() if self.device.type == "cuda" else here
-            return here.to(self.device, non_blocking=True)
+            return sent(batch, self.device)
 
     def fetch(self, batch: Any, *, tensor: bool) -> Any:
         with self.streams.on(self.streams.kernels):
@@ -106,56 +117,67 @@ class OnDevice:
 
     def begin(self, request: Request) -> Callable[[], Result]:
         rows = self._sort(request)
-        later: Future[Any] | None = None
-        if len(rows.gpu):
-            later = self._feeding.submit(self._decode, *self._gathered(request, rows.gpu))
         pixels = self._pixels(request.target, len(rows.cpu))
-        coefficients = None if rows.both is None else self._memory(rows.both.room)
-        return lambda: self._make(request, rows, later, pixels, coefficients)
+        rooms = [None if one is None else self._memory(one.room) for one in (rows.gpu, rows.both)]
+        return lambda: self._make(request, rows, pixels, *rooms)
 
-    def _make(
-        self, request: Request, rows: _Rows, later: Future[Any] | None, pixels: Any, coefficients: Any
+    def _make(self, request: Request, rows: _Rows, pixels: Any, scans: Any, coefficients: Any) -> Result:
+        transfer = Transfer()
+        try:
+            made = self._made(request, rows, pixels, scans, coefficients, transfer)
+        except BaseException:
+            self.streams.wait()
+            raise
+        if made.failures:
+            # What kernels work on must not go before they are done.
+            self.streams.wait()
+        return made
+
+    def _made(
+        self, request: Request, rows: _Rows, pixels: Any, scans: Any, coefficients: Any, transfer: Transfer
     ) -> Result:
-        raw, gpu, cpu, both = rows
+        raw, gpu, both, cpu = rows
+        began = time.perf_counter()
+        reading = None if gpu is None else self._begin(gpu, scans, transfer)
+        missing: list[I64] = [] if gpu is None else [gpu.missing]
+        spent = taken = 0.0
+        coded = None
+        here = time.perf_counter()
+        if both is not None:
+            coded = self._begin(both, coefficients, transfer)
+            missing.append(both.missing)
+        more = np.concatenate(missing) if missing else cpu[:0]
+        if len(more):
+            # What is out of the ordinary is the engine's, which says what is wrong.
+            cpu = np.concatenate([cpu, more])
+            pixels = self._pixels(request.target, len(cpu))
         parts: list[Callable[[Transfer], Part]] = []
         failures: Failures = {}
-        spent = taken = 0.0
-        began = time.perf_counter()
-        if both is not None:
-            used = both.read(self.on_cpu.engine, coefficients)
-            if len(both.rows):
-                parts.append(self._on_both(both, torch.from_numpy(coefficients)[:used]))
-            if len(both.missing):
-                # What is out of the ordinary is the engine's, which says what is wrong.
-                cpu = np.concatenate([cpu, both.missing])
-                pixels = self._pixels(request.target, len(cpu))
         if len(cpu):
             part, failures = self._on_cpu(request, cpu, pixels)
             parts.append(part)
-        split = 0 if both is None else len(both.rows)
+        split = 0 if coded is None else len(coded.jpegs.rows)
         if split + len(cpu):
-            spent = self._since("cpu", began)
+            spent = self._since("cpu", here)
         if len(raw):
             parts.append(self._raw(request, raw))
-        if later is not None:
-            made, taken = later.result()
-            if made is None:
-                # If one of them is damaged, the engine says which.
-                part, more = self._on_cpu(request, gpu, self._pixels(request.target, len(gpu)))
+        if reading is not None:
+            wrong = self._wait(reading)
+            taken = self._since("gpu", began)
+            if len(wrong):
+                part, others = self._on_cpu(request, wrong, self._pixels(request.target, len(wrong)))
                 parts.append(part)
-                failures.update(more)
-                cpu, gpu = np.concatenate([cpu, gpu]), gpu[:0]
-            else:
-                whole, place = made
-                found = decoded(whole, place, request, gpu)
-                parts.append(lambda _: found)
+                failures.update(others)
+                cpu = np.concatenate([cpu, wrong])
         if failures:
             return Result(None, failures)
-        if later is None or len(gpu):
-            self.split.learn((split + len(cpu), spent), (len(gpu), taken))
-        self._count(cpu=(len(cpu), spent), gpu=(len(gpu), taken), split=(split, 0.0), raw=(len(raw), 0.0))
+        made = [one.jpegs.part() for one in (reading, coded) if one is not None and len(one.jpegs.rows)]
+        parts += [functools.partial(_as_it_is, one) for one in made]
+        read = 0 if reading is None else len(reading.jpegs.rows)
+        self.split.learn((split + len(cpu), spent), (read, taken))
+        self._count(cpu=(len(cpu), spent), gpu=(read, taken), split=(split, 0.0), raw=(len(raw), 0.0))
         sizes = None if request.target.collate is None else request.canvases
-        return Result(self._finish(request, parts), {}, sizes)
+        return Result(self._finish(request, parts, transfer), {}, sizes)
 
     def _sort(self, request: Request) -> _Rows:
         cells, boxes, target = request.cells, request.boxes, request.target
@@ -171,34 +193,35 @@ class OnDevice:
             whole = cells.shape.prod(axis=1, dtype=np.float64) == cells.size
             raw = (cells.shape[:, 2] == channels) & plain & whole
             if raw.all():
-                return _Rows(np.arange(len(raw)), np.empty(0, np.int64), np.empty(0, np.int64), None)
-        gpu = np.zeros(len(plain), np.bool_)
-        codes = self.split.codes and self.on_cpu.exact
-        both = None
-        if (self.split.share > 0 or codes) and channels == 3:
+                return _Rows(np.arange(len(raw)), None, None, np.empty(0, np.int64))
+        cpu = ~raw
+        gpu, both = None, None
+        if self.split.codes and self.on_cpu.exact and channels == 3:
             rows, sampling = self._possible(request, np.flatnonzero(~raw & plain))
+            # The largest scans are the engine's, where it has a share.
+            order = np.argsort(cells.size[rows], kind="stable")
+            rows, sampling = rows[order], sampling[order]
             count = self.split.count(len(rows))
-            order = np.arange(len(rows))
-            if 0 < count < len(rows):
-                order = np.argsort(-_engine_cost(request, rows), kind="stable")
-            gpu[rows[order[:count]]] = True
-            rest = np.sort(order[count:])
-            if codes and len(rest):
-                both = Coded(request, rows[rest], sampling[rest])
-        cpu = ~raw & ~gpu
-        if both is not None:
-            cpu[both.rows] = False
-        return _Rows(np.flatnonzero(raw), np.flatnonzero(gpu), np.flatnonzero(cpu), both)
+            count = min(count, int(np.searchsorted(cells.size[rows], LARGEST_SCAN, side="right")))
+            reads = self.device.type == "cuda"
+            if count:
+                gpu = (Scans if reads else Coded)(request, rows[:count], sampling[:count])
+            if count < len(rows):
+                both = Coded(request, rows[count:], sampling[count:])
+            cpu[rows] = False
+        return _Rows(np.flatnonzero(raw), gpu, both, np.flatnonzero(cpu))
 
     def _possible(self, request: Request, rows: I64) -> tuple[I64, U8]:
-        """Those of these rows that the device can decode, and how they store colours.
+        """Those of these rows that the device can make, and how they store colours.
 
         All others are the engine's, damaged ones too.
         """
         cells, sizes = request.cells, request.sizes[rows].astype(np.int64)
-        # So are those that have too many pixels.
+        # So are those that have too many pixels, each or together.
         good = ((sizes > 0) & (sizes <= LONGEST_SIDE)).all(axis=1)
         good &= sizes.prod(axis=1) <= limits.max_pixels()
+        x0, y0, x1, y1 = request.boxes[rows].T
+        good &= np.cumsum((x1 - x0 + 32) * (y1 - y0 + 32)) * EACH <= MOST_MEMORY
         if cells.shape is not None:
             good &= ~cells.shape[rows].any(axis=1)
         rows, sizes = rows[good], sizes[good]
@@ -210,6 +233,38 @@ class OnDevice:
                 takes[here] = _native.device_decodable(base, start, size, sizes[here])
         return rows[takes > 0], takes[takes > 0]
 
+    def _begin(self, jpegs: Jpegs, memory: Any, transfer: Transfer) -> _Reading:
+        """What the engine finds of JPEGs goes to the device, which makes pixels of it."""
+        used = jpegs.read(self.on_cpu.engine, memory)
+        flags = done = stream = None
+        if not len(jpegs.rows):
+            return _Reading(jpegs, flags, done, stream)
+        with self._launching:
+            if jpegs.scans:
+                # Others run beside it.
+                stream = self._idle.pop() if self._idle else torch.cuda.Stream(self.device)
+                flags = torch.zeros(len(jpegs.rows), dtype=torch.int32).pin_memory()
+            whole = self.streams.copied(torch.from_numpy(memory)[:used], transfer, stream)
+            with self.streams.on(stream or self.streams.kernels):
+                jpegs.begin(whole, lambda array: self.streams.upload(array, transfer), flags)
+                transfer.held.append(whole)
+                done = None if flags is None else self.streams.event(stream)
+        return _Reading(jpegs, flags, done, stream)
+
+    def _wait(self, reading: _Reading) -> I64:
+        """Until the scans are read. Rows of those that are out of the ordinary, which are left out."""
+        jpegs, flags, done, stream = reading
+        if flags is None:
+            return jpegs.rows[:0]
+        done.synchronize()
+        with self._launching:
+            self.streams.kernels.wait_event(done)
+            self._idle.append(stream)
+        wrong = flags.numpy() != 0
+        rows: I64 = jpegs.rows[wrong]
+        jpegs.keep(np.flatnonzero(~wrong))
+        return rows
+
     def _memory(self, size: int) -> Any:
         """Pinned memory, at least so much, which comes back by itself."""
         return self.on_cpu.buffers.take((rounded(size),), np.dtype(np.uint8))
@@ -218,35 +273,6 @@ class OnDevice:
         """Pinned memory for pictures that the engine makes; the kernel does the rest."""
         shape = (count, *target.pixels.shape)
         return self._memory(int(np.prod(shape)))[: int(np.prod(shape))].reshape(shape) if count else None
-
-    def _gathered(self, request: Request, rows: I64) -> tuple[Any, I64, I64, I64]:
-        """The bytes of these cells in pinned memory, where each begins, its length, its height and width."""
-        cells = request.cells
-        sizes = np.ascontiguousarray(cells.size[rows])
-        starts = starts_of(sizes)[:-1]
-        memory = self._memory(int(sizes.sum()))
-        # Not by the engine, where this would wait for the pictures before it: the GPU must not.
-        for number, base in enumerate(cells.bases):
-            here = np.flatnonzero(cells.base[rows] == number)
-            from_ = np.ascontiguousarray(cells.start[rows[here]])
-            _native.copy_runs(base, from_, sizes[here], memory, starts[here])
-        return memory, starts, sizes, request.sizes[rows].astype(np.int64)
-
-    def _decode(self, *encoded: Any) -> tuple[tuple[Any, I64] | None, float]:
-        """On a thread that feeds the decoder: pixels, and how long it took; None where it refuses one."""
-        assert self.decoder is not None
-        began = time.perf_counter()
-        try:
-            pixels = self.decoder.decode(*encoded)
-        except ValueError:
-            return None, 0.0
-        # That is not the pictures' fault, and to go on would only be slow.
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            warnings.warn(f"{error}: the CPU decodes this batch", RuntimeWarning, stacklevel=1)
-            return None, 0.0
-        return pixels, self._since("gpu", began)
 
     def _since(self, side: str, began: float) -> float:
         """How long a side was at a batch that it was given at ``began``, and that it has done now."""
@@ -261,16 +287,6 @@ class OnDevice:
         wrong = self.on_cpu.decode(request.part(rows, request.target.pixels), out)
         failures = {int(rows[row]): error for row, error in wrong.items()}
         return lambda transfer: finished(self.streams.copied(torch.from_numpy(out), transfer), rows), failures
-
-    def _on_both(self, both: Coded, read: Any) -> Callable[[Transfer], Part]:
-        """What the engine read of JPEGs goes to the device, which makes pixels of it."""
-
-        def part(transfer: Transfer) -> Part:
-            whole = self.streams.copied(read, transfer)
-            with self.streams.on(self.streams.kernels):
-                return both.part(whole, lambda array: self.streams.upload(array, transfer))
-
-        return part
 
     def _raw(self, request: Request, rows: I64) -> Callable[[Transfer], Part]:
         """Raw pixels: those that the box needs, in pinned memory."""
@@ -292,9 +308,9 @@ class OnDevice:
         scale, offset = self._tables[key]
         return scale, offset
 
-    def _finish(self, request: Request, parts: list[Callable[[Transfer], Part]]) -> Any:
+    def _finish(self, request: Request, parts: list[Callable[[Transfer], Part]], transfer: Transfer) -> Any:
         """What is still here is copied, and the kernel run over all parts, in the order of the batch."""
-        target, streams, transfer = request.target, self.streams, Transfer()
+        target, streams = request.target, self.streams
         # One thread at a time: each of these calls lets go of Python's lock, and several threads that pass it
         # around among them take longer than one after the other.
         with self._launching:
@@ -329,20 +345,13 @@ class OnDevice:
         rates = [None if one is None else round(one) for one in self.split.rates]
         return {
             **self.seconds, **self.streams.seconds, "decoded": dict(self.decoded),
-            "decode mode": self.split.mode, "gpu share": round(self.split.share, 3),
+            "decode mode": self.split.mode, "why": self.split.why, "gpu share": round(self.split.share, 3),
             "pictures/s": {"cpu": rates[0], "gpu": rates[1]},
         }  # fmt: skip
 
     def close(self) -> None:
-        self._feeding.shutdown(wait=True, cancel_futures=True)
         self.streams.close()
 
 
-def _engine_cost(request: Request, rows: I64) -> F64:
-    """What the engine would have to do for each: read down to the end of the box, and make the pixels in it.
-
-    nvJPEG always makes the whole picture, so it is given those that would cost the engine most.
-    """
-    x0, y0, x1, y1 = request.boxes[rows].T
-    cost: F64 = request.sizes[rows, 1] * y1 + (x1 - x0) * (y1 - y0)
-    return cost
+def _as_it_is(part: Part, transfer: Transfer) -> Part:
+    return part

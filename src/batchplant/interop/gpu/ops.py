@@ -18,9 +18,13 @@ class DeviceTensors:
 
     def send(self, values: Any) -> Any:
         array = np.asarray(values)
-        array = array.astype(np.float32) if array.dtype == np.float64 else array
-        # Torch cannot share memory that must not be written to.
-        found = torch.from_numpy(array.copy() if not array.flags.writeable else array)
-        if self._device.type == "cuda":
-            found = found.pin_memory()
-        return found.to(self._device, non_blocking=True)
+        return sent(array.astype(np.float32) if array.dtype == np.float64 else array, self._device)
+
+
+def sent(array: Any, device: Any) -> Any:
+    """An array on a device, by pinned memory."""
+    # What torch cannot share: memory that must not be written to, and an axis that runs backwards.
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    found = torch.from_numpy(array)
+    return (found.pin_memory() if device.type == "cuda" else found).to(device, non_blocking=True)

@@ -90,17 +90,6 @@ def finished(whole: Any, rows: I64) -> Part:
     return Part(rows, Sources(start, strides, sizes, np.zeros_like(sizes), whole, whole), boxes, None)
 
 
-def decoded(whole: Any, place: I64, request: Request, rows: I64) -> Part:
-    """Whole pictures (height, width, 3), which begin at these places."""
-    sizes = request.sizes[rows].astype(np.int64)
-    strides = np.empty((len(rows), 3), np.int64)
-    strides[:, 0], strides[:, 1:] = sizes[:, 1] * 3, (3, 1)
-    sources = Sources(
-        place + whole.data_ptr(), strides, sizes, np.zeros_like(sizes), _Views(whole, place, sizes, 3), whole
-    )
-    return Part(rows, sources, request.boxes[rows], None if request.flips is None else request.flips[rows])
-
-
 class _Chosen:
     """The views of several parts, in the order of the batch."""
 
@@ -113,10 +102,9 @@ class _Chosen:
 
 def joined(parts: list[Part], count: int) -> Part:
     """Several parts as one that has all rows of the batch, in order."""
-    if len(parts) == 1:
-        # Then its rows are all of them.
-        return parts[0]
     rows = np.concatenate([part.rows for part in parts])
+    if len(parts) == 1 and (np.diff(rows) > 0).all():
+        return parts[0]
     back = np.argsort(rows)
 
     def put(values: list[Any]) -> Any:

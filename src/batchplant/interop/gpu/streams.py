@@ -67,8 +67,8 @@ class Streams:
         event.record(stream)
         return event
 
-    def copied(self, memory: Any, transfer: Transfer) -> Any:
-        """Bytes in pinned memory on the device; the stream of the kernels waits for the copy."""
+    def copied(self, memory: Any, transfer: Transfer, waits: Any = None) -> Any:
+        """Bytes in pinned memory on the device; a stream, or that of the kernels, waits for the copy."""
         if not self.cuda:
             return memory
         transfer.held.append(memory)
@@ -78,7 +78,7 @@ class Streams:
             began = self.event(self.copies)
             target.copy_(memory, non_blocking=True)
             ended = self.event(self.copies)
-        self.kernels.wait_event(ended)
+        (waits or self.kernels).wait_event(ended)
         transfer.events.append(("copy", began, ended))
         return target
 
@@ -100,6 +100,11 @@ class Streams:
         if oldest is not None:
             oldest.last.synchronize()
         self.let_go()
+
+    def wait(self) -> None:
+        """Until all is done."""
+        if self.cuda:
+            torch.cuda.synchronize(self.device)
 
     def let_go(self) -> None:
         """Of all that is done."""

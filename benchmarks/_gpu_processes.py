@@ -1,0 +1,155 @@
+"""Four processes that share one GPU, each on a quarter of the cores, beside one process on all of them.
+
+Each takes all pictures, in an order of its own: an epoch is as long as that of the one, and its start counts
+as little. `python _gpu_processes.py JOB` is one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _common import HERE, interleaved
+from _gpu_common import Found, epoch, loader_of, ratio, speeds, synchronize
+
+import batchplant
+
+PROCESSES = 4
+
+
+def held() -> dict[str, float]:
+    """Memory of this process alone, mapped files not counted, and its threads."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    kilobytes = sum(int(lines[name].split()[0]) for name in ("RssAnon", "RssShmem"))
+    return {"MB": kilobytes / 1000, "threads": int(lines["Threads"])}
+
+
+def serve(job: dict[str, Any]) -> None:
+    """An epoch for every line of the input."""
+    import torch
+
+    args = argparse.Namespace(**job)
+    # What a library prints is not the answer to a question.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    cpus, seed = job["cpus"], job["seed"]
+    loader = loader_of(Path(job["path"]), job["mode"], job["batch"], args, cpus=cpus, seed=seed)
+    run, count = epoch(loader, job["device"]), loader.samples
+    run()
+    # While it works; threads that make batches come and go with an epoch.
+    busy = max((held() for _ in loader), key=lambda one: one["threads"])
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for _ in sys.stdin:
+        seconds = run()
+        device = torch.cuda.max_memory_reserved() / 1e6 if job["device"].startswith("cuda") else 0.0
+        said = {"images": count, "seconds": seconds, "device MB": device, **busy}
+        print(json.dumps(said), file=answers, flush=True)
+    loader.close()
+
+
+class Process:
+    """One of those, from outside."""
+
+    def __init__(self, job: dict[str, Any], log: Path) -> None:
+        self.log = log
+        with log.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "_gpu_processes.py"), json.dumps(job)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+
+    def begin(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("epoch\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            said = self.log.read_text().strip().splitlines() or ["it said nothing"]
+            raise RuntimeError(f"a process failed: {said[-1]}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+
+def measure(path: Path, scratch: Path, args: argparse.Namespace) -> Found:
+    return {mode: _measure(path, scratch, mode, args) for mode in args.modes}
+
+
+def _measure(path: Path, scratch: Path, mode: str, args: argparse.Namespace) -> Found:
+    count, cores = len(batchplant.open(path)), sorted(os.sched_getaffinity(0))
+    many = min(PROCESSES, len(cores))
+    parts = [part.tolist() for part in np.array_split(cores, many)]
+    title = f"{many} processes"
+    print(f"processes, {mode}: {count:,} pictures, batches of {args.batch}, {len(cores)} cores", flush=True)
+    job = {
+        "path": str(path), "mode": mode, "batch": args.batch, "ahead": args.ahead, "device": args.device,
+        "workers": None, "cpus": None, "seed": 0,
+    }  # fmt: skip
+    jobs = {
+        "one process": [job],
+        title: [{**job, "cpus": part, "seed": seed} for seed, part in enumerate(parts)],
+    }
+    held_by: dict[str, Found] = {}
+    with ExitStack() as stack:
+        started: dict[str, list[Process]] = {}
+        for name, several in jobs.items():
+            before = _free(args.device)
+            started[name] = [Process(one, scratch / f"{number}.log") for number, one in enumerate(several)]
+            for process in started[name]:
+                stack.callback(process.close)
+            for process in started[name]:
+                process.answer()
+            held_by[name] = {"device MB, with contexts": (before - _free(args.device)) / 1e6}
+
+        def task(name: str) -> float:
+            began = time.perf_counter()
+            for process in started[name]:
+                process.begin()
+            said = [process.answer() for process in started[name]]
+            seconds = time.perf_counter() - began
+            held_by[name] |= {key: sum(one[key] for one in said) for key in ("MB", "threads", "device MB")}
+            held_by[name]["seconds of each"] = [one["seconds"] for one in said]
+            # As for the pictures of one process.
+            return seconds * count / sum(one["images"] for one in said)
+
+        found = speeds(interleaved({name: lambda name=name: task(name) for name in jobs}, args.rounds), count)
+    part = ratio(found[title], found["one process"])
+    for name, one in found.items():
+        more = held_by[name]
+        print(f"  {name:<20} {one['median']:>10,.0f} images/s (best {one['best']:,.0f}), "
+              f"{more['threads']} threads, {more['MB']:,.0f} MB, "
+              f"{more['device MB, with contexts']:,.0f} MB of the device")  # fmt: skip
+    print(f"  together {part['median']:.2f} (best {part['best']:.2f}) of one process", flush=True)
+    return {"images": count, "processes": many, "images/s": found, "ratio": part, "held": held_by}
+
+
+def _free(device: str) -> int:
+    """Memory of the device that nobody has."""
+    import torch
+
+    synchronize(device)
+    return int(torch.cuda.mem_get_info()[0]) if device.startswith("cuda") else 0
+
+
+if __name__ == "__main__":
+    serve(json.loads(sys.argv[1]))
