@@ -50,6 +50,44 @@ def test_views_outside_of_the_file(source, start, size):
     assert caught.value.path == source.path
 
 
+def test_a_few_runs(source):
+    assert source.peek([(3, 2), (250, 6), (0, 0), (7, 1)]) == bytes([3, 4, *range(250, 256), 7])
+    assert source.peek([(3, 2)]) == bytes([3, 4])
+    for runs in ([(250, 7)], [(0, 1), (-1, 1)]):
+        with pytest.raises(bp.DamagedError, match="the file ends at 256"):
+            source.peek(runs)
+
+
+def test_a_few_runs_of_a_file_that_has_changed(tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(bytes(range(256)))
+    source = open_source(str(path), 16)
+    # The first bytes were read when it was opened, until somebody says that nobody needs them.
+    assert source.view(2, 14).tobytes() == source.peek([(2, 14)]) == bytes(range(2, 16))
+    source.forget_first()
+    os.truncate(path, 100)
+    with pytest.raises(bp.DamagedError, match="has become shorter"):
+        source.peek([(0, 1), (99, 2)])
+    os.truncate(path, 256)
+    (tmp_path / "other").write_bytes(b"x" * 256)
+    (tmp_path / "other").rename(path)
+    assert source.peek([(0, 2), (3, 1)]) == bytes([0, 1, 3])
+
+
+def test_a_file_that_was_looked_at_is_not_opened_again(tmp_path):
+    path = str(tmp_path / "data")
+    (tmp_path / "data").write_bytes(bytes(range(256)))
+    looked = open_source(path, 16)
+    with storage.handing(looked):
+        assert open_source(str(tmp_path / "data")) is looked
+        # Whoever closes his own must not close another's.
+        assert open_source(path) is not looked
+    assert open_source(path) is not looked
+    looked.close()
+    with storage.handing(looked):
+        assert open_source(path) is not looked
+
+
 def test_arrays(source):
     assert source.array("<u2", 2, 2).tolist() == [0x0302, 0x0504]
     with pytest.raises(bp.DamagedError):

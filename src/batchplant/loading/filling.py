@@ -11,18 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..columns import I32, I64, U8, as_bytes, starts_of
+from ..columns import I32, I64, U8, Spans, as_bytes, starts_of
 from ..errors import AccessError, DataError
-from ..storage import mapped, mapped_in_memory
+from ..storage import mapped, mapped_source
 from .batch import Batch, Executor
 from .buffers import Buffers
 from .made import Made, ragged
-from .packing import Pack, Pieces, Rows
+from .packing import OUTPUTS, Pack, Pieces, Rows
 
 # Every so many batches it is looked whether files still are in memory.
 CHECK_EVERY = 16
 # What the engine takes as tokens.
 KINDS = ("uint8", "uint16", "int32", "uint32", "int64")
+# What takes to know where pieces come to stand.
+LAID_OUT = {"cu_seqlens", "max_seqlen", "pieces"}
 
 
 class Tokens:
@@ -75,13 +77,22 @@ class Filling:
             return self._rest if made.has(self._numbers(pieces)) else usual
         if not self._dtype or pieces.where is None:
             return usual
-        whole = ((pieces.where.start | pieces.where.size) % np.dtype(self._dtype).itemsize == 0).all()
-        # Every so often they are read, which tells whether they still are in memory.
+        places = int(np.bitwise_or.reduce(pieces.where.start | pieces.where.size))
+        whole = places % np.dtype(self._dtype).itemsize == 0
+        return self._rest if whole and self._in_memory(pieces.where) else usual
+
+    def _in_memory(self, where: Spans) -> bool:
+        """Whether no disk is waited for; what was in memory is asked for only every so often."""
         self._turn += 1
-        near = self._turn % CHECK_EVERY and all(
-            mapped_in_memory(path) is not None for path in pieces.where.files
-        )
-        return self._rest if whole and near else usual
+        for number, path in enumerate(where.files):
+            source = mapped_source(path)
+            if source is None:
+                return False
+            if not source.was_warm or self._turn % CHECK_EVERY == 0:
+                own = np.flatnonzero(where.file == number)
+                if len(own) and not source.check_warm(where.start[own], where.size[own]):
+                    return False
+        return True
 
     def _numbers(self, pieces: Pieces) -> I64:
         """The samples that the documents are."""
@@ -140,11 +151,14 @@ def fill(
         said = np.ascontiguousarray(values.pop(pack.prompt), dtype=np.int64)
         prompt = said if images is None else said + images
     shape = (len(pieces.rows) - 1, pack.length)
-    dtype = np.dtype(pack.dtype)
-    rows = buffers.take(shape, dtype)
-    labels = None if pack.labels is None else buffers.take(shape, dtype)
-    position, document = buffers.take(shape, dtype), buffers.take(shape, np.dtype(np.int32))
-    learned = buffers.take(shape, np.dtype(np.uint8))
+
+    def room(name: str, dtype: Any) -> Any:
+        return buffers.take(shape, np.dtype(dtype)) if name in pack.outputs else None
+
+    rows = buffers.take(shape, np.dtype(pack.dtype))
+    labels = None if pack.labels is None else room("labels", pack.dtype)
+    position, document = room("position_ids", pack.dtype), room("document_ids", np.int32)
+    learned = room("loss_mask", np.uint8)
     try:
         _native.fill_rows(
             tokens.bases, tokens.base, tokens.begin, tokens.size, tokens.dtype, prompt,
@@ -157,21 +171,19 @@ def fill(
             f"documents are not as long as was said when rows were planned ({error}): give sizes=",
             field=pack.field,
         ) from None
-    if pack.across:
+    if pack.across and position is not None:
         position[:] = np.arange(pack.length)
+    if pack.across and document is not None:
         np.copyto(document, 0, where=document >= 0)
-    table, cuts = lay_out(pieces, pack)
-    return {
-        pack.field: rows,
-        **({} if labels is None else {"labels": labels}),
-        "loss_mask": learned.view(np.bool_),
-        "position_ids": position,
-        "document_ids": document,
-        "cu_seqlens": cuts,
-        "max_seqlen": int(np.diff(cuts).max(initial=0)),
-        "pieces": table,
-        **values,
-    }
+    made = {
+        "labels": labels, "loss_mask": None if learned is None else learned.view(np.bool_),
+        "position_ids": position, "document_ids": document,
+    }  # fmt: skip
+    if LAID_OUT & set(pack.outputs):
+        table, cuts = lay_out(pieces, pack)
+        made |= {"cu_seqlens": cuts, "max_seqlen": int(np.diff(cuts).max(initial=0)), "pieces": table}
+    wanted = {name: made[name] for name in OUTPUTS if name in pack.outputs and made[name] is not None}
+    return {pack.field: rows, **wanted, **values}
 
 
 def lay_out(pieces: Pieces, pack: Pack) -> tuple[I64, I32]:

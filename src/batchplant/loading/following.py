@@ -45,7 +45,7 @@ def follows(pipes: Mapping[str, Pipe], schema: Schema) -> Follows:
     found = Follows({}, {}, pipes)
     for name, pipe in pipes.items():
         try:
-            mover = _mover(name, pipe, pipes, schema)
+            mover = _mover(pipe, pipes, schema)
             if mover is None:
                 continue
             found.movers[name] = mover
@@ -64,7 +64,7 @@ def first_op(pipe: Pipe) -> Any:
     return pipe.ops[0] if isinstance(pipe.ops, Sequence) and len(pipe.ops) else None
 
 
-def _mover(name: str, pipe: Pipe, pipes: Mapping[str, Pipe], schema: Schema) -> Mover | None:
+def _mover(pipe: Pipe, pipes: Mapping[str, Pipe], schema: Schema) -> Mover | None:
     field, first = schema[pipe.field], first_op(pipe)
     asked = first if isinstance(first, Mover) else None
     kind = MOVERS.get(type(field))

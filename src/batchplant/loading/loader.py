@@ -23,8 +23,9 @@ from .balance import make_sizes
 from .batch import Executor
 from .bridges import Bridges
 from .buffers import Buffers
+from .convoy import Pace
 from .decoded import Decoded, Wish
-from .epoch import Delivery, Epoch, Progress, Tally, check_process
+from .epoch import Delivery, Epoch, Progress, Tally, after, check_process
 from .joining import Joint
 from .matching import matching
 from .on_cpu import OnCpu
@@ -41,6 +42,8 @@ from .stats import Stats
 
 # How nice the engine's threads are to those that feed a device: they do little, but must do it at once.
 BESIDE_A_DEVICE = 10
+# Pieces of pinned memory that are kept for batches that are under way to a device.
+UNDER_WAY = 16
 
 
 class Loader(Bridges, Planned, Replaying, Stats):
@@ -65,7 +68,8 @@ class Loader(Bridges, Planned, Replaying, Stats):
     ``decode="hybrid"``. on_error: ``raise``, or ``skip`` to leave out what cannot be read and list it in
     ``skipped``. ids: add the sample numbers as ``ids``. cache: ``decoded`` keeps pictures as they come out of
     the decoder, for the epochs that follow; cache_bytes: how much at most (default: a quarter of the memory);
-    cache_dir: in a file there, not in memory. order_options: as in ``{"window": 64}``, and
+    cache_dir: in a file there, not in memory. page_cache: whether local files are read through it (default:
+    pictures of more bytes than there is memory are not). order_options: as in ``{"window": 64}``, and
     ``{"lanes": world}`` for ranks that read from a bucket. source_options: as in ``{"cache": "/data"}``.
     dashboard: True, or a port, to see on a web page where time goes; the link is printed, and
     ``loader.dashboard.url``.
@@ -97,6 +101,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         pictures: PictureOptions | None = None,
         on_error: str = "raise",
         ids: bool = False,
+        page_cache: bool | None = None,
         cache: str | None = None,
         cache_bytes: int | str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
@@ -125,8 +130,8 @@ class Loader(Bridges, Planned, Replaying, Stats):
             "drop_last": drop_last, "evaluate": evaluate, "balance": balance, "sizes": sizes, "pack": pack,
             "bucket_by_length": bucket_by_length, "bucket_by": bucket_by, "seed": seed,
             "workers": workers, "cpus": cpus, "ahead": ahead, "device": device, "pictures": pictures,
-            "on_error": on_error, "ids": ids, "order_options": order_options, "cache": cache,
-            "cache_bytes": cache_bytes, "cache_dir": cache_dir, "dashboard": False,
+            "on_error": on_error, "ids": ids, "page_cache": page_cache, "order_options": order_options,
+            "cache": cache, "cache_bytes": cache_bytes, "cache_dir": cache_dir, "dashboard": False,
         }  # fmt: skip
         wish = Wish.of(cache, cache_bytes, cache_dir, decode=pictures.decode)
         self.reader = source if isinstance(source, Reader) else open_reader(source, **(source_options or {}))
@@ -168,6 +173,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
             self.reader, self.plan, on_cpu, self._device, seed=seed, skip=on_error == "skip",
             decoded=self._decoded,
         )  # fmt: skip
+        self._pace = Pace(ahead, possible=self._executor.joins and pack is None)
         self._packing: Packing | None = None
         if pack is not None:
             if balance is not None:
@@ -183,7 +189,9 @@ class Loader(Bridges, Planned, Replaying, Stats):
 
     def _on_cpu(self, engine: _native.Engine) -> OnCpu:
         pictures: PictureOptions = self._options["pictures"]
-        return OnCpu(engine, self._buffers(self.ahead + 2), dct=pictures.dct, fast_scale=pictures.fast_scale)
+        # For a device, more batches may be under way.
+        keep = self.ahead + (2 if pictures.decode is None else UNDER_WAY)
+        return OnCpu(engine, self._buffers(keep), dct=pictures.dct, fast_scale=pictures.fast_scale)
 
     def _buffers(self, keep: int) -> Buffers:
         return Buffers(keep, self._delivery.allocate if self._delivery else None)
@@ -240,7 +248,8 @@ class Loader(Bridges, Planned, Replaying, Stats):
             raise OptionError("the loader is closed")
         epoch = Epoch(
             self._executor, self._delivery, self._begin, self._tally,
-            indices=self.indices, ahead=self.ahead, ids=self._options["ids"],
+            indices=self.indices, pace=self._pace,
+            ids=self._options["ids"], page_cache=self._options["page_cache"],
         )  # fmt: skip
         self._live.add(epoch)
         return epoch
@@ -249,7 +258,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         """The epoch that is next; unless it is only to be looked at, the one after it is next then."""
         with self._tally.lock:
             progress = Progress(
-                self._epoch, self._shard(self._epoch, self._position), after=_after(self, self._epoch)
+                self._epoch, self._shard(self._epoch, self._position), after=after(self, self._epoch)
             )
             if count:
                 self._traffic.warn(self._options["order"], self._options["order_options"] or {}, self.world)
@@ -376,17 +385,6 @@ class Loader(Bridges, Planned, Replaying, Stats):
         self._executor.on_cpu.close()
         if self._decoded is not None:
             self._decoded.close()
-
-
-def _after(loader: Loader, epoch: int) -> Callable[[], orders.Batches | None]:
-    """Gives the shard of the next epoch, as long as somebody holds the loader."""
-    held = weakref.ref(loader)
-
-    def shard() -> orders.Batches | None:
-        found = held()
-        return None if found is None else found._shard(epoch + 1, 0)
-
-    return shard
 
 
 def _remake(

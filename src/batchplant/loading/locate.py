@@ -57,8 +57,13 @@ class Locator:
         self._reader = reader
         self._maps: OrderedDict[str, U8] = OrderedDict()
         self._lock = threading.Lock()
+        # Cells of a field that were read ahead, by the bytes of their samples' numbers.
+        self.staged: dict[tuple[str, bytes], Located] = {}
 
     def find(self, field: str, ids: I64) -> Located:
+        staged = self.staged.get((field, ids.tobytes())) if self.staged else None
+        if staged is not None:
+            return staged
         spans = self._reader.spans(field, ids)
         if spans is not None and any(map(is_remote, spans.files)):
             found = _fetched(spans)

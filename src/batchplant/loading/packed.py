@@ -35,6 +35,8 @@ class Packing:
         indices: I64 | None,
         buffers: Buffers,
     ) -> None:
+        if not isinstance(pack, Pack):
+            raise OptionError(f"pack takes a Pack, as Pack(2048), not {pack!r}")
         names = {output.name: output for output in plan.outputs}
         for name in (pack.field, pack.prompt):
             if name is not None and name not in names:

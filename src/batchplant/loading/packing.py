@@ -12,7 +12,7 @@ import bisect
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,8 @@ import numpy.typing as npt
 from .. import _native
 from .. import order as orders
 from ..columns import I64, Spans, concat_spans
-from ..errors import OptionError
+from ..errors import OptionError, no_such
+from ..order.keyed import LONGEST, whole
 from .batch import Batch, Executor
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
 STRATEGIES = ("best_fit", "first_fit", "concat_split", "none")
 OVERLONG = ("split", "truncate", "drop")
 LABELS = ("same", "shifted", None)
-_FIRST = np.ones(1, dtype=np.bool_)
+# What a batch has besides its tokens.
+OUTPUTS = (
+    "labels", "loss_mask", "position_ids", "document_ids", "cu_seqlens", "max_seqlen", "pieces"
+)  # fmt: skip
 # Files of a batch of which none has to be left out.
 FEW = 8
 # Windows whose plans are kept.
@@ -57,6 +61,7 @@ class Pack:
     batch as one row, as flash-attention takes it). Labels that are not to be learned are ``ignore``. prompt:
     a field that says how many tokens of a document are the prompt, which is not learned. What other fields
     hold comes document by document; ``pieces`` says which (row, place, size, start, document) they became.
+    outputs: those of these names that are wanted, where that is not all: what is not made takes no time.
 
     sizes: how many tokens a document has, where that cannot be told without reading it: a field, one number
     for each sample, or a function of sample numbers. image_tokens: how many places a document's pictures take
@@ -79,6 +84,7 @@ class Pack:
     dtype: str = "int64"
     image_tokens: Any = None
     image_token_id: int = 0
+    outputs: Sequence[str] = OUTPUTS
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -89,10 +95,18 @@ class Pack:
         ):
             if value not in known:
                 raise OptionError(f"{name} is one of {', '.join(map(str, known))}, not {value!r}")
-        if not 1 <= self.length <= 2**24 or self.window < 1:
-            raise OptionError(
-                f"length is from 1 to {2**24}, window at least 1, not {self.length}, {self.window}"
-            )
+        if not isinstance(self.outputs, list | tuple):
+            raise OptionError(f"outputs is a list of names, as ['labels'], not {self.outputs!r}")
+        for name in self.outputs:
+            if name not in OUTPUTS:
+                raise OptionError(no_such("output", name, OUTPUTS))
+        object.__setattr__(self, "outputs", tuple(self.outputs))
+        token = np.iinfo(self.dtype).min, np.iinfo(self.dtype).max
+        numbers = {"length": (1, 2**24), "window": (1, LONGEST), "pad": token, "ignore": token}
+        for name, bounds in {**numbers, "image_token_id": token, "eos": token}.items():
+            value = getattr(self, name)
+            if name != "eos" or value is not None:
+                object.__setattr__(self, name, whole(name, value, *bounds))
 
     @property
     def mark(self) -> list[Any]:
@@ -202,33 +216,53 @@ class Rows:
                 first = self._firsts[place]
                 window = self._plan(self._base + place)
                 stop = min(rows.stop, first + len(window.rows) - 1)
-                parts.append((window, at - first, stop - first))
+                parts.append(_part(window, at - first, stop - first))
                 at = stop
-        return _joined(parts)
+        found = _joined(parts)
+        if found.where is None or len(found.where.files) <= FEW:
+            return found
+        return found._replace(where=found.where.compact())
 
 
-def _joined(parts: list[tuple[Window, int, int]]) -> Pieces:
-    samples, rows, fields, where = [], [np.zeros(1, dtype=np.int64)], [], []
-    documents = pieces = 0
-    for window, begin, end in parts:
-        one = slice(window.rows[begin], window.rows[end])
-        chosen = window.document[one]
-        used = np.sort(chosen)
-        used = used[np.concatenate([_FIRST[: len(used)], used[1:] != used[:-1]])]
-        document = np.searchsorted(used, chosen)
-        samples.append(window.samples[used])
-        if window.where is not None:
-            where.append(window.where.take(used))
-        rows.append(window.rows[begin + 1 : end + 1] - window.rows[begin] + pieces)
-        fields.append((document + documents, window.start[one], window.size[one]))
-        documents, pieces = documents + len(used), pieces + one.stop - one.start
+def _part(window: Window, begin: int, end: int) -> Pieces:
+    """What these rows of a window are made of."""
+    first, last = window.rows[begin], window.rows[end]
+    chosen = window.document[first:last]
+    used = np.zeros(len(window.samples), dtype=np.bool_)
+    used[chosen] = True
+    documents = np.flatnonzero(used)
+    number = np.empty(len(used), dtype=np.int64)
+    number[documents] = np.arange(len(documents))
+    return Pieces(
+        window.samples[documents],
+        window.rows[begin : end + 1] - first,
+        number[chosen],
+        window.start[first:last],
+        window.size[first:last],
+        None if window.where is None else window.where.take(documents),
+    )
+
+
+def _joined(parts: list[Pieces]) -> Pieces:
+    """The pieces of several windows as one."""
+    if len(parts) == 1:
+        return parts[0]
     none = np.zeros(0, dtype=np.int64)
-    columns = [np.concatenate([none, *(one[column] for one in fields)]) for column in range(3)]
-    known = concat_spans(where) if parts and len(where) == len(parts) else None
-    if known is not None and len(known.files) > FEW:
-        known = known.compact()
-    document, start, size = columns
-    return Pieces(np.concatenate([none, *samples]), np.concatenate(rows), document, start, size, known)
+    rows, documents = [np.zeros(1, dtype=np.int64)], [none]
+    found = pieces = 0
+    for one in parts:
+        rows.append(one.rows[1:] + pieces)
+        documents.append(one.document + found)
+        found, pieces = found + len(one.samples), pieces + len(one.document)
+    known = [one.where for one in parts if one.where is not None]
+    return Pieces(
+        np.concatenate([none, *(one.samples for one in parts)]),
+        np.concatenate(rows),
+        np.concatenate(documents),
+        np.concatenate([none, *(one.start for one in parts)]),
+        np.concatenate([none, *(one.size for one in parts)]),
+        concat_spans(known) if parts and len(known) == len(parts) else None,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -53,7 +53,3 @@ def pack_of(plan: mixplan.MixPlan) -> Pack | None:
         return Pack(**plan.pack)
     except OptionError as error:
         raise OptionError(plan.file.place("pack") + error.message, path=plan.path) from None
-    except TypeError:
-        raise OptionError(
-            f"{plan.file.place('pack')}length, window, eos and pad are numbers", path=plan.path
-        ) from None

@@ -60,9 +60,9 @@ class Running:
         away = {one.name for one in self.plan.on_device if one.device_steps == len(one.steps)}
         for step in self.plan.joint:
             op, name = step.op, ", ".join(step.op.inputs)
-            there = device if op.device_form is not None and away.intersection(op.inputs) else None
-            if there is None and device is not None:
-                back = away.intersection(op.inputs)
+            there = device if op.device_form is not None and op.inputs[0] in away else None
+            if device is not None:
+                back = away.intersection(op.inputs).difference(() if there is None else op.there)
                 values |= {one: device.fetch(values[one], tensor=False) for one in back}
                 away -= back
             try:

@@ -11,12 +11,12 @@ from . import tree
 from .commit import put_file, recover, sync
 from .files import check_regular, files_below, is_below, is_plain, open_local, open_regular, tag_of
 from .notes import NOTE_ERRORS, parse, parse_object
-from .opening import noting, open_source, read_beside, read_whole
+from .opening import handing, noting, open_source, read_beside, read_text, read_whole
 from .partial import Partial, Spool, side_car
 from .patches import Patch
 from .remote import RANGE_GAP, RANGE_MOST, Entry, Objects, RemoteSource, fetch_many, fetch_whole, plan_ranges
 from .settings import StorageOptions, split_options
-from .source import MappedSource, Source, mapped, mapped_in_memory
+from .source import MappedSource, Source, mapped, mapped_source
 from .urls import Url, absolute, beside, is_remote, join, like, parent, reached
 from .work import partial_folder
 
@@ -40,13 +40,14 @@ __all__ = [
     "fetch_many",
     "fetch_whole",
     "files_below",
+    "handing",
     "is_below",
     "is_plain",
     "is_remote",
     "join",
     "like",
     "mapped",
-    "mapped_in_memory",
+    "mapped_source",
     "noting",
     "open_local",
     "open_regular",
@@ -59,6 +60,7 @@ __all__ = [
     "put_file",
     "reached",
     "read_beside",
+    "read_text",
     "read_whole",
     "recover",
     "side_car",

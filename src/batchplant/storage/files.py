@@ -28,8 +28,13 @@ OTHERS = {
 
 def open_regular(path: str | os.PathLike[str]) -> int:
     """A descriptor to read a file by; an OSError, without waiting, where there is none or it is no file."""
+    return open_known(path)[0]
+
+
+def open_known(path: str | os.PathLike[str], flags: int = 0) -> tuple[int, os.stat_result]:
+    """The same, and what the system tells of the file; ``flags`` as in os.O_DIRECT."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | flags)
     # A NUL, or half a surrogate: what no file can be called.
     except ValueError:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
@@ -38,11 +43,11 @@ def open_regular(path: str | os.PathLike[str]) -> int:
             raise
         # What cannot be opened at all, for nobody is at its other end.
         raise _no_file(path, stat.S_IFSOCK) from None
-    mode = os.fstat(fd).st_mode
-    if stat.S_ISREG(mode):
-        return fd
+    facts = os.fstat(fd)
+    if stat.S_ISREG(facts.st_mode):
+        return fd, facts
     os.close(fd)
-    raise _no_file(path, mode)
+    raise _no_file(path, facts.st_mode)
 
 
 def _no_file(path: str | os.PathLike[str], mode: int) -> OSError:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 from .. import limits
-from ..errors import AccessError, BatchplantError, NotFoundError
+from ..errors import AccessError, BatchplantError, DamagedError, NotFoundError
 from . import tree
 from .remote import RefusedError, RemoteSource
 from .source import MappedSource, Source
@@ -17,18 +17,36 @@ from .urls import is_remote
 _LOCAL = threading.local()
 
 
-def open_source(path: str) -> Source:
-    """The bytes of a local file or a URL."""
+def open_source(path: str, first: int = 0) -> Source:
+    """The bytes of a local file or a URL; ``first``: so many of a local file are read at once."""
     if is_remote(path):
         return RemoteSource(path, tree.known(path), tree.heads())
+    handed: MappedSource | None = getattr(_LOCAL, "handed", None)
+    if handed is not None and handed.path == path:
+        _LOCAL.handed = None
+        return handed
     try:
-        return MappedSource(path)
+        return MappedSource(path, first)
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError("no such file", path=path) from None
     except IsADirectoryError:
         raise NotFoundError("this is a folder, a file is needed", path=path) from None
     except OSError as error:
         raise AccessError(str(error.strerror or error), path=path) from None
+
+
+@contextlib.contextmanager
+def handing(source: Source | None) -> Iterator[None]:
+    """Within it, the first in this thread to open this file gets this source: it was opened to look at it."""
+    if not isinstance(source, MappedSource) or source.closed:
+        yield
+        return
+    _LOCAL.handed = source
+    try:
+        yield
+    finally:
+        _LOCAL.handed = None
+        source.forget_first()
 
 
 @contextlib.contextmanager
@@ -65,6 +83,17 @@ def _read_beside(path: str) -> bytes | None:
     # A server may refuse to say whether a file is there.
     except RefusedError:
         return None
+
+
+def read_text(path: str) -> str:
+    """All of a list in a file of its own, however long it is."""
+    source = open_source(path)
+    try:
+        return source.view(0, source.size).tobytes().decode()
+    except UnicodeDecodeError as error:
+        raise DamagedError(f"not text: {error}", path=path) from None
+    finally:
+        source.close()
 
 
 def read_whole(path: str) -> bytes:

@@ -78,10 +78,13 @@ class StorageOptions:
 
 
 NAMES = tuple(one.name for one in dataclasses.fields(StorageOptions))
+PLAIN = StorageOptions()
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[StorageOptions, dict[str, Any]]:
     """The options of storage, and all others."""
+    if not options:
+        return PLAIN, {}
     own = {name: value for name, value in options.items() if _is_ours(name, value)}
     return options_of(own), {name: value for name, value in options.items() if name not in own}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import weakref
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,12 +18,14 @@ import numpy.typing as npt
 from .. import _native
 from ..columns import I64, U8, Ragged, starts_of
 from ..errors import AccessError, DamagedError, OptionError
-from .files import open_regular, tag_of
+from .files import open_known, tag_of
 
 # Fewer runs than this are not worth asking where they are.
 FETCH_LEAST = 4
 # Where runs were in memory, ask again only this many calls later.
 CHECK_EVERY = 16
+
+SHORTER = "the file has become shorter since it was opened"
 
 T = TypeVar("T")
 
@@ -107,6 +110,15 @@ class Source:
         bad = _native.crc32_runs(found.data, found.starts, np.ascontiguousarray(sizes)) != sums[which]
         return found, int(np.argmax(bad)) if bad.any() else -1
 
+    def peek(self, runs: Sequence[tuple[int, int]]) -> bytes:
+        """A few runs (start, size), one after another, by someone who needs nothing that lies around them."""
+        if len(runs) == 1:
+            return self.view(*runs[0]).tobytes()
+        for start, size in runs:
+            self.check_bounds(start, size)
+        starts, sizes = np.array(runs, dtype=np.int64).T
+        return self.gather(starts, sizes).data.tobytes()
+
     def will_need(self, starts: I64, sizes: I64) -> None:
         """These runs will be read one by one: begin to fetch them, all together, where that is of use."""
 
@@ -163,29 +175,35 @@ def mapped(path: str) -> U8 | None:
     return None if found is None or found.closed else found.data
 
 
-def mapped_in_memory(path: str) -> U8 | None:
-    """The same, where what was read last was in memory: reading more of it will hardly wait for a disk."""
+def mapped_source(path: str) -> MappedSource | None:
+    """The reader's source of such a file, else None."""
     found = _MAPPED.get(path)
-    return None if found is None or found.closed or not found.was_warm else found.data
+    return None if found is None or found.closed else found
+
+
+def is_still(path: str, facts: os.stat_result) -> bool:
+    """Whether this is the file that a reader has open by that path, if one has: it may be another by now."""
+    found = mapped_source(path)
+    return found is None or found.identity == (facts.st_dev, facts.st_ino)
 
 
 class MappedSource(Source):
-    """A local file, mapped; no descriptor stays open.
+    """A local file, mapped; no descriptor stays open. ``first``: so many bytes are read when it is opened.
 
     Many runs that are not in memory are asked of the kernel together; those that are come out of the mapping.
     If somebody cuts the file short meanwhile, the former is a DamagedError, but touching the mapping behind
     the new end ends the process (SIGBUS), as with every mapped file: replace files by renaming them.
     """
 
-    def __init__(self, path: str) -> None:
-        fd = open_regular(path)
+    def __init__(self, path: str, first: int = 0) -> None:
+        fd, facts = open_known(path)
         try:
-            facts = os.fstat(fd)
             super().__init__(path, facts.st_size)
             self.data: U8 = _native.map_file(fd)
+            self._first = os.pread(fd, first, 0) if first else b""
         finally:
             os.close(fd)
-        self._identity = facts.st_dev, facts.st_ino
+        self.identity = facts.st_dev, facts.st_ino
         self.tag = tag_of(facts)
         # Whether the last runs were in memory, and how many times it was asked: a guess is good enough, so
         # threads need no lock.
@@ -195,7 +213,14 @@ class MappedSource(Source):
         _MAPPED[path] = self
 
     def _view(self, start: int, size: int) -> U8:
+        if start + size <= len(self._first):
+            # A copy, or one that is kept would keep all of them.
+            return np.frombuffer(self._first[start : start + size], np.uint8)
         return self.data[start : start + size]
+
+    def forget_first(self) -> None:
+        """Let go of the first bytes, which were read when the file was opened."""
+        self._first = b""
 
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
         if self._warm(starts, sizes) or not self._fetch(starts, sizes, out, out_starts):
@@ -238,6 +263,26 @@ class MappedSource(Source):
                 return Ragged(found[0], found[1]), found[2]
         return super().gather_checked(starts, sizes, sums, which)
 
+    def peek(self, runs: Sequence[tuple[int, int]]) -> bytes:
+        if len(runs) == 1 and sum(runs[0]) <= len(self._first):
+            return self._first[runs[0][0] : sum(runs[0])]
+        # Not out of the mapping: where a page of it is not in memory, the kernel reads megabytes around it.
+        fd = self._reopen()
+        if fd is None:
+            return super().peek(runs)
+        found = []
+        try:
+            for start, size in runs:
+                self.check_bounds(start, size)
+                found.append(os.pread(fd, size, start))
+                if len(found[-1]) < size:
+                    raise DamagedError(SHORTER, path=self.path, offset=start)
+        except OSError as error:
+            raise AccessError(str(error.strerror or error), path=self.path) from None
+        finally:
+            os.close(fd)
+        return b"".join(found)
+
     def _should_check(self, runs: I64) -> bool:
         """Whether to ask if runs are in memory. That takes time: where the last were, only now and then."""
         self._turn += 1
@@ -253,6 +298,11 @@ class MappedSource(Source):
         self._turn += 1
         return self._was_warm and self._turn % CHECK_EVERY != 0
 
+    def check_warm(self, starts: I64, sizes: I64) -> bool:
+        """Ask whether these runs are in memory: then reading more of the file will hardly wait for a disk."""
+        self._was_warm = self.in_memory(starts, sizes)
+        return self._was_warm
+
     def _note_residency(self, found: T | None) -> T | None:
         self._was_warm = found is not None
         return found
@@ -267,16 +317,23 @@ class MappedSource(Source):
     def _in_memory(self, starts: I64, sizes: I64) -> bool:
         return _native.resident_fraction(self.data, starts, sizes) == 1
 
+    def _reopen(self) -> int | None:
+        """A descriptor of the file; None where the path leads to another one by now, or to none."""
+        try:
+            fd, facts = open_known(self.path)
+        except OSError:
+            return None
+        if (facts.st_dev, facts.st_ino) == self.identity:
+            return fd
+        os.close(fd)
+        return None
+
     def _fetch(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> bool:
         """Read runs together; False where the mapping is better, or the path leads to another file by now."""
-        try:
-            fd = open_regular(self.path)
-        except OSError:
+        fd = self._reopen()
+        if fd is None:
             return False
         try:
-            facts = os.fstat(fd)
-            if (facts.st_dev, facts.st_ino) != self._identity:
-                return False
             if not self._residency_known and _native.cached_fraction(fd, starts, sizes) == 1:
                 return False
             failed = _native.fetch_runs(fd, starts, sizes, out, out_starts)
@@ -284,7 +341,7 @@ class MappedSource(Source):
             os.close(fd)
         if failed is not None:
             run, code = failed
-            reason = os.strerror(code) if code else "the file has become shorter since it was opened"
+            reason = os.strerror(code) if code else SHORTER
             raise DamagedError(reason, path=self.path, offset=int(starts[run]))
         return True
 
@@ -296,8 +353,12 @@ class MappedSource(Source):
         """
         self._check_open()
         starts, sizes = np.ascontiguousarray(starts), np.maximum(sizes, 0)
-        if not self._residency_known or not self._in_memory(starts, sizes):
+        if not self.in_memory(starts, sizes):
             _native.will_need(self.data, starts, sizes)
+
+    def in_memory(self, starts: I64, sizes: I64) -> bool:
+        """Whether these runs are in memory, as far as a few pages tell; False where Linux does not say."""
+        return self._residency_known and self._in_memory(starts, sizes)
 
     def close(self) -> None:
         # The mapping itself lives as long as somebody holds a view of it.

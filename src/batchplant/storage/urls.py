@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ..errors import OptionError
-from .settings import StorageOptions
-
-PLAIN = StorageOptions()
+from .settings import PLAIN, StorageOptions
 
 
 class Url(str):
@@ -36,7 +34,7 @@ def reached(path: str, options: StorageOptions) -> str:
     """A URL with the options that say how to reach it; a local path has none."""
     if is_remote(path):
         return path if isinstance(path, Url) and options == PLAIN else Url(path, options)
-    if options == PLAIN:
+    if options is PLAIN or options == PLAIN:
         return path
     given = [name for name, value in dataclasses.asdict(options).items() if value is not None]
     if given:
@@ -83,8 +81,9 @@ def parent(path: str) -> str:
 
 def beside(path: str, template: str) -> str:
     """The file beside another: the template ``{name}.crc`` or ``{stem}.idx`` filled in."""
-    folder, name = parent(path), os.path.basename(path.rstrip("/"))
-    return join(folder, template.format(name=name, stem=os.path.splitext(name)[0]))
+    folder, slash, name = path.rstrip("/").rpartition("/")
+    stem = os.path.splitext(name)[0]
+    return like(path, folder + slash + template.format(name=name, stem=stem))
 
 
 def absolute(path: str) -> str:

@@ -1,0 +1,299 @@
+"""Local files that are not in memory: the bytes of batches to come, read before threads need them.
+
+Where a dataset fits into memory, the kernel is asked to read ahead, and the pages stay for the next epoch.
+Where it does not, pages would be thrown out before they are used again: then pictures are read past the page
+cache, into memory of our own that is used again and again. That takes the CPU a fraction of the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from .. import order as orders
+from ..columns import I64, U8, Spans
+from ..errors import BatchplantError
+from ..storage import is_remote
+from ..storage.source import mapped_source
+from ..storage.together import aligned_memory, read_together
+from . import threads
+from .batch import Executor
+from .buffers import Buffers
+from .locate import Located
+
+# Threads that read, each a batch: one waits for the last bytes of its batch while another asks for the next.
+READERS = 2
+# What is read before it is used, at most, unless it is less than so many batches.
+AHEAD, AHEAD_BATCHES = 64 << 20, 2
+# No farther, however small batches are.
+FORESEEN = 64
+# A dataset of more than this share of the memory does not stay there from epoch to epoch.
+FITS = 0.75
+# After so many batches that were in memory, only one of so many is looked at.
+SURE, LOOKED_AT = 4, 16
+# Samples that tell how much an epoch needs.
+PROBED = 256
+
+
+class Readahead:
+    """Reads for the batches of a shard, in order, some ahead of those that are made.
+
+    ``wait(number)`` is called before a batch is made, ``done(number)`` after; ``close`` ends it. ``stages``:
+    it is known without reading where pictures lie, so they can be read here; ``direct``: past the page cache.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        indices: I64 | None,
+        shard: orders.Batches,
+        *,
+        direct: bool,
+        stages: bool = True,
+    ) -> None:
+        self._executor, self._indices, self._shard, self.direct = executor, indices, shard, direct
+        self._stages = stages
+        self.process = os.getpid()
+        self._changed = threading.Condition()
+        self._stopped = False
+        # The next batch to read for, and the latest that somebody makes.
+        self._next, self._wanted = 0, 0
+        self._busy: set[int] = set()
+        # By batch: bytes that were asked for, and what of it lies in memory of ours.
+        self._asked: dict[int, int] = {}
+        self._staged: dict[int, list[tuple[str, bytes]]] = {}
+        # Batches in a row that were in memory.
+        self._warm = 0
+        # As many as there can be at once, those of batches that are being made included: new ones cost time.
+        self._buffers = Buffers(2 * (READERS + AHEAD_BATCHES), aligned_memory)
+
+    def start(self) -> None:
+        # Not kept: who holds the threads that hold us would never be let go.
+        made = [
+            threading.Thread(target=self._run, name=f"batchplant-readahead-{n}", daemon=True)
+            for n in range(READERS)
+        ]
+        threads.start(made, self)
+
+    def wait(self, number: int) -> None:
+        """Until a batch was read, or asked of the kernel: who is faster would wait for page after page."""
+        with self._changed:
+            self._wanted = max(self._wanted, number)
+            self._wake()
+            self._changed.wait_for(
+                lambda: self._stopped or (self._next > number and number not in self._busy)
+            )
+
+    def done(self, number: int) -> None:
+        """A batch was made."""
+        with self._changed:
+            self._let_go(number)
+            self._wake()
+
+    def _wake(self) -> None:
+        """Have those go on that read, if there is something to do: of what is in memory, that is seldom."""
+        if self._has_room():
+            self._changed.notify_all()
+
+    def _let_go(self, number: int) -> None:
+        self._asked.pop(number, None)
+        for key in self._staged.pop(number, ()):
+            self._executor.locator.staged.pop(key, None)
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            for number in list(self._staged):
+                self._let_go(number)
+            self._changed.notify_all()
+
+    close = stop
+
+    # -- the threads -----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while (number := self._claim()) is not None:
+                # Whoever makes the batch meets the same error, and says where.
+                with contextlib.suppress(BatchplantError, OSError):
+                    self._read(number)
+                with self._changed:
+                    self._busy.discard(number)
+                    self._changed.notify_all()
+        # Nobody waits for a thread that is gone.
+        except BaseException:
+            self.stop()
+            raise
+
+    def _claim(self) -> int | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over() or self._has_room())
+            if self._is_over():
+                return None
+            # Where the last were in memory, the next are taken to be so.
+            number = self._next + (-self._next % LOOKED_AT if self._warm >= SURE else 0)
+            self._next = number + 1
+            self._busy.add(number)
+            return number
+
+    def _is_over(self) -> bool:
+        return self._stopped or not self._shard.has(self._next)
+
+    def _has_room(self) -> bool:
+        before = self._next - self._wanted
+        if before <= AHEAD_BATCHES:
+            return True
+        return before < FORESEEN and sum(self._asked.values()) < AHEAD
+
+    def _read(self, number: int) -> None:
+        if not self._shard.has(number):
+            return
+        positions = self._shard.batch(number)
+        ids = positions if self._indices is None else self._indices[positions]
+        warm = self._stage(number, ids) if self._stages else self._advise(number, self._executor.ranges(ids))
+        self._warm = self._warm + 1 if warm else 0
+
+    def _stage(self, number: int, ids: I64) -> bool:
+        """Read the pictures of a batch; whether all were in memory."""
+        plan, reader, warm = self._executor.plan, self._executor.reader, True
+        columns = list(plan.columns)
+        for field in dict.fromkeys(output.field for output in plan.pictures):
+            spans = reader.spans(field, ids)
+            if spans is None or any(map(is_remote, spans.files)):
+                columns.append(field)
+                continue
+            spans = spans.compact() if len(spans.files) > 1 else spans
+            mapped = [mapped_source(path) for path in spans.files]
+            if not self.direct and None not in mapped:
+                columns.append(field)
+            elif None in mapped or not _is_warm(spans):
+                # What no reader has mapped is read here and now, past the page cache or not.
+                warm = False
+                self._put(number, field, ids, spans)
+        return self._advise(number, reader.ranges(columns, ids) if columns else None) and warm
+
+    def _put(self, number: int, field: str, ids: I64, spans: Spans) -> None:
+        read = read_together(spans, self._memory, direct=self.direct)
+        if read is None and self.direct:
+            # A file system that reads only through the page cache.
+            read = read_together(spans, self._memory, direct=False)
+        if read is None:
+            return
+        memory, start = read
+        found = Located([memory], np.zeros(len(ids), dtype=np.int32), start, spans.size, spans.shape)
+        key = field, ids.tobytes()
+        with self._changed:
+            if self._stopped:
+                return
+            self._executor.locator.staged[key] = found
+            self._staged.setdefault(number, []).append(key)
+            self._asked[number] = self._asked.get(number, 0) + len(memory)
+
+    def _memory(self, size: int) -> U8:
+        # Few sizes, so that memory is used again.
+        step = 1 << max(20, size.bit_length() - 4)
+        memory: U8 = self._buffers.take((-(-size // step) * step,), np.dtype(np.uint8))
+        return memory
+
+    def _advise(self, number: int, spans: Spans | None) -> bool:
+        """Have the kernel read; whether all was in memory."""
+        if spans is None:
+            return True
+        size = int(np.maximum(spans.size, 0).sum())
+        # Of a format that reads far more than it needs, not all of it at once.
+        if size > 4 * AHEAD:
+            return True
+        with self._changed:
+            self._asked[number] = self._asked.get(number, 0) + size
+        warm = True
+        for source, starts, sizes in _by_file(spans):
+            if source is not None and not source.in_memory(starts, sizes):
+                warm = False
+                source.will_need(starts, sizes)
+        return warm
+
+
+def _is_warm(spans: Spans) -> bool:
+    return all(source.in_memory(starts, sizes) for source, starts, sizes in _by_file(spans))
+
+
+def _by_file(spans: Spans) -> list[tuple[Any, I64, I64]]:
+    """(source, or None where no reader has it mapped, starts, sizes) of every file."""
+    found = []
+    for number in range(len(spans.files)):
+        rows: Any = slice(None) if len(spans.files) == 1 else np.flatnonzero(spans.file == number)
+        starts, sizes = np.ascontiguousarray(spans.start[rows]), np.maximum(spans.size[rows], 0)
+        if len(starts):
+            found.append((mapped_source(spans.files[number]), starts, sizes))
+    return found
+
+
+def make_readahead(
+    executor: Executor, indices: I64 | None, shard: orders.Batches, page_cache: bool | None
+) -> Readahead | None:
+    """A readahead for an epoch; None where nothing is read from local files, or nobody knows from where.
+
+    ``page_cache``: False to read past it, None to do so where the dataset is larger than memory.
+    """
+    reader, fields = executor.reader, executor.plan.fields
+    if not shard.has(0) or not fields or is_remote(reader.path):
+        return None
+    try:
+        first = shard.batch(0)[:1]
+        first = first if indices is None else indices[first]
+        spans = reader.ranges(fields, first)
+        if spans is None or all(map(is_remote, spans.files)):
+            return None
+        stages = _is_known(executor, first)
+        direct = stages and page_cache is False
+        if stages and page_cache is None:
+            direct = _needed(executor, indices) > FITS * memory()
+    # It is said of the batch that has it.
+    except BatchplantError:
+        return None
+    return Readahead(executor, indices, shard, direct=direct, stages=stages)
+
+
+def _is_known(executor: Executor, one: I64) -> bool:
+    """Whether it is known without reading where pictures lie; within a record, they have to be looked for."""
+    # Of pictures that are kept decoded, most are not read.
+    if executor.decoded is not None or not executor.plan.pictures:
+        return False
+    reader = executor.reader
+    for field in {output.field for output in executor.plan.pictures}:
+        cell, read = reader.spans(field, one), reader.ranges([field], one)
+        if cell is None or read is None or not np.array_equal(cell.start, read.start):
+            return False
+    return True
+
+
+def _needed(executor: Executor, indices: I64 | None) -> float:
+    """About how many bytes of pictures an epoch has."""
+    count = len(executor.reader) if indices is None else len(indices)
+    some = np.unique(np.linspace(0, count - 1, min(PROBED, count)).astype(np.int64))
+    some = some if indices is None else indices[some]
+    found = [executor.reader.spans(output.field, some) for output in executor.plan.pictures]
+    return sum(float(np.maximum(one.size, 0).mean()) * count for one in found if one is not None)
+
+
+def memory() -> int:
+    """Bytes that programs may still take, pages of files included; at most what the control group has."""
+    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, KeyError), open("/proc/meminfo") as file:
+        told = dict(line.split(":", 1) for line in file)
+        found = int(told["MemAvailable"].split()[0]) << 10
+    with contextlib.suppress(OSError), open("/proc/self/cgroup") as file:
+        for line in file:
+            _, kinds, path = line.rstrip("\n").split(":", 2)
+            kind = "memory/" if kinds == "memory" else "" if not kinds else None
+            name = "memory.limit_in_bytes" if kinds else "memory.max"
+            # In a container, the own group is the root of what it sees.
+            for below in () if kind is None else (path.strip("/") + "/", ""):
+                limit = f"/sys/fs/cgroup/{kind}{below}{name}"
+                with contextlib.suppress(OSError, ValueError), open(limit) as told_there:
+                    found = min(found, int(told_there.read()))
+    return found

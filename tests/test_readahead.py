@@ -1,0 +1,279 @@
+"""Local files that are not in memory: read ahead of who makes batches, past the page cache or not."""
+
+import os
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import batchplant as bp
+import processes
+from batchplant import _native, ops
+from batchplant.errors import DecodeError
+from batchplant.loading import readahead
+from batchplant.storage.source import MappedSource
+from batchplant.storage.together import BLOCK, aligned_memory, read_together
+from loading import write_jpeg, write_raw
+from processes import PATIENCE
+
+PIPELINE = [ops.RandomResizedCrop(8), ops.RandomHorizontalFlip()]
+
+
+@pytest.fixture
+def cold(monkeypatch):
+    """No page is in memory, as far as anybody is told; what is read together is written down."""
+    monkeypatch.setattr(MappedSource, "_in_memory", lambda *_: False)
+    reads = []
+
+    def noted(spans, take, *, direct):
+        reads.append(len(spans))
+        return read_together(spans, take, direct=direct)
+
+    monkeypatch.setattr(readahead, "read_together", noted)
+    return reads
+
+
+def dataset(kind, tmp_path):
+    path = write_jpeg(tmp_path / ("data.beton" if kind == "folder" else f"data.{kind}"))
+    if kind != "folder":
+        return path
+    (tmp_path / "folder").mkdir()
+    for n, cell in enumerate(bp.open(path).read(range(20), ["image"])["image"]):
+        (tmp_path / "folder" / f"{n:02}.jpg").write_bytes(bytes(cell))
+    return str(tmp_path / "folder")
+
+
+def batches(path, **options):
+    options = {"order": "random", "seed": 3, "ids": True, "pipelines": {"image": PIPELINE}} | options
+    with_close = bp.Loader(path, 6, **options)
+    found = [{name: np.array(one) for name, one in batch.items()} for batch in with_close]
+    with_close.close()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["beton", "tar", "folder", "lmdb"])
+def test_the_same_batches_past_the_page_cache(kind, tmp_path, cold):
+    if kind == "lmdb":
+        pytest.importorskip("lmdb")
+    path = dataset(kind, tmp_path)
+    through = batches(path, page_cache=True)
+    # Files of a folder are not mapped, so they are read together in any case.
+    assert (sum(cold) == 20) == (kind == "folder")
+    cold.clear()
+    past = batches(path, page_cache=False)
+    # In LMDB a picture is a part of a record, and has to be looked for: so it comes through the mapping.
+    assert sum(cold) == (0 if kind == "lmdb" else 20)
+    assert len(through) == len(past) == 4
+    for one, other in zip(through, past, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_what_is_in_memory_is_not_read_again(tmp_path, monkeypatch, cold):
+    monkeypatch.setattr(MappedSource, "_in_memory", lambda *_: True)
+    assert len(batches(write_jpeg(tmp_path / "data.beton"), page_cache=False)) == 4
+    assert not cold
+
+
+@pytest.mark.parametrize("kind", ["beton", "lmdb"])
+def test_the_kernel_is_asked_to_read_ahead(kind, tmp_path, monkeypatch, cold):
+    if kind == "lmdb":
+        pytest.importorskip("lmdb")
+    path, asked = dataset(kind, tmp_path), []
+
+    def noted(self, starts, sizes):
+        if threading.current_thread().name.startswith("batchplant-readahead"):
+            asked.append(len(starts))
+
+    monkeypatch.setattr(MappedSource, "will_need", noted)
+    assert len(batches(path, page_cache=True)) == 4
+    assert sum(asked) == 20
+
+
+def test_raw_pictures_keep_their_shape(tmp_path, cold):
+    path = write_raw(tmp_path / "data.beton")
+    first = batches(path, page_cache=False, pipelines={})
+    assert sum(cold) == 20
+    for one, other in zip(first, batches(path, page_cache=True, pipelines={}), strict=True):
+        np.testing.assert_array_equal(one["image"], other["image"])
+
+
+def test_a_damaged_picture_is_named_as_ever(tmp_path, cold):
+    path = write_jpeg(tmp_path / "data.beton", damaged=[7])
+    whole = {"image": [ops.Resize((8, 8))]}
+    with pytest.raises(DecodeError) as found:
+        batches(path, page_cache=False, pipelines=whole)
+    assert (found.value.sample, found.value.field) == (7, "image")
+    left = batches(path, page_cache=False, on_error="skip", pipelines=whole)
+    assert sum(len(one["ids"]) for one in left) == 19
+
+
+class Waiting(readahead.Readahead):
+    """Tells when it has begun to read for a batch, and when it has nothing to do."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.begun, self.idle = [], threading.Semaphore(0)
+
+    def _read(self, number):
+        self.begun.append(number)
+        super()._read(number)
+
+    def _has_room(self):
+        if not super()._has_room() and not self._busy:
+            self.idle.release()
+            return False
+        return super()._has_room()
+
+
+def test_batches_ahead_are_read_before_any_is_made(tmp_path, monkeypatch, cold):
+    monkeypatch.setattr(readahead, "AHEAD", 1)
+    loader = bp.Loader(write_jpeg(tmp_path / "data.beton"), 2, pipelines={"image": PIPELINE})
+    executor = loader._executor
+    shard = loader._shard(0, 0)
+    ahead = Waiting(executor, None, shard, direct=True)
+    ahead.start()
+    assert ahead.idle.acquire(timeout=PATIENCE)
+    # Nobody has asked for a batch, and three of ten are there; no more, for there is room for no more.
+    assert sorted(ahead.begun) == [0, 1, 2]
+    assert len(executor.locator.staged) == 3
+    ahead.wait(0)
+    found = executor.locator.find("image", shard.batch(0))
+    assert found.cell(1).tobytes() == bytes(loader.reader.read([1], ["image"])["image"][0])
+    ahead.done(0)
+    ahead.wait(3)
+    assert sorted(ahead.begun)[3] == 3
+    ahead.close()
+    assert not executor.locator.staged
+    loader.close()
+
+
+def test_more_than_memory_is_read_past_the_page_cache(tmp_path, monkeypatch):
+    assert 0 < readahead.memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    loader = bp.Loader(write_jpeg(tmp_path / "data.beton"), 2)
+    shard = loader._shard(0, 0)
+
+    def is_direct(memory, page_cache=None):
+        monkeypatch.setattr(readahead, "memory", lambda: memory)
+        return readahead.make_readahead(loader._executor, None, shard, page_cache).direct
+
+    size = int(loader.reader.spans("image").size.sum())
+    assert [is_direct(size // 4), is_direct(10 * size)] == [True, False]
+    assert [is_direct(size // 4, True), is_direct(10 * size, False)] == [False, True]
+    loader.close()
+
+
+EPOCH = """
+import sys
+import batchplant as bp
+
+def anonymous():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon"))
+
+loader = bp.Loader(sys.argv[1], 8, order="random", page_cache=False, workers=1)
+seen = []
+for epoch in range(2):
+    for batch in loader:
+        seen.append(anonymous())
+        del batch
+print(max(seen[12:]) - max(seen[:12]))
+"""
+
+
+def test_memory_is_bounded_and_the_page_cache_left_alone(tmp_path):
+    path = write_raw(tmp_path / "data.beton", 320, 128, 256)
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    data = np.memmap(path, np.uint8, "r")
+    starts = np.arange(0, len(data) - BLOCK, 64 * BLOCK)
+    one = np.ones(1, dtype=np.int64)
+
+    def resident():
+        return np.mean([_native.resident_fraction(data, one * start, one) for start in starts])
+
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+    except OSError:
+        pytest.skip("the file system has no reads past the page cache")
+    if resident() > 0.1:
+        pytest.skip("the file system keeps pages")
+    grown = processes.run([sys.executable, "-c", EPOCH, path], capture_output=True, check=True)
+    # 31 MB are read twice, by batches of 0.8 MB.
+    assert int(grown.stdout) < 8 << 20
+    # To open it takes what the disk reads around the table.
+    assert resident() < 0.6
+
+
+def test_cells_of_several_files_are_read_together(tmp_path):
+    contents = [np.random.default_rng(n).bytes(20_000 + n) for n in range(3)]
+    paths = []
+    for number, content in enumerate(contents):
+        paths.append(str(tmp_path / f"{number}"))
+        (tmp_path / f"{number}").write_bytes(content)
+    # Out of order, one next to another, one twice, one to the end of its file, one missing, one empty.
+    cells = [
+        (2, 19_000, 1_002),
+        (0, 5, 100),
+        (0, 105, 50),
+        (1, 12_000, 8_001),
+        (0, 5, 100),
+        (2, 7, -1),
+        (1, 9, 0),
+    ]
+    spans = bp.Spans(
+        paths, *(np.array([one[n] for one in cells], dtype=np.int64) for n in (1, 2)),
+        np.array([one[0] for one in cells], dtype=np.int32),
+    )  # fmt: skip
+    for direct in (False, True):
+        read = read_together(spans, aligned_memory, direct=direct)
+        if read is None:
+            assert direct
+            pytest.skip("the file system has no reads past the page cache")
+        memory, places = read
+        for (file, start, size), place in zip(cells, places.tolist(), strict=True):
+            size = max(size, 0)
+            assert memory[place : place + size].tobytes() == contents[file][start : start + size]
+
+
+def test_cells_that_are_not_there_are_left_to_who_reads_them(tmp_path):
+    path = tmp_path / "short"
+    path.write_bytes(bytes(5000))
+    for start, size in ((4000, 1001), (-1, 5), (1 << 50, 5)):
+        spans = bp.Spans([str(path)], np.array([start]), np.array([size]))
+        assert read_together(spans, aligned_memory, direct=False) is None
+    gone = bp.Spans([str(tmp_path / "gone")], np.array([0]), np.array([1]))
+    assert read_together(gone, aligned_memory, direct=False) is None
+
+
+@pytest.mark.parametrize("ring", [True, False])
+def test_native_reads_of_several_files(tmp_path, ring):
+    fds = []
+    for number in range(2):
+        (tmp_path / f"{number}").write_bytes(bytes([number + 1]) * 6000)
+        fds.append(os.open(tmp_path / f"{number}", os.O_RDONLY))
+    array = np.array
+    try:
+        out = np.zeros(12_288, dtype=np.uint8)
+
+        def fetch(file, starts, sizes, least):
+            return _native.fetch_spans(
+                array(fds, np.int32), array(file, np.int32), array(starts), array(sizes), array(least), out,
+                array([0, 8192]), _ring=ring,
+            )  # fmt: skip
+
+        # The second run ends behind its file, and need not come whole.
+        assert fetch([1, 0], [0, 4096], [4096, 4096], [4096, 1904]) is None
+        assert (out[:4096] == 2).all()
+        assert (out[8192 : 8192 + 1904] == 1).all()
+        assert fetch([1, 0], [0, 4096], [4096, 4096], [4096, 1905]) == (1, 0)
+        for file, least in (([0, 2], [1, 1]), ([0, -1], [1, 1]), ([0, 0], [1, 4097])):
+            with pytest.raises(IndexError):
+                fetch(file, [0, 0], [4096, 4096], least)
+        with pytest.raises(ValueError, match="file"):
+            fetch([0], [0, 0], [1, 1], [1, 1])
+    finally:
+        for fd in fds:
+            os.close(fd)
