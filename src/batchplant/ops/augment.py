@@ -12,6 +12,7 @@ from ..columns import I64
 from ..errors import OptionError
 from .base import Draws, Op, Spec, Tensors, per_sample
 from .cutting import check_fill
+from .dtypes import choose
 
 
 class PictureOp(Op):
@@ -63,7 +64,7 @@ class Cutout(FillOp):
         y = torch.arange(batch.shape[1], device=batch.device).view(1, -1, 1, 1)
         x = torch.arange(batch.shape[2], device=batch.device).view(1, 1, -1, 1)
         inside = (y >= top) & (y < top + size) & (x >= left) & (x < left + size)
-        return torch.where(inside, tensors.send(self.fill).to(batch.dtype), batch)
+        return choose(inside, tensors.send(self.fill).to(batch.dtype), batch)
 
 
 class Poison(PictureOp):

@@ -11,6 +11,7 @@ from ..columns import I64
 from ..errors import OptionError
 from .augment import check_alpha
 from .base import Draws, Spec, Tensors, check_probability, per_sample
+from .dtypes import choose, signed
 from .joint import Known
 from .mixing import MixOp
 from .positions import area_of, gathered, merged
@@ -125,8 +126,10 @@ class MixUp(SoftMix):
         other, part = _drawn(self.alpha, self.p, self.same, draws)
         pictures = batch[self.image]
         weight = tensors.send(per_sample(part, pictures.ndim).astype(np.float32))
-        mixed = weight * pictures + (1 - weight) * pictures[tensors.send(other)]
-        if not pictures.dtype.is_floating_point:
+        whole = not pictures.dtype.is_floating_point
+        levels = pictures.float() if whole else pictures
+        mixed = weight * levels + (1 - weight) * levels[tensors.send(other)]
+        if whole:
             mixed = (mixed + 0.5).floor()
         return {self.image: mixed.to(pictures.dtype), **self._rest(batch, other, part)}
 
@@ -193,5 +196,6 @@ class CutMix(SoftMix):
             y = torch.arange(size[0], device=pictures.device).view(1, -1, 1, 1)
             x = torch.arange(size[1], device=pictures.device).view(1, 1, -1, 1)
             inside = (y >= top) & (y < bottom) & (x >= left) & (x < right)
-            made[name] = torch.where(inside, pictures[tensors.send(other)], pictures)
+            others = signed(pictures)[tensors.send(other)].view(pictures.dtype)
+            made[name] = choose(inside, others, pictures)
         return {**made, **self._mixed(batch, other, part)}

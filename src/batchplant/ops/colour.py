@@ -249,12 +249,23 @@ class GaussianBlur(ColourOp):
         half = self.kernel_size // 2
         for axis in (1, 2):
             size = pictures.shape[axis]
-            # Mirrored at the edge, without repeating the edge itself.
-            around = xp.asarray(np.pad(np.arange(size), half, mode="reflect" if size > half else "edge"))
-            padded = pictures[:, around] if axis == 1 else pictures[:, :, around]
+            padded = xp.concatenate(_around(pictures, half, axis, xp), axis)
             parts = []
             for step in range(self.kernel_size):
                 shifted = padded[:, step : step + size] if axis == 1 else padded[:, :, step : step + size]
                 parts.append(strength[:, step].reshape(-1, 1, 1, 1) * shifted)
             pictures = sum(parts)
         return xp.round(pictures)
+
+
+def _around(pictures: Any, half: int, axis: int, xp: Any) -> list[Any]:
+    """The pictures between what lies beside them: mirrored at the edge, without the edge itself."""
+
+    def part(first: int, end: int) -> Any:
+        return pictures[:, first:end] if axis == 1 else pictures[:, :, first:end]
+
+    size = pictures.shape[axis]
+    if size > half:
+        before, after = part(1, half + 1), part(size - half - 1, size - 1)
+        return [xp.flip(before, (axis,)), pictures, xp.flip(after, (axis,))]
+    return [part(0, 1)] * half + [pictures] + [part(size - 1, size)] * half

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .base import F64, Tensors
+from .dtypes import choose, signed
 
 if TYPE_CHECKING:
     from .cutting import Cuts
@@ -31,7 +32,7 @@ def cut_tensor(
             for side, step in zip(sides, steps, strict=True)
         )
         row = torch.arange(count, device=batch.device).view(-1, 1, 1)
-        made = batch[row, y[:, :, None], x[:, None, :]]
+        made = signed(batch)[row, y[:, :, None], x[:, None, :]].view(batch.dtype)
     else:
         grows = np.zeros(count, dtype=np.bool_)
         for low, high, _, length, _, _, _ in sides:
@@ -47,7 +48,7 @@ def cut_tensor(
     if cuts.places is None:
         return made
     seen = tensors.send(inside[0][:, :, None, None] & inside[1][:, None, :, None])
-    return torch.where(seen, made, tensors.send(np.asarray(fill)).to(batch.dtype))
+    return choose(seen, made, tensors.send(np.asarray(fill)).to(batch.dtype))
 
 
 def _steps(place: Any, length: Any, mirrored: Any, result: int) -> tuple[Any, Any]:

@@ -16,6 +16,7 @@ from ..columns import I32, I64
 from ..errors import OptionError
 from .base import F64, Draws, Op, Spec, Tensors, check_probability, per_sample
 from .cutting import Cutting
+from .dtypes import choose, signed
 from .geometry import Motion, mirrored, shifted, stretched
 from .normalize import Normalize as Normalize
 
@@ -244,7 +245,8 @@ class _Flip(Cutting):
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
         flip = tensors.send(per_sample(self.flips(draws), 4))
-        return tensors.torch.where(flip, batch.flip(self._axis), batch)
+        found = signed(batch)
+        return choose(flip, found.flip(self._axis), found).view(batch.dtype)
 
 
 class RandomHorizontalFlip(_Flip):

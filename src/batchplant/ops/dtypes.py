@@ -30,3 +30,15 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
         return found
     except TypeError:
         return None
+
+
+def signed(tensor: Any) -> Any:
+    """The same bytes as numbers with a sign: of wide numbers without one, torch moves and chooses few."""
+    names = {"torch.uint16": "int16", "torch.uint32": "int32", "torch.uint64": "int64"}
+    name = names.get(str(tensor.dtype))
+    return tensor if name is None else tensor.view(torch_dtype(np.dtype(name)))
+
+
+def choose(which: Any, one: Any, other: Any) -> Any:
+    """``torch.where`` for two tensors of one dtype, whichever that is."""
+    return sys.modules["torch"].where(which, signed(one), signed(other)).view(other.dtype)

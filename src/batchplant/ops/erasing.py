@@ -12,6 +12,7 @@ from ..columns import I64
 from ..errors import OptionError
 from .base import Draws, Op, Spec, Tensors, check_probability, per_sample
 from .cutting import check_fill
+from .dtypes import choose
 from .keyed_device import numbers_of, numbers_on_device
 from .levels import quantiles
 
@@ -113,5 +114,5 @@ class RandomErasing(Op):
             values = tensors.send(quantiles())[numbers] if batch.is_floating_point() else numbers >> 4
         else:
             values = tensors.send(self._fill)
-        made = torch.where(inside, values.to(batch.dtype), seen)
+        made = choose(inside, values.to(batch.dtype), seen)
         return made.permute(0, 3, 1, 2).contiguous() if self._first else made

@@ -41,11 +41,16 @@ class Known(NamedTuple):
 class JointOp(Op):
     """A step of several outputs: ``run`` takes those of ``inputs`` by name and gives those of ``outputs``.
 
-    So does ``on_device``, where it has one; values are then on the device as far as they were before.
+    So does ``on_device``, where it has one. It is run where the first of ``inputs`` is on the device.
     """
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+
+    @property
+    def there(self) -> tuple[str, ...]:
+        """The inputs that ``on_device`` takes wherever they are; the others come to it as arrays."""
+        return self.inputs[:1]
 
     def infer(self, spec: Spec) -> Spec:
         raise OptionError(f"{self!r} sees several fields: give it to the Loader as joint=[…]")

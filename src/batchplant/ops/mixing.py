@@ -41,6 +41,10 @@ class MixOp(JointOp):
         self.image, self.boxes, self.masks = image, boxes, _listed(masks)
         self.labels = None if labels is None else _listed(labels)
 
+    @property
+    def there(self) -> tuple[str, ...]:
+        return (self.image, *self.masks)
+
     def own(self) -> MixOp:
         # What a batch has is noted in it.
         return copy.copy(self)

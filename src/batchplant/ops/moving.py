@@ -161,10 +161,10 @@ class MoveBoxes(Mover):
         visible = np.ones(len(boxes))
         for step in steps:
             boxes = around(boxes, step.matrix[rows])
-            inside = np.clip(boxes, 0, np.tile(step.sizes[rows, ::-1], 2))
-            visible *= np.nan_to_num(area_of(inside) / area_of(boxes))
+            inside = np.clip(boxes, 0, step.sizes[:, [1, 0, 1, 0]][rows])
+            area = area_of(inside)
+            visible *= np.nan_to_num(area / area_of(boxes))
             boxes = inside if self.clip else boxes
-        area = area_of(inside)
         # Numbers are not exact: a box that keeps just as much as is asked for stays.
         kept = (area > 0) & (area >= self.min_area - 1e-6) & (visible >= self.min_visibility - 1e-9)
         boxes = boxes.reshape(-1, 2, 2) / np.expand_dims(self._of(steps[-1].sizes, rows, stored=False), -2)

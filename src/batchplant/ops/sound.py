@@ -15,6 +15,7 @@ import numpy as np
 from ..columns import I64
 from ..errors import DecodeError, OptionError
 from .base import CellErrors, Draws, Op, Spec, Tensors, check_probability, per_sample
+from .dtypes import signed
 
 PLACES = ("random", "centre", "start")
 FILLS = ("zero", "repeat", None)
@@ -258,5 +259,8 @@ class CropOrPad(Op):
         at = starts[:, None] + np.arange(self.length)
         shape = [len(at), *(self.length if one == axis else 1 for one in range(1, batch.ndim))]
         whole = [*batch.shape[:axis], self.length, *batch.shape[axis + 1 :]]
-        found = tensors.torch.gather(batch, axis, tensors.send(at % max(had, 1)).view(shape).expand(whole))
-        return found if self.pad == "repeat" else found * tensors.send(at < had).view(shape)
+        place = tensors.send(at % max(had, 1)).view(shape).expand(whole)
+        found = tensors.torch.gather(signed(batch), axis, place)
+        if self.pad != "repeat":
+            found = found * tensors.send(at < had).view(shape)
+        return found.view(batch.dtype)

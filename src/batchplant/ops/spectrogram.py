@@ -172,6 +172,8 @@ class Spectrogram(Op):
         sounds = batch.movedim(time_axis(tuple(batch.shape[1:])) + 1, -1).float()
         lead, length = sounds.shape[:-1], sounds.shape[-1]
         half = self.n_fft // 2
+        if not len(sounds):
+            return sounds.new_empty((*lead, self.rows, self._spectra.frames(length)))
         signals = sounds.reshape(1, -1, length)
         if self.center:
             signals = torch.nn.functional.pad(signals, (half, half), mode="reflect")
@@ -179,7 +181,8 @@ class Spectrogram(Op):
         spectra = torch.fft.rfft(windows).abs() ** self.power
         filters = self.filters()
         if filters is not None:
-            spectra = spectra @ tensors.send(filters)
+            # In float32, torch may be told to round what it multiplies (TF32).
+            spectra = (spectra.double() @ tensors.send(filters).double()).float()
         spectra = spectra.transpose(-1, -2).reshape(*lead, self.rows, -1).contiguous()
         if self.log is None:
             return spectra

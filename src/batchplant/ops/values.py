@@ -128,7 +128,9 @@ class View(Op):
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
         if isinstance(batch, np.ndarray):
             return np.ascontiguousarray(batch).view(numpy_dtype(self.target_dtype))
-        return batch.view(torch_dtype(self.target_dtype))
+        # One of no samples that came from NumPy has strides that torch refuses here.
+        whole = batch if batch.numel() else batch.new_empty(batch.shape)
+        return whole.view(torch_dtype(self.target_dtype))
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
         return self.run(batch, ids, draws)

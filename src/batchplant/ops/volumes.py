@@ -13,6 +13,7 @@ import numpy as np
 from ..columns import I64
 from ..errors import OptionError
 from .base import Draws, Op, Spec, Tensors, check_probability, per_sample
+from .dtypes import choose, signed
 from .sound import span_of
 
 NAMES = ("depth", "height", "width")
@@ -60,8 +61,11 @@ class CenterCrop3d(VolumeOp):
         return out
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        parts = [one[place] for one, place in zip(batch, self._places(batch, draws), strict=True)]
-        return tensors.torch.stack(parts) if parts else batch.new_empty((0, *self.size, *batch.shape[4:]))
+        places = self._places(batch, draws)
+        parts = [one[place] for one, place in zip(signed(batch), places, strict=True)]
+        if not parts:
+            return batch.new_empty((0, *self.size, *batch.shape[4:]))
+        return tensors.torch.stack(parts).view(batch.dtype)
 
     def _places(self, batch: Any, draws: Draws) -> list[tuple[slice, ...]]:
         corners = self.corners(tuple(batch.shape[1:4]), draws).tolist()
@@ -99,10 +103,11 @@ class RandomFlip3d(VolumeOp):
         return batch
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
+        found = signed(batch)
         for axis in self.axes:
             rows = tensors.send(per_sample(draws.chance(self.p), batch.ndim))
-            batch = tensors.torch.where(rows, batch.flip(axis + 1), batch)
-        return batch
+            found = tensors.torch.where(rows, found.flip(axis + 1), found)
+        return found.view(batch.dtype)
 
 
 class RandomRotate90(VolumeOp):
@@ -134,10 +139,10 @@ class RandomRotate90(VolumeOp):
 
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
         turns = tensors.send(per_sample(self._turns(draws), batch.ndim))
-        axes, found = (self.axes[0] + 1, self.axes[1] + 1), batch
+        axes, found = (self.axes[0] + 1, self.axes[1] + 1), (before := signed(batch))
         for count in (1, 2, 3):
-            found = tensors.torch.where(turns == count, batch.rot90(count, axes), found)
-        return found
+            found = tensors.torch.where(turns == count, before.rot90(count, axes), found)
+        return found.view(batch.dtype)
 
 
 class RandomIntensity(VolumeOp):
@@ -212,7 +217,7 @@ class RandomIntensity(VolumeOp):
         if not batch.is_floating_point():
             limits = torch.iinfo(batch.dtype)
             values = values.round().clamp(limits.min, limits.max)
-        return torch.where(tensors.send(per_sample(chosen, batch.ndim)), values.to(batch.dtype), batch)
+        return choose(tensors.send(per_sample(chosen, batch.ndim)), values.to(batch.dtype), batch)
 
 
 def _three(size: int | Sequence[int]) -> tuple[int, int, int]:

@@ -14,17 +14,19 @@ def warp_tensor(batch: Any, inverse: F64, canvases: I32, bilinear: bool, fill: A
     """Pictures (n, height, width, channels) of a tensor; the matrices as the engine takes them."""
     torch = tensors.torch
     count, height, width, channels = batch.shape
-    y, x = torch.meshgrid(
-        torch.arange(height, device=batch.device) + 0.5, torch.arange(width, device=batch.device) + 0.5,
-        indexing="ij",
-    )  # fmt: skip
-    grid = torch.stack([x.reshape(-1), y.reshape(-1), torch.ones_like(x).reshape(-1)])
-    inside = torch.ones((count, height * width), dtype=torch.bool, device=batch.device)
+    x = torch.arange(width, device=batch.device).double() + 0.5
+    y = torch.arange(height, device=batch.device).double()[:, None] + 0.5
+    inside = torch.ones((count, height, width), dtype=torch.bool, device=batch.device)
     for number in range(inverse.shape[1] - 1, -1, -1):
-        at = tensors.send(inverse[:, number]) @ grid
-        across, down = at[:, 0] / at[:, 2], at[:, 1] / at[:, 2]
-        size = tensors.send(canvases[:, number].astype(np.float64))
-        inside &= (across >= 0) & (across < size[:, 1:]) & (down >= 0) & (down < size[:, :1])
+        # In float64, as the engine: what lies at an edge falls to the same side. And no product of matrices,
+        # which torch may be told to round (TF32).
+        sent = tensors.send(np.ascontiguousarray(inverse[:, number]).view(np.int64)).view(torch.float64)
+        parts = sent.view(count, 3, 3, 1, 1).unbind(1)
+        across, down, depth = (part[:, 0] * x + (part[:, 1] * y + part[:, 2]) for part in parts)
+        across, down = across / depth, down / depth
+        high, wide = tensors.send(canvases[:, number].reshape(count, 2, 1, 1)).unbind(1)
+        inside &= (across >= 0) & (across < wide) & (down >= 0) & (down < high)
+    inside, across, down = (one.reshape(count, height * width) for one in (inside, across, down))
     flat = batch.reshape(count, height * width, channels)
     # What is nowhere is not looked at.
     across, down = (torch.where(inside, one, torch.zeros_like(one)) for one in (across, down))
@@ -36,7 +38,7 @@ def warp_tensor(batch: Any, inverse: F64, canvases: I32, bilinear: bool, fill: A
     if bilinear:
         across, down = across - 0.5, down - 0.5
         left, top = across.floor(), down.floor()
-        right_share, lower_share = (across - left)[..., None], (down - top)[..., None]
+        right_share, lower_share = (across - left).float()[..., None], (down - top).float()[..., None]
         column, row = left.long(), top.long()
         upper = taken(row, column) * (1 - right_share) + taken(row, column + 1) * right_share
         lower = taken(row + 1, column) * (1 - right_share) + taken(row + 1, column + 1) * right_share
