@@ -6,7 +6,7 @@ import importlib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from _common import timed
@@ -44,7 +44,46 @@ def megatron_reads(prefix: Path, order: Any, batch: int) -> dict[str, Task]:
     return {"Megatron-core, views": lambda: timed(views), "Megatron-core, batches": lambda: timed(batches)}
 
 
-def trl_packs(documents: list[Any], length: int) -> dict[str, Task]:
+class _Tokenizer:
+    """What Megatron's dataset asks of one."""
+
+    unique_identifiers: ClassVar[dict[str, Any]] = {"name": "numbers"}
+    eod, pad, vocab_size = 0, -1, 50_000
+
+
+def megatron_samples(prefix: Path, length: int, batch: int, tokens: int) -> dict[str, Task]:
+    """Rows of the dataset that GPT is trained on, put together into batches."""
+    module = "megatron.core.datasets.gpt_dataset"
+    kind, config = found(module, "GPTDataset"), found(module, "GPTDatasetConfig")
+    if kind is None or config is None:
+        return {}
+    import torch
+    from megatron.core.datasets.utils import Split
+
+    how = config(
+        random_seed=1, sequence_length=length, split="1,0,0", path_to_cache=f"{prefix}-cache",
+        tokenizer=_Tokenizer(), reset_position_ids=False, reset_attention_mask=False, eod_mask_loss=False,
+        create_attention_mask=False,
+    )  # fmt: skip
+    try:
+        below = kind.build_low_level_dataset(str(prefix), how)
+        numbers = np.arange(len(below.document_indices) - 1, dtype=np.int32)
+        data = kind(below, str(prefix), numbers, None, Split.train, how)
+    except Exception as error:
+        print(f"  Megatron-core does not build its dataset: its side is skipped ({error})")
+        return {}
+
+    def run() -> None:
+        for first in range(0, len(data), batch):
+            rows = [data[one] for one in range(first, min(first + batch, len(data)))]
+            {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+    # It leaves out the last row, which is not full.
+    return {"Megatron-core, GPTDataset": lambda: timed(run) * tokens / (len(data) * length)}
+
+
+def trl_packs(documents: list[Any], length: int, batch: int) -> dict[str, Task]:
+    """Packed tables, and their rows as arrays in batches, as a training loop gets them."""
     pack, dataset = found("trl.data_utils", "pack_dataset"), found("datasets", "Dataset")
     if pack is None or dataset is None:
         return {}
@@ -59,18 +98,22 @@ def trl_packs(documents: list[Any], length: int) -> dict[str, Task]:
     )
     table = pa.table({"input_ids": tokens.cast(pa.list_(pa.int32()))})
 
-    def task(strategy: str) -> Task:
-        # A copy in memory each time, or what was packed before would be taken from its cache.
-        return lambda: timed(
-            lambda: pack(
-                dataset(table),
-                length,
-                strategy,
-                map_kwargs={"keep_in_memory": True, "load_from_cache_file": False},
-            )
-        )
+    # A copy in memory each time, or what was packed before would be taken from its cache.
+    how = {"keep_in_memory": True, "load_from_cache_file": False}
 
-    return {"TRL, bfd_split": task("bfd_split"), "TRL, wrapped": task("wrapped")}
+    def packed(strategy: str) -> Any:
+        return pack(dataset(table), length, strategy, map_kwargs=how)
+
+    def arrays(strategy: str) -> None:
+        rows = packed(strategy).with_format("numpy")
+        for first in range(0, len(rows), batch):
+            rows[first : first + batch]["input_ids"]
+
+    tasks: dict[str, Task] = {}
+    for one in ("bfd_split", "wrapped"):
+        tasks[f"TRL, {one}"] = lambda one=one: timed(lambda: packed(one))  # type: ignore[misc]
+        tasks[f"TRL, {one}, as arrays"] = lambda one=one: timed(lambda: arrays(one))  # type: ignore[misc]
+    return tasks
 
 
 def grain_packs(documents: list[Any], length: int) -> dict[str, Task]:
@@ -113,3 +156,26 @@ def datatrove_blocks(folder: Path, length: int, order: Any) -> dict[str, Task]:
             data[one]
 
     return {"datatrove": lambda: timed(run)}
+
+
+def litdata_blocks(folder: Path, rows: Any) -> dict[str, Task]:
+    """Rows of chunks of its own, which it goes through in its own random order."""
+    kind, loader = found("litdata", "StreamingDataset"), found("litdata", "TokensLoader")
+    cache = found("litdata.streaming", "Cache")
+    if kind is None or loader is None or cache is None:
+        return {}
+    import torch
+
+    length = rows.shape[1]
+    out = cache(str(folder), chunk_size=length * 2000, item_loader=loader(block_size=length))
+    for number, row in enumerate(rows):
+        out[number] = torch.from_numpy(row)
+    out.done()
+    out.merge()
+    data = kind(str(folder), item_loader=loader(block_size=length), shuffle=True)
+
+    def run() -> None:
+        for _ in data:
+            pass
+
+    return {"LitData, TokensLoader": lambda: timed(run)}

@@ -2,17 +2,21 @@
 
 reads      sequences of a .bin/.idx by number, in random order, one thread, batches of 256, warm
 packing    documents of log-normal lengths to rows of 8,192 tokens, one thread; batchplant reads them from a
-           .bin/.idx and makes labels, positions and masks too, the others have them in memory and make rows
-blocks     rows of 2,049 tokens at random places of a flat file of tokens, one thread
+           .bin/.idx, the others have them in memory. Each of them is compared with the same job: batchplant's
+           rows alone, or with labels, positions and masks
+samples    documents in random order, one after another, cut into rows of 2,048 tokens with labels, loss mask
+           and positions, in batches of 16, one thread
+blocks     rows of 2,049 tokens at random places of a flat file of tokens, one thread; LitData has a fifth of
+           them, in chunks, and shuffles as it does
 stream     two .bin files mixed 7 : 3, in random order, packed into rows of 8,192, batches of 16 rows with
            labels, positions, document numbers and loss mask; a whole loader on all cores; beside it what
            copying as many bytes in memory takes
 blend      2,500 .bin/.idx of 400,000 documents each, sparse: to open and mix them, in a process of its own
 fill       how full rows are, by strategy and window
 
-All sides of a part run in turn in one process, several rounds. Peers (megatron-core, trl, grain, datatrove)
-are left out where they are not installed, and said so; BATCHPLANT_TEXT_PYTHON may name a Python that has them
-and batchplant.
+All sides of a part run in turn in one process, several rounds. Peers (megatron-core, trl, grain, datatrove,
+litdata) are left out where they are not installed, and said so; BATCHPLANT_TEXT_PYTHON may name a Python that
+has them and batchplant.
 """
 
 from __future__ import annotations
@@ -30,12 +34,18 @@ from typing import Any
 
 import numpy as np
 from _common import interleaved, others, part_arguments, save, timed, workplace
-from _text_peers import datatrove_blocks, grain_packs, megatron_reads, trl_packs
+from _text_peers import (
+    datatrove_blocks,
+    grain_packs,
+    litdata_blocks,
+    megatron_reads,
+    megatron_samples,
+    trl_packs,
+)
 
 import batchplant
 from batchplant import Loader, Mix, Pack, _native
-from batchplant.formats.megatron.layout import MAGIC
-from batchplant.formats.megatron.reader import LOOKED_AT
+from batchplant.formats.megatron.layout import LOOKED_AT, MAGIC
 
 BATCH, ROW, ROWS = 256, 8192, 16
 FILES, DOCUMENTS = 2500, 400_000
@@ -60,11 +70,14 @@ def speeds(found: dict[str, dict[str, float]], count: float) -> Found:
     return {name: {key: count / one[key] for key in ("best", "median")} for name, one in found.items()}
 
 
-def ratios(found: Found, ours: str) -> Found:
-    """Our speed as a multiple of each of the others'."""
-    return {
-        name: {key: found[ours][key] / one[key] for key in one} for name, one in found.items() if name != ours
-    }
+def ratios(found: Found, ours: str, like: dict[str, str] | None = None) -> Found:
+    """Our speed as a multiple of each of the others'; ``like``: what of ours does the same as one of them."""
+    made = {}
+    for name, one in found.items():
+        mine = found[(like or {}).get(name, ours)]
+        if mine is not one and (like is None or not name.startswith("batchplant")):
+            made[name] = {key: mine[key] / one[key] for key in one}
+    return made
 
 
 def say(found: Found, unit: str, ratio: Found) -> None:
@@ -74,7 +87,7 @@ def say(found: Found, unit: str, ratio: Found) -> None:
             if name in ratio
             else ""
         )
-        print(f"  {name:<28} {one['median']:>16,.0f} {unit}{said}", flush=True)
+        print(f"  {name:<36} {one['median']:>16,.0f} {unit}{said}", flush=True)
 
 
 # --- reads --------------------------------------------------------------------------------------------
@@ -131,6 +144,28 @@ def packed_file(path: Path, documents: list[Any]) -> Path:
 
 # --- packing ------------------------------------------------------------------------------------------
 
+PLAIN = "batchplant, rows only"
+WRAPPED = "batchplant, concat_split, rows only"
+# What of ours does the same as a peer; the others make more than rows.
+LIKE = {
+    "TRL, bfd_split": PLAIN, "TRL, bfd_split, as arrays": PLAIN, "TRL, wrapped": WRAPPED,
+    "TRL, wrapped, as arrays": WRAPPED,
+}  # fmt: skip
+
+
+def packs(reader: batchplant.Reader, pack: Pack, order: str = "sequential") -> Callable[[], float]:
+    """All rows of an epoch, made in this thread, as the others do it."""
+
+    def run() -> None:
+        loader = Loader(reader, ROWS, order=order, pack=pack, workers=1)
+        shard, executor = loader._shard(0, 0), loader._executor
+        for number in range(len(shard)):
+            own = shard.executor(number, executor)
+            shard.finish(number, own.finish(own.prepare(shard.batch(number), 0)))
+        loader.close()
+
+    return lambda: timed(run)
+
 
 def packing(folder: Path, args: argparse.Namespace) -> Found:
     count = 2_000 if args.quick else 30_000
@@ -141,31 +176,48 @@ def packing(folder: Path, args: argparse.Namespace) -> Found:
     tokens = int(sizes.sum())
     print(f"packing {count:,} documents, {tokens:,} tokens, into rows of {ROW:,}", flush=True)
 
-    def ours(strategy: str) -> Callable[[], float]:
-        def run() -> None:
-            loader = Loader(reader, ROWS, pack=Pack(ROW, strategy=strategy, dtype="int32"), workers=1)
-            shard, executor = loader._shard(0, 0), loader._executor
-            # In this thread, as the others do.
-            for number in range(len(shard)):
-                own = shard.executor(number, executor)
-                shard.finish(number, own.finish(own.prepare(shard.batch(number), 0)))
-            loader.close()
-
-        return lambda: timed(run)
+    def ours(strategy: str, **options: Any) -> Callable[[], float]:
+        return packs(reader, Pack(ROW, strategy=strategy, dtype="int32", **options))
 
     tasks = {
         "batchplant": ours("best_fit"),
         "batchplant, first_fit": ours("first_fit"),
         "batchplant, concat_split": ours("concat_split"),
-        **trl_packs(documents, ROW),
+        PLAIN: ours("best_fit", outputs=()),
+        WRAPPED: ours("concat_split", outputs=()),
+        **trl_packs(documents, ROW, ROWS),
         **grain_packs(documents, ROW),
+    }
+    for task in tasks.values():
+        task()
+    found = speeds(interleaved(tasks, args.rounds), tokens)
+    ratio = ratios(found, "batchplant", LIKE)
+    say(found, "tokens/s", ratio)
+    return {"documents": count, "tokens": tokens, "tokens/s": found, "ratio to": ratio}
+
+
+# --- samples ------------------------------------------------------------------------------------------
+
+
+def samples(folder: Path, args: argparse.Namespace) -> Found:
+    length = 2048
+    reader = batchplant.open(write(folder / "samples.idx", 2_000 if args.quick else 20_000, 6))
+    tokens = int(reader.facts()["tokens"])
+    print(f"{tokens:,} tokens in random order, in rows of {length:,} with labels", flush=True)
+    pack = Pack(
+        length, strategy="concat_split", labels="shifted", across=True,
+        outputs=("labels", "loss_mask", "position_ids"),
+    )  # fmt: skip
+    tasks = {
+        "batchplant": packs(reader, pack, "random"),
+        **megatron_samples(folder / "samples", length, ROWS, tokens),
     }
     for task in tasks.values():
         task()
     found = speeds(interleaved(tasks, args.rounds), tokens)
     ratio = ratios(found, "batchplant")
     say(found, "tokens/s", ratio)
-    return {"documents": count, "tokens": tokens, "tokens/s": found, "ratio to": ratio}
+    return {"tokens": tokens, "tokens/s": found, "ratio to": ratio}
 
 
 # --- blocks -------------------------------------------------------------------------------------------
@@ -186,7 +238,11 @@ def blocks(folder: Path, args: argparse.Namespace) -> Found:
         for first in range(0, len(order), 64):
             reader.read(order[first : first + 64], ["tokens"])
 
-    tasks = {"batchplant": lambda: timed(ours), **datatrove_blocks(place, length, order)}
+    tasks = {
+        "batchplant": lambda: timed(ours),
+        **datatrove_blocks(place, length, order),
+        **litdata_blocks(folder / "litdata", data.reshape(count, length)[: len(order)]),
+    }
     for task in tasks.values():
         task()
     found = speeds(interleaved(tasks, args.rounds), len(order) * length)
@@ -347,7 +403,10 @@ def fill(folder: Path, args: argparse.Namespace) -> Found:
     return found
 
 
-PARTS = {"reads": reads, "packing": packing, "blocks": blocks, "stream": stream, "blend": blend, "fill": fill}
+PARTS = {
+    "reads": reads, "packing": packing, "samples": samples, "blocks": blocks, "stream": stream,
+    "blend": blend, "fill": fill,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ def test_what_plans_do_not_need_is_refused_with_its_line(text: str, said: str) -
         (("stop: all", "stop: last"), "line 11: stop is first, all, never"),
         (("batch_size: 2", "batchsize: 2"), "line 14: .* no 'batchsize' .did you mean batch_size"),
         (("eos: 1", "end: 1"), "line 15: pack has no 'end'"),
-        (("length: 96", "length: long"), "line 15: length, window, eos and pad are numbers"),
+        (("length: 96", "length: long"), "line 15: length must be a whole number, not 'long'"),
         (("batch_size: 2\n", ""), "no batch_size"),
     ],
 )  # fmt: skip
@@ -299,6 +299,14 @@ def test_a_seed_of_the_mixture_gives_another_order_and_steps_count_samples() -> 
     assert mix.weights(40).tolist() == [1, 0]
     with pytest.raises(OptionError, match=r"the weight of .* must be finite"):
         Mix([(sources[0][0], -1), (sources[1][0], 1)])
+    readers = [one for one, _ in sources]
+    assert Mix(readers, weights=[3, 1]).weights().tolist() == [0.75, 0.25]
+    with pytest.raises(OptionError, match="2 sources, but 1 weights: give every source one"):
+        Mix(readers, weights=[1])
+    with pytest.raises(OptionError, match="2 sources, but 1 weights"):
+        Mix([sources[0], readers[1]])
+    with pytest.raises(OptionError, match="sources have weights already"):
+        Mix(sources, weights=[3, 1])
 
 
 def test_sources_on_a_server_are_mixed_and_packed(folder: Path) -> None:

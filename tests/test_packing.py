@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 import batchplant
 from batchplant import Mix, Pack, _native
 from batchplant.errors import DataError, OptionError
-from batchplant.loading.packing import OVERLONG, STRATEGIES
+from batchplant.loading.packing import OUTPUTS, OVERLONG, STRATEGIES
 from batchplant.ops import Function
 
 EOS = 9_999_999
@@ -83,6 +84,17 @@ def test_rows_hold_documents_labels_positions_and_borders() -> None:
     assert batch["cu_seqlens"].tolist() == [0, 4, 7, 8, 14, 16]
     assert batch["max_seqlen"] == 6
     assert batch["pieces"].tolist() == [[0, 0, 4, 0, 0], [0, 4, 3, 0, 1], [1, 0, 6, 0, 2]]
+
+
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("outputs", [(), *((one,) for one in OUTPUTS), ["max_seqlen", "labels"]])
+def test_what_is_not_wanted_is_not_made(outputs: Sequence[str], across: bool) -> None:
+    whole = batchplant.Loader(documents(30), 4, pack=Pack(64, across=across))
+    some = batchplant.Loader(documents(30), 4, pack=Pack(64, across=across, outputs=outputs))
+    for known, found in zip(whole, some, strict=True):
+        assert set(found) == {"tokens", "number", *outputs}
+        for name in found:
+            np.testing.assert_array_equal(found[name], known[name])
 
 
 def test_labels_as_they_are_and_one_sequence_across() -> None:
@@ -251,16 +263,26 @@ def test_stats_tell_how_full_rows_are() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"length": 0}, "length is from 1"),
+        ({"length": 0}, "length must be from 1"),
         ({"length": 8, "strategy": "worst"}, "strategy is one of"),
         ({"length": 8, "labels": "next"}, "labels is one of"),
         ({"length": 8, "field": "token"}, "tokens"),
         ({"length": 8, "prompt": "nothing"}, "no field of the batch"),
+        ({"length": 8, "eos": "</s>"}, "eos must be a whole number, not '</s>'"),
+        ({"length": 8, "pad": None}, "pad must be a whole number"),
+        ({"length": 8, "dtype": "int32", "ignore": 2**31}, "ignore must be from"),
+        ({"length": 8, "outputs": ["label"]}, "did you mean.*labels"),
+        ({"length": 8, "outputs": "labels"}, r"a list of names, as \['labels'\]"),
     ],
 )
 def test_what_makes_no_sense_is_said(options: dict[str, Any], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         batchplant.Loader(documents(3), 1, pack=Pack(**options))
+
+
+def test_a_length_is_no_pack() -> None:
+    with pytest.raises(OptionError, match=r"a Pack, as Pack\(2048\), not 512"):
+        batchplant.Loader(documents(3), 1, pack=512)  # type: ignore[arg-type]
 
 
 def test_sizes_that_lie_are_an_error() -> None:
@@ -410,10 +432,9 @@ def test_tokens_that_lie_in_memory_are_not_read(
         return usual(*some)
 
     monkeypatch.setattr(loader._packing.filling, "_in_place", in_place)
-    # They are known to be in memory once some were read.
     batches = [*loader, *loader]
-    assert 0 < len(taken) < len(batches)
-    monkeypatch.setattr("batchplant.loading.filling.mapped_in_memory", lambda path: None)
+    assert len(taken) == len(batches)
+    monkeypatch.setattr("batchplant.loading.filling.mapped_source", lambda path: None)
     again = batchplant.Loader(tmp_path / "docs.idx", 3, **options)
     for one, other in zip(batches, [*again, *again], strict=True):
         assert one.keys() == other.keys()

@@ -44,10 +44,10 @@ class Mix(Reader):
     """Several datasets as one: ``Loader(Mix([("web.parquet", 0.7), ("books.tar", 0.3)]), 256,
     order="random")``.
 
-    sources: (source, weight) each, a dict of them by name, or sources alone, which come in proportion to
-    their sizes; a source is a Reader or what :func:`batchplant.open` takes. They have the same fields, or
-    ``fields`` names those that all have. At every position, each source has come weight times position
-    times, give or take one.
+    sources: (source, weight) each, a dict of them by name, or sources alone, whose ``weights`` are given in
+    the same order, or are their sizes; a source is a Reader or what :func:`batchplant.open` takes. They have
+    the same fields, or ``fields`` names those that all have. At every position, each source has come weight
+    times position times, give or take one.
 
     temperature: weights to the power of 1/temperature; 2 or more make small sources come more often.
     schedule: (position, weights) from which on other weights hold; where ``step`` says how many samples a
@@ -67,6 +67,7 @@ class Mix(Reader):
         self,
         sources: Sequence[Any] | Mapping[str, Any],
         *,
+        weights: Sequence[float] | None = None,
         temperature: float | None = None,
         schedule: Sequence[tuple[int, Sequence[float]]] = (),
         step: int = 1,
@@ -79,13 +80,18 @@ class Mix(Reader):
         found = [(name, *_weighted(one)) for name, one in named]
         if not found:
             raise OptionError("a mixture needs at least one source")
+        given = [weight for *_, weight in found if weight is not None]
+        if given and weights is not None:
+            raise OptionError("sources have weights already: give them there, or as weights=")
+        given = given if weights is None else [float(one) for one in weights]
+        if (given or weights is not None) and len(given) != len(found):
+            raise OptionError(
+                f"there are {len(found)} sources, but {len(given)} weights: give every source one, or none"
+            )
         readers = [one if isinstance(one, Reader) else open_reader(one) for _, one, _ in found]
         self.names = tuple(name or reader.path for (name, *_), reader in zip(found, readers, strict=True))
         self.base: Reader = Concat(_alike(readers, fields))
-        self.schema, self.path = self.base.schema, f"mixture of {', '.join(self.names)}"
-        given = [weight for *_, weight in found if weight is not None]
-        if given and len(given) != len(found):
-            raise OptionError("give every source a weight, or none of them")
+        self.schema, self.path = self.base.schema, f"mixture of {listed(self.names)}"
         sizes = [len(one) for one in readers]
         plan = [(0, given or sizes), *((whole("step", step, 1) * at, one) for at, one in schedule)]
         self._blend(sizes, plan, temperature, stop, max_repeats, seed)

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .codecs.tokens import Tokenizer, texts_of
 from .columns import I64, Columns, Ragged, Spans
-from .errors import BatchplantError, DecodeError, OptionError, Problem, no_such
-from .reader import Reader
+from .errors import BatchplantError, DecodeError, OptionError, no_such
+from .reader import Over, Reader
 from .schema import Bytes, Schema, Tensor, Text
 
 TOKENS = "tokens"
 
 
-class Tokenized(Reader):
+class Tokenized(Over):
     """The samples of a reader, with ids in the place of some texts.
 
     The ids of one field are called ``tokens``, those of several ``NAME_tokens``.
     """
 
     def __init__(self, base: Reader, tokenizers: Mapping[str, Tokenizer]) -> None:
-        self.base, self.path, self.format = base, base.path, base.format
-        self.length, self.window = len(base), base.window
+        super().__init__(base)
         self._tokenizers = dict(tokenizers)
         # From the names of texts to those of their ids, and back.
         self.names = {name: TOKENS if len(tokenizers) == 1 else f"{name}_{TOKENS}" for name in tokenizers}
@@ -84,38 +83,6 @@ class Tokenized(Reader):
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         return self.base._ranges([self._texts.get(name, name) for name in fields], indices)
-
-    # -- what the samples say --------------------------------------------------------------------------
-
-    def blocks(self) -> I64 | None:
-        return self.base.blocks()
-
-    def sizes(self) -> I64 | None:
-        # About as many bytes as the text: a token has about four.
-        return self.base.sizes()
-
-    def where(self, sample: int) -> str:
-        return self.base.where(sample)
-
-    def facts(self) -> dict[str, Any]:
-        return self.base.facts()
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return self.base.metadata
-
-    @property
-    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
-        return self.base.attributes
-
-    def _verify(self) -> Iterator[Problem]:
-        return self.base._verify()
-
-    def own_checks(self) -> tuple[str, ...]:
-        return self.base.own_checks()
-
-    def close(self) -> None:
-        self.base.close()
 
 
 def tokenizers_of(asked: Any, schema: Schema) -> dict[str, Tokenizer]:

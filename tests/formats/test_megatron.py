@@ -16,8 +16,9 @@ import pytest
 import batchplant as bp
 from batchplant.cli import main
 from batchplant.conversion.sizes import are_known, sizes_of
-from batchplant.formats.megatron import layout, reader, writer
+from batchplant.formats.megatron import layout, writer
 from batchplant.loading.packing import Pack
+from batchplant.storage import files, source
 from batchplant.testing import FormatSuite
 from batchplant.testing.damage import memory_bounded, resident
 from servers import Bucket
@@ -382,16 +383,29 @@ def test_one_of_the_pair_is_missing(name: str, tmp_path: Path) -> None:
         bp.open(tmp_path / "a.idx", format="megatron")
 
 
+def test_opening_a_pair_opens_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be thousands of pairs: the index for its header and for its ends, the tokens once."""
+    path, opened = write(tmp_path / "a.idx", [{"tokens": sequence(3)}]), list[str]()
+
+    def counted(path: str) -> Any:
+        opened.append(Path(path).name)
+        return files.open_known(path)
+
+    monkeypatch.setattr(source, "open_known", counted)
+    bp.open(path)
+    assert sorted(opened) == ["a.bin", "a.idx", "a.idx"]
+
+
 def test_a_billion_sequences_open_without_being_read(tmp_path: Path) -> None:
     """A sparse file: opening touches both ends of it, reading what is asked for."""
-    count, last = 10**9, 10**9 - reader.LOOKED_AT
+    count, last = 10**9, 10**9 - layout.LOOKED_AT
     documents = layout.ARRAYS + 12 * count
     try:
         with open(tmp_path / "a.idx", "wb") as file:
             file.write(header(count, count + 1))
             file.truncate(documents + 8 * (count + 1))
             file.seek(documents)
-            file.write(np.arange(reader.LOOKED_AT).astype("<i8"))
+            file.write(np.arange(layout.LOOKED_AT).astype("<i8"))
             file.seek(documents + 8 * last)
             file.write(np.arange(last, count + 1).astype("<i8"))
     except OSError:

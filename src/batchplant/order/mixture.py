@@ -74,7 +74,6 @@ class Segment:
         self.shares, self.start, self.before = shares, start, before
         self.source, self.turn = _table(shares.tobytes())
         self.period = len(self.source)
-        self.firsts = starts_of(shares)
 
     def at(self, positions: I64) -> tuple[I64, I64]:
         """Which source gives each position, and which of its turns that is, over all segments."""
@@ -93,10 +92,11 @@ class Segment:
     def after(self, turns: I64) -> I64:
         """For every source, the position after it has had so many turns; ENDLESS where it has no more."""
         lap, rest = np.divmod(np.maximum(turns - self.before, 1) - 1, np.maximum(self.shares, 1))
-        places = np.empty(self.period, dtype=np.int64)
-        places[self.firsts[self.source] + self.turn] = np.arange(1, self.period + 1)
-        at = self.start + lap * self.period + places[np.minimum(self.firsts[:-1] + rest, self.period - 1)]
-        at[self.shares == 0] = ENDLESS
+        # Where each source has that turn of the pattern: once, unless it has none at all.
+        places = np.flatnonzero(self.turn == rest.astype(np.uint32)[self.source])
+        at = np.full(len(self.shares), ENDLESS)
+        sources = self.source[places]
+        at[sources] = self.start + lap[sources] * self.period + places + 1
         return np.where(turns <= self.before, self.start, at)
 
     @property

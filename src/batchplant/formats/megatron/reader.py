@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,10 +17,18 @@ from ...schema import Field, Int, Schema, Tensor
 from ...storage import beside, open_source, tree
 from .layout import BIN, DOCUMENT, IDX, MODE, Index
 
-# Entries of the documents that are looked at when it is opened, at either end.
-LOOKED_AT = 1 << 9
 # Entries that are verified at a time.
 STEP = 1 << 20
+
+
+@functools.cache
+def _schema(dtype: np.dtype[Any], documents: bool, modes: bool) -> Schema:
+    fields: dict[str, Field] = {TOKENS: Tensor(dtype.name, (None,))}
+    if documents:
+        fields[DOCUMENT] = Int()
+    if modes:
+        fields[MODE] = Int("int8")
+    return Schema(fields)
 
 
 class MegatronReader(Reader):
@@ -51,22 +60,12 @@ class MegatronReader(Reader):
         self.paths = [self.path, place]
         self.dtype = self._index.dtype
         self.length = self._index.sequences
-        fields: dict[str, Field] = {TOKENS: Tensor(self.dtype.name, (None,))}
-        if self._differ() if documents is None else documents:
-            fields[DOCUMENT] = Int()
-        if self._index.has_modes:
-            fields[MODE] = Int("int8")
-        self.schema = Schema(fields)
+        one_each, start, tokens = self._index.ends()
+        numbered = self._index.entries > 0 and not one_each if documents is None else documents
+        self.schema = _schema(self.dtype, numbered, self._index.has_modes)
         # A copy that was not finished is noticed now, and not in the middle of an epoch.
-        self._runs(np.arange(max(self.length - 1, 0), self.length))
-
-    def _differ(self) -> bool:
-        """Whether documents are not one sequence each, as far as number and ends of the list tell."""
-        count = self._index.entries
-        if count != self.length + 1:
-            return count > 0
-        ends = np.concatenate([np.arange(min(LOOKED_AT, count)), np.arange(max(count - LOOKED_AT, 0), count)])
-        return not np.array_equal(self._index.documents(ends), ends)
+        if start < 0 or not 0 <= tokens * self.dtype.itemsize <= self._bin.size - start:
+            self._runs(np.arange(self.length - 1, self.length))
 
     def _runs(self, indices: I64) -> tuple[I64, I64]:
         starts, sizes = self._index.offsets(indices), self._index.lengths(indices) * self.dtype.itemsize
