@@ -8,6 +8,8 @@ import os
 import pkgutil
 import shutil
 import signal
+import sqlite3
+import sqlite3.dbapi2
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from batchplant.testing.damage import EXHAUSTIVE
+from loading import leaves_nothing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,15 +55,29 @@ def _imported() -> None:
                 importlib.import_module(module.name)
 
 
+nothing_left_behind = pytest.fixture(autouse=True)(leaves_nothing)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _unsynced() -> Iterator[None]:
     """Whether files last through a power cut is not seen by these tests, and takes a fifth of their time.
 
     That files are synced, and when, test_commit.py and test_faults.py watch.
     """
+    connect = sqlite3.dbapi2.connect
+
+    def connect_unsynced(*args: Any, **options: Any) -> sqlite3.Connection:
+        made = connect(*args, **options)
+        # A file that is damaged, or locked: whoever uses it is told.
+        with contextlib.suppress(sqlite3.Error):
+            made.execute("PRAGMA synchronous = OFF")
+        return made
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
         patch.setattr(os, "sync", lambda: None)
+        # Catalogs of Iceberg.
+        patch.setattr(sqlite3.dbapi2, "connect", connect_unsynced)
         yield
 
 

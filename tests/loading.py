@@ -7,7 +7,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,26 +115,29 @@ def producers() -> list[threading.Thread]:
     return [thread for thread in ours if not thread.name.startswith("batchplant-chunks")]
 
 
-def assert_no_producers(but: Collection[threading.Thread] = ()) -> None:
-    """The threads that made batches have ended, or are about to; ``but``: those of others."""
+_others: list[threading.Thread] = []  # Those that ran when the test began.
+
+
+def assert_no_producers() -> None:
+    """The threads that made batches for this test have ended, or are about to."""
     for thread in producers():
-        if thread not in but:
+        if thread not in _others:
             deadline = time.monotonic() + PATIENCE
             # One whose start was cut short by Ctrl-C cannot be joined yet.
             while thread.is_alive() or thread in threading.enumerate():
                 assert time.monotonic() < deadline, thread
                 os.sched_yield()
-    assert [thread for thread in producers() if thread not in but] == []
+    assert [thread for thread in producers() if thread not in _others] == []
 
 
 def leaves_nothing() -> Iterator[None]:
     """A fixture: after the test, none of its threads makes batches any more."""
-    before = producers()
+    _others[:] = producers()
     yield
     if producers():
         # A traceback that pytest still holds may hold an epoch.
         gc.collect()
-    assert_no_producers(before)
+    assert_no_producers()
 
 
 def running() -> set[str]:

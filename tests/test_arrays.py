@@ -18,7 +18,6 @@ from batchplant.formats.zarr import codecs as zarr_codecs
 
 SHAPE, CHUNKS = (11, 13, 9), (4, 5, 3)
 VALUES = np.arange(math.prod(SHAPE), dtype=np.int32).reshape(SHAPE)
-STEPS = [None, 1, -1, 2, 5, -3]
 RNG = np.random.default_rng(3)
 
 

@@ -16,11 +16,11 @@ import pytest
 
 import processes
 
-MANY, FEW = 400_000, 40_000
+MANY, FEW = 280_000, 20_000
 ROW_BYTES = 616
 # An index of some numbers for each row, and what allocators keep, may grow; the table itself may not be held.
 GROWTH = 64 << 20
-LIMIT = 192 << 20
+LIMIT = 160 << 20
 
 # Unpacked row groups are kept up to this; by default it is more than the table has here.
 CACHE = 32 << 20

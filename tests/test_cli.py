@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -529,7 +530,7 @@ def test_an_error_that_is_not_ours_is_one_line(
     def fail(args: object) -> int:
         raise KeyError("a\nb")
 
-    monkeypatch.setattr(sys.modules["batchplant.cli.info"], "run", fail)
+    monkeypatch.setattr(importlib.import_module("batchplant.cli.info"), "run", fail)
     code, found = run_json(capsys, "info", dataset)
     assert code == 2
     assert isinstance(found, dict)
@@ -550,7 +551,7 @@ def test_what_the_system_refuses_is_one_line(
     def fail(args: object) -> int:
         raise kind
 
-    monkeypatch.setattr(sys.modules["batchplant.cli.info"], "run", fail)
+    monkeypatch.setattr(importlib.import_module("batchplant.cli.info"), "run", fail)
     assert main(["info", str(dataset)]) == 2
     said = {"a: Permission denied", "out of memory: of 9 GiB"}
     assert capsys.readouterr().err.removeprefix("batchplant: ").rstrip() in said
@@ -760,7 +761,7 @@ def test_resume_is_named_only_where_there_is_a_state(
     def stop(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["batchplant.cli.convert"], "convert", stop)
+    monkeypatch.setattr(importlib.import_module("batchplant.cli.convert"), "convert", stop)
     target = tmp_path / "t.npz"
     assert main(["convert", "a", str(target)]) == 130
     assert capsys.readouterr().err == "batchplant: stopped\n"

@@ -53,14 +53,13 @@ def drive(shim: Path, *args: str, script: str = "drive.py") -> None:
     assert not found["bad"], "\n".join(f"{mode} at {point}: {what}" for mode, point, what in found["bad"])
 
 
-@pytest.mark.parametrize("name", OWN_WAYS)
-def test_some_calls_while_the_writer_closes(shim, name):
-    drive(shim, name, "--overwrite", "--close", "--most", "2", "--mode", "kill", "--mode", "EIO")
+# One process for all of them: what takes long is to import libraries.
+def test_some_calls_while_the_writer_closes(shim):
+    drive(shim, *OWN_WAYS, "--overwrite", "--close", "--most", "2", "--mode", "kill", "--mode", "EIO")
 
 
-@pytest.mark.parametrize("name", APPEND_WAYS)
-def test_some_calls_of_an_append(shim, name):
-    drive(shim, name, "--append", "--close", "--most", "3", "--mode", "kill", "--mode", "ENOSPC")
+def test_some_calls_of_an_append(shim):
+    drive(shim, *APPEND_WAYS, "--append", "--close", "--most", "3", "--mode", "kill", "--mode", "ENOSPC")
 
 
 def test_some_calls_of_shards(shim):

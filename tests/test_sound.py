@@ -17,7 +17,6 @@ from batchplant.ops import CellErrors, Draws, Spec
 
 GOLDEN = Path(__file__).parent / "golden"
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-MONO = Spec(np.dtype(np.float32), (4000, 1))
 
 
 def draws(ids: Any, **how: Any) -> Draws:

@@ -1,6 +1,7 @@
 """Convert while one system call fails, or kills; then look at what is left. Run with the shim preloaded.
 
-Prints one JSON object: how many points were tried, and the bad ones. See test_faults.py.
+Prints one JSON object: how many points were tried of each format, at least, and the bad ones. See
+test_faults.py.
 """
 
 from __future__ import annotations
@@ -238,7 +239,7 @@ class Case:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("format")
+    parser.add_argument("format", nargs="+")
     parser.add_argument("--suffix")
     parser.add_argument("--sharded", action="store_true")
     parser.add_argument("--overwrite", action="store_true")
@@ -248,25 +249,33 @@ def main() -> int:
     parser.add_argument("--mode", action="append", choices=list(MODES))
     parser.add_argument("--point", type=int)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        case = Case(
-            args.format, Path(temporary), sharded=args.sharded, overwrite=args.overwrite, suffix=args.suffix,
-            append=args.append,
-        )  # fmt: skip
-        first, last = case.count()
-        first = first if args.close else 0
-        bad, tried = [], 0
-        for mode in args.mode or MODES:
-            points = np.unique(
-                np.linspace(first, last - 1, min(args.most, last - first)).astype(int)
-            ).tolist()
-            for point in points if args.point is None else [args.point]:
-                tried += 1
-                wrong = case.at(point, mode)
-                if wrong is not None:
-                    bad.append([mode, point, wrong])
-    print(json.dumps({"calls": last, "closing": last - first, "tried": tried, "bad": bad}))
+    tried, bad = [], []
+    for name in args.format:
+        with tempfile.TemporaryDirectory() as temporary:
+            case = Case(
+                name, Path(temporary), sharded=args.sharded, overwrite=args.overwrite, suffix=args.suffix,
+                append=args.append,
+            )  # fmt: skip
+            points, wrong = try_points(case, args)
+        tried.append(points)
+        bad += [[f"{name}: {mode}", point, what] for mode, point, what in wrong]
+    print(json.dumps({"tried": min(tried), "bad": bad}))
     return 0
+
+
+def try_points(case: Case, args: argparse.Namespace) -> tuple[int, list[tuple[str, int, str]]]:
+    """How many points were tried, and what is wrong after which."""
+    first, last = case.count()
+    first = first if args.close else 0
+    bad, tried = [], 0
+    for mode in args.mode or MODES:
+        points = np.unique(np.linspace(first, last - 1, min(args.most, last - first)).astype(int)).tolist()
+        for point in points if args.point is None else [args.point]:
+            tried += 1
+            wrong = case.at(point, mode)
+            if wrong is not None:
+                bad.append((mode, point, wrong))
+    return tried, bad
 
 
 if __name__ == "__main__":

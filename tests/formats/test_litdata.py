@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import functools
 import hashlib
 import json
 import pickle
@@ -17,12 +18,14 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import shard_folders
 from batchplant.families.shards import runs
 from batchplant.formats.litdata import nested, spec
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
 from batchplant.testing.damage import memory_bounded
 from servers import Bucket
+from shard_folders import change, index_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 OURS = GOLDEN / "litdata"
@@ -52,26 +55,8 @@ class TestPacked(FormatSuite):
         pytest.importorskip("pyarrow")
 
 
-def written(path: Path, schema: dict[str, Any], samples: list[dict[str, Any]], **options: Any) -> Path:
-    with bp.create(path, schema, format="litdata", **options) as out:
-        for sample in samples:
-            out.append(sample)
-    return path
-
-
-def numbers(path: Path, count: int = 12, **options: Any) -> Path:
-    samples = [{"n": n, "text": "x" * n} for n in range(count)]
-    return written(path, {"n": bp.Int(), "text": bp.Text()}, samples, **options)
-
-
-def index_of(path: Path) -> Any:
-    return json.loads((path / "index.json").read_text("utf-8"))
-
-
-def change(path: Path, edit: Callable[[Any], Any]) -> None:
-    found = index_of(path)
-    edit(found)
-    (path / "index.json").write_text(json.dumps(found), "utf-8")
+written = functools.partial(shard_folders.written, "litdata")
+numbers = functools.partial(shard_folders.numbers, "litdata")
 
 
 # -- what LitData wrote ------------------------------------------------------------------------------------
@@ -330,45 +315,6 @@ def test_what_is_packed_is_what_litdata_packs(tmp_path: Path) -> None:
             for number in range(3):
                 one, two = reader.shards.open(number).source, other.shards.open(number).source
                 assert one.view(0, one.size).tobytes() == two.view(0, two.size).tobytes()
-
-
-def test_pixels_stay_pixels_where_that_is_asked_for(tmp_path: Path) -> None:
-    values = [pixels(4, 5, 3), pixels(2, 2), pixels(3, 1, 4)]
-    path = written(
-        tmp_path / "a", {"x": bp.Image(mode=None)}, [{"x": one} for one in values], image_format="raw"
-    )
-    assert index_of(path)["config"]["data_format"] == ["pil"]
-    with bp.open(path) as reader:
-        assert all(map(np.array_equal, [one["x"] for one in reader], values))
-        spans = reader.spans("x", [1])
-        assert spans is not None
-        assert spans.shape is not None
-        assert spans.shape.tolist() == [[2, 2, 1]]
-
-
-def test_what_is_missing(tmp_path: Path) -> None:
-    """LitData sees a value that stands for nothing; we see that there is none."""
-    schema = {
-        "__missing__": bp.Int(optional=True), "text": bp.Text(optional=True), "meta": bp.Json(optional=True),
-        "photo": bp.Image(optional=True), "row": bp.Tensor("f4", (None,), optional=True),
-        "free": bp.Tensor("f4", (None, None), optional=True), "there": bp.Int(),
-    }  # fmt: skip
-    whole = {
-        "__missing__": 3, "text": "x", "meta": {}, "photo": jpeg(), "row": np.ones(2, "f4"),
-        "free": np.ones((1, 2), "f4"), "there": 1,
-    }  # fmt: skip
-    path = written(tmp_path / "a", schema, [whole, {**dict.fromkeys(schema), "there": 2}, whole])
-    with bp.open(path) as reader:
-        assert dict(reader.schema) == schema
-        assert reader[1] == {**dict.fromkeys(schema), "there": 2}
-        assert reader.read([0, 1], ["__missing__"])["__missing__"].values.tolist() == [3, 0]
-    # LitData's own tools leave our note out.
-    change(path, lambda one: one.pop("batchplant"))
-    with bp.open(path) as reader:
-        found = reader[1]
-        assert found["__missing___"].tolist() == [1] * 6
-        assert (found["__missing__"], found["text"], found["meta"], found["photo"]) == (0, "", None, b"")
-        assert (found["row"].shape, found["free"].shape) == ((0,), (0, 0))
 
 
 def test_flags_of_other_fields(tmp_path: Path) -> None:

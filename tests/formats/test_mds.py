@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import functools
 import hashlib
 import json
 import pickle
@@ -15,12 +16,14 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import shard_folders
 from batchplant.codecs.media import image
 from batchplant.families.shards import runs
 from batchplant.formats.mds import packing
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
 from batchplant.testing.damage import memory_bounded
+from shard_folders import change, index_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 OURS = GOLDEN / "mds"
@@ -43,26 +46,8 @@ class TestPacked(FormatSuite):
     wraps = True
 
 
-def written(path: Path, schema: dict[str, Any], samples: list[dict[str, Any]], **options: Any) -> Path:
-    with bp.create(path, schema, format="mds", **options) as out:
-        for sample in samples:
-            out.append(sample)
-    return path
-
-
-def numbers(path: Path, count: int = 12, **options: Any) -> Path:
-    samples = [{"n": n, "text": "x" * n} for n in range(count)]
-    return written(path, {"n": bp.Int(), "text": bp.Text()}, samples, **options)
-
-
-def index_of(path: Path) -> Any:
-    return json.loads((path / "index.json").read_text("utf-8"))
-
-
-def change(path: Path, edit: Callable[[Any], Any]) -> None:
-    found = index_of(path)
-    edit(found)
-    (path / "index.json").write_text(json.dumps(found), "utf-8")
+written = functools.partial(shard_folders.written, "mds")
+numbers = functools.partial(shard_folders.numbers, "mds")
 
 
 # -- what Streaming wrote ----------------------------------------------------------------------------------
@@ -222,45 +207,6 @@ def test_streaming_writes_the_same_bytes(tmp_path: Path) -> None:
     assert index_of(tmp_path / "ours")["shards"] == index_of(tmp_path / "theirs")["shards"]
     for file in (tmp_path / "theirs").glob("*.mds"):
         assert (tmp_path / "ours" / file.name).read_bytes() == file.read_bytes()
-
-
-def test_pixels_stay_pixels_where_that_is_asked_for(tmp_path: Path) -> None:
-    values = [pixels(4, 5, 3), pixels(2, 2), pixels(3, 1, 4)]
-    path = written(
-        tmp_path / "a", {"x": bp.Image(mode=None)}, [{"x": one} for one in values], image_format="raw"
-    )
-    assert index_of(path)["shards"][0]["column_encodings"] == ["pil"]
-    with bp.open(path) as reader:
-        assert all(map(np.array_equal, [one["x"] for one in reader], values))
-        spans = reader.spans("x", [1])
-        assert spans is not None
-        assert spans.shape is not None
-        assert spans.shape.tolist() == [[2, 2, 1]]
-
-
-def test_what_is_missing(tmp_path: Path) -> None:
-    """Streaming sees a value that stands for nothing; we see that there is none."""
-    schema = {
-        "__missing__": bp.Int(optional=True), "text": bp.Text(optional=True), "meta": bp.Json(optional=True),
-        "photo": bp.Image(optional=True), "row": bp.Tensor("f4", (None,), optional=True),
-        "free": bp.Tensor("f4", (None, None), optional=True), "there": bp.Int(),
-    }  # fmt: skip
-    whole = {
-        "__missing__": 3, "text": "x", "meta": {}, "photo": jpeg(), "row": np.ones(2, "f4"),
-        "free": np.ones((1, 2), "f4"), "there": 1,
-    }  # fmt: skip
-    path = written(tmp_path / "a", schema, [whole, {**dict.fromkeys(schema), "there": 2}, whole])
-    with bp.open(path) as reader:
-        assert dict(reader.schema) == schema
-        assert reader[1] == {**dict.fromkeys(schema), "there": 2}
-        assert reader.read([0, 1], ["__missing__"])["__missing__"].values.tolist() == [3, 0]
-    # Streaming's own tools leave our note out.
-    change(path, lambda one: one.pop("batchplant"))
-    with bp.open(path) as reader:
-        found = reader[1]
-        assert found["__missing___"].tolist() == [1] * 6
-        assert (found["__missing__"], found["text"], found["meta"], found["photo"]) == (0, "", None, b"")
-        assert (found["row"].shape, found["free"].shape) == ((0,), (0, 0))
 
 
 # -- shards ------------------------------------------------------------------------------------------------
