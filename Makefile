@@ -71,7 +71,7 @@ check: $(VENV)/.dev
 # Python's own pickle asks for as much memory as a damaged file claims to need, and can be told that there is none.
 asan: $(ASAN_VENV)/.installed
 	@LD_PRELOAD="$(ASAN_RUNTIME)" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
-	  $(ASAN_PY) -m pytest -p no:cacheprovider tests/test_native.py tests/test_engine.py tests/test_baseline.py tests/test_png.py tests/test_nvjpeg.py \
+	  $(ASAN_PY) -m pytest -p no:cacheprovider tests/test_native.py tests/test_engine.py tests/test_baseline.py tests/test_png.py \
 	  $(wildcard tests/formats) $(PYTEST_ARGS)
 
 fuzz: setup $(FUZZ_TARGETS)

@@ -49,7 +49,8 @@ def text(found: dict[str, Any]) -> tuple[str, Panels]:
     panels: Panels = {}
     if "reads" in found:
         panels["random reads: thousand sequences/s"] = medians(found["reads"]["sequences/s"], 1e-3)
-    titles = {"packing": "packing", "blocks": "rows of a flat file", "stream": "packed stream of a mixture"}
+    titles = {"packing": "packing", "samples": "rows with labels", "blocks": "rows of a flat file"}
+    titles["stream"] = "packed stream of a mixture"
     for part, title in titles.items():
         if part in found:
             panels[f"{title}: million tokens/s"] = medians(found[part]["tokens/s"], 1e-6)
@@ -99,12 +100,28 @@ def remote(found: dict[str, Any]) -> tuple[str, Panels]:
     return f"Loading {found['MB']:,.0f} MB of JPEGs from a bucket", panels
 
 
-def gpu(found: dict[str, Any]) -> tuple[str, Panels]:
+def cold(found: dict[str, Any]) -> tuple[str, Panels]:
+    def label(side: str) -> str:
+        return side if side.startswith(("disk", "torch", "FFCV")) else f"batchplant: {side}"
+
     panels = {
-        f"{title}: images/s": medians(found[name]["images/s"])
-        for name, title in CASES.items()
-        if name in found
+        f"{case['title']}, {order}: images/s": {
+            label(side): one["median"] for side, one in found["images/s"].items()
+        }
+        for case in found["kinds"].values()
+        for order, found in case["orders"].items()
+        if order == "random"
     }
+    return "Pictures that are not in memory", panels
+
+
+def gpu(found: dict[str, Any]) -> tuple[str, Panels]:
+    panels = {}
+    for name, title in CASES.items():
+        if one := found.get(name):
+            batch = list(one["by batch"])[-1]
+            ours = {f"batchplant {mode}": speed for mode, speed in one["by batch"][batch].items()}
+            panels[f"{title}, batches of {batch}: images/s"] = medians({**one["alone"], **ours})
     return f"To {found['gpu']}: normalised float16, 224×224", panels
 
 
@@ -156,6 +173,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], tuple[str, Panels]]] = {
     "arrays": arrays,
     "codecs": codecs,
     "remote": remote,
+    "cold": cold,
     "gpu": gpu,
     "convert": convert,
     "open": opening,

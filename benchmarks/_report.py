@@ -214,25 +214,22 @@ def remote(found: dict[str, Any]) -> Iterator[str]:
     yield machine(found)
 
 
+def _both(speed: dict[str, float]) -> str:
+    return f"{speed['median']:,.0f} ({speed['best']:,.0f})"
+
+
 def gpu(found: dict[str, Any]) -> Iterator[str]:
     titles = {"jpeg256": "JPEG 256 px", "jpeg500": "JPEG 500 px", "raw256": "raw 256×256"}
     for name, title in titles.items():
         if one := found.get(name):
-            limit = {side: {key: speed[key] / one["limit"][key] for key in speed}
-                     for side, speed in one["images/s"].items() if "batchplant" in side}  # fmt: skip
-            yield per_second(f"{title}, images/s", one["images/s"], limit, "part of the limit")
-    by_batch = {
-        title: found[name]["by batch"]
-        for name, title in titles.items()
-        if found.get(name, {}).get("by batch")
-    }
-    if by_batch:
-        sizes = list(next(iter(by_batch.values())))
-        yield table([
-            ["batches of, images/s (best)", *sizes],
-            *([title, *(f"{one[size]['median']:,.0f} ({one[size]['best']:,.0f})" for size in sizes)]
-              for title, one in by_batch.items()),
-        ])  # fmt: skip
+            sizes, speeds = list(one["by batch"]), one["by batch"]
+            rows = [[f"{title}, images/s (best), batches of", *sizes]]
+            rows += [
+                [f'`decode="{mode}"`', *(_both(speeds[size][mode]) for size in sizes)]
+                for mode in speeds[sizes[0]]
+            ]
+            rows += [[side, *[""] * (len(sizes) - 1), _both(speed)] for side, speed in one["alone"].items()]
+            yield table(rows)
     if one := found.get("step"):
         shown = [[f"{one[key][which]:.1%}" for which in ("median", "best")] for key in ("waited", "longer")]
         yield table([
@@ -240,7 +237,21 @@ def gpu(found: dict[str, Any]) -> Iterator[str]:
             ["waited for data", *shown[0]],
             ["takes longer by", *shown[1]],
         ])  # fmt: skip
-    yield f"On an {found['gpu']}, PyTorch {found['torch']}, batches of {found['batch']}. "
+    ways = found.get("detection", {}).get("ways", {})
+    if ways:
+        sides = ("classification", "detection")
+        shown = [[title, *(f"{one['images/s'][side]['median']:,.0f}" for side in sides),
+                  *(f"{one['ratio'][key]:.2f}" for key in ("median", "best"))]
+                 for title, one in ways.items()]  # fmt: skip
+        yield table([["640 px, images/s", "pixels alone", "with boxes", "ratio", "(best)"], *shown])
+    for mode, one in found.get("processes", {}).items():
+        yield table([
+            [f"processes on one GPU, {mode}", "images/s", "(best)", "threads", "MB", "MB of the GPU"],
+            *([title, f"{speed['median']:,.0f}", f"{speed['best']:,.0f}",
+               *(f"{one['held'][title][key]:,.0f}" for key in ("threads", "MB", "device MB, with contexts"))]
+              for title, speed in one["images/s"].items()),
+        ])  # fmt: skip
+    yield f"On an {found['gpu']}, PyTorch {found['torch']}. "
     yield machine(found)
 
 
@@ -300,13 +311,28 @@ def advise(found: dict[str, Any]) -> Iterator[str]:
     yield machine(found)
 
 
+def cold(found: dict[str, Any]) -> Iterator[str]:
+    def shown(one: dict[str, Any], side: str) -> str:
+        speed, ratio = one["images/s"].get(side), one["of the limit"].get(side)
+        said = number(speed and speed["median"])
+        return f"{said} ({ratio['median']:.2f}; {ratio['best']:.2f})" if ratio else said
+
+    for case in found["kinds"].values():
+        orders = case["orders"]
+        sides = dict.fromkeys(side for one in orders.values() for side in one["images/s"])
+        head = f"{case['title']}: images/s (part of the limit; best)"
+        rows = [[side, *(shown(one, side) for one in orders.values())] for side in sides]
+        yield table([[head, *orders], *rows])
+    yield machine(found)
+
+
 def text(found: dict[str, Any]) -> Iterator[str]:
     if one := found.get("reads"):
         yield per_second("random reads, sequences/s", one["sequences/s"], one["ratio to"], "batchplant : it")
-    titles = {"packing": "packing, tokens/s", "blocks": "rows of 2,049 of a flat file, tokens/s"}
+    titles = {"packing": "packing", "samples": "rows of 2,048 with labels", "blocks": "rows of a flat file"}
     for part, title in titles.items():
         if one := found.get(part):
-            yield per_second(title, one["tokens/s"], one["ratio to"], "batchplant : it")
+            yield per_second(f"{title}, tokens/s", one["tokens/s"], one["ratio to"], "batchplant : it")
     if one := found.get("stream"):
         yield per_second("packed stream, tokens/s", one["tokens/s"], one["ratio to memcpy"], "times memcpy")
     if one := found.get("blend"):
@@ -333,6 +359,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "augment": augment,
     "sound": sound,
     "remote": remote,
+    "cold": cold,
     "gpu": gpu,
     "convert": convert,
     "open": opening,

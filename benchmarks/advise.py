@@ -35,12 +35,18 @@ from _servers import KEY, SECRET, serving
 import batchplant as bp
 from batchplant import advise, measure
 from batchplant.advise.predict import FIGURES
-from batchplant.advise.prove import measured_figure, predicted_figure
 
 NEAR = 0.10
 # More than `bench formats` has by itself, and so the time is longer.
 SECONDS, ROUNDS = 60.0, 5
 BUCKET = "bench"
+# How `measure` calls what a trial calls so; from a bucket, an epoch is what comes over the network.
+MEASURED = {
+    "epoch_rate": "epoch_warm",
+    "sequential_rate": "sequential_rate",
+    "column_rate": "column_rate",
+    "bytes": "bytes",
+}
 
 
 def main() -> None:
@@ -113,6 +119,23 @@ def one(dataset: Dataset, folder: Path, scale: float, seconds: float) -> dict[st
     }  # fmt: skip
     said = {"goal": goal, "pick": found.format, "stays": found.best.way.stays, "way": found.best.way.label}
     return {**said, "seconds": took, "samples": found.facts.samples, **judged(figures, found.format, goal)}
+
+
+def measured_figure(row: measure.Measured, goal: str, *, remote: bool = False) -> float | None:
+    """What a goal is about, as it was measured: the best of the rounds, as a prediction is of the trials."""
+    name = MEASURED[FIGURES[goal][0]]
+    if row.error is not None or name == "bytes":
+        return None if row.error else row.bytes
+    return row.best.get("epoch_cold" if remote and name == "epoch_warm" else name)
+
+
+def predicted_figure(one: Any, goal: str, samples: int, *, remote: bool = False) -> float | None:
+    """The same as it was predicted, for so many samples."""
+    name = FIGURES[goal][0]
+    if name == "bytes":
+        return one.trial.disk(samples)
+    found: float | None = one.prediction.rate if remote else getattr(one.trial, name)
+    return found
 
 
 def judged(figures: dict[str, Any], pick: str, goal: str) -> dict[str, Any]:

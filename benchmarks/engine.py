@@ -1,27 +1,26 @@
 """The engine on one core: pictures a second, beside Pillow and, where installed, OpenCV and simplejpeg.
 
-Random resized crop (8 to 100 % of the area) to 224, half of the pictures flipped. Every side does the same
-work on one thread, in turn. Processor time is measured, and the best of several rounds counts, since whatever
-else runs on the machine only slows.
+JPEG (sequential and progressive), PNG, WebP (lossy and lossless) and raw pixels. Random resized crop (8 to
+100 % of the area) to 224, half of the pictures flipped; and raw pictures as they are, beside memcpy. Every
+side does the same work on one thread, in turn. Processor time is measured, and the best of several rounds
+counts, since whatever else runs on the machine only slows. Copies are slower then: all share the memory.
 """
 
 from __future__ import annotations
 
-import argparse
+import functools
 import importlib.util
 import io
-import json
 import math
 import random
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from _common import machine, photos
+from _common import arguments, others, photos, save
 from PIL import Image
 
 from batchplant import _native
@@ -47,6 +46,10 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.cells)
+
+    @property
+    def is_jpeg(self) -> bool:
+        return self.cells[0].startswith(b"\xff\xd8")
 
     def decode(self, engine: _native.Engine, out: npt.NDArray[Any] | None = None, **options: Any) -> None:
         options = {"layout": "nhwc", "filter": "area"} | options
@@ -74,16 +77,34 @@ def crop(rng: random.Random, width: int, height: int) -> tuple[int, int, int, in
     return x, y, x + side, y + side
 
 
-def jpegs(count: int, side: int) -> Batch:
+ENCODINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "JPEG": ("JPEG", {"quality": 90}),
+    "progressive JPEG": ("JPEG", {"quality": 90, "progressive": True}),
+    "PNG": ("PNG", {}),
+    "WebP": ("WEBP", {"quality": 90}),
+    "lossless WebP": ("WEBP", {"lossless": True}),
+}
+
+
+@functools.lru_cache(1)
+def pictures(count: int, side: int) -> list[Image.Image]:
     maker = photos()
-    cells, shapes = [], []
+    made = []
     for index in range(count):
         a, b = random.Random(index).choice(maker.RATIOS)
         width, height = round(side * a / max(a, b)), round(side * b / max(a, b))
+        made.append(Image.fromarray(maker.photo(index, width=width, height=height)))
+    return made
+
+
+def encoded(count: int, side: int, encoding: str) -> Batch:
+    name, options = ENCODINGS[encoding]
+    cells, shapes = [], []
+    for image in pictures(count, side):
         buffer = io.BytesIO()
-        Image.fromarray(maker.photo(index, width=width, height=height)).save(buffer, "JPEG", quality=90)
+        image.save(buffer, name, **options)
         cells.append(buffer.getvalue())
-        shapes.append((height, width, 3))
+        shapes.append((image.height, image.width, 3))
     return Batch(cells, shapes, encoded=True)
 
 
@@ -135,7 +156,7 @@ def peers(batch: Batch) -> dict[str, Side]:
         return cv2.cvtColor(cv2.imdecode(np.frombuffer(cell, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
 
     sides["OpenCV"] = lambda: opencv_side(batch, imdecode)
-    if batch.shape is None and importlib.util.find_spec("simplejpeg") is not None:
+    if batch.is_jpeg and importlib.util.find_spec("simplejpeg") is not None:
         import simplejpeg
 
         sides["simplejpeg + OpenCV"] = lambda: opencv_side(batch, simplejpeg.decode_jpeg)
@@ -164,12 +185,13 @@ def resample_share(engine: _native.Engine, batch: Batch, **options: Any) -> floa
     return resampling / (decoding + resampling)
 
 
-def ours(engine: _native.Engine, batch: Batch) -> dict[str, Side]:
+def ours(engine: _native.Engine, libjpeg: _native.Engine, batch: Batch) -> dict[str, Side]:
     sides: dict[str, Side] = {
         f"batchplant {name}": lambda name=name: batch.decode(engine, filter=name)
         for name in ("area", "bilinear", "bicubic")
     }
-    if batch.shape is None:
+    if batch.is_jpeg:
+        sides["batchplant area, libjpeg alone"] = lambda: batch.decode(libjpeg)
         sides["batchplant area, dct=fast"] = lambda: batch.decode(engine, dct="fast")
         sides["batchplant area, fast_scale"] = lambda: batch.decode(engine, fast_scale=True)
         sides["libjpeg whole picture only"] = lambda: [
@@ -194,8 +216,10 @@ def copying(engine: _native.Engine, batch: Batch) -> tuple[dict[str, Side], int]
     source = batch.data.reshape(out.shape)
     where = (batch.base, batch.start, batch.size, batch.shape, None)
     flips = np.ones(count, bool)
+    once = np.ones(count, np.int64)
     return {
         "memcpy": lambda: np.copyto(out, source),
+        "memcpy to fresh memory": lambda: source.copy(),
         "batchplant copy": lambda: engine.decode(
             [batch.data], *where, None, out, layout="nhwc", filter="area"
         ),
@@ -203,8 +227,9 @@ def copying(engine: _native.Engine, batch: Batch) -> tuple[dict[str, Side], int]
             [batch.data], *where, flips, out, layout="nhwc", filter="area"
         ),
         "batchplant gather": lambda: engine.gather(
-            [batch.data], batch.base, batch.start, batch.size, out.reshape(-1), batch.start
+            [batch.data], batch.base, batch.start, batch.size, once, batch.size, out.reshape(-1), batch.start
         ),
+        "gather_runs to fresh memory": lambda: _native.gather_runs(batch.data, batch.start, batch.size),
     }, count
 
 
@@ -215,34 +240,36 @@ def report(title: str, speeds: dict[str, float], against: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="default 7")
-    parser.add_argument("--count", type=int, default=200, help="pictures of each kind (default 200)")
-    parser.add_argument("--json", type=Path, help="write the results there too")
+    parser = arguments(__doc__ or "", rounds=7)
+    parser.add_argument("--count", type=int, default=100, help="pictures of each kind (default 100)")
     args = parser.parse_args()
-    engine = _native.Engine(1)
-    results: dict[str, Any] = {"machine": machine(), "size": SIZE, "cases": {}}
-    print(f"{results['machine']['cpu']}, one core, {_native.features()}")
-    for title, batch in (
-        ("JPEG 256 px to 224", jpegs(args.count, 256)),
-        ("JPEG 500 px to 224", jpegs(args.count // 2, 500)),
-        ("raw 256 px to 224", raws(args.count, 256)),
-    ):
-        speeds = measure(ours(engine, batch) | peers(batch), args.rounds, len(batch))
-        share = resample_share(engine, batch)
-        report(
-            f"{title}, {batch.size.mean() / 1e3:.1f} kB each, random resized crop and flip", speeds, "Pillow"
-        )
-        print(f"  {share:.0%} of the time of 'batchplant area' is resampling")
-        results["cases"][title] = {"bytes": batch.size.mean(), "images/s": speeds, "resampling": share}
-    sides, count = copying(engine, batch)
-    speeds = measure(sides, 3 * args.rounds, count)
-    report("raw 256 px as they are", speeds, "memcpy")
-    results["cases"]["raw 256 px copied"] = {"images/s": speeds}
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(results, indent=2) + "\n")
-        print(f"wrote {args.json}")
+    engine, libjpeg = _native.Engine(1), _native.Engine(1, _baseline=False)
+    results: dict[str, Any] = {"size": SIZE, "rounds": args.rounds, "cases": {}}
+    raw = raws(args.count, 256)
+    with others(results):
+        kinds = [(side, name) for side in (256, 500) for name in ENCODINGS]
+        for side, name in [*kinds, (256, "raw")]:
+            count = args.count * 256 // side
+            batch = raw if name == "raw" else encoded(count, side, name)
+            speeds = measure(ours(engine, libjpeg, batch) | peers(batch), args.rounds, len(batch))
+            share = resample_share(engine, batch)
+            title = f"{name} {side} px to {SIZE}"
+            size = float(batch.size.mean())
+            report(f"{title}, {size / 1e3:.1f} kB each, random resized crop and flip", speeds, "Pillow")
+            print(f"  {share:.0%} of the time of 'batchplant area' is resampling")
+            ratio = speeds["batchplant bilinear"] / speeds["Pillow"]
+            results["cases"][title] = {
+                "bytes": size,
+                "images/s": speeds,
+                "resampling": share,
+                "ratio to Pillow": ratio,
+            }
+        sides, count = copying(engine, raw)
+        speeds = measure(sides, 6 * args.rounds, count)
+        report("raw 256 px as they are", speeds, "memcpy")
+        ratios = {name: speed / speeds["memcpy"] for name, speed in speeds.items()}
+        results["cases"]["raw 256 px copied"] = {"images/s": speeds, "ratio to memcpy": ratios}
+    save(args.out, "engine", results)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ LAYERS = [
         "keys",
         "filters",
         "origin",
+        "exports",
     ],
     ["format", "capabilities"],
     ["families", "memory"],

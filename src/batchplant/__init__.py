@@ -138,13 +138,6 @@ def _dashboard_part() -> object:
     return dashboard
 
 
-@_frameworks.register("joining")
-def _joining_part() -> object:
-    from . import joining as _joining
-
-    return _joining
-
-
 @_frameworks.register("notebook")
 def _notebook_part() -> object:
     from .viewer import notebook

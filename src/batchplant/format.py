@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,16 +30,20 @@ class Probe:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.folder = self._is_folder() if is_remote(path) else tree.is_folder(path)
+        self.folder = self._is_folder()
         self._answers: dict[Callable[[Probe], Any], Any] = {}
 
     def _is_folder(self) -> bool:
-        """Whether a URL is a folder; without a slash at its end, an object of that name comes first."""
-        if not self.path.endswith("/"):
-            with contextlib.suppress(NotFoundError):
-                return self.source is None
-        if tree.is_folder(self.path):
-            return True
+        """Whether it is a folder; of a URL without a slash at its end, an object of that name comes first."""
+        if not is_remote(self.path):
+            with contextlib.suppress(OSError, ValueError):
+                return stat.S_ISDIR(os.stat(self.path).st_mode)
+        else:
+            if not self.path.endswith("/"):
+                with contextlib.suppress(NotFoundError):
+                    return self.source is None
+            if tree.is_folder(self.path):
+                return True
         raise NotFoundError("no such file or folder", path=self.path)
 
     def ask(self, question: Callable[[Probe], T]) -> T:
@@ -50,7 +55,12 @@ class Probe:
 
     @functools.cached_property
     def source(self) -> Source:
-        return open_source(self.path)
+        return open_source(self.path, HEAD_SIZE)
+
+    @property
+    def opened(self) -> Source | None:
+        """The file, where somebody looked into it."""
+        return self.__dict__.get("source")
 
     @functools.cached_property
     def head(self) -> bytes:
@@ -60,7 +70,7 @@ class Probe:
         if isinstance(self.source, RemoteSource):
             # Whoever reads the file needs them again.
             tree.keep_head(self.path, self.source.first())
-        return self.source.view(0, min(HEAD_SIZE, self.size)).tobytes()
+        return self.source.peek([(0, min(HEAD_SIZE, self.size))])
 
     @property
     def size(self) -> int:

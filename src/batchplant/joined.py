@@ -257,9 +257,9 @@ def _schema_of(readers: Unopened) -> Schema:
 
 def _alike(readers: tuple[Reader, ...]) -> tuple[Reader, ...]:
     """All with the fields that any has, where fields are inferred: one shard may lack what others have."""
-    schemas = list(dict.fromkeys(reader.schema for reader in readers if len(reader)))
-    if len(schemas) == 1 and all(reader.schema == schemas[0] for reader in readers):
+    if all(reader.schema == readers[0].schema for reader in readers):
         return readers
+    schemas = list(dict.fromkeys(reader.schema for reader in readers if len(reader)))
     wide: dict[str, Field] = {}
     for schema in schemas:
         for name, field in schema.items():
@@ -303,6 +303,8 @@ def _common_schema(readers: Sequence[Reader]) -> Schema:
     """
     fields = dict(readers[0].schema)
     for reader in readers[1:]:
+        if reader.schema == readers[0].schema:
+            continue
         if list(reader.schema) != list(fields):
             raise SchemaError(
                 f"its fields are {', '.join(reader.schema)}, "

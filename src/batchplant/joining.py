@@ -1,4 +1,4 @@
-"""Readers beside each other, sample by sample: ``join``; and fields under other names."""
+"""Readers beside each other, sample by sample: ``join``."""
 
 from __future__ import annotations
 
@@ -206,58 +206,3 @@ def _check_all(first: Reader, reader: Reader, field: str | None, rows: I64) -> N
         sample=int(left[0]),
         field=field,
     )
-
-
-class Renamed(Reader):
-    """The same samples, some fields under other names."""
-
-    def __init__(self, base: Reader, names: Mapping[str, str]) -> None:
-        self.base, self.path, self.format, self.window = base, base.path, base.format, base.window
-        self.schema, self.length = base.schema.rename(names), len(base)
-        self._old = dict(zip(self.schema, base.schema, strict=True))
-
-    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        found = self.base._read(indices, [self._old[name] for name in fields])
-        return Columns((name, found[self._old[name]]) for name in fields)
-
-    def _spans(self, field: str, indices: I64) -> Spans | None:
-        return self.base._spans(self._old[field], indices)
-
-    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        return self.base._ranges([self._old[name] for name in fields], indices)
-
-    def blocks(self) -> I64 | None:
-        return self.base.blocks()
-
-    def sizes(self) -> I64 | None:
-        return self.base.sizes()
-
-    def _key_kind(self) -> Field | None:
-        return self.base._key_kind()
-
-    def _keys(self, indices: I64, short: bool = False) -> Column | None:
-        return self.base._keys(indices, short)
-
-    def where(self, sample: int) -> str:
-        return self.base.where(sample)
-
-    def facts(self) -> dict[str, Any]:
-        return self.base.facts()
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return self.base.metadata
-
-    @property
-    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
-        new = {old: name for name, old in self._old.items()}
-        return {new.get(name, name): values for name, values in self.base.attributes.items()}
-
-    def _verify(self) -> Iterator[Problem]:
-        return self.base._verify()
-
-    def own_checks(self) -> tuple[str, ...]:
-        return self.base.own_checks()
-
-    def close(self) -> None:
-        self.base.close()

@@ -38,6 +38,20 @@ class Made:
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _remake, (type(self), *self._made_with)
 
+    # Opens the same once more; set by whoever found the files, for there may be others by now.
+    _again: Callable[[], Reader] | None = None
+
+    def refresh(self) -> Reader:
+        """The dataset as it is now, with what was appended since: a new reader. This one stays as it was.
+
+        Of a part (fields, samples) it is the same part. Samples keep their numbers when others are appended.
+        """
+        if self._again is not None:
+            return self._again()
+        args, options = self._made_with
+        options = {name: _refreshed(value) for name, value in options.items()}
+        return type(self)(*map(_refreshed, args), **options)  # type: ignore[return-value]
+
     def _comes_from(self: Reader, fields: Sequence[str]) -> Source | None:  # type: ignore[misc]
         """What tells whether these cells have changed: their one file, or all as a ``storage.index.Whole``.
 
@@ -56,15 +70,24 @@ class Made:
         return None
 
 
+def _refreshed(value: Any) -> Any:
+    """What a reader was made with: other readers as they are now."""
+    if isinstance(value, list | tuple) and any(isinstance(one, Made) for one in value):
+        return [_refreshed(one) for one in value]
+    return value.refresh() if isinstance(value, Made) else value
+
+
 def _remake(kind: type[Reader], args: tuple[Any, ...], options: dict[str, Any]) -> Reader:
     return kind(*args, **options)
 
 
 def _tag_at(args: tuple[Any, ...]) -> str:
-    if len(args) == 1 and isinstance(args[0], str) and not is_remote(args[0]):
-        with contextlib.suppress(OSError, ValueError):
-            return tag_of(os.stat(args[0]))
-    return ""
+    if len(args) != 1 or not isinstance(args[0], str) or is_remote(args[0]):
+        return ""
+    try:
+        return tag_of(os.stat(args[0]))
+    except (OSError, ValueError):
+        return ""
 
 
 def remembered(

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
-import numpy.typing as npt
 
-from . import checks, frameworks
-from .arrays import Array, array_of
+from . import checks
+from .arrays import Array
 from .codecs.cells import decode_sample
 from .codecs.infer import infer_mask
 from .columns import I64, Column, Columns, Ragged, Spans, concat_spans, masked, sample_numbers
-from .errors import BatchplantError, DataError, MissingLibraryError, OptionError, Problem, SampleIndexError
+from .errors import BatchplantError, DataError, OptionError, Problem, SampleIndexError
+from .exports import Exported
 from .filters import Filterable, Filtered, Matches, Pruned, matches, within
 from .keys import Keyed, Table
 from .order.orders import Order
 from .origin import Made
 from .schema import Field, Image, Schema
-from .tensors import Tensors
 
 if TYPE_CHECKING:
     from .expressions import Bound
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 PROBED_SAMPLES = 16
 
 
-class Reader(Made, Keyed, Filterable):
+class Reader(Made, Keyed, Filterable, Exported):
     """Samples by number, safe from many threads, picklable by the arguments it was made with.
 
     A format's reader sets ``schema`` and ``length`` in its ``__init__`` and implements ``_read``.
@@ -113,21 +112,6 @@ class Reader(Made, Keyed, Filterable):
     def close(self) -> None:
         """Let go of files."""
 
-    # Opens the same once more; set by whoever found the files, for there may be others by now.
-    _again: Callable[[], Reader] | None = None
-
-    def refresh(self) -> Reader:
-        """The dataset as it is now, with what was appended since: a new reader. This one stays as it was.
-
-        Of a part (fields, samples) it is the same part. Samples keep their numbers when others are appended.
-        """
-        if self._again is not None:
-            return self._again()
-        args, options = self._made_with
-        return type(self)(
-            *map(_refreshed, args), **{name: _refreshed(value) for name, value in options.items()}
-        )
-
     # -- what everybody uses ---------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -193,7 +177,7 @@ class Reader(Made, Keyed, Filterable):
 
     def rename(self, names: Mapping[str, str]) -> Reader:
         """The same samples, fields under other names: old → new."""
-        return frameworks.part("joining").Renamed(self, dict(names))  # type: ignore[no-any-return]
+        return Renamed(self, dict(names))
 
     def subset(self, indices: Any) -> Reader:
         """Only these samples, in this order."""
@@ -201,33 +185,6 @@ class Reader(Made, Keyed, Filterable):
 
     def _filtered(self, rows: I64, told: Filtered) -> Reader:
         return View(self, indices=rows, filtered=told)
-
-    def to_torch(self, fields: Iterable[str] | None = None) -> Any:
-        """A map-style dataset of torch: decoded samples as dicts, numbers and arrays as tensors."""
-        return frameworks.part("torch").Samples(self if fields is None else self.select(fields))
-
-    def to_arrow(self, fields: Iterable[str] | None = None) -> Any:
-        """All samples as a pyarrow.Table, in memory; the kinds of the fields stand in its metadata."""
-        from .codecs.arrow import table_of
-
-        schema = self.schema.select(self._names(fields))
-        return table_of(schema, self.scan(4096, schema))
-
-    def to_pandas(self, fields: Iterable[str] | None = None) -> Any:
-        """All samples as a pandas.DataFrame; tensors and lists are objects in it."""
-        table = self.to_arrow(fields)
-        try:
-            return table.to_pandas()
-        except ImportError:
-            raise MissingLibraryError("data frames need pandas: pip install pandas") from None
-
-    def array(self, field: str) -> Array:
-        """A field (of a model: a tensor) as one N-d array, samples first, that is read when it is sliced."""
-        return array_of(self, field)
-
-    def tensors(self) -> Mapping[str, npt.NDArray[Any]]:
-        """The tensors of a model by name, each read when it is asked for, in place where it can be."""
-        return Tensors(self)
 
     def verify(self) -> Iterator[Problem]:
         """Everything that is wrong with structure and bounds, every damaged sample by name."""
@@ -241,11 +198,6 @@ class Reader(Made, Keyed, Filterable):
 
     def __repr__(self) -> str:
         return f"<{self.format or type(self).__name__}: {len(self)} samples of {', '.join(self.schema)}>"
-
-    def _repr_html_(self) -> str:
-        """Its fields and first samples, small, for notebooks."""
-        text: str = frameworks.part("notebook").reader_html(self)
-        return text
 
     def _names(self, fields: Iterable[str] | None) -> tuple[str, ...]:
         """The names of these fields, all of which are there."""
@@ -261,14 +213,80 @@ class Reader(Made, Keyed, Filterable):
             raise error.at(path=self.path) from None
 
 
-def _refreshed(value: Any) -> Any:
-    """What a reader was made with: other readers as they are now."""
-    if isinstance(value, list | tuple) and any(isinstance(one, Reader) for one in value):
-        return [_refreshed(one) for one in value]
-    return value.refresh() if isinstance(value, Reader) else value
+class Over(Reader):
+    """The samples of another reader in another way. What is not said otherwise is as it is there."""
+
+    def __init__(self, base: Reader) -> None:
+        self.base, self.path, self.format, self.window = base, base.path, base.format, base.window
+        self.schema, self.length = base.schema, len(base)
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        return self.base._read(indices, fields)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        return self.base._ranges(fields, indices)
+
+    def blocks(self) -> I64 | None:
+        return self.base.blocks()
+
+    def sizes(self) -> I64 | None:
+        return self.base.sizes()
+
+    def _key_kind(self) -> Field | None:
+        return self.base._key_kind()
+
+    def _keys(self, indices: I64, short: bool = False) -> Column | None:
+        return self.base._keys(indices, short)
+
+    def where(self, sample: int) -> str:
+        return self.base.where(sample)
+
+    def facts(self) -> dict[str, Any]:
+        return self.base.facts()
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self.base.metadata
+
+    @property
+    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
+        return self.base.attributes
+
+    def _verify(self) -> Iterator[Problem]:
+        return self.base._verify()
+
+    def own_checks(self) -> tuple[str, ...]:
+        return self.base.own_checks()
+
+    def close(self) -> None:
+        self.base.close()
 
 
-class View(Reader):
+class Renamed(Over):
+    """The same samples, some fields under other names."""
+
+    def __init__(self, base: Reader, names: Mapping[str, str]) -> None:
+        super().__init__(base)
+        self.schema = base.schema.rename(names)
+        self._old = dict(zip(self.schema, base.schema, strict=True))
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        found = self.base._read(indices, [self._old[name] for name in fields])
+        return Columns((name, found[self._old[name]]) for name in fields)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        return self.base._spans(self._old[field], indices)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        return self.base._ranges([self._old[name] for name in fields], indices)
+
+    @property
+    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
+        new = {old: name for name, old in self._old.items()}
+        return {new.get(name, name): values for name, values in self.base.attributes.items()}
+
+
+class View(Over):
     """Some samples or some fields of another reader; some of its pictures taken for masks."""
 
     def __init__(
@@ -280,13 +298,10 @@ class View(Reader):
         masks: Sequence[str] = (),
         filtered: Filtered | None = None,
     ) -> None:
-        self.base = base
-        self.path = base.path
-        self.format = base.format
-        self.window = base.window
+        super().__init__(base)
         self.schema = base.schema.select(base._names(fields))
         self.indices = indices
-        self.length = len(base) if indices is None else len(indices)
+        self.length = self.length if indices is None else len(indices)
         self._told = filtered
         # Who reads these samples and nothing between them.
         self._reads = base._picked(indices) if filtered is not None and indices is not None else None
@@ -347,9 +362,6 @@ class View(Reader):
         found = self.base.sizes()
         return found if found is None or self.indices is None else found[self.indices]
 
-    def _key_kind(self) -> Field | None:
-        return self.base._key_kind()
-
     def _keys(self, indices: I64, short: bool = False) -> Column | None:
         return self.base._keys(self._rows(indices), short)
 
@@ -365,10 +377,6 @@ class View(Reader):
 
     def facts(self) -> dict[str, Any]:
         return {**self.base.facts(), **({} if self._told is None else self._told.facts())}
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return self.base.metadata
 
     @property
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
@@ -388,9 +396,3 @@ class View(Reader):
                 yield problem
             else:
                 yield from (dataclasses.replace(problem, sample=row) for row in rows.get(problem.sample, ()))
-
-    def own_checks(self) -> tuple[str, ...]:
-        return self.base.own_checks()
-
-    def close(self) -> None:
-        self.base.close()

@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -31,14 +31,18 @@ RANGES, LEAST, MOST = 64, 256, 1 << 16
 
 Progress = Callable[[int, int], None]
 Report = Callable[[int], None]
-V = TypeVar("V")
 
 
-class Work(Protocol):
+@dataclasses.dataclass(frozen=True)
+class Work:
     """What is done for a task. Where this process does it, ``report`` is told how many samples are done."""
 
-    def __call__(self, number: int) -> Any: ...
-    def reporting(self, report: Report) -> Self: ...
+    job: Any
+    threads: int | None
+    report: Report | None = None
+
+    def __call__(self, number: int) -> Any:
+        raise NotImplementedError
 
 
 def engine_of(engine: str | Engine) -> Engine:
@@ -136,7 +140,7 @@ def in_order(
     """
     tally = _Tally(sum(map(weights, range(count))), progress)
     if isinstance(engine, Inline):
-        work = work.reporting(tally.within)
+        work = dataclasses.replace(work, report=tally.within)
     waiting: dict[int, Any] = {}
     first = 0
 

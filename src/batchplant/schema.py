@@ -131,7 +131,7 @@ class Schema(Mapping[str, Field]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schema):
             return NotImplemented
-        return list(self._fields.items()) == list(other._fields.items())
+        return self is other or list(self._fields.items()) == list(other._fields.items())
 
     def __hash__(self) -> int:
         return hash(tuple(self._fields.items()))

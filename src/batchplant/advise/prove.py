@@ -54,32 +54,6 @@ class Proof:
         }  # fmt: skip
 
 
-# How `measure` calls what a trial calls so; from a bucket, an epoch is what comes over the network.
-MEASURED = {
-    "epoch_rate": "epoch_warm",
-    "sequential_rate": "sequential_rate",
-    "column_rate": "column_rate",
-    "bytes": "bytes",
-}
-
-
-def measured_figure(row: Measured, goal: str, *, remote: bool = False) -> float | None:
-    """What a goal is about, as it was measured: the best of the rounds, as a prediction is of the trials."""
-    name = MEASURED[FIGURES[goal][0]]
-    if row.error is not None or name == "bytes":
-        return None if row.error else row.bytes
-    return row.best.get("epoch_cold" if remote and name == "epoch_warm" else name)
-
-
-def predicted_figure(one: Tried, goal: str, samples: int, *, remote: bool = False) -> float | None:
-    """The same as it was predicted, for so many samples."""
-    name = FIGURES[goal][0]
-    if name == "bytes":
-        return one.trial.disk(samples)
-    found: float | None = one.prediction.rate if remote else getattr(one.trial, name)
-    return found
-
-
 def candidate(one: Tried) -> Candidate:
     """A way as `measure` takes it."""
     images = {"images": one.way.image_options} if one.way.images else {}

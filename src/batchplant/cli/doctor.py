@@ -39,7 +39,6 @@ from .terminal import (
 )
 
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
-OPEN_OPTIONS = {"format", "skip", "where"}
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:

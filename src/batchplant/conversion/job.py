@@ -218,10 +218,10 @@ class Job:
         path = f"{target.rstrip('/')}{part.suffixes[0]}"
         return prepare(path, schema, write, format=part.name, sharded=True, **options)
 
-    def whole(self) -> Job:
-        """The same without parts."""
-        found = dataclasses.replace(self, parts=False)
-        # The source is open already.
+    def replace(self, **changes: Any) -> Job:
+        """The same source, which is open already, with other arguments for what is made of it."""
+        found = dataclasses.replace(self, **changes)
+        # Where a cached_property keeps what it found.
         vars(found).update(reader=self.reader, stored=self.stored)
         return found
 

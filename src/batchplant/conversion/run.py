@@ -198,7 +198,7 @@ def _joined(job: Job, parts: list[str], *, resume: bool) -> list[str]:
     """One file or folder of its parts."""
     if job.piece_samples is None:
         return convert_to_file(job.joining(parts), workers=None, resume=resume, progress=None).files
-    whole = job.whole().prepared
+    whole = job.replace(parts=False).prepared
     with whole.make(whole.path, whole.write) as writer:
         writer.add_pieces(parts)
     return writer.files

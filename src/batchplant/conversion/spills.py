@@ -88,10 +88,7 @@ class Spills:
 
     def _write(self, folder: Path, span: range, report: Report) -> None:
         job = self.job
-        whole = dataclasses.replace(job, shuffle=False, limit=None)
-        # The source is open already.
-        whole.__dict__["reader"] = job.reader
-        feed = Feed(whole, span, rename=False)
+        feed = Feed(job.replace(shuffle=False, limit=None), span, rename=False)
         parts, failed = [], []
         for end, columns, lost in feed.batches(span.start):
             parts.append(columns)

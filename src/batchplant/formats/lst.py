@@ -6,20 +6,19 @@ the folder of the list unless told otherwise. To convert ``train.lst`` to ``trai
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from ..capabilities import Capabilities
 from ..codecs.infer import infer_image
 from ..columns import I64, Column, Columns, Ragged, Spans
-from ..errors import BatchplantError, DamagedError
-from ..families.folders.files import open_files
+from ..errors import DamagedError
+from ..families.folders.files import open_files, placed
 from ..format import Format
 from ..reader import Reader
 from ..schema import Field, Float, Image, Int, Schema, Tensor
-from ..storage import absolute, is_below, like, open_source, parent
+from ..storage import absolute, is_below, like, parent, read_text
 
 # As many pictures are looked at to tell what they are.
 PROBED_SAMPLES = 48
@@ -32,17 +31,10 @@ class LstReader(Reader):
     def __init__(self, path: str, *, root: str | None = None) -> None:
         self.path = path
         self._below = open_files(parent(absolute(path)) if root is None else like(path, root))
-        source = open_source(path)
-        try:
-            text = source.view(0, source.size).tobytes().decode()
-        except UnicodeDecodeError as error:
-            raise DamagedError(f"not text: {error}", path=path) from None
-        finally:
-            source.close()
         self._files: list[str] = []
         numbers: list[int] = []
         labels: list[list[float]] = []
-        for line, row in enumerate(text.split("\n"), 1):
+        for line, row in enumerate(read_text(path).split("\n"), 1):
             if not row.strip():
                 continue
             first, *middle = row.rstrip("\r").split("\t")
@@ -81,30 +73,21 @@ class LstReader(Reader):
         return found
 
     def _pictures(self, indices: I64) -> Ragged:
-        with self._placed(indices):
+        with placed(self.path, "image", indices.tolist()):
             return self._below.read(self._named(indices))
 
     def _named(self, indices: I64) -> list[str]:
         return [self._files[index] for index in indices.tolist()]
 
-    @contextlib.contextmanager
-    def _placed(self, indices: I64) -> Iterator[None]:
-        """What is wrong with a file of these is wrong with its sample."""
-        try:
-            yield
-        except BatchplantError as error:
-            error.sample = None if error.sample is None else int(indices[error.sample])
-            raise error.at(path=self.path, field="image") from None
-
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if field != "image":
             return None
-        with self._placed(indices):
+        with placed(self.path, "image", indices.tolist()):
             return self._below.spans(self._named(indices))
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """Whole files; all other fields are in memory."""
-        with self._placed(indices):
+        with placed(self.path, "image", indices.tolist()):
             return self._below.ahead(self._named(indices) if "image" in fields else [])
 
     def close(self) -> None:

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from ..columns import I64, Columns, Spans
 from ..errors import OptionError
 from ..ops import CenterCrop, Op, RandomHorizontalFlip, RandomResizedCrop
-from ..reader import Reader
+from ..reader import Over, Reader
 from ..schema import Bool, Bytes, Field, Float, Image, Int, Schema, Text
 
 PIPELINES = ("train", "val", "none", "raw")
 
 
-class Undecoded(Reader):
+class Undecoded(Over):
     """A dataset whose pictures are plain bytes, so that nobody decodes them."""
 
     def __init__(self, base: Reader) -> None:
-        self.base, self.path, self.format, self.length = base, base.path, base.format, len(base)
+        super().__init__(base)
         self.schema = Schema(
             (name, Bytes(optional=field.optional) if isinstance(field, Image) else field)
             for name, field in base.schema.items()
         )
-
-    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        return self.base._read(indices, fields)
-
-    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        return self.base._ranges(fields, indices)
-
-    def blocks(self) -> I64 | None:
-        return self.base.blocks()
-
-    def close(self) -> None:
-        self.base.close()
 
 
 def image_fields(schema: Schema) -> list[str]:

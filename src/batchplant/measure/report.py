@@ -25,7 +25,6 @@ SPEEDS = {
 INK, FAINT, FRONT = "#1f2933", "#8a94a0", "#c2410c"
 # Beyond this ratio a linear axis shows one dot and a heap.
 WIDE = 8.0
-HOLLOW: dict[str, Any] = {"markersize": 5, "markerfacecolor": "white"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ..errors import NotFoundError, UnknownFormatError
 from ..format import Format, Probe
 from ..formats._table import OUTLINES
 from ..options import own_options
-from ..storage import absolute, beside, index, is_remote, join, like, recover, tree
+from ..storage import Source, absolute, beside, index, is_remote, join, like, recover, tree
 from ..storage.patterns import braces, naturally
 from ..writer import Writer
 from . import known as all_known
@@ -24,13 +24,12 @@ def find_format(path: str | Probe) -> Format | None:
     """The format of what lies at a path: by content, then by suffix; None for a folder of shards."""
     probe = path if isinstance(path, Probe) else Probe(path)
     path = probe.path
-    if not probe.folder and not is_remote(path) and not os.path.exists(path):
-        raise NotFoundError("no such file or folder", path=path)
     # What the suffix promises, if the content keeps the promise, is the answer whoever else is asked.
     promised = suffixed(path, OUTLINES)
-    others = [name for name, one in OUTLINES.items() if one.folder in (None, probe.folder)]
-    for name in others if promised is None else [promised, *others]:
-        if own_format(name).matches(probe):
+    if promised is not None and own_format(promised).matches(probe):
+        return own_format(promised)
+    for name, one in OUTLINES.items():
+        if one.folder in (None, probe.folder) and own_format(name).matches(probe):
             return own_format(name)
     # Those of other packages are looked for only where ours do not know the content.
     promised = suffixed(path, outlines())
@@ -53,8 +52,11 @@ def find_format(path: str | Probe) -> Format | None:
 def expand(path: str) -> list[str]:
     """Braces (``{a,b}``, ``{000..123}``) and globs to paths; a path that exists is taken as it is."""
     if not is_remote(path):
-        _recover(path)
+        recover(os.path.dirname(path))
+        if os.path.isfile(path):
+            return [path]
         if os.path.exists(path):
+            recover(path)
             return [path]
         # The name that two files share, as Megatron's --data-path has it.
         if os.path.isfile(path + PAIRED) and not path.endswith("/"):
@@ -66,18 +68,13 @@ def expand(path: str) -> list[str]:
             continue
         if not is_remote(one):
             for folder in {os.path.dirname(match) for match in tree.glob(one)}:
-                _recover(folder)
+                recover(os.path.dirname(folder))
+                recover(folder)
         matches = naturally(tree.glob(one))
         if not matches:
             raise NotFoundError("no file matches", path=one)
         found += _without_side_cars(matches)
     return found
-
-
-def _recover(path: str) -> None:
-    """Finish what a killed writer left undone around a path, and in it."""
-    recover(os.path.dirname(path))
-    recover(path)
 
 
 def _without_side_cars(paths: list[str]) -> list[str]:
@@ -103,10 +100,17 @@ class Found:
     known: Format | None = None
 
     def format(self) -> Format:
-        found = self.known or find_format(self.path)
+        return self.probed()[0]
+
+    def probed(self) -> tuple[Format, Source | None]:
+        """Its format, and the file where it was opened for that."""
+        if self.known is not None:
+            return self.known, None
+        probe = Probe(self.path)
+        found = find_format(probe)
         # Only a folder of shards has no format, and files_of takes those apart.
         assert found is not None
-        return found
+        return found, probe.opened
 
 
 def files_of(given: Iterable[str | os.PathLike[str]], format: str | None = None) -> list[Found]:

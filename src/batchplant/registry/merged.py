@@ -125,6 +125,8 @@ def _wanted(given: Sequence[str]) -> Wanted | None:
     if any(map(is_remote, given)):
         return None
     first = given[0]
+    if len(given) == 1 and os.path.isfile(first):
+        return None
     if len(given) == 1 and os.path.isdir(first):
         return _found(os.path.join(first, ""), "*", "folder")
     if len(given) == 1 and tree.has_magic(first):

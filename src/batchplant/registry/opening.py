@@ -13,7 +13,7 @@ from ..filters import as_where
 from ..joined import Concat
 from ..options import accept, own_options
 from ..reader import Reader
-from ..storage import is_remote, reached, split_options, tree
+from ..storage import handing, is_remote, reached, split_options, tree
 from ..storage.index.progress import in_parallel
 from . import merged
 from .find import Found, files_of
@@ -81,7 +81,8 @@ def _open_data(data: Any, format: str | None, options: dict[str, Any]) -> Reader
 
 
 def _open_one(one: Found, options: dict[str, Any], where: Condition | None = None) -> Reader:
-    found = one.format()
+    found, source = one.probed()
     # Whoever can leave out whole files does so before they are opened.
     skips = {"where": where} if where is not None and "where" in own_options(found.reader) else {}
-    return found.reader(one.path, **accept(found.name, found.reader, options), **skips)
+    with handing(source):
+        return found.reader(one.path, **accept(found.name, found.reader, options), **skips)

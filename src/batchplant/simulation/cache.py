@@ -100,7 +100,7 @@ def hit_rates(plan: Plan, kept: float) -> tuple[float, float]:
         return kept * (1.0 if same else part), kept
     clock = Clock()
     disk = NodeDisk(clock, max(1, int(room * CELLS)))
-    epochs = list(_epochs(plan, part, same))
+    epochs = list(_epochs(plan, part))
     rates = []
     for number, cells in enumerate(epochs[:-1]):
         then = dict(zip(epochs[number + 1].tolist(), range(CELLS), strict=False))
@@ -116,7 +116,7 @@ def hit_rates(plan: Plan, kept: float) -> tuple[float, float]:
     return kept * rates[1], kept * sum(late) / len(late)
 
 
-def _epochs(plan: Plan, part: float, same: bool) -> Iterator[I64]:
+def _epochs(plan: Plan, part: float) -> Iterator[I64]:
     """The cells that a node touches, epoch after epoch."""
     rng = np.random.Generator(np.random.Philox(key=PURPOSE))
     many = max(1, round(part * CELLS))

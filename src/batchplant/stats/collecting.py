@@ -185,15 +185,10 @@ def _hashed(column: Column, rows: U8 | None, pool: ThreadPoolExecutor) -> tuple[
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class Work(scans.Work):
     """What a worker does for a number: one range."""
 
     job: Job
-    threads: int | None
-    report: scans.Report | None = None
-
-    def reporting(self, report: scans.Report) -> Work:
-        return dataclasses.replace(self, report=report)
 
     def __call__(self, number: int) -> Part:
         job, span = self.job, self.job.plan.span(number)

@@ -119,15 +119,10 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class Work(scans.Work):
     """What a worker does for a number."""
 
     job: Job
-    threads: int | None
-    report: scans.Report | None = None
-
-    def reporting(self, report: scans.Report) -> Work:
-        return dataclasses.replace(self, report=report)
 
     def __call__(self, number: int) -> Found:
         job = self.job

@@ -86,13 +86,13 @@ def _field(reader: Reader, name: str, found: FieldStats) -> dict[str, Any]:
         },
         "values": {
             what: _values(reader, name, field, what, one)
-            for what, one in found.values.items() if _is_shown(field, what, one, found)
+            for what, one in found.values.items() if _is_shown(field, what, one)
         },
         "resolutions": _resolutions(found.values.get("resolutions")),
     }  # fmt: skip
 
 
-def _is_shown(field: Field, what: str, found: Values, of: FieldStats) -> bool:
+def _is_shown(field: Field, what: str, found: Values) -> bool:
     """Whether values are worth a bar each: classes are, numbers that are all over the place are not."""
     if what != "values" or isinstance(field, Bool) or (isinstance(field, Int) and field.names):
         return True

@@ -29,7 +29,7 @@ COLUMNS = 10
 GREY = 128
 THREADS = 4
 # The status of a picture that the engine leaves to other decoders.
-FAILED, NOT_NATIVE = 1, 2
+NOT_NATIVE = 2
 # What browsers show as it is.
 SHOWN = {
     "jpeg": "image/jpeg",

@@ -169,7 +169,7 @@ def _field_of(kind: Any, cells: Any) -> Field:
     """The field that a type means by itself."""
     types = pyarrow().types
     if isinstance(kind, pyarrow().BaseExtensionType):
-        return _extension(kind, cells)
+        return _extension(kind)
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return _field_of(kind.value_type, cells)
     if types.is_boolean(kind):
@@ -229,7 +229,7 @@ def _inner(one: Any, depth: int) -> Field:
     return dataclasses.replace(field, optional=True) if one.nullable else field
 
 
-def _extension(kind: Any, cells: Any) -> Field:
+def _extension(kind: Any) -> Field:
     name = kind.extension_name
     if name == "arrow.json":
         return Json()

@@ -10,7 +10,6 @@ import numpy as np
 from ...columns import U8
 from ...errors import DamagedError, OptionError
 
-UTF8_MARK = codecs.BOM_UTF8
 # The longer ones first: that of UTF-32 begins like that of UTF-16.
 MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),

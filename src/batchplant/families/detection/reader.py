@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +13,11 @@ import numpy.typing as npt
 from ...codecs.infer import infer_image, infer_mask
 from ...codecs.media import image
 from ...columns import I64, Columns, Ragged, Spans, as_bytes, concat_spans, starts_of
-from ...errors import BatchplantError, DamagedError, Problem
+from ...errors import DamagedError, Problem
 from ...reader import Reader
 from ...schema import Boxes, Field, Image, Labels, Schema, Text
 from ...storage import is_below, is_remote
-from ..folders.files import Files
+from ..folders.files import Files, placed
 from .boxes import outside
 from .fields import boxes_field
 from .notes import read_note
@@ -128,7 +127,7 @@ class DetectionReader(Reader):
             return Columns({name: self._columns[name]}).take(indices)[name]
         pictures, numbers = self._pictures[name], indices.tolist()
         rows, names = pictures.chosen(numbers)
-        with self._placed(name, [numbers[row] for row in rows]):
+        with placed(self.path, name, [numbers[row] for row in rows]):
             found = pictures.below.read(names)
         if not self.schema[name].optional:
             return found
@@ -138,21 +137,12 @@ class DetectionReader(Reader):
         valid[rows] = True
         return Ragged(found.data, starts_of(sizes), valid=valid)
 
-    @contextlib.contextmanager
-    def _placed(self, field: str, indices: list[int]) -> Iterator[None]:
-        """What is wrong with a file of these is wrong with its sample."""
-        try:
-            yield
-        except BatchplantError as error:
-            error.sample = None if error.sample is None else indices[error.sample]
-            raise error.at(path=self.path, field=field) from None
-
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if field not in self._pictures:
             return None
         pictures, numbers = self._pictures[field], indices.tolist()
         rows, names = pictures.chosen(numbers)
-        with self._placed(field, [numbers[row] for row in rows]):
+        with placed(self.path, field, [numbers[row] for row in rows]):
             found = pictures.below.spans(names)
         if found is None or len(rows) == len(numbers):
             return found
@@ -166,7 +156,7 @@ class DetectionReader(Reader):
         found = []
         for name in (one for one in fields if one in self._pictures):
             rows, names = self._pictures[name].chosen(indices.tolist())
-            with self._placed(name, [int(indices[row]) for row in rows]):
+            with placed(self.path, name, [int(indices[row]) for row in rows]):
                 found.append(self._pictures[name].below.ahead(names))
         return None if None in found else concat_spans([one for one in found if one is not None])
 

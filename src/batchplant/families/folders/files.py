@@ -81,6 +81,16 @@ def _wrong(row: int, name: str, reason: str | None) -> DamagedError:
     return DamagedError(f"{name}: {reason}", sample=row)
 
 
+@contextlib.contextmanager
+def placed(path: str, field: str, samples: Sequence[int]) -> Iterator[None]:
+    """What is wrong with a file within it is wrong with its sample; ``samples``: those of the files."""
+    try:
+        yield
+    except BatchplantError as error:
+        error.sample = None if error.sample is None else samples[error.sample]
+        raise error.at(path=path, field=field) from None
+
+
 class LocalFiles(Files):
     """Files of a local folder; links are followed."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from ...errors import BatchplantError, DamagedError, SchemaError
 from ...reader import Reader
 from ...schema import Field, Image, Int, Schema, Text
 from ...storage import NOTE_ERRORS, is_below, join, parse_object, read_beside
-from .files import open_files
+from .files import open_files, placed
 from .media import MEDIA, NOTE, Media
 from .metadata import FILE_NAME, metadata_of, rows_of
 from .pairs import Asked, pairs_of, tops_of
@@ -184,33 +183,24 @@ class FolderReader(Reader):
         return found
 
     def _read_files(self, field: str, indices: list[int]) -> Ragged:
-        with self._placed(field, indices):
+        with placed(self.path, field, indices):
             return self._below.read(self._named(field, indices))
 
     def _named(self, field: str, indices: list[int]) -> list[str]:
         files = self._partners.get(field, self._files)
         return [files[index] for index in indices]
 
-    @contextlib.contextmanager
-    def _placed(self, field: str, indices: list[int]) -> Iterator[None]:
-        """What is wrong with a file of these is wrong with its sample."""
-        try:
-            yield
-        except BatchplantError as error:
-            error.sample = None if error.sample is None else indices[error.sample]
-            raise error.at(path=self.path, field=field) from None
-
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if field != self._field and field not in self._partners:
             return None
-        with self._placed(field, indices.tolist()):
+        with placed(self.path, field, indices.tolist()):
             return self._below.spans(self._named(field, indices.tolist()))
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """Whole files; all other fields are in memory."""
         found = []
         for name in (one for one in fields if one == self._field or one in self._partners):
-            with self._placed(name, indices.tolist()):
+            with placed(self.path, name, indices.tolist()):
                 found.append(self._below.ahead(self._named(name, indices.tolist())))
         return None if None in found else concat_spans([one for one in found if one is not None])
 

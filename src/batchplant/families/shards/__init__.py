@@ -12,7 +12,7 @@ the column whose bytes say which of the optional fields a sample lacks.
 from __future__ import annotations
 
 from . import pil
-from .index import INDEX, index_head
+from .index import INDEX, index_head, read_index
 from .note import NOTE, OTHERS, Note, optional_fields
 from .reader import Inner, ShardsReader
 from .runs import Opened, Shards, numbers_at, records_of, table_of, wrong
@@ -20,5 +20,5 @@ from .writer import MOST, ShardsWriter
 
 __all__ = [
     "INDEX", "MOST", "NOTE", "OTHERS", "Inner", "Note", "Opened", "Shards", "ShardsReader", "ShardsWriter",
-    "index_head", "numbers_at", "optional_fields", "pil", "records_of", "table_of", "wrong",
+    "index_head", "numbers_at", "optional_fields", "pil", "read_index", "records_of", "table_of", "wrong",
 ]  # fmt: skip

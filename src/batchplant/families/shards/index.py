@@ -1,14 +1,20 @@
-"""The index of a folder of shards: what it is recognised by."""
+"""The index of a folder of shards: what it is recognised by, and what it says."""
 
 from __future__ import annotations
 
-from ...errors import BatchplantError
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ...errors import BatchplantError, DamagedError, NotFoundError
 from ...format import Probe
-from ...storage import is_remote, join, open_source
+from ...storage import NOTE_ERRORS, is_remote, join, open_source, parse_object, read_beside
+from ...storage.notes import all_stay
 
 INDEX = "index.json"
 # So much of it tells what it is of.
 HEAD = 64 << 10
+
+T = TypeVar("T")
 
 
 def index_head(probe: Probe) -> bytes:
@@ -21,3 +27,18 @@ def index_head(probe: Probe) -> bytes:
         return source.view(0, min(source.size, HEAD)).tobytes()
     except BatchplantError:
         return b""
+
+
+def read_index(folder: str, title: str, parse: Callable[[dict[str, Any]], T]) -> T:
+    """What the index of a folder says, as ``parse`` understands it; ``title``: what the format is called."""
+    path = join(folder, INDEX)
+    data = read_beside(path)
+    if data is None:
+        raise NotFoundError(f"no such file; a folder of {title} has one", path=path)
+    try:
+        with all_stay():
+            return parse(parse_object(data))
+    except BatchplantError as error:
+        raise error.at(path=path) from None
+    except NOTE_ERRORS as error:
+        raise DamagedError(f"not an index of {title}: {error}", path=path) from None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
-from ...columns import I64, U8, Columns, Ragged, as_bytes, starts_of
+from ...columns import I64, U8, Column, Columns, Ragged, as_bytes, starts_of
 from ...errors import BatchplantError, EncodeError
-from ...schema import Image
+from ...schema import Field, Image
 from ...storage import Patch, put_file, sync
 from ...writer import Writer
 from .index import INDEX
@@ -34,6 +34,9 @@ class ShardsWriter(Writer):
     # What messages call the format.
     _title: ClassVar[str]
     _limit: int
+    # The columns of a shard by name, each with how its cells are encoded; the one of the flags.
+    _columns: Sequence[tuple[str, Any]]
+    _flags: str | None
     # Bytes of the cells of a sample whose size does not vary.
     _fixed = 0
     # What counts for the limit besides the samples: once in a shard, and with each of them.
@@ -119,6 +122,13 @@ class ShardsWriter(Writer):
                 start += fit
             if start < len(sizes):
                 self._flush()
+
+    def _cells(self, columns: Columns, packed: Callable[[Any, Field, Column], Ragged]) -> list[Ragged]:
+        """The cells of every column of a shard."""
+        return [
+            self._missing(columns) if name == self._flags else packed(one, self.schema[name], columns[name])
+            for name, one in self._columns
+        ]
 
     def _missing(self, columns: Columns) -> Ragged:
         """The cells of the column of the flags."""

@@ -274,12 +274,12 @@ def _chunks(dataset: Any, table: Table, source: Source, base: int) -> I64:
     found[1] = places
     found[2] = [info.size for info in infos]
     found[3] = [info.filter_mask for info in infos]
-    if base and _is_shifted(dataset, infos[0], source, base):
+    if base and _is_shifted(dataset, infos[0], source):
         found[1] += base
     return found[:, np.argsort(found[0], kind="stable")]
 
 
-def _is_shifted(dataset: Any, info: Any, source: Source, base: int) -> bool:
+def _is_shifted(dataset: Any, info: Any, source: Source) -> bool:
     """Old versions of the library count from behind the user block."""
     _, data = dataset.id.read_direct_chunk(info.chunk_offset)
     return bool(source.view(int(info.byte_offset), len(data)).tobytes() != bytes(data))

@@ -20,8 +20,7 @@ from ...errors import (
 )
 from ...families.lake import conflict, first_line, wrapped
 from ...storage import Url, check_regular, is_remote, join, like, read_beside, read_whole, tree
-from ...storage.settings import StorageOptions
-from ...storage.urls import PLAIN
+from ...storage.settings import PLAIN, StorageOptions
 
 METADATA = "metadata"
 CATALOG = "catalog.db"

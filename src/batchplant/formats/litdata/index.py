@@ -9,11 +9,11 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ...errors import BatchplantError, DamagedError, NotFoundError, SchemaError
-from ...families.shards import INDEX, MOST, NOTE, OTHERS, Note, index_head, optional_fields
+from ...errors import DamagedError, SchemaError
+from ...families.shards import MOST, NOTE, OTHERS, Note, index_head, optional_fields, read_index
 from ...format import Probe
 from ...schema import Schema
-from ...storage import NOTE_ERRORS, is_below, join, parse_object, read_beside
+from ...storage import is_below
 from . import encodings, spec
 from .encodings import Encoding
 
@@ -63,16 +63,7 @@ class Index:
 
 
 def read(folder: str) -> Index:
-    path = join(folder, INDEX)
-    data = read_beside(path)
-    if data is None:
-        raise NotFoundError("no such file; a folder of LitData has one", path=path)
-    try:
-        return _parsed(parse_object(data))
-    except BatchplantError as error:
-        raise error.at(path=path) from None
-    except NOTE_ERRORS as error:
-        raise DamagedError(f"not an index of LitData: {error}", path=path) from None
+    return read_index(folder, "LitData", _parsed)
 
 
 def _parsed(said: dict[str, Any]) -> Index:

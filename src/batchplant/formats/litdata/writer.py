@@ -99,11 +99,7 @@ class LitDataWriter(ShardsWriter):
     # -- samples ---------------------------------------------------------------------------------------
 
     def _packed(self, columns: Columns) -> Ragged:
-        found = [
-            self._missing(columns) if name == self._flags
-            else cells.packed(one, self.schema[name], columns[name])
-            for name, one in self._columns
-        ]  # fmt: skip
+        found = self._cells(columns, cells.packed)
         return found[0] if self._tokens else records_of(found, [True] * len(found))
 
     # -- chunks ----------------------------------------------------------------------------------------

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...columns import Ragged
-from ...errors import BatchplantError, DamagedError, NotFoundError, SchemaError
-from ...families.shards import INDEX, MOST, NOTE, OTHERS, Note, index_head, optional_fields
+from ...errors import DamagedError, SchemaError
+from ...families.shards import MOST, NOTE, OTHERS, Note, index_head, optional_fields, read_index
 from ...format import Probe
 from ...schema import Field, Schema
-from ...storage import NOTE_ERRORS, is_below, join, parse_object, read_beside
-from ...storage.notes import all_stay
+from ...storage import is_below
 from . import encodings
 from .encodings import Encoding
 from .packing import ALGORITHMS
@@ -56,17 +55,7 @@ class Index:
 
 
 def read(folder: str) -> Index:
-    path = join(folder, INDEX)
-    data = read_beside(path)
-    if data is None:
-        raise NotFoundError("no such file; a folder of MDS has one", path=path)
-    try:
-        with all_stay():
-            return _parsed(parse_object(data))
-    except BatchplantError as error:
-        raise error.at(path=path) from None
-    except NOTE_ERRORS as error:
-        raise DamagedError(f"not an index of MDS: {error}", path=path) from None
+    return read_index(folder, "MDS", _parsed)
 
 
 def _parsed(found: dict[str, Any]) -> Index:

@@ -80,11 +80,7 @@ class MdsWriter(ShardsWriter):
     # -- samples ---------------------------------------------------------------------------------------
 
     def _packed(self, columns: Columns) -> Ragged:
-        found = [
-            self._missing(columns) if name == self._flags
-            else cells.packed(one, self.schema[name], columns[name])
-            for name, one in self._columns
-        ]  # fmt: skip
+        found = self._cells(columns, cells.packed)
         return records_of(found, [one.size is None for _, one in self._columns])
 
     # -- shards ----------------------------------------------------------------------------------------

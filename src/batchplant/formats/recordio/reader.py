@@ -15,7 +15,7 @@ from ...columns import I64, U8, Column, Columns, Ragged, Spans, starts_of
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ...families.records import BLOCK_BYTES, RAW, GivenSchema, Note, RecordReader
 from ...schema import Bytes, Field, Float, Image, Int, Schema, Tensor, Text
-from ...storage import beside, open_source, tree
+from ...storage import beside, open_source, read_text, tree
 from .layout import FRAME, HEADER, KEYS, LABEL_AT, NUMBERS, image_field, is_label, load_index, scan
 
 # As many records are looked at to tell what they are.
@@ -258,9 +258,8 @@ class RecordIOReader(RecordReader):
         place = beside(self.path, KEYS)
         if not tree.is_file(place):
             return None
-        source = open_source(place)
         try:
-            lines = [line.split("\t") for line in source.view(0, source.size).tobytes().decode().splitlines()]
+            lines = [line.split("\t") for line in read_text(place).splitlines()]
             return [key for key, _ in lines], np.array([int(offset) for _, offset in lines], dtype=np.int64)
         except (ValueError, OverflowError) as error:
             raise DamagedError(f"not lines of a key and an offset: {error}", path=place) from None

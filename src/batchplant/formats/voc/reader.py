@@ -17,7 +17,7 @@ from ...families.detection.notes import read_classes, read_note
 from ...families.folders import PICTURES
 from ...families.folders.files import open_files
 from ...schema import Field, Labels, List, Tensor, Text
-from ...storage import is_below, is_plain, join, open_source, tree
+from ...storage import is_below, is_plain, join, read_text, tree
 from .annotation import FLAGS, Annotation, parse
 
 _CLASS_LIST = re.compile(r"\s+(-1|0|1)$")
@@ -93,15 +93,8 @@ class VocReader(DetectionReader):
             path = join(self.path, SETS, *filter(None, [folder]), f"{split}.txt")
             if not tree.is_file(path):
                 continue
-            source = open_source(path)
-            try:
-                lines = source.view(0, source.size).tobytes().decode().splitlines()
-            except UnicodeDecodeError as error:
-                raise DamagedError(f"not text: {error}", path=path) from None
-            finally:
-                source.close()
             # Lists of one class have a second column: whether it is in the picture.
-            named = [line.strip() for line in lines if line.strip()]
+            named = [line.strip() for line in read_text(path).splitlines() if line.strip()]
             stems = [line if line in there else _CLASS_LIST.sub("", line) for line in named]
             for number, stem in enumerate(stems, 1):
                 if not is_below(stem) or stem not in there:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ... import _native
 from ...errors import DamagedError
-from ...storage import MappedSource, Source, open_source
+from ...storage import MappedSource, Source, read_text
 from .scan import Arrays, Facts, describe
 
 VERSIONS = {"v1.1": 3, "v1.2": 4}
@@ -23,13 +23,7 @@ def header_of(samples: int) -> str:
 
 def read(path: str, source: Source) -> tuple[Arrays, Facts]:
     """What a scan of the archive would give, from DALI's index of it."""
-    text = open_source(path)
-    try:
-        lines = text.view(0, text.size).tobytes().decode().splitlines()
-    except UnicodeDecodeError:
-        raise DamagedError("it is not text", path=path, offset=0) from None
-    finally:
-        text.close()
+    lines = read_text(path).splitlines()
     try:
         return _parse(lines, source)
     except (ValueError, OverflowError) as error:

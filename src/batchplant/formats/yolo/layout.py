@@ -11,7 +11,7 @@ from ...errors import DamagedError, NotFoundError
 from ...families.folders import PICTURES
 from ...families.folders.files import Files
 from ...plans import parse_yaml
-from ...storage import is_below, join, open_source, tree
+from ...storage import is_below, join, open_source, read_text, tree
 
 SPLITS = ("train", "val", "valid", "test")
 WANTED = ("path", *SPLITS, "names", "nc", "kpt_shape", "kpt_names", "flip_idx")
@@ -113,15 +113,8 @@ def _resolved(root: str, base: str, name: str) -> str:
 
 def _listed(path: str, name: str) -> list[str]:
     """The pictures that a list names, below the root."""
-    source = open_source(path)
-    try:
-        lines = source.view(0, source.size).tobytes().decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise DamagedError(f"not text: {error}", path=path) from None
-    finally:
-        source.close()
     found = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
         one = posixpath.normpath(line.strip().replace("\\", "/"))
