@@ -15,7 +15,7 @@ import batchplant as bp
 from batchplant import _native, ops
 from batchplant.errors import DecodeError, OptionError
 from batchplant.loading.geometry import motion
-from batchplant.loading.plan import make_plan
+from batchplant.loading.planning import make_plan
 from batchplant.ops import Draws, Spec
 from batchplant.ops.cutting import cuts_of, engine
 from loading import smooth, write

@@ -35,7 +35,7 @@ from batchplant.loading.batch import PRODUCERS
 from batchplant.loading.buffers import Buffers
 from batchplant.loading.loader import Loader
 from batchplant.loading.locate import Locator
-from batchplant.loading.plan import Pipe
+from batchplant.loading.pipes import Pipe
 from batchplant.ops import Draws
 from batchplant.testing.cases import ORDINARY, equal
 from loading import (
@@ -55,8 +55,6 @@ from loading import (
 )
 
 MEAN, STD = [120.0, 115.0, 100.0], [60.0, 55.0, 50.0]
-
-
 
 
 @pytest.fixture(scope="module")

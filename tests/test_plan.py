@@ -12,7 +12,8 @@ from batchplant import ops
 from batchplant.codecs.media import image
 from batchplant.errors import OptionError
 from batchplant.loading.pipes import Pipe
-from batchplant.loading.plan import Plan, make_plan, spec_of
+from batchplant.loading.plan import Plan
+from batchplant.loading.planning import make_plan, spec_of
 from batchplant.ops import Spec
 from batchplant.testing.cases import ORDINARY
 from loading import pixels, smooth, write, write_jpeg, write_raw

@@ -24,7 +24,7 @@ from batchplant import ops
 from batchplant.errors import OptionError
 from batchplant.loading.loader import Loader
 from batchplant.loading.pipes import Pipe
-from batchplant.loading.plan import make_plan
+from batchplant.loading.planning import make_plan
 from batchplant.ops import Draws, Spec
 from loading import (
     PATIENCE,

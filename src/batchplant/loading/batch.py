@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,26 +24,11 @@ from .on_cpu import OnCpu
 from .pictures import Backend, Device, Failures, Request, Result, make_request
 from .pipes import SIZES, padding_name
 from .plan import Output, Plan
-from .running import Running
+from .running import Running, Timer
 from .values import as_values
 
 # Threads that make batches: while the engine decodes one, the Python part of the next runs.
 PRODUCERS = 2
-
-
-class Timer:
-    """Seconds by what they were spent on, added up from all threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.seconds: dict[str, float] = defaultdict(float)
-
-    def add(self, what: str, began: float) -> float:
-        """Count the time since ``began``; returns the time now."""
-        now = time.perf_counter()
-        with self._lock:
-            self.seconds[what] += now - began
-        return now
 
 
 class Batch(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,13 +13,10 @@ from ..ops.base import CellErrors, CellOp, Op, Spec
 from ..ops.moving import MOVERS, MoveMask, Mover
 from ..ops.positions import rows_taken
 from ..schema import Image, Schema
-from .pipes import as_op
-
-if TYPE_CHECKING:
-    from .geometry import Moves
-    from .pictures import Failures, Request
-    from .pipes import Pipe
-    from .plan import Output, Plan
+from .geometry import Moves
+from .pictures import Failures, Request
+from .pipes import Pipe, as_op
+from .plan import Output, Plan
 
 
 class Follows(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import OptionError
 from ..ops.base import Op, Spec
@@ -11,10 +11,8 @@ from ..ops.joint import JointOp, Known, Map
 from ..ops.moving import MOVERS
 from ..schema import Schema
 from .pipes import as_op
+from .plan import Output
 from .stage import Step
-
-if TYPE_CHECKING:
-    from .plan import Output
 
 # A step, or pipelines of single outputs, which go on behind the steps before them.
 Joint = Sequence[JointOp | Mapping[str, Sequence[Any]]]

@@ -34,8 +34,8 @@ from .packed import Packing
 from .packing import Pack
 from .pictures import Device, PictureOptions
 from .pipes import Pipelines
-from .plan import make_plan
 from .planned import Planned
+from .planning import make_plan
 from .replay import Replaying
 from .state import STATE_VERSION, place_in
 from .stats import Stats

@@ -13,7 +13,7 @@ from ..errors import DataError, DecodeError
 from ..ops.values import ragged_values
 from ..schema import Field, List
 from .pictures import Failures
-from .plan import spec_of
+from .planning import spec_of
 
 
 def as_values(field: Field, column: Column, *, copy: bool) -> tuple[Any, Failures]:

@@ -12,7 +12,7 @@ from ...errors import OptionError
 from ...loading.batch import Executor
 from ...loading.loader import Loader
 from ...loading.pipes import Pipelines
-from ...loading.plan import make_plan
+from ...loading.planning import make_plan
 from ..translate import Delivery
 
 
