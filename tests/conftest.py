@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from batchplant.testing.damage import EXHAUSTIVE
-from loading import leaves_nothing
+from loading import note_others
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +55,7 @@ def _imported() -> None:
                 importlib.import_module(module.name)
 
 
-nothing_left_behind = pytest.fixture(autouse=True)(leaves_nothing)
+known_threads = pytest.fixture(autouse=True)(note_others)
 
 
 @pytest.fixture(scope="session", autouse=True)

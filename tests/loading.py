@@ -118,6 +118,11 @@ def producers() -> list[threading.Thread]:
 _others: list[threading.Thread] = []  # Those that ran when the test began.
 
 
+def note_others() -> None:
+    """Threads that run now are not those of the test that begins."""
+    _others[:] = producers()
+
+
 def assert_no_producers() -> None:
     """The threads that made batches for this test have ended, or are about to."""
     for thread in producers():
@@ -132,7 +137,7 @@ def assert_no_producers() -> None:
 
 def leaves_nothing() -> Iterator[None]:
     """A fixture: after the test, none of its threads makes batches any more."""
-    _others[:] = producers()
+    note_others()
     yield
     if producers():
         # A traceback that pytest still holds may hold an epoch.

@@ -19,6 +19,9 @@ torch = pytest.importorskip("torch")
 from batchplant.interop import torch as torch_ops  # noqa: E402
 from batchplant.interop.gpu.ops import DeviceTensors  # noqa: E402
 from devices import DEVICES, WATCHED, OneDevice, needs_gpu  # noqa: E402
+from loading import leaves_nothing  # noqa: E402
+
+nothing_left_behind = pytest.fixture(autouse=True)(leaves_nothing)
 
 # Of what a sample may be. An op is tried with all that it takes; of pictures, also the frames of clips.
 SPECS = {

@@ -15,6 +15,9 @@ torch = pytest.importorskip("torch")
 image = pytest.importorskip("PIL.Image")
 
 from devices import GPU, WATCHED, here, same, watch  # noqa: E402
+from loading import leaves_nothing  # noqa: E402
+
+nothing_left_behind = pytest.fixture(autouse=True)(leaves_nothing)
 
 COUNT, BATCH = 11, 4
 SCHEMA = {

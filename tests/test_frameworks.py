@@ -25,10 +25,11 @@ from batchplant.errors import MissingLibraryError, OptionError
 from batchplant.loading.loader import Loader
 from batchplant.ops.each import Threads
 from batchplant.order import default_threads
-from loading import numbers, write_jpeg
+from loading import leaves_nothing, numbers, write_jpeg
 from pages import FRAMEWORKS, ROOT
 from test_docs import load
 
+nothing_left_behind = pytest.fixture(autouse=True)(leaves_nothing)
 NEEDS = {
     "lightning": "torch lightning",
     "accelerate": "torch accelerate",

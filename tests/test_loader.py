@@ -45,6 +45,7 @@ from loading import (
     checksum,
     ids_of,
     in_thread,
+    leaves_nothing,
     numbers,
     pixels,
     running,
@@ -53,6 +54,8 @@ from loading import (
     write_jpeg,
     write_raw,
 )
+
+nothing_left_behind = pytest.fixture(autouse=True)(leaves_nothing)
 
 MEAN, STD = [120.0, 115.0, 100.0], [60.0, 55.0, 50.0]
 

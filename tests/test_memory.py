@@ -12,7 +12,9 @@ import batchplant as bp
 from batchplant.codecs.media import image
 from batchplant.errors import DamagedError, DataError, OptionError, SchemaError
 from batchplant.loading.loader import Loader
-from loading import ids_of, pixels
+from loading import ids_of, leaves_nothing, pixels
+
+nothing_left_behind = pytest.fixture(autouse=True)(leaves_nothing)
 
 X = np.arange(60, dtype=np.float32).reshape(20, 3)
 Y = [n * n for n in range(20)]

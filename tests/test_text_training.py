@@ -16,7 +16,10 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+from loading import leaves_nothing
 from test_frameworks import environment, needs, run_script
+
+nothing_left_behind = pytest.fixture(autouse=True)(leaves_nothing)
 
 FRAMEWORKS = ("lightning", "accelerate", "transformers")
 PLAN = """

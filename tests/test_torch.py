@@ -30,6 +30,7 @@ from loading import (
     PATIENCE,
     checksum,
     ids_of,
+    leaves_nothing,
     numbers,
     pixels,
     write,
@@ -40,6 +41,8 @@ from loading import (
 torch = pytest.importorskip("torch")
 interop = pytest.importorskip("batchplant.interop.torch")
 
+nothing_left_behind = pytest.fixture(autouse=True)(leaves_nothing)
+
 MEAN, STD = [120.0, 115.0, 100.0], [60.0, 55.0, 50.0]
 AUGMENT = [
     ops.RandomResizedCrop(10),
@@ -48,7 +51,6 @@ AUGMENT = [
     ops.ChannelsFirst(),
 ]
 HAS_CUDA = torch.cuda.is_available()
-# Processes that each import a framework, on a machine with other things to do.
 # Each device is tried by the same tests.
 DEVICES = [
     "cpu",

@@ -58,12 +58,16 @@ _idle: dict[str, list[Any]] = {}
 
 
 class _Rows(NamedTuple):
-    """Rows of a batch by their way: up as raw pixels, decoded by the GPU, by both, or by the CPU."""
+    """Rows of a batch by their way: up as raw pixels, decoded by the GPU, by both, or by the CPU.
+
+    ``mode``: which of :class:`Split` divided them so.
+    """
 
     raw: I64
     gpu: Jpegs | None
     both: Coded | None
     cpu: I64
+    mode: str
 
 
 class _Reading(NamedTuple):
@@ -136,7 +140,7 @@ class OnDevice:
     def _made(
         self, request: Request, rows: _Rows, pixels: Any, scans: Any, coefficients: Any, transfer: Transfer
     ) -> Result:
-        raw, gpu, both, cpu = rows
+        raw, gpu, both, cpu, mode = rows
         began = time.perf_counter()
         reading = None if gpu is None else self._begin(gpu, scans, transfer)
         missing: list[I64] = [] if gpu is None else [gpu.missing]
@@ -174,7 +178,7 @@ class OnDevice:
         made = [one.jpegs.part() for one in (reading, coded) if one is not None and len(one.jpegs.rows)]
         parts += [functools.partial(_as_it_is, one) for one in made]
         read = 0 if reading is None else len(reading.jpegs.rows)
-        self.split.learn((split + len(cpu), spent), (read, taken))
+        self.split.learn(mode, (split + len(cpu), spent), (read, taken))
         self._count(cpu=(len(cpu), spent), gpu=(read, taken), split=(split, 0.0), raw=(len(raw), 0.0))
         sizes = None if request.target.collate is None else request.canvases
         return Result(self._finish(request, parts, transfer), {}, sizes)
@@ -187,13 +191,13 @@ class OnDevice:
         plain &= ~request.framed
         if request.turns is not None:
             plain &= request.turns <= 1
-        raw = np.zeros(len(plain), np.bool_)
+        raw, mode = np.zeros(len(plain), np.bool_), self.split.mode
         if cells.shape is not None:
             # What does not have the bytes of its shape is the engine's to refuse.
             whole = cells.shape.prod(axis=1, dtype=np.float64) == cells.size
             raw = (cells.shape[:, 2] == channels) & plain & whole
             if raw.all():
-                return _Rows(np.arange(len(raw)), None, None, np.empty(0, np.int64))
+                return _Rows(np.arange(len(raw)), None, None, np.empty(0, np.int64), mode)
         cpu = ~raw
         gpu, both = None, None
         if self.split.codes and self.on_cpu.exact and channels == 3:
@@ -209,7 +213,7 @@ class OnDevice:
             if count < len(rows):
                 both = Coded(request, rows[count:], sampling[count:])
             cpu[rows] = False
-        return _Rows(np.flatnonzero(raw), gpu, both, np.flatnonzero(cpu))
+        return _Rows(np.flatnonzero(raw), gpu, both, np.flatnonzero(cpu), mode)
 
     def _possible(self, request: Request, rows: I64) -> tuple[I64, U8]:
         """Those of these rows that the device can make, and how they store colours.
@@ -342,11 +346,11 @@ class OnDevice:
     def stats(self) -> dict[str, Any]:
         """Seconds by what they were spent on, and which side decoded how many."""
         self.streams.let_go()
-        rates = [None if one is None else round(one) for one in self.split.rates]
+        rates = {mode: round(rate) for mode, rate in self.split.rates.items()}
         return {
             **self.seconds, **self.streams.seconds, "decoded": dict(self.decoded),
             "decode mode": self.split.mode, "why": self.split.why, "gpu share": round(self.split.share, 3),
-            "pictures/s": {"cpu": rates[0], "gpu": rates[1]},
+            "pictures/s": rates,
         }  # fmt: skip
 
     def close(self) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from ...errors import OptionError
 
 MODES = ("auto", "cpu", "gpu", "hybrid", "split")
-# Batches by which auto gets to know a side. Those before them pay for what is made only once, or were under
-# way when it changed, and do not count.
-MEASURED_BATCHES, UNCOUNTED = 10, 6
-# After so many batches it looks at the other side again, then after twice as many, and so on.
+# Batches by which auto gets to know a mode, behind those that pay for what is made only once; and when it
+# looks at it again. Of split, whose batches are read one at a time, fewer tell.
+FIRST, AGAIN, AGAIN_SPLIT = (6, 10), (2, 5), (0, 2)
+# After so many batches it looks at the other modes again, then after twice as many, and so on.
 LOOKS_AGAIN, SELDOM = 32, 512
 # The first batch of all is not counted.
 WARM_UP = 1
@@ -22,34 +22,37 @@ WARM_UP = 1
 IN_A_ROW, KEPT = 5, 16
 # Of what the CPU can read: if less is asked for, auto leaves the GPU to the step; if more, no longer.
 ENOUGH, TOO_MUCH = 0.6, 0.85
-# Where both are at least so fast, compared with each other, they do more together than the faster alone.
-ALIKE = 0.65
+# Where both are at least so fast, compared with each other, they may do more together than the faster alone.
+ALIKE = 0.4
 MUCH_SLOWER = 0.25
 
 
 class _Rate:
-    """Pictures a second, over the last batches."""
+    """Pictures a second, over the last batches; ``ready`` after so many, the first ones not counted."""
 
-    def __init__(self, uncounted: int = 0) -> None:
+    def __init__(self, uncounted: int = 0, needed: int = 0) -> None:
         self._last: deque[tuple[int, float]] = deque(maxlen=KEPT)
-        self.batches = -uncounted
+        self._batches, self._needed = -uncounted, needed
 
     def add(self, pictures: int, seconds: float) -> None:
-        self.batches += 1
-        if self.batches > 0:
+        self._batches += 1
+        if self._batches > 0 and seconds > 0:
             self._last.append((pictures, seconds))
 
     @property
-    def value(self) -> float | None:
-        return max(self._rates(), default=None)
+    def ready(self) -> bool:
+        return self._batches >= self._needed and bool(self._last)
+
+    @property
+    def value(self) -> float:
+        return max(self._rates(), default=0.0)
 
     def _rates(self) -> Iterator[float]:
         last = list(self._last)
         for end in range(min(IN_A_ROW, len(last)), len(last) + 1):
             some = last[max(0, end - IN_A_ROW) : end]
-            seconds = sum(one[1] for one in some)
-            if seconds > 0:
-                yield sum(one[0] for one in some) / seconds
+            if some:
+                yield sum(one[0] for one in some) / sum(one[1] for one in some)
 
 
 class Split:
@@ -75,8 +78,10 @@ class Split:
         self.seen = 0
         self.why = "measuring" if self._auto else "asked for"
         self._clock, self._last = clock, 0.0
-        uncounted = UNCOUNTED if self._auto else 0
-        self._cpu, self._gpu, self._taken = _Rate(uncounted), _Rate(uncounted), _Rate()
+        # Of whole batches by mode; where nothing is chosen, of the share of the GPU and of the CPU's.
+        first = FIRST if self._auto else (0, 1)
+        self._rates = {mode: _Rate(*first) for mode in ("gpu", "split", "hybrid")}
+        self._taken = _Rate(0, FIRST[1])
         self._looked, self._until = 0, LOOKS_AGAIN
         self._lock = threading.Lock()
 
@@ -94,56 +99,68 @@ class Split:
         self.mode, self.share, self._auto, self.why = "cpu", 0.0, False, "there is no Triton"
 
     @property
-    def rates(self) -> tuple[float | None, float | None]:
-        """Pictures a second on the CPU and on the GPU, as measured."""
-        return self._cpu.value, self._gpu.value
+    def rates(self) -> dict[str, float]:
+        """Pictures a second, as measured."""
+        return {mode: rate.value for mode, rate in self._rates.items() if rate.ready}
 
-    def learn(self, cpu: tuple[int, float], gpu: tuple[int, float]) -> None:
-        """(pictures, seconds) of a batch on either side."""
+    def learn(self, mode: str, cpu: tuple[int, float], gpu: tuple[int, float]) -> None:
+        """(pictures, seconds) of a batch on either side; ``mode``: as it was when they were divided."""
         with self._lock:
             now = self._clock()
             since, self._last = now - self._last, now
             self.seen += 1
             if self.seen <= WARM_UP:
                 return
-            self._taken.add(cpu[0] + gpu[0], since)
-            for side, one in ((self._cpu, cpu), (self._gpu, gpu)):
-                if one[0] and one[1] > 0:
-                    side.add(*one)
-            slow, fast = self.rates
+            pictures = cpu[0] + gpu[0]
+            self._taken.add(pictures, since)
             if self._auto:
-                self._decide(slow, fast)
-            elif self._moves and slow and fast:
-                self.share = fast / (slow + fast)
-
-    def _decide(self, cpu: float | None, gpu: float | None) -> None:
-        """What auto is now. A step that takes less than the CPU can read has the GPU almost to itself."""
-        for side, mode, share in ((self._gpu, "gpu", 1.0), (self._cpu, "split", 0.0)):
-            if side.batches < MEASURED_BATCHES:
-                self.mode, self.share, self._looked = mode, share, self.seen
-                # What was taken meanwhile says nothing about the step.
-                self._taken = _Rate()
+                if pictures:
+                    self._rates[mode].add(pictures, max(cpu[1], gpu[1]))
+                self._decide()
                 return
-        assert cpu is not None
-        assert gpu is not None
-        taken = self._taken.value or 0.0
-        enough = TOO_MUCH if self.mode == "split" else ENOUGH
-        rates = f"the GPU decodes {gpu:,.0f} pictures/s, the CPU reads {cpu:,.0f}, {taken:,.0f} are taken"
-        if self._taken.batches >= MEASURED_BATCHES and taken < enough * cpu:
-            self.mode, self.share, self.why = "split", 0.0, f"the CPU is enough: {rates}"
-            return
-        if min(cpu, gpu) > ALIKE * max(cpu, gpu):
-            self.mode, self.share, self.why = "hybrid", gpu / (cpu + gpu), f"both are as fast: {rates}"
-        elif gpu > cpu:
-            self.mode, self.share, self.why = "gpu", 1.0, f"the GPU is faster: {rates}"
-        else:
-            self.mode, self.share, self.why = "split", 0.0, f"the CPU is faster: {rates}"
+            for side, one in (("split", cpu), ("gpu", gpu)):
+                if one[0]:
+                    self._rates[side].add(*one)
+            found = self.rates
+            if self._moves and len(found) == 2:
+                self.share = found["gpu"] / (found["gpu"] + found["split"])
+
+    def _decide(self) -> None:
+        """What auto is now. A step that takes less than the CPU can read has the GPU almost to itself."""
+        found = self.rates
+        for mode in ("gpu", "split"):
+            if mode not in found:
+                return self._look_at(mode)
+        gpu, cpu = found["gpu"], found["split"]
+        if min(cpu, gpu) < ALIKE * max(cpu, gpu):
+            found.pop("hybrid", None)
+        elif "hybrid" not in found:
+            return self._look_at("hybrid")
+        taken, enough = self._taken.value, TOO_MUCH if self.mode == "split" else ENOUGH
+        told = ", ".join(f"{mode} {rate:,.0f}" for mode, rate in found.items())
+        told = f"pictures/s: {told}, taken {taken:,.0f}"
+        if self._taken.ready and taken < enough * cpu:
+            self._be("split", f"the CPU is enough ({told})")
+            return None
+        best = max(found, key=lambda mode: found[mode])
+        self._be(best, f"{best} is the fastest ({told})")
         # A look at what is much slower costs much.
-        until = SELDOM if gpu < MUCH_SLOWER * cpu else self._until
-        if self.seen - self._looked >= until and self.mode != "hybrid":
-            # Has the other side changed? Of the CPU, which does one batch at a time, two tell that.
-            self._looked, self._until = self.seen, min(2 * self._until, SELDOM)
-            if self.mode == "gpu":
-                self._cpu = _Rate(2 - MEASURED_BATCHES)
-            else:
-                self._gpu = _Rate(UNCOUNTED)
+        until = SELDOM if min(found.values()) < MUCH_SLOWER * found[best] else self._until
+        if self.seen - self._looked >= until:
+            # Has one of the others changed?
+            self._until = min(2 * self._until, SELDOM)
+            for mode in self._rates:
+                if mode != best:
+                    self._rates[mode] = _Rate(*(AGAIN_SPLIT if mode == "split" else AGAIN))
+        return None
+
+    def _look_at(self, mode: str) -> None:
+        self._be(mode, self.why)
+        # What is taken meanwhile says nothing about the step.
+        self._looked, self._taken = self.seen, _Rate(0, FIRST[1])
+
+    def _be(self, mode: str, why: str) -> None:
+        self.mode, self.why, self.share = mode, why, float(mode == "gpu")
+        if mode == "hybrid":
+            gpu, cpu = (self._rates[side].value for side in ("gpu", "split"))
+            self.share = gpu / (gpu + cpu)
