@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from contextlib import ExitStack
@@ -17,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import HERE, interleaved
+from _common import interleaved
 from _gpu_common import Found, epoch, loader_of, ratio, speeds, synchronize
+from _process import Process
 
 import batchplant
 
@@ -54,43 +54,6 @@ def serve(job: dict[str, Any]) -> None:
     loader.close()
 
 
-class Process:
-    """One of those, from outside."""
-
-    def __init__(self, job: dict[str, Any], log: Path) -> None:
-        self.log = log
-        with log.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, str(HERE / "_gpu_processes.py"), json.dumps(job)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-            )  # fmt: skip
-
-    def begin(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("epoch\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            said = self.log.read_text().strip().splitlines() or ["it said nothing"]
-            raise RuntimeError(f"a process failed: {said[-1]}")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
-
-
 def measure(path: Path, scratch: Path, args: argparse.Namespace) -> Found:
     return {mode: _measure(path, scratch, mode, args) for mode in args.modes}
 
@@ -114,7 +77,10 @@ def _measure(path: Path, scratch: Path, mode: str, args: argparse.Namespace) -> 
         started: dict[str, list[Process]] = {}
         for name, several in jobs.items():
             before = _free(args.device)
-            started[name] = [Process(one, scratch / f"{number}.log") for number, one in enumerate(several)]
+            started[name] = [
+                Process(name, [sys.executable, __file__, json.dumps(one)], scratch / f"{number}.log")
+                for number, one in enumerate(several)
+            ]
             for process in started[name]:
                 stack.callback(process.close)
             for process in started[name]:
@@ -124,7 +90,7 @@ def _measure(path: Path, scratch: Path, mode: str, args: argparse.Namespace) -> 
         def task(name: str) -> float:
             began = time.perf_counter()
             for process in started[name]:
-                process.begin()
+                process.ask()
             said = [process.answer() for process in started[name]]
             seconds = time.perf_counter() - began
             held_by[name] |= {key: sum(one[key] for one in said) for key in ("MB", "threads", "device MB")}

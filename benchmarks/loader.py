@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from _common import HERE, arguments, ffcv_python, interleaved, others, photos, rates, save, workplace
+from _process import Process
 
 import batchplant
 
@@ -91,48 +92,21 @@ def write_table(beton: Path, target: Path) -> None:
             pass
 
 
-class Side:
+class Side(Process):
     """A side in its own process; see _sides.py."""
 
     def __init__(
         self, name: str, python: str, job: dict[str, Any], log: Path, script: str = "_sides.py"
     ) -> None:
-        self.name, self.log = name, log
-        self.process = subprocess.Popen(
-            [python, str(HERE / script), name, json.dumps(job)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True,
-        )  # fmt: skip
-        self.first_batch = self._answer()["first batch"]
+        super().__init__(name, [python, HERE / script, name, json.dumps(job)], log)
+        self.first_batch = self.answer()["first batch"]
         self.images = self.peak = 0
 
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            self.process.wait()
-            last = (self.log.read_text().strip().splitlines() or ["it said nothing"])[-1]
-            raise RuntimeError(f"{self.name} failed: {last}")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
     def epoch(self) -> float:
-        assert self.process.stdin is not None
-        self.process.stdin.write("epoch\n")
-        self.process.stdin.flush()
-        said = self._answer()
+        self.ask()
+        said = self.answer()
         self.images, self.peak = said["images"], said["peak memory"]
         return float(said["seconds"])
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 def measure(sides: dict[str, Callable[[], Side]], rounds: int, peer: str = "FFCV") -> dict[str, Any]:

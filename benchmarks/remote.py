@@ -26,6 +26,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from _common import HERE, arguments, others, photos, save, workplace
+from _process import Process, last_line
 from _remote_sides import CONVERTED
 from _remote_targets import CACHE, LOCAL, targets
 from _servers import KEY, SECRET, Servers, serving
@@ -96,7 +97,7 @@ def make(data: Path, pythons: dict[str, str], args: argparse.Namespace) -> None:
         command = [pythons[name], str(HERE / "_remote_sides.py"), "--convert", name, json.dumps(job)]
         said = subprocess.run(command, capture_output=True, text=True)
         if said.returncode:
-            print(f"{name}: left out: {_last(said.stderr)}")
+            print(f"{name}: left out: {last_line(said.stderr)}")
             del pythons[name]
             continue
         part.rename(target)
@@ -106,53 +107,27 @@ def index(path: str) -> None:
     subprocess.run([sys.executable, "-m", "batchplant", "index", path], check=True, stdout=subprocess.DEVNULL)
 
 
-def _last(said: str) -> str:
-    return (said.strip().splitlines() or ["it said nothing"])[-1]
-
-
-class Side:
+class Side(Process):
     """A side in its own process; see _remote_sides.py."""
 
     def __init__(self, name: str, kind: str, python: str, job: dict[str, Any], scratch: Path) -> None:
-        self.name, self.log = name, scratch / "log"
-        self.folder = scratch / "cache"
+        self.folder, self.peak = scratch / "cache", 0
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         job = {**job, "folder": str(self.folder)}
-        self.process = subprocess.Popen(
-            [python, str(HERE / "_remote_sides.py"), kind, json.dumps(job)], bufsize=0,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log.open("w"), start_new_session=True,
-        )  # fmt: skip
-        self.peak = 0
-        self._answer()
+        super().__init__(name, [python, HERE / "_remote_sides.py", kind, json.dumps(job)], scratch / "log")
+        self.answer()
 
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
+    def _wait(self) -> None:
         while not select.select([self.process.stdout], [], [], LOOK)[0]:
             self.peak = max(self.peak, own_memory(self.process.pid))
-        line = self.process.stdout.readline()
-        if not line:
-            self.process.wait()
-            raise RuntimeError(f"{self.name}: {_last(self.log.read_text())}")
-        found: dict[str, Any] = json.loads(line)
-        return found
 
     def epoch(self) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"epoch\n")
-        return self._answer()
+        self.ask()
+        return self.answer()
 
     def close(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            # Its group is its own: workers go with it.
-            os.killpg(self.process.pid, 9)
-            self.process.wait()
-        self.process.stdout.close()
+        super().close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
