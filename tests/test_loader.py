@@ -1858,7 +1858,7 @@ class _Clock:
 
 def test_time_is_counted_where_it_passes(plain, monkeypatch):
     clock = _Clock()
-    for module in ("batch", "epoch"):
+    for module in ("batch", "epoch", "running"):
         monkeypatch.setattr(f"batchplant.loading.{module}.time", clock)
     turn = threading.Semaphore(0)
 

@@ -435,7 +435,8 @@ def test_sound(codec: str, muxer: str) -> None:
     slow = clip.audio(0, 0.5, rate=16_000)
     assert slow.shape == (8000, 2)
     expect = tone(0.5, 16_000)
-    assert np.abs(slow[500:-200] - expect[500:-200]).mean() < (1e-3 if exact else 0.01)
+    # What AAC loses depends on the machine that encodes; to be a sample late would make 0.035.
+    assert np.abs(slow[500:-200] - expect[500:-200]).mean() < (1e-3 if exact else 0.02)
     assert clip.audio(5).shape == (0, 2)
     assert clip.audio(1.3, 1.0).shape[0] < 12_000
 
