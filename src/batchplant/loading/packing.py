@@ -174,7 +174,8 @@ class Rows:
     def _planned(self, number: int) -> Window:
         first = number * self.pack.window
         samples = self.order[first : first + self.pack.window]
-        sizes, where = self._sizes(samples)
+        with self._lock:
+            sizes, where = self._sizes(samples)
         sizes = np.asarray(sizes, dtype=np.int64)
         # Those below 0 are left out.
         whole = np.where(sizes < 0, 0, sizes + (self.pack.eos is not None))
@@ -183,6 +184,9 @@ class Rows:
 
     def reaches(self, row: int) -> bool:
         """Whether there are so many rows."""
+        # What is known only grows: nobody waits for who plans the next windows.
+        if self._firsts[-1] >= row:
+            return True
         with self._lock:
             while self._firsts[-1] < row and self._base + len(self._firsts) - 1 < self._windows:
                 window = self._plan(self._base + len(self._firsts) - 1)
@@ -209,15 +213,14 @@ class Rows:
 
     def _pieces(self, rows: range) -> Pieces:
         """What these rows are made of."""
-        with self._lock:
-            parts, at = [], rows.start
-            while at < rows.stop:
-                place = self._window_of(at)
-                first = self._firsts[place]
-                window = self._plan(self._base + place)
-                stop = min(rows.stop, first + len(window.rows) - 1)
-                parts.append(_part(window, at - first, stop - first))
-                at = stop
+        parts, at = [], rows.start
+        while at < rows.stop:
+            place = self._window_of(at)
+            first = self._firsts[place]
+            window = self._plan(self._base + place)
+            stop = min(rows.stop, first + len(window.rows) - 1)
+            parts.append(_part(window, at - first, stop - first))
+            at = stop
         found = _joined(parts)
         if found.where is None or len(found.where.files) <= FEW:
             return found

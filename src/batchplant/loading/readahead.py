@@ -118,12 +118,18 @@ class Readahead:
     def _run(self) -> None:
         try:
             while (number := self._claim()) is not None:
+                over = False
                 # Whoever makes the batch meets the same error, and says where.
                 with contextlib.suppress(BatchplantError, OSError):
-                    self._read(number)
+                    # It may take long, where rows are packed of what comes next: nobody waits for that.
+                    over = not self._shard.has(number)
+                    if not over:
+                        self._read(number)
                 with self._changed:
                     self._busy.discard(number)
                     self._changed.notify_all()
+                if over:
+                    return
         # Nobody waits for a thread that is gone.
         except BaseException:
             self.stop()
@@ -131,17 +137,14 @@ class Readahead:
 
     def _claim(self) -> int | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._is_over() or self._has_room())
-            if self._is_over():
+            self._changed.wait_for(lambda: self._stopped or self._has_room())
+            if self._stopped:
                 return None
             # Where the last were in memory, the next are taken to be so.
             number = self._next + (-self._next % LOOKED_AT if self._warm >= SURE else 0)
             self._next = number + 1
             self._busy.add(number)
             return number
-
-    def _is_over(self) -> bool:
-        return self._stopped or not self._shard.has(self._next)
 
     def _has_room(self) -> bool:
         before = self._next - self._wanted
@@ -150,8 +153,6 @@ class Readahead:
         return before < FORESEEN and sum(self._asked.values()) < AHEAD
 
     def _read(self, number: int) -> None:
-        if not self._shard.has(number):
-            return
         positions = self._shard.batch(number)
         ids = positions if self._indices is None else self._indices[positions]
         warm = self._stage(number, ids) if self._stages else self._advise(number, self._executor.ranges(ids))
