@@ -149,6 +149,11 @@ def test_batches_ahead_are_read_before_any_is_made(tmp_path, monkeypatch, cold):
     loader.close()
 
 
+def test_page_cache_is_yes_or_no(tmp_path):
+    with pytest.raises(bp.OptionError, match=r"page_cache is True, False or None .* not 'no'"):
+        bp.Loader(write_jpeg(tmp_path / "data.beton"), 4, page_cache="no")
+
+
 def test_more_than_memory_is_read_past_the_page_cache(tmp_path, monkeypatch):
     assert 0 < readahead.memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     loader = bp.Loader(write_jpeg(tmp_path / "data.beton"), 2)

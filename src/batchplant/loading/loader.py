@@ -125,6 +125,8 @@ class Loader(Bridges, Planned, Replaying, Stats):
             if pack is not None or balance is not None:
                 raise OptionError("batches are made by length, by pack or by balance: give one of them")
             order_options = {"bucket_size": batch_size, **(order_options or {})}
+        if page_cache not in (None, True, False):
+            raise OptionError(f"page_cache is True, False or None (by itself), not {page_cache!r}")
         self._options = {
             "order": order, "pipelines": pipelines, "joint": joint, "rank": rank, "world": world,
             "drop_last": drop_last, "evaluate": evaluate, "balance": balance, "sizes": sizes, "pack": pack,
