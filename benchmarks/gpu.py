@@ -110,6 +110,8 @@ def measure(name: str, path: Path, args: argparse.Namespace) -> Found:
     for batch, speed in by_batch.items():
         shown = ", ".join(f"{mode} {one['median']:,.0f} ({one['best']:,.0f})" for mode, one in speed.items())
         print(f"  batches of {batch}: {shown}")
+        if "auto" in modes and not raw:
+            print(f"    auto: {loaders['auto', int(batch)].stats()['why']}")
     stats = {mode: some_stats(loaders[mode, args.batches[-1]]) for mode in modes}
     for mode, one in stats.items():
         print(f"  {mode}: {one}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from batchplant.errors import DecodeError
 from batchplant.loading import convoy
 from batchplant.loading.batch import Batch, Executor
 from batchplant.loading.convoy import Pace
+from batchplant.loading.epoch import _Shared
 
 torch = pytest.importorskip("torch")
 pillow = pytest.importorskip("PIL.Image")
@@ -175,3 +178,45 @@ def test_a_convoy_is_what_is_taken_in_some_time(monkeypatch):
     uneven.start(4)
     uneven.made(Batch({"text": ["a", "b"]}, np.arange(2), []), 1, 0.0)
     assert uneven.together == 1
+
+
+class TestTheBeginningOfAStep:
+    """Where enough batches are ready, nobody begins another."""
+
+    class Shard:
+        def has(self, number):
+            return number < 10
+
+    def shared(self, ready, quiet):
+        found = _Shared(None, None, None, Pace(4, possible=False))
+        found.shard, found.quiet = self.Shard(), time.perf_counter() + quiet
+        found.made = dict.fromkeys(range(ready), "a batch")
+        found.next = ready
+        return found
+
+    def test_is_left_alone(self):
+        shared = self.shared(2, 0.05)
+        assert list(shared.claim()) == [2]
+        assert time.perf_counter() >= shared.quiet
+
+    def test_is_not_where_batches_are_waited_for(self):
+        assert list(self.shared(1, 10_000).claim()) == [1]
+
+    def test_ends_with_the_epoch(self):
+        shared = self.shared(2, 10_000)
+        waiting = threading.Thread(target=shared.claim)
+        waiting.start()
+        shared.stop()
+        waiting.join(60)
+        assert not waiting.is_alive()
+
+    def test_is_a_part_of_the_steps_before(self):
+        shared = self.shared(3, 0)
+        shared.step = 0.01
+        before = time.perf_counter()
+        shared.take()
+        assert shared.quiet - time.perf_counter() <= 0.0025
+        assert shared.quiet - before >= 0.0025
+        shared.step = 100.0
+        shared.take()
+        assert shared.quiet - time.perf_counter() <= 0.02

@@ -13,7 +13,7 @@ import processes
 from batchplant import ops
 from batchplant.codecs.media.image_rules import ImageOptions
 from batchplant.errors import DecodeError, OptionError
-from batchplant.interop.gpu.split import FIRST, SELDOM, Split
+from batchplant.interop.gpu.split import FIRST, Split
 from batchplant.loading.loader import Loader
 from batchplant.reader import Spans
 from loading import assert_no_producers
@@ -445,11 +445,28 @@ def test_auto_finds_the_best(cpu, gpu, hindrance, mode, share):
         split.learn(one, (200 - there, taken[0]), (there, taken[1]))
         modes.append(one)
     # Looks at the others cost little in the end.
-    assert modes[-SELDOM:].count(mode) > 0.95 * SELDOM
+    assert modes[-1000:].count(mode) > 950
     assert {"gpu", "split"} <= set(modes)
     assert split.share == pytest.approx(share, abs=0.02)
     assert split.why.startswith(f"{mode} is the fastest (pictures/s: gpu ")
     assert set(split.rates) == {"gpu", "split", "hybrid"} - ({"hybrid"} if "hybrid" not in modes else set())
+
+
+def test_auto_looks_seldom_however_long_the_pauses_are():
+    """A loader that has been idle, while others were used, has not had a look for so long a time."""
+    now = [0.0]
+    split = Split("auto", clock=lambda: now[0])
+    modes = []
+    for number in range(50 * 40):
+        there = split.count(1000)
+        slower = 3 if 0 < there < 1000 else 1
+        seconds = (1000 - there) / 80_000 * slower, there / 160_000 * slower
+        now[0] += max(seconds) + (20 if number % 50 == 0 else 0)
+        modes.append(split.mode)
+        split.learn(split.mode, (1000 - there, seconds[0]), (there, seconds[1]))
+    known = 3 * sum(FIRST)
+    others = len(modes) - known - modes[known:].count("gpu")
+    assert others < 0.03 * (len(modes) - known)
 
 
 def test_auto_leaves_the_gpu_to_a_step_that_takes_little():
@@ -476,7 +493,7 @@ def test_auto_leaves_the_gpu_to_a_step_that_takes_little():
     assert batches_of(100, 5000) == "gpu"
     # Somebody else uses the GPU, for a while: looking at the other side now and then tells.
     assert batches_of(400, 5000, gpu=100) == "split"
-    assert batches_of(1200, 5000) == "gpu"
+    assert batches_of(4000, 5000) == "gpu"
     for mode in ("hybrid", "gpu"):
         split = Split(mode, clock=lambda: now[0])
         assert batches_of(50, 100) == mode

@@ -7,6 +7,7 @@ stream of their own, and the stream that the training step runs on waits for the
 from __future__ import annotations
 
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ except ImportError:
     raise MissingLibraryError("this needs PyTorch: pip install torch") from None
 
 from .gpu.on_device import OnDevice
+from .gpu.streams import streams_of
 
 if TYPE_CHECKING:
     from ..loading.loader import Loader
@@ -75,8 +77,10 @@ class Delivery:
         self.elsewhere = self.device.type != "cpu"
         if self._cuda and not torch.cuda.is_available():
             raise OptionError(f"there is no {self.device} here: torch finds no CUDA device")
-        self.stream = torch.cuda.Stream(self.device) if self._cuda else None
+        self.stream = streams_of(self.device).kernels
+        # Events, and what must live until then.
         self._copying: deque[tuple[Any, Any]] = deque()
+        self._lock = threading.Lock()
         self._waited: Any = None
 
     def allocate(self, size: int) -> U8:
@@ -86,10 +90,10 @@ class Delivery:
 
     def pictures(self, on_cpu: OnCpu, decode: str, share: float | None, ahead: int) -> OnDevice:
         """What makes pictures on the device."""
-        return OnDevice(self.device, self.stream, on_cpu, Split(decode, share), ahead)
+        return OnDevice(self.device, on_cpu, Split(decode, share), ahead)
 
     def send(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Begin the copies; the second part is the event to wait for, and what must live until then."""
+        """Begin the copies; the second part is the event to wait for."""
         tensors = {name: as_tensor(value) for name, value in values.items()}
         if not self._cuda:
             return {name: self._move(value) for name, value in tensors.items()}, None
@@ -97,7 +101,12 @@ class Delivery:
             moved = {name: self._move(value) for name, value in tensors.items()}
             event = torch.cuda.Event()
             event.record(self.stream)
-        return moved, (event, tensors)
+        # The pinned memory may be filled again only after the copy has read it; the host waits for none.
+        with self._lock:
+            while self._copying and self._copying[0][0].query():
+                self._copying.popleft()
+            self._copying.append((event, tensors))
+        return moved, event
 
     def _move(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -114,16 +123,12 @@ class Delivery:
             return values
         stream = torch.cuda.current_stream(self.device)
         # Of batches that were made together, the first waits for all: each call lets other threads in.
-        if self._waited == (ticket[0], stream):
+        if self._waited == (ticket, stream):
             return values
-        self._waited = ticket[0], stream
-        stream.wait_event(ticket[0])
+        self._waited = ticket, stream
+        stream.wait_event(ticket)
         for value in values.values():
             self._keep(value, stream)
-        # The pinned memory may be filled again only after the copy has read it; the host waits for none.
-        self._copying.append(ticket)
-        while self._copying and self._copying[0][0].query():
-            self._copying.popleft()
         return values
 
     def _keep(self, value: Any, stream: Any) -> None:

@@ -44,6 +44,11 @@ def check_process(made_in: int) -> None:
         )
 
 
+# A step needs Python's lock most where it begins, to start kernels. While so many batches are ready, no
+# thread begins another in this part of a step, but not for more seconds.
+READY, LULL, LONGEST = 2, 0.25, 0.02
+
+
 class Tally:
     """What the epochs of a loader came to, all together."""
 
@@ -102,6 +107,8 @@ class _Shared:
         # Held by the thread that prepares a batch: so they come to the engine in order.
         self.in_order = threading.Lock()
         self.prefetch: Prefetch | Readahead | None = None
+        # How long a step takes, and until when it is left alone.
+        self.step, self.quiet = 0.0, 0.0
 
     def ids_of(self, number: int) -> I64:
         """The samples of a batch."""
@@ -112,6 +119,10 @@ class _Shared:
         """The next batches to make, once there is room for them; none when there is nothing left to do."""
         with self.changed:
             self.changed.wait_for(lambda: self.stopped or self.next < self.taken + self.pace.room)
+            while not self.stopped and len(self.made) >= READY:
+                if (left := self.quiet - time.perf_counter()) <= 0:
+                    break
+                self.changed.wait(left)
             first = self.next
             while not self.stopped and self.next < first + self.pace.together and self.shard.has(self.next):
                 self.next += 1
@@ -131,6 +142,7 @@ class _Shared:
             number, self.asked = self.asked, self.asked + 1
             self.changed.wait_for(lambda: self.stopped or number in self.made)
             self.taken += 1
+            self.quiet = time.perf_counter() + min(LULL * self.step, LONGEST)
             self.changed.notify_all()
             return self.made.pop(number, None)
 
@@ -305,7 +317,9 @@ class Epoch:
         made = self._shared.take()
         ended = time.perf_counter()
         with self._tally.lock:
-            self._tally.stepped += began - self._left if self._left else 0.0
+            step = began - self._left if self._left else 0.0
+            self._tally.stepped += step
+            self._shared.step = (self._shared.step + step) / 2
             self._tally.waited += ended - began
             self._left = ended
         if made is None:

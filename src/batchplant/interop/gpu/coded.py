@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ... import _native
-from ...columns import I64, U8
+from ...columns import I32, I64, U8
 from ...loading.pictures import Request
 from .colour import Planes, kernels, rgb_facts, shared_by, to_rgb
 from .parts import Part, cut
@@ -23,6 +23,8 @@ from .resample import SUPPORT
 
 # Bytes of a picture before its blocks, of a block before its entries, and of a Huffman code.
 STEPS, BLOCK, CODE = 192, 8, 288
+# Bytes of what the kernels are told of a picture, and of the flag that they answer with.
+TOLD = 8 * (12 + 15 + 20 + 4) + 4
 # Entries that the engine may need for a byte of a JPEG; most need two thirds of one.
 ENTRIES = 1.5
 # As whole numbers of 1/8192: what libjpeg's transform multiplies with.
@@ -48,6 +50,10 @@ class Jpegs:
         # Top, left, rows, columns.
         self.window = np.ascontiguousarray(plan[:4].T)
         self.table: I64 = np.empty((0, 15), np.int64)
+        # Bytes that the engine filled.
+        self.used = 0
+        # Whose scan was out of the ordinary, once the device has read them.
+        self.flags: I32 | None = None
         # Where the pixels lie, once they are made.
         self.place: I64 = np.zeros(len(rows), np.int64)
         self.pixels: Any = None
@@ -57,31 +63,33 @@ class Jpegs:
         """Bytes that are enough for what the engine makes; who has no room is decoded otherwise."""
         raise NotImplementedError
 
-    def read(self, engine: Any, memory: U8) -> int:
-        """Have the engine fill ``memory``; how many bytes of it are used.
-
-        ``missing`` are then those that it left to others.
-        """
+    def read(self, engine: Any, memory: U8) -> None:
+        """Have the engine fill ``memory``; ``missing`` are then those that it left to others."""
         cells, (top, left, high, wide) = self.request.cells, self.window.T
         part = np.stack([left, top, left + wide, top + high], axis=1)
         self.table, used = engine.code(
-            cells.bases, cells.base[self.rows], cells.start[self.rows], cells.size[self.rows], part, memory,
-            scans=self.scans,
+            cells.bases, cells.base[self.rows], cells.start[self.rows], cells.size[self.rows], part,
+            memory[: memory.size - TOLD * len(self.rows) - 8], scans=self.scans,
         )  # fmt: skip
         good = self.table[:, 0] >= 0
         self.missing = self.rows[~good]
         self.keep(np.flatnonzero(good))
-        return int(used)
+        self.used = -(-int(used) // 8) * 8
+
+    @property
+    def most(self) -> int:
+        """Bytes of the memory that will be used."""
+        return self.used + TOLD * len(self.rows)
 
     def keep(self, some: I64) -> None:
         """Only these of the rows, in this order."""
         for name in ("rows", "shared", "boxes", "shape", "window", "table", "place"):
             setattr(self, name, getattr(self, name)[some])
 
-    def begin(self, whole: Any, upload: Callable[[Any], Any], flags: Any) -> None:
-        """Make pixels of ``whole``, what the engine made, on the current stream.
+    def begin(self, memory: U8, whole: Any, copy: Callable[[int], None]) -> None:
+        """Make pixels of what the engine made in ``memory``, on the current stream.
 
-        ``flags``, where it is not None, tell after that whose scan was out of the ordinary.
+        ``whole``: as many bytes on the device; ``copy``: copies the first of them there.
         """
         # First column, columns, first row, rows: of the brightness, and of either colour.
         light, colour = self.table[:, 3:7], self.table[:, 7:11]
@@ -103,10 +111,14 @@ class Jpegs:
                 self._transformed(whole, samples, row, places[row].tolist())
             to_rgb(planes, self.window, self.pixels, self.place)
             return
-        # All that has to be known goes there before the first kernel: a copy behind it would wait for it, and
-        # so would those of all others.
         facts = self._facts(whole, planes), rgb_facts(planes, self.window, self.pixels, self.place)
-        tables = [None if one is None else upload(one) for one in (*facts, *self._scans(whole))]
+        tables, end = self._told(memory, whole, [*facts, *self._scans(whole)])
+        flags = None
+        if self.scans:
+            self.flags = memory[end:].view(np.int32)[: len(self.rows)]
+            self.flags[:] = 0
+            flags = torch.from_numpy(self.flags)
+        copy(end)
         most = int(self.table[:, 1].max())
         made.decode(*tables, int(size.sum()), most, self.window, flags)
 
@@ -115,6 +127,21 @@ class Jpegs:
         flips = None if self.request.flips is None else self.request.flips[self.rows]
         made = cut(self.pixels, self.place, self.shape, self.window, 3)
         return Part(self.rows, made, self.boxes, flips)
+
+    def _told(self, memory: U8, whole: Any, tables: list[I64 | None]) -> tuple[list[Any], int]:
+        """Tables behind what the engine made, so that one copy takes all; what they are on the device, and
+        where they end."""
+        there: list[Any] = []
+        at = self.used
+        for table in tables:
+            if table is None:
+                there.append(None)
+                continue
+            end = at + table.nbytes
+            memory[at:end].view(np.int64).reshape(table.shape)[:] = table
+            there.append(whole[at:end].view(torch.int64).view(table.shape))
+            at = end
+        return there, at
 
     def _facts(self, whole: Any, planes: Planes) -> I64:
         """What the kernels of the transform are told of each picture."""
@@ -177,7 +204,7 @@ class Coded(Jpegs):
     def room(self) -> int:
         blocks = ((self.window[:, 2:] + 32) // 8).prod(axis=1) * 3
         sizes = self.request.cells.size[self.rows]
-        return int((STEPS + 16 + BLOCK * blocks + 2 * ENTRIES * sizes).sum())
+        return int((STEPS + 16 + BLOCK * blocks + 2 * ENTRIES * sizes + TOLD).sum())
 
 
 class Scans(Jpegs):
@@ -187,14 +214,13 @@ class Scans(Jpegs):
 
     @property
     def room(self) -> int:
-        return int((STEPS + 4 * CODE + 32 + self.request.cells.size[self.rows]).sum())
+        return int((STEPS + 4 * CODE + 32 + TOLD + self.request.cells.size[self.rows]).sum())
 
-    def read(self, engine: Any, memory: U8) -> int:
-        used = super().read(engine, memory)
+    def read(self, engine: Any, memory: U8) -> None:
+        super().read(engine, memory)
         # Those that take about as long lie side by side.
         work = self.table[:, 2] * self.table[:, 12] / -(-self.shape[:, 0] // (8 * self.shared[:, 0]))
         self.keep(np.argsort(-work, kind="stable"))
-        return used
 
     def _scans(self, whole: Any) -> tuple[I64 | None, I64 | None]:
         place = self.table[:, 0]

@@ -15,8 +15,8 @@ from ...columns import I64
 from . import scan_kernel
 from .kernel import LAUNCHING
 
-# Pixels of a row that one program makes.
-LINE = 256
+# Pixels of a row that one program makes, and rows or columns of blocks that one transforms.
+LINE, LANES = 256, 128
 # As colour.py has it.
 LEAST_BLENDED = 3
 # Beyond this libjpeg's transform leaves 16 bits.
@@ -91,16 +91,19 @@ def _unpacked(table, values, blocks: tl.constexpr, lanes: tl.constexpr):
     lane = tl.arange(0, lanes)[None, :]
     record = tl.load(records + block, mask=there, other=0)
     count = ((record >> 32) & 0xFFFF).to(tl.int32)
-    place = entries + (record & 0xFFFFFFFF) + lane
-    entry = tl.load(place, mask=lane < count, other=0).to(tl.int32)
-    behind = tl.load(place + 1, mask=lane + 1 < count, other=1).to(tl.int32)
-    spot = entry & 63
-    value = (entry >> 6) + tl.where((behind & 63) == 0, (behind >> 6) * 512, 0)
+    place = entries + (record & 0xFFFFFFFF)
     first = values + (tl.load(facts + 3) + block) * 64
-    tl.store(first + spot, value.to(tl.int16), mask=(lane < count) & (spot > 0))
     tl.store(
         first + 0 * lane, (record >> 48).to(tl.int16) + (0 * lane).to(tl.int16), mask=there & (lane == 0)
     )
+    # Most blocks have few.
+    for done in range(0, tl.max(tl.max(count, axis=1), axis=0), lanes):
+        at = done + lane
+        entry = tl.load(place + at, mask=at < count, other=0).to(tl.int32)
+        behind = tl.load(place + at + 1, mask=at + 1 < count, other=1).to(tl.int32)
+        spot = entry & 63
+        value = (entry >> 6) + tl.where((behind & 63) == 0, (behind >> 6) * 512, 0)
+        tl.store(first + spot, value.to(tl.int16), mask=(at < count) & (spot > 0))
 
 
 @triton.jit
@@ -245,18 +248,18 @@ def decode(
     """
     values = torch.zeros(total, dtype=torch.int16, device=table.device)
     between = torch.empty(total, dtype=torch.int16, device=table.device)
-    pictures, lines = len(table), (len(table), triton.cdiv(most * 8, 256))
+    pictures, lines = len(table), (len(table), triton.cdiv(most * 8, LANES))
     order = _order(table.device, scans is not None)
     with LAUNCHING, torch.cuda.device(table.device):
         if scans is None:
-            _unpacked[(pictures, triton.cdiv(most, 8))](table, values, blocks=8, lanes=128)
+            _unpacked[(pictures, triton.cdiv(most, 8))](table, values, blocks=8, lanes=16, num_warps=1)
         else:
             scan_kernel.read(scans, codes, values, flags)
         _columns[lines](
-            table, values, order, between, table if flags is None else flags, most=MOST, lanes=256,
+            table, values, order, between, table if flags is None else flags, most=MOST, lanes=LANES,
             flagged=flags is not None,
         )  # fmt: skip
-        _rows[lines](table, between, lanes=256)
+        _rows[lines](table, between, lanes=LANES)
         grid = (pictures, int(window[:, 2].max()), triton.cdiv(int(window[:, 3].max()), LINE))
         _rgb[grid](colours, columns=LINE, least=LEAST_BLENDED, num_warps=2)
 

@@ -13,7 +13,7 @@ import triton.language as tl
 
 FILTERS = {"area": 0, "bilinear": 1, "bicubic": 2, "nearest": 3}
 # Result pixels of one program: rows and columns.
-ROWS, COLUMNS = 4, 64
+ROWS, COLUMNS = 4, 32
 TAPS = 256
 # Triton compiles when a kernel is first launched, and is not made for several threads that do so.
 LAUNCHING = threading.Lock()
@@ -201,4 +201,5 @@ def resample(
             nothing if scale is None else offset,
             rows[1].shape[-1], columns[1].shape[-1], height, width, *strides,
             channels=channels, normal=scale is not None, filter=FILTERS[filter], rows=ROWS, columns=COLUMNS,
+            num_warps=1,
         )  # fmt: skip

@@ -53,10 +53,6 @@ MOST_MEMORY, EACH = 2 << 30, 12
 NO_TRITON = "kernels need Triton, which comes with PyTorch for CUDA: pip install triton"
 
 
-# Streams that scans may be read on, by device: all loaders use the same, and the memory that belongs to them.
-_idle: dict[str, list[Any]] = {}
-
-
 class _Rows(NamedTuple):
     """Rows of a batch by their way: up as raw pixels, decoded by the GPU, by both, or by the CPU.
 
@@ -74,23 +70,22 @@ class _Reading(NamedTuple):
     """JPEGs that are being made on the device, and flags for scans that are wrong."""
 
     jpegs: Jpegs
-    flags: Any
-    done: Any
-    stream: Any
+    flags: Any = None
+    done: Any = None
+    stream: Any = None
 
 
 class OnDevice:
     """A :class:`~batchplant.loading.pictures.Device`; see the module."""
 
-    def __init__(self, device: Any, kernels: Any, on_cpu: OnCpu, split: Split, ahead: int) -> None:
+    def __init__(self, device: Any, on_cpu: OnCpu, split: Split, ahead: int) -> None:
         self.device, self.on_cpu, self.split = device, on_cpu, split
-        self.streams = Streams(device, kernels, ahead + PRODUCERS)
+        self.streams = Streams(device, ahead + PRODUCERS)
         self._tensors = DeviceTensors(device)
         if device.type == "cuda" and not has_kernels():
             if split.mode in ("gpu", "hybrid", "split"):
                 raise OptionError(f'decode="{split.mode}" is not possible here: {NO_TRITON}')
             split.only_cpu()
-        self._idle = _idle.setdefault(str(device), [])
         self._last = {"cpu": 0.0, "gpu": 0.0}
         self._lock, self._launching = threading.Lock(), threading.Lock()
         self._tables: dict[Any, Any] = {}
@@ -239,21 +234,21 @@ class OnDevice:
 
     def _begin(self, jpegs: Jpegs, memory: Any, transfer: Transfer) -> _Reading:
         """What the engine finds of JPEGs goes to the device, which makes pixels of it."""
-        used = jpegs.read(self.on_cpu.engine, memory)
-        flags = done = stream = None
+        jpegs.read(self.on_cpu.engine, memory)
         if not len(jpegs.rows):
-            return _Reading(jpegs, flags, done, stream)
+            return _Reading(jpegs)
         with self._launching:
-            if jpegs.scans:
-                # Others run beside it.
-                stream = self._idle.pop() if self._idle else torch.cuda.Stream(self.device)
-                flags = torch.zeros(len(jpegs.rows), dtype=torch.int32).pin_memory()
-            whole = self.streams.copied(torch.from_numpy(memory)[:used], transfer, stream)
+            stream = self.streams.reading() if jpegs.scans else None
+            here = torch.from_numpy(memory)[: jpegs.most]
+            there = self.streams.room(here)
             with self.streams.on(stream or self.streams.kernels):
-                jpegs.begin(whole, lambda array: self.streams.upload(array, transfer), flags)
-                transfer.held.append(whole)
-                done = None if flags is None else self.streams.event(stream)
-        return _Reading(jpegs, flags, done, stream)
+                jpegs.begin(
+                    memory, there,
+                    lambda size: self.streams.copy(here[:size], there[:size], transfer, stream),
+                )  # fmt: skip
+                transfer.held.append(there)
+                done = None if stream is None else self.streams.event(stream)
+        return _Reading(jpegs, jpegs.flags, done, stream)
 
     def _wait(self, reading: _Reading) -> I64:
         """Until the scans are read. Rows of those that are out of the ordinary, which are left out."""
@@ -262,9 +257,8 @@ class OnDevice:
             return jpegs.rows[:0]
         done.synchronize()
         with self._launching:
-            self.streams.kernels.wait_event(done)
-            self._idle.append(stream)
-        wrong = flags.numpy() != 0
+            self.streams.read(stream, done)
+        wrong = flags != 0
         rows: I64 = jpegs.rows[wrong]
         jpegs.keep(np.flatnonzero(~wrong))
         return rows

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from ...errors import OptionError
 
 MODES = ("auto", "cpu", "gpu", "hybrid", "split")
-# Batches by which auto gets to know a mode, behind those that pay for what is made only once; and when it
-# looks at it again. Of split, whose batches are read one at a time, fewer tell.
-FIRST, AGAIN, AGAIN_SPLIT = (6, 10), (2, 5), (0, 2)
-# After so many batches it looks at the other modes again, then after twice as many, and so on.
-LOOKS_AGAIN, SELDOM = 32, 512
+# Batches by which auto gets to know a mode, behind those that pay for what is made only once or were under
+# way; and when it looks at it again.
+FIRST, AGAIN = (6, 10), (2, 5)
+# It looks at the others again after so many times what that takes: the look costs that part of the speed.
+SELDOM = 50
 # The first batch of all is not counted.
 WARM_UP = 1
 # A rate is that of the best so many batches in a row, of the last ones: the time of a single batch says
@@ -24,7 +24,6 @@ IN_A_ROW, KEPT = 5, 16
 ENOUGH, TOO_MUCH = 0.6, 0.85
 # Where both are at least so fast, compared with each other, they may do more together than the faster alone.
 ALIKE = 0.4
-MUCH_SLOWER = 0.25
 
 
 class _Rate:
@@ -82,7 +81,10 @@ class Split:
         first = FIRST if self._auto else (0, 1)
         self._rates = {mode: _Rate(*first) for mode in ("gpu", "split", "hybrid")}
         self._taken = _Rate(0, FIRST[1])
-        self._looked, self._until = 0, LOOKS_AGAIN
+        # How long batches took to make, all together; when that has auto look at the other modes again, None
+        # while it looks.
+        self._made = 0.0
+        self._due: float | None = None
         self._lock = threading.Lock()
 
     def count(self, pictures: int) -> int:
@@ -115,8 +117,10 @@ class Split:
             self._taken.add(pictures, since)
             if self._auto:
                 if pictures:
-                    self._rates[mode].add(pictures, max(cpu[1], gpu[1]))
-                self._decide()
+                    seconds = max(cpu[1], gpu[1])
+                    self._made += seconds
+                    self._rates[mode].add(pictures, seconds)
+                    self._decide(pictures)
                 return
             for side, one in (("split", cpu), ("gpu", gpu)):
                 if one[0]:
@@ -125,7 +129,7 @@ class Split:
             if self._moves and len(found) == 2:
                 self.share = found["gpu"] / (found["gpu"] + found["split"])
 
-    def _decide(self) -> None:
+    def _decide(self, pictures: int) -> None:
         """What auto is now. A step that takes less than the CPU can read has the GPU almost to itself."""
         found = self.rates
         for mode in ("gpu", "split"):
@@ -144,20 +148,21 @@ class Split:
             return None
         best = max(found, key=lambda mode: found[mode])
         self._be(best, f"{best} is the fastest ({told})")
-        # A look at what is much slower costs much.
-        until = SELDOM if min(found.values()) < MUCH_SLOWER * found[best] else self._until
-        if self.seen - self._looked >= until:
+        if self._due is None:
+            look = sum(pictures / rate for mode, rate in found.items() if mode != best) * sum(AGAIN)
+            self._due = self._made + SELDOM * look
+        elif self._made >= self._due:
             # Has one of the others changed?
-            self._until = min(2 * self._until, SELDOM)
+            self._due = None
             for mode in self._rates:
                 if mode != best:
-                    self._rates[mode] = _Rate(*(AGAIN_SPLIT if mode == "split" else AGAIN))
+                    self._rates[mode] = _Rate(*AGAIN)
         return None
 
     def _look_at(self, mode: str) -> None:
         self._be(mode, self.why)
         # What is taken meanwhile says nothing about the step.
-        self._looked, self._taken = self.seen, _Rate(0, FIRST[1])
+        self._taken = _Rate(0, FIRST[1])
 
     def _be(self, mode: str, why: str) -> None:
         self.mode, self.why, self.share = mode, why, float(mode == "gpu")

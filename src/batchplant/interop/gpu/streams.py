@@ -8,6 +8,7 @@ has read it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections import deque
 from typing import Any, NamedTuple
@@ -24,6 +25,29 @@ def rounded(size: int) -> int:
     To take new memory, pinned or on the device, stops all that goes on there.
     """
     return max(LEAST, 1 << (size - 1).bit_length())
+
+
+class Shared(NamedTuple):
+    """The streams of a device, which all loaders share: CUDA has few that run side by side, torch gives the
+    same out again after 32, and memory belongs to one.
+
+    ``reading``: those on which no scans are read just now.
+    """
+
+    kernels: Any
+    copies: Any
+    reading: list[Any]
+
+
+def streams_of(device: Any) -> Shared:
+    if device.type != "cuda":
+        return Shared(None, None, [])
+    return _streams_of(torch.cuda.current_device() if device.index is None else device.index)
+
+
+@functools.cache
+def _streams_of(index: int) -> Shared:
+    return Shared(torch.cuda.Stream(index), torch.cuda.Stream(index), [])
 
 
 class _Work(NamedTuple):
@@ -43,14 +67,14 @@ class Transfer:
 
 
 class Streams:
-    """The streams of one loader on a device; without CUDA there are none, and all is done at once.
+    """The work of one loader on a device; without CUDA there are no streams, and all is done at once.
 
     ``most``: batches that may be under way before those who make them have to wait.
     """
 
-    def __init__(self, device: Any, kernels: Any, most: int) -> None:
-        self.device, self.kernels, self.cuda = device, kernels, device.type == "cuda"
-        self.copies = torch.cuda.Stream(device) if self.cuda else None
+    def __init__(self, device: Any, most: int) -> None:
+        self.device, self.cuda = device, device.type == "cuda"
+        self.kernels, self.copies, self._reading = streams_of(device)
         self._under_way: deque[_Work] = deque()
         self._most = most
         self._lock = threading.Lock()
@@ -67,20 +91,40 @@ class Streams:
         event.record(stream)
         return event
 
-    def copied(self, memory: Any, transfer: Transfer, waits: Any = None) -> Any:
-        """Bytes in pinned memory on the device; a stream, or that of the kernels, waits for the copy."""
+    def reading(self) -> Any:
+        """A stream to read scans on, beside others; ``read`` gives it back."""
+        return self._reading.pop() if self._reading else torch.cuda.Stream(self.device)
+
+    def read(self, stream: Any, done: Any) -> None:
+        """The kernels go on from an event of such a stream."""
+        self.kernels.wait_event(done)
+        self._reading.append(stream)
+
+    def room(self, memory: Any) -> Any:
+        """As many bytes on the device."""
         if not self.cuda:
             return memory
-        transfer.held.append(memory)
         with torch.cuda.stream(self.copies):
             room = torch.empty(rounded(memory.numel()), dtype=torch.uint8, device=self.device)
-            target = room[: memory.numel()].view(memory.shape)
+        return room[: memory.numel()].view(memory.shape)
+
+    def copy(self, memory: Any, room: Any, transfer: Transfer, waits: Any = None) -> None:
+        """Bytes of pinned memory into that; a stream, or that of the kernels, waits for the copy."""
+        if not self.cuda:
+            return
+        transfer.held.append(memory)
+        with torch.cuda.stream(self.copies):
             began = self.event(self.copies)
-            target.copy_(memory, non_blocking=True)
+            room.copy_(memory, non_blocking=True)
             ended = self.event(self.copies)
         (waits or self.kernels).wait_event(ended)
         transfer.events.append(("copy", began, ended))
-        return target
+
+    def copied(self, memory: Any, transfer: Transfer) -> Any:
+        """Bytes in pinned memory on the device, for the kernels."""
+        room = self.room(memory)
+        self.copy(memory, room, transfer)
+        return room
 
     def upload(self, array: Any, transfer: Transfer) -> Any:
         """A small array on the device, by the stream of the kernels."""
