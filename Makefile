@@ -120,9 +120,10 @@ $(VENV)/.installed: $(BUILD_INPUTS) | $(VENV)/.tools
 	@$(VENV)/bin/$(PIP) install --no-build-isolation -e '.[images,remote,figures]'
 	@touch $@
 
+# Python compiles a module when it is first imported; most of those of large libraries never are.
 $(VENV)/.test: $(VENV)/.installed
 	@echo 'Installing what the tests need …'
-	@$(VENV)/bin/$(PIP) install 'batchplant[test]'
+	@$(VENV)/bin/$(PIP) install --no-compile 'batchplant[test]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.test
