@@ -97,15 +97,15 @@ def test_batches_are_the_same(path, together):
 
 
 def test_a_state_at_every_batch(path, together):
-    want = taken(loader_of(path))
+    want = taken(loader_of(path, decode="cpu"))
     for stop in range(len(want)):
-        one = loader_of(path)
+        one = loader_of(path, decode="cpu")
         epoch = iter(one)
         for _ in range(stop):
             next(epoch)
         state = json.loads(json.dumps(one.state_dict()))
         one.close()
-        other = loader_of(path)
+        other = loader_of(path, decode="cpu")
         other.load_state_dict(state)
         rest = taken(other)
         assert [batch["ids"].tolist() for batch in rest] == [batch["ids"].tolist() for batch in want[stop:]]

@@ -578,13 +578,13 @@ def test_memory_is_used_again_while_the_split_varies(jpegs, device, monkeypatch)
     buffers = loader._executor.on_cpu.buffers
     allocate = buffers._allocate
     buffers._allocate = lambda size: taken.append(size) or allocate(size)
-    for _ in range(40):
+    for _ in range(12):
         for _ in loader:
             pass
     loader.close()
-    # Encoded bytes and levels of 120 batches, from 3 to 300 KB: eight sizes at most, a few of each.
+    # Encoded bytes and levels of 36 batches, from 3 to 300 KB: eight sizes at most, a few of each.
     assert all(size & (size - 1) == 0 for size in taken)
-    assert len(taken) <= 60
+    assert len(taken) <= 30
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -59,7 +59,7 @@ def test_some_calls_while_the_writer_closes(shim):
 
 
 def test_some_calls_of_an_append(shim):
-    drive(shim, *APPEND_WAYS, "--append", "--close", "--most", "3", "--mode", "kill", "--mode", "ENOSPC")
+    drive(shim, *APPEND_WAYS, "--append", "--close", "--most", "2", "--mode", "kill", "--mode", "ENOSPC")
 
 
 def test_some_calls_of_shards(shim):
