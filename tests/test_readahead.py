@@ -212,6 +212,74 @@ def test_memory_is_bounded_and_the_page_cache_left_alone(tmp_path):
     assert resident() < 0.6
 
 
+def write_arrays(path, count=60):
+    rng = np.random.default_rng(0)
+    with bp.create(path, {"a": bp.Tensor("uint8", (128, 1024)), "label": bp.Int()}) as out:
+        for n in range(count):
+            out.append({"a": rng.integers(0, 256, (128, 1024), np.uint8), "label": n})
+    return str(path)
+
+
+def resident(path):
+    """How much of a file is in the page cache."""
+    data = np.memmap(path, np.uint8, "r")
+    one = np.ones(1, dtype=np.int64)
+    starts = range(0, len(data), 8 * BLOCK)
+    return np.mean([_native.resident_fraction(data, one * start, one) for start in starts])
+
+
+@pytest.mark.parametrize("kind", ["tar", "lmdb", "beton"])
+def test_arrays_are_thrown_out_once_they_are_used(kind, tmp_path):
+    if kind == "lmdb":
+        pytest.importorskip("lmdb")
+    path = write_arrays(tmp_path / f"data.{kind}")
+    file_of = f"{path}/data.mdb" if kind == "lmdb" else path
+
+    def cold():
+        with open(file_of, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def epoch(page_cache):
+        cold()
+        if resident(file_of) > 0.1:
+            pytest.skip("the file system keeps pages")
+        # The same order twice: nobody may miss what was thrown out.
+        found = batches(path, pipelines={}, page_cache=page_cache)
+        again = batches(path, pipelines={}, page_cache=page_cache)
+        for one, other in zip(found, again, strict=True):
+            assert np.array_equal(one["a"], other["a"])
+        return found, resident(file_of)
+
+    (want, all_of_it), (got, little) = epoch(True), epoch(False)
+    for one, other in zip(want, got, strict=True):
+        assert one["ids"].tolist() == other["ids"].tolist()
+        assert np.array_equal(one["a"], other["a"])
+    # A .beton has room between its pages.
+    assert all_of_it > 0.7
+    assert little < 0.5
+
+
+@pytest.mark.parametrize(("kind", "drops"), [("tar", True), ("lmdb", True), ("parquet", False)])
+def test_what_samples_share_stays(kind, drops, tmp_path, monkeypatch):
+    """Several samples lie in a chunk or a group of rows: the next batch needs it again."""
+    pytest.importorskip({"tar": "numpy", "parquet": "pyarrow"}.get(kind, kind))
+    path = tmp_path / f"data.{kind}"
+    with bp.create(path, {"a": bp.Tensor("float32", (10,)), "label": bp.Int()}) as out:
+        for n in range(100):
+            out.append({"a": np.full(10, n, np.float32), "label": n})
+    loader = bp.Loader(path, 4)
+    shard = loader._shard(0, 0)
+
+    def made(page_cache, memory=1 << 40):
+        monkeypatch.setattr(readahead, "memory", lambda: memory)
+        return readahead.make_readahead(loader._executor, None, shard, page_cache)
+
+    assert [made(None).drops, made(True).drops, made(False).drops] == [False, False, drops]
+    assert [made(None, memory=1000).drops, made(True, memory=1000).drops] == [drops, False]
+    loader.close()
+
+
 def test_cells_of_several_files_are_read_together(tmp_path):
     contents = [np.random.default_rng(n).bytes(20_000 + n) for n in range(3)]
     paths = []
@@ -241,6 +309,24 @@ def test_cells_of_several_files_are_read_together(tmp_path):
         for (file, start, size), place in zip(cells, places.tolist(), strict=True):
             size = max(size, 0)
             assert memory[place : place + size].tobytes() == contents[file][start : start + size]
+
+
+def test_runs_that_are_let_go_can_be_read_again(tmp_path):
+    path = tmp_path / "data"
+    want = np.random.default_rng(0).integers(0, 256, 10 * BLOCK + 17, np.uint8)
+    path.write_bytes(want.tobytes())
+    source = MappedSource(str(path))
+    runs = np.array([[0, len(want)], [5, 7], [BLOCK - 1, BLOCK + 2], [3 * BLOCK, -1], [len(want), 0]])
+    source.let_go(runs[:, 0], runs[:, 1])
+    assert np.array_equal(source.data, want)
+    for start, size in ((0, len(want) + 1), (-1, 3), (len(want) + 1, 0)):
+        with pytest.raises(IndexError):
+            source.let_go(np.array([start]), np.array([size]))
+    # Another file has its name: that one's pages are not ours to throw out.
+    path.unlink()
+    source.let_go(runs[:, 0], runs[:, 1])
+    assert np.array_equal(source.data, want)
+    source.close()
 
 
 def test_cells_that_are_not_there_are_left_to_who_reads_them(tmp_path):

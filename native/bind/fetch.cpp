@@ -96,6 +96,12 @@ void will_need_of(const Bytes& mapping, const Int64s& starts, const Int64s& size
     will_need(mapping.data(), starts.data(), sizes.data(), starts.size());
 }
 
+void let_go_of(const Bytes& mapping, int fd, const Int64s& starts, const Int64s& sizes) {
+    check_runs(starts, sizes, mapping.size());
+    nb::gil_scoped_release unlocked;
+    let_go(mapping.data(), fd, starts.data(), sizes.data(), starts.size());
+}
+
 }  // namespace
 
 void bind_fetch(nb::module_& module) {
@@ -123,6 +129,8 @@ Linux answers only the owner of the file and those who may write it; to others i
                "As resident_fraction, of an open file, for all who may read it; -1 where the kernel cannot tell.");
     module.def("will_need", will_need_of, array_arg("mapping"), array_arg("starts"), array_arg("sizes"),
                "Have the kernel begin to read these runs, without waiting for any.");
+    module.def("let_go", let_go_of, array_arg("mapping"), nb::arg("fd"), array_arg("starts"), array_arg("sizes"),
+               "Have the kernel throw out the pages of these runs, of the mapping and of the page cache.");
 }
 
 }  // namespace batchplant

@@ -2,7 +2,8 @@
 
 Where a dataset fits into memory, the kernel is asked to read ahead, and the pages stay for the next epoch.
 Where it does not, pages would be thrown out before they are used again: then pictures are read past the page
-cache, into memory of our own that is used again and again. That takes the CPU a fraction of the time.
+cache, into memory of our own that is used again and again. That takes the CPU a fraction of the time. All
+else is read through it, and thrown out once it is used: to find pages that can go costs the kernel more.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Readahead:
 
     ``wait(number)`` is called before a batch is made, ``done(number)`` after; ``close`` ends it. ``stages``:
     it is known without reading where pictures lie, so they can be read here; ``direct``: past the page cache.
+    ``drops``: what was read through it is thrown out when its batch is made.
     """
 
     def __init__(
@@ -54,9 +56,10 @@ class Readahead:
         *,
         direct: bool,
         stages: bool = True,
+        drops: bool = False,
     ) -> None:
         self._executor, self._indices, self._shard, self.direct = executor, indices, shard, direct
-        self._stages = stages
+        self._stages, self.drops = stages, drops
         self.process = os.getpid()
         self._changed = threading.Condition()
         self._stopped = False
@@ -66,6 +69,8 @@ class Readahead:
         # By batch: bytes that were asked for, and what of it lies in memory of ours.
         self._asked: dict[int, int] = {}
         self._staged: dict[int, list[tuple[str, bytes]]] = {}
+        # And what the kernel was asked to read, if it is to go after that.
+        self._through: dict[int, list[tuple[Any, I64, I64]]] = {}
         # Batches in a row that were in memory.
         self._warm = 0
         # As many as there can be at once, those of batches that are being made included: new ones cost time.
@@ -92,7 +97,12 @@ class Readahead:
         """A batch was made."""
         with self._changed:
             self._let_go(number)
+            through = self._through.pop(number, [])
             self._wake()
+        for source, starts, sizes in through:
+            # It may be closed by now.
+            with contextlib.suppress(BatchplantError, OSError):
+                source.let_go(starts, sizes)
 
     def _wake(self) -> None:
         """Have those go on that read, if there is something to do: of what is in memory, that is seldom."""
@@ -156,7 +166,8 @@ class Readahead:
         positions = self._shard.batch(number)
         ids = positions if self._indices is None else self._indices[positions]
         warm = self._stage(number, ids) if self._stages else self._advise(number, self._executor.ranges(ids))
-        self._warm = self._warm + 1 if warm else 0
+        # What is thrown out has to be looked at, every time.
+        self._warm = self._warm + 1 if warm and not self.drops else 0
 
     def _stage(self, number: int, ids: I64) -> bool:
         """Read the pictures of a batch; whether all were in memory."""
@@ -212,9 +223,15 @@ class Readahead:
             self._asked[number] = self._asked.get(number, 0) + size
         warm = True
         for source, starts, sizes in _by_file(spans):
-            if source is not None and not source.in_memory(starts, sizes):
+            if source is None:
+                continue
+            if not source.in_memory(starts, sizes):
                 warm = False
                 source.will_need(starts, sizes)
+            if self.drops:
+                # Also what the kernel has read with what lies beside it.
+                with self._changed:
+                    self._through.setdefault(number, []).append((source, starts, sizes))
         return warm
 
 
@@ -250,13 +267,14 @@ def make_readahead(
         if spans is None or all(map(is_remote, spans.files)):
             return None
         stages = _is_known(executor, first)
-        direct = stages and page_cache is False
-        if stages and page_cache is None:
-            direct = _needed(executor, indices) > FITS * memory()
+        larger = page_cache is False
+        if page_cache is None:
+            larger = _needed(executor, indices, stages) > FITS * memory()
+        drops = larger and _are_apart(executor)
     # It is said of the batch that has it.
     except BatchplantError:
         return None
-    return Readahead(executor, indices, shard, direct=direct, stages=stages)
+    return Readahead(executor, indices, shard, direct=larger and stages, stages=stages, drops=drops)
 
 
 def _is_known(executor: Executor, one: I64) -> bool:
@@ -272,13 +290,46 @@ def _is_known(executor: Executor, one: I64) -> bool:
     return True
 
 
-def _needed(executor: Executor, indices: I64 | None) -> float:
-    """About how many bytes of pictures an epoch has."""
-    count = len(executor.reader) if indices is None else len(indices)
-    some = np.unique(np.linspace(0, count - 1, min(PROBED, count)).astype(np.int64))
+def _needed(executor: Executor, indices: I64 | None, stages: bool) -> float:
+    """About how many bytes an epoch has; of pictures, where those are read here."""
+    reader, plan = executor.reader, executor.plan
+    count = len(reader) if indices is None else len(indices)
+    some = _some(count)
     some = some if indices is None else indices[some]
-    found = [executor.reader.spans(output.field, some) for output in executor.plan.pictures]
-    return sum(float(np.maximum(one.size, 0).mean()) * count for one in found if one is not None)
+    if stages:
+        found = [reader.spans(output.field, some) for output in plan.pictures]
+    else:
+        found = [reader.ranges(plan.fields, some)]
+    return sum(float(np.maximum(one.size, 0).sum()) * count / len(some) for one in found if one is not None)
+
+
+def _some(count: int) -> I64:
+    """Samples that tell of all."""
+    found: I64 = np.unique(np.linspace(0, count - 1, min(PROBED, count)).astype(np.int64))
+    return found
+
+
+def _are_apart(executor: Executor) -> bool:
+    """Whether each sample has bytes of its own: what one does not need any more, the next does not either."""
+    reader, fields = executor.reader, executor.plan.columns
+    if not fields or len(reader) < 2:
+        return False
+    even = np.unique(_some(len(reader) - 1) & ~1)
+    some, others = reader.ranges(fields, even), reader.ranges(fields, even + 1)
+    if some is None or others is None:
+        return False
+    for one in dict.fromkeys((*some.files, *others.files)):
+        starts, ends = _of_file(some, one)
+        begin, stop = _of_file(others, one)
+        # Those of some that begin before the end of another have all ended before it begins.
+        if (np.searchsorted(np.sort(starts), stop) > np.searchsorted(np.sort(ends), begin, "right")).any():
+            return False
+    return True
+
+
+def _of_file(spans: Spans, file: str) -> tuple[I64, I64]:
+    rows = np.flatnonzero((spans.size > 0) & (np.array([one == file for one in spans.files])[spans.file]))
+    return spans.start[rows], spans.start[rows] + spans.size[rows]
 
 
 def memory() -> int:

@@ -356,6 +356,20 @@ class MappedSource(Source):
         if not self.in_memory(starts, sizes):
             _native.will_need(self.data, starts, sizes)
 
+    def let_go(self, starts: I64, sizes: I64) -> None:
+        """Have the kernel throw these runs out of memory, but for pages that they share with others.
+
+        Who reads them after all has them read from the disk.
+        """
+        self._check_open()
+        fd = self._reopen()
+        if fd is None:
+            return
+        try:
+            _native.let_go(self.data, fd, np.ascontiguousarray(starts), np.maximum(sizes, 0))
+        finally:
+            os.close(fd)
+
     def in_memory(self, starts: I64, sizes: I64) -> bool:
         """Whether these runs are in memory, as far as a few pages tell; False where Linux does not say."""
         return self._residency_known and self._in_memory(starts, sizes)
