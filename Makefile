@@ -49,9 +49,7 @@ demo: $(VENV)/.installed
 
 # Each process gets a run of neighbouring tests, which share what they set up; one that is done takes from the rest.
 # Python keeps what it compiled: the tests start hundreds of processes that import the same.
-# More processes than cores: many tests wait, for a browser, a server or a process that they started.
-WORKERS := $(shell expr $$(nproc) \* 3 / 2)
-PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(WORKERS) --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist worksteal
 
 test: setup
 	@$(PYTEST) $(PYTEST_ARGS)

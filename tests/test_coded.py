@@ -56,14 +56,13 @@ def made(request, room=None, kind=coded.Coded):
     both = kind(request, rows, sampling)
     memory = np.empty(both.room if room is None else room, np.uint8)
     engine = _native.Engine(2)
-    used = both.read(engine, memory)
+    both.read(engine, memory)
     engine.close()
     if not len(both.rows):
         return {}, both
-    flags = torch.zeros(len(both.rows), dtype=torch.int32) if both.scans else None
-    both.begin(torch.from_numpy(memory)[:used], torch.from_numpy, flags)
-    if flags is not None:
-        both.keep(np.flatnonzero(flags.numpy() == 0))
+    both.begin(memory, torch.from_numpy(memory), lambda size: None)
+    if both.flags is not None:
+        both.keep(np.flatnonzero(both.flags == 0))
     part = both.part()
     return {int(row): part.sources.views[n].numpy() for n, row in enumerate(part.rows)}, both
 

@@ -69,7 +69,7 @@ class Jpegs:
         part = np.stack([left, top, left + wide, top + high], axis=1)
         self.table, used = engine.code(
             cells.bases, cells.base[self.rows], cells.start[self.rows], cells.size[self.rows], part,
-            memory[: memory.size - TOLD * len(self.rows) - 8], scans=self.scans,
+            memory[: max(0, memory.size - TOLD * len(self.rows) - 8)], scans=self.scans,
         )  # fmt: skip
         good = self.table[:, 0] >= 0
         self.missing = self.rows[~good]
