@@ -115,7 +115,7 @@ class Jpegs:
         tables, end = self._told(memory, whole, [*facts, *self._scans(whole)])
         flags = None
         if self.scans:
-            self.flags = memory[end:].view(np.int32)[: len(self.rows)]
+            self.flags = memory[end : end + 4 * len(self.rows)].view(np.int32)
             self.flags[:] = 0
             flags = torch.from_numpy(self.flags)
         copy(end)
