@@ -14,6 +14,9 @@ from typing import Any
 
 # Longer than any machine needs, however busy: what waits as long has hung. pytest's own time-out is later.
 PATIENCE = 600.0
+# How a command ends that Ctrl-C stopped. Python dies of the signal where it came amid code that was compiled
+# from text, as dataclasses are, even if it was caught; a shell says 130 of both.
+STOPPED = (130, -2)
 
 
 @contextlib.contextmanager
