@@ -23,6 +23,10 @@ from .pictures import Device
 from .prefetch import Prefetch, make_prefetch
 from .readahead import Readahead, make_readahead
 
+# A step needs Python's lock most where it begins, to start kernels. While so many batches are ready, no
+# thread begins another in this part of a step, but not for more seconds.
+READY, LULL, LONGEST = 2, 0.25, 0.02
+
 
 class Delivery(Protocol):
     """What hands batches to a framework; see interop."""
@@ -42,11 +46,6 @@ def check_process(made_in: int) -> None:
             "the loader was made before this process was forked, and threads do not come along; "
             "make the loader in the process that uses it"
         )
-
-
-# A step needs Python's lock most where it begins, to start kernels. While so many batches are ready, no
-# thread begins another in this part of a step, but not for more seconds.
-READY, LULL, LONGEST = 2, 0.25, 0.02
 
 
 class Tally:

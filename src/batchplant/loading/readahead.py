@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -270,7 +271,7 @@ def make_readahead(
         larger = page_cache is False
         if page_cache is None:
             larger = _needed(executor, indices, stages) > FITS * memory()
-        drops = larger and _are_apart(executor)
+        drops = larger and _are_apart(executor, executor.plan.columns if stages else fields)
     # It is said of the batch that has it.
     except BatchplantError:
         return None
@@ -309,9 +310,9 @@ def _some(count: int) -> I64:
     return found
 
 
-def _are_apart(executor: Executor) -> bool:
+def _are_apart(executor: Executor, fields: Sequence[str]) -> bool:
     """Whether each sample has bytes of its own: what one does not need any more, the next does not either."""
-    reader, fields = executor.reader, executor.plan.columns
+    reader = executor.reader
     if not fields or len(reader) < 2:
         return False
     even = np.unique(_some(len(reader) - 1) & ~1)
