@@ -36,6 +36,8 @@ from batchplant.loading.loader import Loader
 
 SIZES = {"jpeg256": 256, "jpeg500": 500}
 MODES = ("auto", "gpu", "hybrid", "split", "cpu")
+# Seconds of each before it is timed: kernels are compiled, memory is taken, auto gets to know the modes.
+WARM_UP = 2.0
 PARTS = ("jpeg256", "jpeg500", "raw256", "step", "detection", "processes")
 
 
@@ -102,7 +104,9 @@ def measure(name: str, path: Path, args: argparse.Namespace) -> Found:
     tasks |= {f"{mode} {batch}": epoch(loader, args.device) for (mode, batch), loader in loaders.items()}
     print(f"{name}: {count:,} pictures", flush=True)
     for task in tasks.values():
-        task()
+        spent = 0.0
+        while spent < WARM_UP:
+            spent += task()
     found = speeds(interleaved(tasks, args.rounds), count)
     by_batch = {str(batch): {mode: found.pop(f"{mode} {batch}") for mode in modes} for batch in args.batches}
     for title, one in found.items():

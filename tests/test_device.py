@@ -457,16 +457,33 @@ def test_auto_looks_seldom_however_long_the_pauses_are():
     now = [0.0]
     split = Split("auto", clock=lambda: now[0])
     modes = []
-    for number in range(50 * 40):
+    for number in range(50 * 80):
         there = split.count(1000)
         slower = 3 if 0 < there < 1000 else 1
         seconds = (1000 - there) / 80_000 * slower, there / 160_000 * slower
         now[0] += max(seconds) + (20 if number % 50 == 0 else 0)
         modes.append(split.mode)
         split.learn(split.mode, (1000 - there, seconds[0]), (there, seconds[1]))
-    known = 3 * sum(FIRST)
-    others = len(modes) - known - modes[known:].count("gpu")
-    assert others < 0.03 * (len(modes) - known)
+    assert modes[2000:].count("gpu") > 0.97 * 2000
+
+
+def test_auto_measures_again_as_batches_grow():
+    """Of few pictures the CPU reads more a second, of many the GPU: those of small batches, made together."""
+    now = [0.0]
+    split = Split("auto", clock=lambda: now[0])
+    modes = []
+    for number in range(300):
+        # They grow as soon as what was made only once is some time ago.
+        pictures = min(1024, 64 << max(0, number - 40) // 3)
+        there = split.count(pictures)
+        seconds = (pictures - there) / 75_000, there and 0.0012 + there / 190_000
+        if 0 < there < pictures:
+            seconds = seconds[0] * 3, seconds[1] * 3
+        now[0] += max(seconds)
+        modes.append(split.mode)
+        split.learn(split.mode, (pictures - there, seconds[0]), (there, seconds[1]))
+    assert "split" in modes[:40]
+    assert modes[-150:].count("gpu") > 140
 
 
 def test_auto_leaves_the_gpu_to_a_step_that_takes_little():

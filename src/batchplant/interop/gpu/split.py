@@ -12,9 +12,13 @@ from ...errors import OptionError
 MODES = ("auto", "cpu", "gpu", "hybrid", "split")
 # Batches by which auto gets to know a mode, behind those that pay for what is made only once or were under
 # way; and when it looks at it again.
-FIRST, AGAIN = (6, 10), (2, 5)
+FIRST, AGAIN = (6, 10), (2, 8)
 # It looks at the others again after so many times what that takes: the look costs that part of the speed.
-SELDOM = 50
+# Where another was the best before, sooner, and then after twice as many each time: it may change again, and
+# what was measured while all was new may be wrong.
+SOON, SELDOM = 6, 50
+# Batches that are made together are few at first: rates at one size say little about so many times that size.
+GROWN = 1.5
 # The first batch of all is not counted.
 WARM_UP = 1
 # A rate is that of the best so many batches in a row, of the last ones: the time of a single batch says
@@ -85,6 +89,9 @@ class Split:
         # while it looks.
         self._made = 0.0
         self._due: float | None = None
+        self._best, self._patience = "", SOON
+        # The most pictures at a time of all that the rates are of.
+        self._most = 0
         self._lock = threading.Lock()
 
     def count(self, pictures: int) -> int:
@@ -131,6 +138,9 @@ class Split:
 
     def _decide(self, pictures: int) -> None:
         """What auto is now. A step that takes less than the CPU can read has the GPU almost to itself."""
+        if pictures > GROWN * self._most:
+            self._most = pictures
+            self._forget(self.mode, FIRST)
         found = self.rates
         for mode in ("gpu", "split"):
             if mode not in found:
@@ -148,16 +158,23 @@ class Split:
             return None
         best = max(found, key=lambda mode: found[mode])
         self._be(best, f"{best} is the fastest ({told})")
+        if best != self._best:
+            self._best, self._patience, self._due = best, SOON, None
         if self._due is None:
             look = sum(pictures / rate for mode, rate in found.items() if mode != best) * sum(AGAIN)
-            self._due = self._made + SELDOM * look
+            self._due = self._made + self._patience * look
+            self._patience = min(2 * self._patience, SELDOM)
         elif self._made >= self._due:
             # Has one of the others changed?
             self._due = None
-            for mode in self._rates:
-                if mode != best:
-                    self._rates[mode] = _Rate(*AGAIN)
+            self._forget(best, AGAIN)
         return None
+
+    def _forget(self, but: str, batches: tuple[int, int]) -> None:
+        """All modes but one are measured again, by so many batches."""
+        for mode, rate in self._rates.items():
+            if mode != but and rate.ready:
+                self._rates[mode] = _Rate(*batches)
 
     def _look_at(self, mode: str) -> None:
         self._be(mode, self.why)
