@@ -12,7 +12,7 @@ from ...errors import OptionError
 MODES = ("auto", "cpu", "gpu", "hybrid", "split")
 # Batches by which auto gets to know a mode, behind those that pay for what is made only once or were under
 # way; and when it looks at it again.
-FIRST, AGAIN = (6, 10), (2, 8)
+FIRST, AGAIN = (16, 10), (2, 8)
 # It looks at the others again after so many times what that takes: the look costs that part of the speed.
 # Where another was the best before, sooner, and then after twice as many each time: it may change again, and
 # what was measured while all was new may be wrong.
@@ -27,7 +27,7 @@ IN_A_ROW, KEPT = 5, 16
 # Of what the CPU can read: if less is asked for, auto leaves the GPU to the step; if more, no longer.
 ENOUGH, TOO_MUCH = 0.6, 0.85
 # Where both are at least so fast, compared with each other, they may do more together than the faster alone.
-ALIKE = 0.4
+ALIKE = 0.6
 
 
 class _Rate:
