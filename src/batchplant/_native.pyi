@@ -59,6 +59,9 @@ def bad_run(starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64], first: in
 def are_below(numbers: NDArray[numpy.int64], end: int) -> bool:
     """Whether all numbers are from 0 up to, not including, end."""
 
+def prefixed_sizes(data: NDArray[numpy.uint8], count: int) -> NDArray[numpy.int64] | None:
+    """The sizes of cells, each behind its size in four bytes, that fill the data; None if they do not."""
+
 def fill(
     sizes: NDArray[numpy.int64], limit: int, most: int, held: int, taken: int
 ) -> tuple[NDArray[numpy.int64], int, int]:

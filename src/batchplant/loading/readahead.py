@@ -37,8 +37,9 @@ FORESEEN = 64
 FITS = 0.75
 # After so many batches that were in memory, only one of so many is looked at.
 SURE, LOOKED_AT = 4, 16
-# Samples that tell how much an epoch needs.
-PROBED = 256
+# Samples that tell how much an epoch needs: so many in a row, at so many places, for a format may have to
+# look at all that lies around one to find it.
+IN_A_ROW, PLACES = 16, 16
 
 
 class Readahead:
@@ -306,7 +307,8 @@ def _needed(executor: Executor, indices: I64 | None, stages: bool) -> float:
 
 def _some(count: int) -> I64:
     """Samples that tell of all."""
-    found: I64 = np.unique(np.linspace(0, count - 1, min(PROBED, count)).astype(np.int64))
+    places = np.linspace(0, max(0, count - IN_A_ROW), PLACES).astype(np.int64)
+    found: I64 = np.unique(np.minimum(places[:, None] + np.arange(IN_A_ROW), count - 1))
     return found
 
 

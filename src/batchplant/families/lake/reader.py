@@ -16,7 +16,7 @@ import numpy as np
 from ...codecs import arrow
 from ...codecs.arrow.infer import is_whole_list
 from ...codecs.arrow.types import is_binary, is_file_struct
-from ...columns import I64, Column, Columns, Spans, spans_of, starts_of
+from ...columns import I64, Column, Columns, starts_of
 from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError
 from ...expressions import Bound, Bounds, Condition
 from ...filters import Pruned
@@ -64,6 +64,7 @@ class LakeReader(ParquetRows):
         found = dict(arrow.schema_of(described, self._sample(described), gaps=self._gaps(described)))
         self.schema = Schema({**found, **(given or {})}).select([*found])
         self._set_units(np.concatenate([np.zeros(0, np.int64), *rows]))
+        self._set_window(one for one in self._files if isinstance(one, ParquetPart))
 
     @staticmethod
     def _open_file(part: Part) -> ParquetPart | BatchplantError | None:
@@ -195,12 +196,8 @@ class LakeReader(ParquetRows):
         number = int(np.searchsorted(self._firsts, unit, side="right")) - 1
         return number, unit - int(self._firsts[number])
 
-    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        """The columns of the row groups; None where the library reads them."""
-        found = [
-            self._row_runs(unit, None, fields) for unit in np.unique(self._units_of(indices)[0]).tolist()
-        ]
-        return spans_of([run for runs in found for run in runs or ()]) if None not in found else None
+    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+        return self._row_runs(unit, None, fields)
 
     def _comes_from(self, fields: Sequence[str]) -> Whole:
         """The version; and the files, lest somebody replaced one against the rules."""

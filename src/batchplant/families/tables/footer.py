@@ -74,10 +74,11 @@ class Chunk(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A row group; None stands for a column that is encrypted."""
+    """A row group, and its bytes unpacked, as it says; None stands for a column that is encrypted."""
 
     rows: int
     chunks: list[Chunk | None]
+    size: int
 
 
 class Footer:
@@ -107,7 +108,7 @@ class Footer:
 
     def _add(self, group: Struct) -> None:
         chunks = [self._chunk(one) for one in _structs(group[1])]
-        self.groups.append(Group(_number(group[3]), chunks))
+        self.groups.append(Group(_number(group[3]), chunks, _number(group[2])))
 
     def _chunk(self, chunk: Struct) -> Chunk | None:
         if 8 in chunk:
@@ -144,7 +145,7 @@ class Footer:
             raise ValueError(f"the row groups do not add up to {self.rows} rows")
         # Whatever a row is made of, it takes a byte.
         limits.check(f"a table of {self.rows:,} rows", self.rows, self._size)
-        for number, (rows, chunks) in enumerate(self.groups):
+        for number, (rows, chunks, _) in enumerate(self.groups):
             if len(chunks) != len(self.leaves):
                 raise ValueError(f"row group {number} has {len(chunks)} of {len(self.leaves)} columns")
             for leaf, chunk in zip(self.leaves, chunks, strict=True):

@@ -16,9 +16,9 @@ import numpy as np
 from ...codecs.arrow import KEY, from_arrow, pyarrow, schema_of
 from ...codecs.arrow.files import with_files
 from ...codecs.cells import encode_samples
-from ...columns import I64, Column, Columns, Spans, spans_of
+from ...columns import I64, Column, Columns, Spans
 from ...errors import BatchplantError, DamagedError, SchemaError
-from ...schema import Field, Schema
+from ...schema import Field, Image, Schema
 from ...storage import Entry, Source
 from ...storage.index import Whole
 from .part import ParquetPart, first_line
@@ -50,7 +50,11 @@ class PartsReader(ParquetRows):
         if not self.schema:
             raise SchemaError("there is no column in it", path=self.path)
         self._set_units(np.concatenate([np.zeros(0, np.int64), *(part.rows for part in parts)]), cache)
+        self._set_window(parts)
         self._firsts = np.cumsum([0, *(len(part.rows) for part in parts)])
+        # Starts and sizes of the cells of a field: a start is 0 where nobody has looked, -1 where cells do
+        # not lie in the file as they are. Memory is taken as they are found.
+        self._places: dict[str, tuple[I64, I64]] = {}
 
     def _joined(self) -> Schema:
         """The fields of all files, and those that their names tell; what a file lacks is missing there."""
@@ -120,13 +124,35 @@ class PartsReader(ParquetRows):
                 columns[name] = _constant(self.schema[name], part.values.get(name), count)
         return Columns((name, columns[name]) for name in fields)
 
-    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        """The columns of the row groups."""
-        runs = []
-        for unit in np.unique(self._units_of(indices)[0]).tolist():
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        if not isinstance(self.schema[field], Image):
+            return None
+        if field not in self._places:
+            nothing = np.zeros(self.length, np.int64), np.zeros(self.length, np.int64)
+            self._places.setdefault(field, nothing)
+        starts, sizes = self._places[field]
+        units, _ = self._units_of(indices)
+        for unit in np.unique(units[starts[indices] == 0]).tolist():
             part, group = self._part_of(unit)
-            runs += [(part.path, *run) for run in part.runs(group, self._inside(part, fields))]
-        return spans_of(runs)
+            found = part.cells(group, field) if self._inside(part, [field]) else None
+            rows = slice(int(self._starts[unit]), int(self._starts[unit + 1]))
+            # Last what other threads look at first.
+            sizes[rows] = -1 if found is None else found[1]
+            starts[rows] = -1 if found is None else found[0]
+        start = starts[indices]
+        if (start < 0).any():
+            return None
+        file = np.searchsorted(self._firsts, units, side="right") - 1
+        spans = Spans([part.path for part in self._parts], start, sizes[indices], file.astype(np.int32))
+        return spans if len(self._parts) == 1 else spans.compact()
+
+    def _known(self, field: str, indices: I64) -> Spans | None:
+        places = self._places.get(field)
+        return None if places is None or (places[0][indices] == 0).any() else self._spans(field, indices)
+
+    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[tuple[str, int, int]]:
+        part, group = self._part_of(unit)
+        return [(part.path, *run) for run in part.runs(group, self._inside(part, fields))]
 
     def _comes_from(self, fields: Sequence[str]) -> Source | None:
         """All files of a folder; one that lies elsewhere is what the reader was not made with."""

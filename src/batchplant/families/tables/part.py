@@ -21,6 +21,7 @@ from .bypage import ByPage, rows_of
 from .excerpt import ARROW_SCHEMA
 from .footer import MAGIC, Footer
 from .held import Held
+from .inplace import cells_of
 from .pages import Claim, claim_of
 
 
@@ -117,6 +118,15 @@ class ParquetPart:
         whole = self.runs(group, [name for name in names if plans[name] is None])
         return [*whole, *(run for plan in plans.values() if plan is not None for run in plan.runs)]
 
+    def cells(self, group: int, name: str) -> tuple[I64, I64] | None:
+        """Starts and sizes of the cells of a column of bytes, or of files; None where they do not lie in the
+        file as they are, or it is not mapped."""
+        leaves = self._byte_leaves(name)
+        chunk = self.footer.groups[group].chunks[leaves[0]]
+        if len(leaves) > 1 or chunk is None or not isinstance(self._source, MappedSource):
+            return None
+        return cells_of(self._source, self.footer.groups[group], chunk, self.footer.leaves[leaves[0]])
+
     def _fetched(self, group: int, leaves: Sequence[int], ahead: bool) -> Held:
         """The bytes of these columns, which the headers of pages and the library are then read from."""
         runs = np.array(self._runs(group, leaves), np.int64).reshape(-1, 2)
@@ -172,14 +182,16 @@ class ParquetPart:
     def _may_miss(self, name: str) -> bool:
         if not self.schema.field(name).nullable:
             return False
-        leaves = self._leaves[name]
-        kind = self.schema.field(name).type
-        if is_file_struct(kind):
-            leaves = leaves[[one.name for one in kind].index("bytes") :][:1]
+        leaves, kind = self._byte_leaves(name), self.schema.field(name).type
         chunks = [group.chunks[leaf] for group in self.footer.groups for leaf in leaves]
         # Nobody counted them where the number is None.
         some = any(chunk is None or chunk.nulls != 0 for chunk in chunks)
         return some and not (is_file_struct(kind) and self._has_paths(name, leaves[0]))
+
+    def _byte_leaves(self, name: str) -> list[int]:
+        """The columns of the file that have what is in a column; of files, their bytes."""
+        leaves, kind = self._leaves[name], self.schema.field(name).type
+        return leaves[[one.name for one in kind].index("bytes") :][:1] if is_file_struct(kind) else leaves
 
     def _has_paths(self, name: str, leaf: int) -> bool:
         """Whether files that lack their bytes, which are in this leaf, have a path."""

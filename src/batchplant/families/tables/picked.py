@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...columns import I64, Column, Columns, Masked, Ragged, Spans, dense_of, spans_of
+from ...columns import I64, Column, Columns, Masked, Ragged, Spans, dense_of
 from ...expressions import Bound, Bounds, can_match, fields_of, how_of
 from ...expressions.binding import BYTES, NUMBER
 from ...filters import Pruned, numbers_in, ranges_of
 from ...schema import Field
 from .part import ParquetPart
 from .reader import TableReader
+
+# Decoded row groups that a quasi-random epoch shuffles at a time: with the next they stay in the cache.
+WINDOW_BYTES, MOST_WINDOW = 128 << 20, 32
 
 
 class File(NamedTuple):
@@ -33,6 +36,12 @@ class ParquetRows(TableReader):
     """Row groups of Parquet files, which also tell where a condition can be true, and give single rows."""
 
     _firsts: I64
+
+    def _set_window(self, parts: Iterable[ParquetPart]) -> None:
+        """Fewer row groups at a time where they are large. The files alone decide, as they do on any rank."""
+        sizes = [group.size for part in parts for group in part.footer.groups if group.size > 0]
+        fit = WINDOW_BYTES * len(sizes) // max(1, sum(sizes))
+        self.window = max(1, fit) if sizes and fit < MOST_WINDOW else None
 
     def _file(self, number: int, fields: Sequence[str]) -> File:
         """A file, and what is known of these fields."""
@@ -105,8 +114,8 @@ class Picked(TableReader):
     """These rows of another table reader, in ascending order; a unit is what is left of one of its units."""
 
     def __init__(self, base: ParquetRows, rows: I64) -> None:
-        self.base = base
-        self.path, self.format, self.schema = base.path, base.format, base.schema
+        self.base, self._rows = base, rows
+        self.path, self.format, self.schema, self.window = base.path, base.format, base.schema, base.window
         units, inside = base._units_of(rows)
         edges = np.flatnonzero(np.diff(units, prepend=-1))
         self._units = units[edges]
@@ -119,14 +128,14 @@ class Picked(TableReader):
     def _path_of(self, unit: int) -> str:
         return self.base._path_of(int(self._units[unit]))
 
-    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        runs = []
-        for unit in np.unique(self._units_of(indices)[0]).tolist():
-            found = self.base._row_runs(int(self._units[unit]), self._inside[unit], fields)
-            if found is None:
-                return None
-            runs += found
-        return spans_of(runs)
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        return self.base._spans(field, self._rows[indices])
+
+    def _known(self, field: str, indices: I64) -> Spans | None:
+        return self.base._known(field, self._rows[indices])
+
+    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+        return self.base._row_runs(int(self._units[unit]), self._inside[unit], fields)
 
 
 def cell_bounds(field: Field, column: Column) -> Bounds:

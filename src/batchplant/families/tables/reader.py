@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...columns import I64, Column, Columns, Flags, Ragged, as_bytes, starts_of
+from ...columns import (
+    I64,
+    Column,
+    Columns,
+    Flags,
+    Ragged,
+    Spans,
+    as_bytes,
+    concat_spans,
+    spans_of,
+    starts_of,
+)
 from ...errors import BatchplantError, DamagedError
 from ...reader import Reader
 from ...storage.cache import ChunkCache
@@ -29,6 +40,14 @@ class TableReader(Reader):
     def _load(self, unit: int, fields: Sequence[str]) -> Columns:
         """The cells of these fields in a whole unit; whatever it raises is taken for damage."""
         raise NotImplementedError
+
+    def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+        """Where the bytes lie that a whole unit takes: file, start, size; None where nobody knows."""
+        return None
+
+    def _known(self, field: str, indices: I64) -> Spans | None:
+        """Where cells lie as they are, if that is known without reading."""
+        return None
 
     # -- what it gets ----------------------------------------------------------------------------------
 
@@ -107,6 +126,18 @@ class TableReader(Reader):
             done += len(units_here)
         back = np.argsort(np.concatenate([here for here, _ in parts]))
         return Columns.concat([columns for _, columns in parts]).take(back)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """The cells of which it is known where they lie, and of the other fields whole units."""
+        cells = {name: self._known(name, indices) for name in fields}
+        rest = [name for name, found in cells.items() if found is None]
+        runs = []
+        for unit in np.unique(self._units_of(indices)[0]).tolist() if rest else []:
+            found = self._unit_runs(unit, rest)
+            if found is None:
+                return None
+            runs += found
+        return concat_spans([spans_of(runs), *(one for one in cells.values() if one is not None)])
 
     def _nothing(self, fields: Sequence[str]) -> Columns:
         found = Columns()

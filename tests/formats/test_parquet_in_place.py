@@ -1,0 +1,170 @@
+"""Pictures of Parquet files that are used where they lie."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import batchplant as bp
+from batchplant import _native, ops
+from batchplant.errors import BatchplantError
+from batchplant.loading.loader import Loader
+from batchplant.testing.cases import jpeg
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+PICTURES = [jpeg(30, 20 + number) for number in range(60)]
+SCHEMA = {"image": bp.Image(), "label": bp.Int()}
+PLAIN = {"compression": "none", "use_dictionary": False}
+
+
+def written(path, pictures=PICTURES, *, files=False, **options):
+    """As others write them: a column of bytes, or of files as Hugging Face has them."""
+    kind = pa.binary()
+    if files:
+        kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+        pictures = [{"bytes": one, "path": f"{number}.jpg"} for number, one in enumerate(pictures)]
+    table = pa.table({"image": pa.array(pictures, kind), "label": np.arange(len(pictures))})
+    pq.write_table(table, path, **{"row_group_size": 7, **PLAIN, **options})
+    return path
+
+
+def in_place(reader, indices):
+    """The cells, from where they are said to lie."""
+    spans = reader.spans("image", indices)
+    assert spans is not None
+    found = []
+    for file, start, size in zip(spans.file.tolist(), spans.start.tolist(), spans.size.tolist(), strict=True):
+        with open(spans.files[file], "rb") as opened:
+            opened.seek(start)
+            found.append(opened.read(size))
+    return found
+
+
+@pytest.mark.parametrize("how", [
+    {}, {"files": True}, {"data_page_version": "2.0"}, {"data_page_version": "2.0", "files": True},
+    {"data_page_size": 1, "write_batch_size": 1}, {"write_page_index": True, "data_page_size": 4000},
+    {"column_encoding": {"image": "PLAIN", "label": "PLAIN"}, "write_page_checksum": True},
+])  # fmt: skip
+def test_cells_lie_where_they_are_said_to(how, tmp_path):
+    reader = bp.open(written(tmp_path / "x.parquet", **how), schema={"image": bp.Image()})
+    order = np.random.default_rng(0).permutation(60)
+    assert in_place(reader, order) == [PICTURES[row] for row in order]
+    assert in_place(reader, [5, 5, 59]) == [PICTURES[5], PICTURES[5], PICTURES[59]]
+    # What reading takes is what lies there, and of the other column what its row groups have.
+    known = reader.ranges(["image"], order)
+    assert np.array_equal(known.start, reader.spans("image", order).start)
+    assert len(reader.ranges(["image", "label"], order)) == 60 + 9
+
+
+def test_what_we_write_lies_in_place_and_needs_no_library(tmp_path, monkeypatch):
+    path = tmp_path / "own.parquet"
+    with bp.create(path, SCHEMA, row_group_size=4000) as out:
+        for number, data in enumerate(PICTURES):
+            out.append({"image": data, "label": number})
+    reader = bp.open(path)
+    assert len(reader._starts) > 5
+    assert in_place(reader, range(60)) == PICTURES
+    part = type(reader._parts[0])
+    load, loaded = part.load, []
+    monkeypatch.setattr(part, "load", lambda self, group, names, **how: loaded.append(names) or load(
+        self, group, names, **how))  # fmt: skip
+    pipelines = {"image": [ops.CenterCrop(16)]}
+    loader = Loader(path, 8, order="random", seed=1, ids=True, pipelines=pipelines)
+    for batch in loader:
+        for number, image, label in zip(*(batch[name] for name in ("ids", "image", "label")), strict=True):
+            assert label == number
+            [[want]] = [one["image"] for one in Loader(path, 1, indices=[number], pipelines=pipelines)]
+            assert np.array_equal(image, want)
+    assert {tuple(names) for names in loaded} == {("label",)}
+
+
+@pytest.mark.parametrize("how", [
+    {"compression": "snappy"}, {"use_dictionary": True}, {"compression": "zstd", "files": True},
+    {"pictures": [None, *PICTURES]}, {"column_encoding": {"image": "DELTA_BYTE_ARRAY", "label": "PLAIN"}},
+])  # fmt: skip
+def test_what_does_not_lie_there_as_it_is_is_read(how, tmp_path):
+    reader = bp.open(written(tmp_path / "x.parquet", **how), schema={"image": bp.Image(optional=True)})
+    assert reader.spans("image", [1]) is None
+    want = how.get("pictures", PICTURES)
+    found = reader.read(range(len(reader)), ["image"])["image"]
+    assert [None if one is None else one.tobytes() for one in found] == want
+
+
+def test_some_row_groups_lie_in_place_and_others_do_not(tmp_path):
+    pictures = [*PICTURES[:20], None, *PICTURES[21:]]
+    reader = bp.open(written(tmp_path / "x.parquet", pictures), schema={"image": bp.Image(optional=True)})
+    assert in_place(reader, [0, 13, 59]) == [PICTURES[row] for row in (0, 13, 59)]
+    assert reader.spans("image", [0, 14]) is None
+    assert reader.read([20, 19], ["image"])["image"][1].tobytes() == PICTURES[19]
+
+
+def test_folders_filters_and_columns_that_are_numbers(tmp_path):
+    for number in range(3):
+        written(tmp_path / f"part-{number}.parquet", PICTURES[20 * number : 20 * number + 20])
+    how = {"schema": {"image": bp.Image()}}
+    reader = bp.open(tmp_path, **how)
+    assert in_place(reader, [59, 0, 25]) == [PICTURES[59], PICTURES[0], PICTURES[25]]
+    assert len(reader.spans("image", [59]).files) == 1
+    assert reader.spans("label") is None
+    found = bp.open(tmp_path, where="label >= 5 and label < 9", **how)
+    want = [PICTURES[20 * part + row] for part in range(3) for row in range(5, 9)]
+    assert in_place(found, range(12)) == want
+    assert in_place(found.subset([11, 2]), [0, 1]) == [want[11], want[2]]
+
+
+def test_no_flipped_byte_leads_out_of_the_file(tmp_path):
+    """A row group whose sizes do not add up is read as usual, which says what is wrong."""
+    data = written(tmp_path / "x.parquet", [one[:40] for one in PICTURES]).read_bytes()
+    rng = np.random.default_rng(3)
+    path, others = tmp_path / "flipped.parquet", 0
+    for _ in range(150):
+        bad = bytearray(data)
+        bad[rng.integers(4, 60 * 46)] ^= 1 << int(rng.integers(8))
+        path.write_bytes(bad)
+        try:
+            with bp.open(path, schema={"image": bp.Bytes()}) as reader:
+                kind = {"image": bp.Image()}
+                with bp.open(path, schema=kind) as pictures:
+                    spans = pictures.spans("image")
+                if spans is None:
+                    others += 1
+                    continue
+                assert spans.start.min() > 0
+                assert (spans.start + spans.size).max() <= len(data)
+                # Where the library reads it, it finds the same.
+                whole = reader.read(range(60), ["image"])["image"]
+                assert [one.tobytes() for one in whole] == [
+                    bytes(bad[start : start + size])
+                    for start, size in zip(spans.start.tolist(), spans.size.tolist(), strict=True)
+                ]
+        except BatchplantError:
+            others += 1
+    assert others > 5
+
+
+@given(st.lists(st.binary(max_size=9), max_size=9), st.binary(max_size=5), st.integers(0, 12))
+@settings(deadline=None)
+def test_sizes_of_cells_behind_their_sizes(cells, rest, count):
+    data = np.frombuffer(b"".join(len(one).to_bytes(4, "little") + one for one in cells) + rest, np.uint8)
+    found = _native.prefixed_sizes(data, count)
+    if not rest and count == len(cells):
+        assert found.tolist() == [len(one) for one in cells]
+    elif count < len(cells):
+        assert found is None
+    elif found is not None:
+        assert (len(found), int(found.sum()) + 4 * count) == (count, len(data))
+
+
+def test_large_row_groups_are_shuffled_few_at_a_time(tmp_path, monkeypatch):
+    path = written(tmp_path / "x.parquet", compression="snappy")
+    assert bp.open(path).window is None
+    size = pq.read_metadata(path).row_group(0).total_byte_size
+    monkeypatch.setattr("batchplant.families.tables.picked.WINDOW_BYTES", 3 * size)
+    assert bp.open(path).window in (2, 3)
+    monkeypatch.setattr("batchplant.families.tables.picked.WINDOW_BYTES", 1)
+    reader = bp.open(path, where="label >= 0", fields=["label"])
+    assert reader.window == 1
+    ids = [batch["ids"] for batch in Loader(reader, 7, order="quasi_random", seed=2, ids=True)]
+    assert all(len(set(some // 7)) == 1 for some in ids[:4])
