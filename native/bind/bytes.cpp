@@ -51,29 +51,6 @@ auto fill(const Int64s& sizes, int64_t limit, int64_t most, int64_t held, int64_
     return std::tuple(array_of(std::move(bounds)), held, taken);
 }
 
-// The sizes of cells that each have their size before them, in four bytes, and together fill the data.
-std::optional<Array<int64_t>> prefixed_sizes(const Bytes& data, size_t count) {
-    constexpr size_t prefix = 4;
-    const size_t total = data.size();
-    if (count > total / prefix) return std::nullopt;
-    auto sizes = std::make_unique_for_overwrite<int64_t[]>(count);
-    size_t at = 0;
-    {
-        nb::gil_scoped_release unlocked;
-        for (size_t i = 0; i < count; ++i) {
-            if (prefix > total - at) return std::nullopt;
-            const uint8_t* const here = data.data() + at;
-            const uint32_t size = here[0] | here[1] << 8 | here[2] << 16 | static_cast<uint32_t>(here[3]) << 24;
-            at += prefix;
-            if (size > total - at) return std::nullopt;
-            at += size;
-            sizes[i] = size;
-        }
-    }
-    if (at != total) return std::nullopt;
-    return array_of(sizes, count);
-}
-
 }  // namespace
 
 void bind_bytes(nb::module_& module) {
@@ -84,8 +61,6 @@ void bind_bytes(nb::module_& module) {
                "The first run that does not lie between first and end, or -1.");
     module.def("are_below", are_below, array_arg("numbers"), nb::arg("end"),
                "Whether all numbers are from 0 up to, not including, end.");
-    module.def("prefixed_sizes", prefixed_sizes, array_arg("data"), nb::arg("count"),
-               "The sizes of cells, each behind its size in four bytes, that fill the data; None if they do not.");
     module.def("fill", fill, array_arg("sizes"), nb::arg("limit"), nb::arg("most"), nb::arg("held"), nb::arg("taken"),
                R"(Which samples begin a new file, where files are filled up to limit bytes and most samples.
 

@@ -90,6 +90,28 @@ double cached_fraction_of(int fd, const Int64s& starts, const Int64s& sizes) {
     return cached_fraction(fd, starts.data(), sizes.data(), starts.size());
 }
 
+std::tuple<Array<int64_t>, Array<uint8_t>> prefixed_sizes_of(int fd, const Int64s& starts, const Int64s& sizes,
+                                                             const Int64s& counts, size_t threads) {
+    check_runs(starts, sizes, static_cast<size_t>(std::numeric_limits<int64_t>::max()));
+    check_same_length(counts, "counts", sizes, "sizes");
+    std::vector<int64_t> places(counts.size() + 1);
+    for (size_t i = 0; i < counts.size(); ++i) {
+        const int64_t count = counts.data()[i];
+        // Each takes four bytes at least.
+        if (count < 0 || count > sizes.data()[i] / 4) throw_bad_run(static_cast<int64_t>(i));
+        places[i + 1] = places[i] + count;
+    }
+    const auto total = static_cast<size_t>(places.back());
+    auto found = std::make_unique<int64_t[]>(total);
+    std::vector<uint8_t> good;
+    {
+        nb::gil_scoped_release unlocked;
+        good = prefixed_sizes(fd, starts.data(), sizes.data(), counts.data(), places.data(), starts.size(),
+                              found.get(), threads);
+    }
+    return {array_of(found, total), array_of(std::move(good))};
+}
+
 void will_need_of(const Bytes& mapping, const Int64s& starts, const Int64s& sizes) {
     check_runs(starts, sizes, mapping.size());
     nb::gil_scoped_release unlocked;
@@ -127,6 +149,12 @@ for, and the last is cut short by the file's end.)");
 Linux answers only the owner of the file and those who may write it; to others it says 1.)");
     module.def("cached_fraction", cached_fraction_of, nb::arg("fd"), array_arg("starts"), array_arg("sizes"),
                "As resident_fraction, of an open file, for all who may read it; -1 where the kernel cannot tell.");
+    module.def("prefixed_sizes", prefixed_sizes_of, nb::arg("fd"), array_arg("starts"), array_arg("sizes"),
+               array_arg("counts"), nb::arg("threads") = 8,
+               R"(The sizes of cells that fill runs of a file, each behind its size in four bytes.
+
+counts[i] cells in run i; of which runs that is true is the second part, the sizes in others are
+anything. IndexError if there is no room for so many.)");
     module.def("will_need", will_need_of, array_arg("mapping"), array_arg("starts"), array_arg("sizes"),
                "Have the kernel begin to read these runs, without waiting for any.");
     module.def("let_go", let_go_of, array_arg("mapping"), nb::arg("fd"), array_arg("starts"), array_arg("sizes"),

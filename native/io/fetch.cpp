@@ -258,28 +258,77 @@ bool fetch_by_ring(const Request& request, FetchFailure& failure) {
     return true;
 }
 
+// Calls work(i, thread) for every i below n, by so many threads at most.
+template <typename Work>
+void by_threads(size_t n, size_t threads, Work&& work) {
+    threads = std::min(threads, n);
+    if (threads > 1) {
+        try {
+            Pool pool(threads);
+            pool.parallel_for(n, work);
+            return;
+        } catch (const std::system_error&) {
+            // No more threads are to be had.
+        }
+    }
+    for (size_t i = 0; i < n; ++i) work(i, 0);
+}
+
 FetchFailure fetch_by_threads(const Request& request, size_t threads) {
     std::vector<Piece> pieces;
     size_t run = 0;
     int64_t done = 0;
     for (Piece piece; request.next(run, done, piece);) pieces.push_back(piece);
     Failures failures;
-    auto read = [&](size_t i, size_t) noexcept {
+    by_threads(pieces.size(), threads, [&](size_t i, size_t) noexcept {
         const Piece& piece = pieces[i];
         if (const int error = read_all(piece)) failures.add(piece.run, error);
-    };
-    threads = std::min(threads, pieces.size());
-    if (threads > 1) {
-        try {
-            Pool pool(threads);
-            pool.parallel_for(pieces.size(), read);
-            return failures.first();
-        } catch (const std::system_error&) {
-            // No more threads are to be had.
-        }
-    }
-    for (size_t i = 0; i < pieces.size(); ++i) read(i, 0);
+    });
     return failures.first();
+}
+
+// Bytes at a place of a file; of what is not in memory, many at a time, for a disk gives a million bytes almost as
+// soon as four. Where the ones before them were far away, few.
+class Window {
+public:
+    explicit Window(int fd) : fd_(fd) {}
+
+    bool read(int64_t at, uint8_t* out, size_t size, int64_t left) {
+        if (at < first_ || at + static_cast<int64_t>(size) > first_ + filled_) {
+            const iovec into{out, size};
+            if (preadv2(fd_, &into, 1, at, RWF_NOWAIT) == static_cast<ssize_t>(size)) return true;
+            const int64_t wanted = at - last_ > far ? few : many;
+            bytes_.resize(static_cast<size_t>(std::min(left, wanted)));
+            first_ = last_ = at;
+            filled_ = std::max<ssize_t>(pread(fd_, bytes_.data(), bytes_.size(), at), 0);
+            if (filled_ < static_cast<int64_t>(size)) return false;
+        }
+        std::memcpy(out, bytes_.data() + (at - first_), size);
+        last_ = at;
+        return true;
+    }
+
+private:
+    static constexpr int64_t far = 256 << 10, few = 4 << 10, many = 1 << 20;
+    int fd_;
+    std::vector<uint8_t> bytes_;
+    int64_t first_ = 0, filled_ = 0, last_ = std::numeric_limits<int64_t>::max();
+};
+
+// The sizes of the cells in one run of a file; whether they fill it.
+bool sizes_in_run(int fd, int64_t at, int64_t left, int64_t count, int64_t* sizes) {
+    constexpr int64_t prefix = 4;
+    Window window(fd);
+    for (int64_t i = 0; i < count; ++i) {
+        uint8_t size[prefix];
+        if (left < prefix || !window.read(at, size, prefix, left)) return false;
+        sizes[i] = size[0] | size[1] << 8 | size[2] << 16 | static_cast<int64_t>(size[3]) << 24;
+        left -= prefix;
+        if (sizes[i] > left) return false;
+        left -= sizes[i];
+        at += prefix + sizes[i];
+    }
+    return left == 0;
 }
 
 // How many of n runs to look at. Looking costs about a microsecond: a batch of small runs is not worth many.
@@ -302,7 +351,8 @@ void sample(const int64_t* starts, const int64_t* sizes, size_t n, Visit&& visit
     const size_t count = samples_of(bytes, n);
     for (size_t k = 0; k < count; ++k) {
         const size_t i = k * n / count;
-        if (sizes[i] > 0) visit(k % 2 ? starts[i] + sizes[i] - 1 : starts[i]);
+        // Not the last byte: who looks at what lies behind a run has its last page read.
+        if (sizes[i] > 0) visit(starts[i] + (k % 2 ? sizes[i] / 2 : 0));
     }
 }
 
@@ -347,19 +397,27 @@ double resident_fraction(const uint8_t* mapping, int64_t start, int64_t stride, 
 }
 
 double cached_fraction(int fd, const int64_t* starts, const int64_t* sizes, size_t n) {
-    constexpr int no_wait = 8;  // RWF_NOWAIT
     size_t seen = 0, found = 0;
     bool told = true;
     sample(starts, sizes, n, [&](int64_t position) {
         uint8_t byte;
         const iovec into{&byte, 1};
         ++seen;
-        const ssize_t got = told ? preadv2(fd, &into, 1, position, no_wait) : -1;
+        const ssize_t got = told ? preadv2(fd, &into, 1, position, RWF_NOWAIT) : -1;
         if (got > 0) ++found;
         if (got < 0 && errno != EAGAIN) told = false;
     });
     if (!told) return -1;
     return seen ? static_cast<double>(found) / static_cast<double>(seen) : 1;
+}
+
+std::vector<uint8_t> prefixed_sizes(int fd, const int64_t* starts, const int64_t* sizes, const int64_t* counts,
+                                    const int64_t* places, size_t n, int64_t* sizes_of, size_t threads) {
+    std::vector<uint8_t> good(n);
+    by_threads(n, threads, [&](size_t i, size_t) noexcept {
+        good[i] = sizes_in_run(fd, starts[i], sizes[i], counts[i], sizes_of + places[i]);
+    });
+    return good;
 }
 
 void will_need(const uint8_t* mapping, const int64_t* starts, const int64_t* sizes, size_t n) {

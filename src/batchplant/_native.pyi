@@ -59,9 +59,6 @@ def bad_run(starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64], first: in
 def are_below(numbers: NDArray[numpy.int64], end: int) -> bool:
     """Whether all numbers are from 0 up to, not including, end."""
 
-def prefixed_sizes(data: NDArray[numpy.uint8], count: int) -> NDArray[numpy.int64] | None:
-    """The sizes of cells, each behind its size in four bytes, that fill the data; None if they do not."""
-
 def fill(
     sizes: NDArray[numpy.int64], limit: int, most: int, held: int, taken: int
 ) -> tuple[NDArray[numpy.int64], int, int]:
@@ -898,6 +895,19 @@ def resident_fraction(
 
 def cached_fraction(fd: int, starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64]) -> float:
     """As resident_fraction, of an open file, for all who may read it; -1 where the kernel cannot tell."""
+
+def prefixed_sizes(
+    fd: int,
+    starts: NDArray[numpy.int64],
+    sizes: NDArray[numpy.int64],
+    counts: NDArray[numpy.int64],
+    threads: int = 8,
+) -> tuple[NDArray[numpy.int64], NDArray[numpy.uint8]]:
+    """The sizes of cells that fill runs of a file, each behind its size in four bytes.
+
+    counts[i] cells in run i; of which runs that is true is the second part, the sizes in others are
+    anything. IndexError if there is no room for so many.
+    """
 
 def will_need(
     mapping: NDArray[numpy.uint8], starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64]

@@ -1,5 +1,7 @@
 """Pictures of Parquet files that are used where they lie."""
 
+import tempfile
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -45,7 +47,7 @@ def in_place(reader, indices):
 @pytest.mark.parametrize("how", [
     {}, {"files": True}, {"data_page_version": "2.0"}, {"data_page_version": "2.0", "files": True},
     {"data_page_size": 1, "write_batch_size": 1}, {"write_page_index": True, "data_page_size": 4000},
-    {"column_encoding": {"image": "PLAIN", "label": "PLAIN"}, "write_page_checksum": True},
+    {"column_encoding": {"image": "PLAIN", "label": "PLAIN"}},
 ])  # fmt: skip
 def test_cells_lie_where_they_are_said_to(how, tmp_path):
     reader = bp.open(written(tmp_path / "x.parquet", **how), schema={"image": bp.Image()})
@@ -81,7 +83,8 @@ def test_what_we_write_lies_in_place_and_needs_no_library(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("how", [
-    {"compression": "snappy"}, {"use_dictionary": True}, {"compression": "zstd", "files": True},
+    {"write_page_checksum": True}, {"compression": "snappy"}, {"use_dictionary": True},
+    {"compression": "zstd", "files": True},
     {"pictures": [None, *PICTURES]}, {"column_encoding": {"image": "DELTA_BYTE_ARRAY", "label": "PLAIN"}},
 ])  # fmt: skip
 def test_what_does_not_lie_there_as_it_is_is_read(how, tmp_path):
@@ -98,6 +101,20 @@ def test_some_row_groups_lie_in_place_and_others_do_not(tmp_path):
     assert in_place(reader, [0, 13, 59]) == [PICTURES[row] for row in (0, 13, 59)]
     assert reader.spans("image", [0, 14]) is None
     assert reader.read([20, 19], ["image"])["image"][1].tobytes() == PICTURES[19]
+
+
+def test_row_groups_that_are_not_in_memory_and_wanted_whole_are_read_whole(tmp_path, monkeypatch):
+    """To find their cells would take as long as to read them."""
+    path = written(tmp_path / "x.parquet")
+    monkeypatch.setattr("batchplant.storage.MappedSource.in_memory", lambda *runs: False)
+    reader = bp.open(path, schema={"image": bp.Image()})
+    assert reader.spans("image") is None
+    assert in_place(reader, [0, 7, 14]) == [PICTURES[row] for row in (0, 7, 14)]
+    # What was found is known; the rest is not.
+    assert in_place(reader, range(21)) == PICTURES[:21]
+    assert reader.spans("image", range(22, 35)) is None
+    assert [one.tobytes() for one in reader.read(range(60), ["image"])["image"]] == PICTURES
+    assert reader.read([59, 30], ["label", "image"])["image"][1].tobytes() == PICTURES[30]
 
 
 def test_folders_filters_and_columns_that_are_numbers(tmp_path):
@@ -144,17 +161,34 @@ def test_no_flipped_byte_leads_out_of_the_file(tmp_path):
     assert others > 5
 
 
-@given(st.lists(st.binary(max_size=9), max_size=9), st.binary(max_size=5), st.integers(0, 12))
+runs = st.tuples(st.lists(st.binary(max_size=9), max_size=9), st.binary(max_size=5), st.integers(0, 12))
+
+
+@given(st.lists(runs, max_size=5), st.sampled_from([1, 3]))
 @settings(deadline=None)
-def test_sizes_of_cells_behind_their_sizes(cells, rest, count):
-    data = np.frombuffer(b"".join(len(one).to_bytes(4, "little") + one for one in cells) + rest, np.uint8)
-    found = _native.prefixed_sizes(data, count)
-    if not rest and count == len(cells):
-        assert found.tolist() == [len(one) for one in cells]
-    elif count < len(cells):
-        assert found is None
-    elif found is not None:
-        assert (len(found), int(found.sum()) + 4 * count) == (count, len(data))
+def test_sizes_of_cells_behind_their_sizes(runs, threads):
+    """A run is told to be so where its cells fill it, whatever is before and behind it."""
+    pieces = [
+        b"".join(len(one).to_bytes(4, "little") + one for one in cells) + rest for cells, rest, _ in runs
+    ]
+    sizes = np.array([len(one) for one in pieces], np.int64)
+    counts = np.minimum([count for _, _, count in runs], sizes // 4).astype(np.int64)
+    starts = 3 + np.cumsum(sizes) - sizes
+    with tempfile.TemporaryFile() as file:
+        file.write(b"xyz" + b"".join(pieces))
+        file.flush()
+        found, good = _native.prefixed_sizes(file.fileno(), starts, sizes, counts, threads=threads)
+        with pytest.raises(IndexError):
+            _native.prefixed_sizes(file.fileno(), *np.array([[0], [7], [2]]))
+        # A file that is shorter than it was.
+        assert _native.prefixed_sizes(file.fileno(), *np.array([[1 << 20], [8], [2]]))[1].tolist() == [0]
+    each = np.split(found, np.cumsum(counts)[:-1]) if runs else []
+    for (cells, rest, _), some, right in zip(runs, each, good, strict=True):
+        if not rest and len(some) == len(cells):
+            assert right
+            assert some.tolist() == [len(one) for one in cells]
+        elif right:
+            assert int(some.sum()) + 4 * len(some) == sum(4 + len(one) for one in cells) + len(rest)
 
 
 def test_large_row_groups_are_shuffled_few_at_a_time(tmp_path, monkeypatch):

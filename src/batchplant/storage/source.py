@@ -345,6 +345,20 @@ class MappedSource(Source):
             raise DamagedError(reason, path=self.path, offset=int(starts[run]))
         return True
 
+    def prefixed_sizes(self, starts: I64, sizes: I64, counts: I64) -> tuple[I64, U8]:
+        """The sizes of cells that fill runs, so many in each, each behind its size in four bytes.
+
+        The second part: of which runs that is true.
+        """
+        self._check_open()
+        fd = self._reopen()
+        if fd is None:
+            return np.zeros(int(counts.sum()), np.int64), np.zeros(len(counts), np.uint8)
+        try:
+            return _native.prefixed_sizes(fd, starts, sizes, counts)
+        finally:
+            os.close(fd)
+
     def will_need(self, starts: I64, sizes: I64) -> None:
         """Have the kernel begin to read these runs, all together, where they are not in memory.
 

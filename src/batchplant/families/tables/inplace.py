@@ -6,55 +6,75 @@ bytes, not those of its row group. Nothing is believed: cells that do not fill t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from ... import _native
-from ...columns import I64
-from ...storage import Source
-from .footer import BYTE_ARRAY, Chunk, Group, Leaf
+from ...columns import I64, U8
+from ...storage import MappedSource
+from .footer import BYTE_ARRAY, Footer
 from .pagemap import page_map
 from .pages import DATA, DATA_2, page_header
 from .thrift import Struct
 
-PLAIN, PREFIX = 0, 4
+PLAIN, PREFIX, CRC = 0, 4, 4
+# What is read of a page to see what is in it: its header may hold two values, of 4 KiB at most.
+HEAD = 12 << 10
+
+Cells = tuple[I64, I64]
 
 
-def cells_of(source: Source, group: Group, chunk: Chunk, leaf: Leaf) -> tuple[I64, I64] | None:
-    """Starts and sizes of the cells of a column of a mapped file; None where they are something else."""
-    if leaf.kind != BYTE_ARRAY or leaf.lists or chunk.codec:
-        return None
-    pages = page_map(source, group, chunk, leaf, mapped=True)
-    if pages is None:
-        return None
-    starts, sizes = [], []
-    for page, size, rows in np.stack([pages.starts, pages.sizes, np.diff(pages.rows)], axis=1).tolist():
-        before = _before_cells(source, page, size, leaf)
-        if before is None:
-            return None
-        # As many as there are rows: none is missing.
-        found = _native.prefixed_sizes(source.view(page + before, size - before), rows)
-        if found is None:
-            return None
-        ends = np.cumsum(found + PREFIX)
-        starts.append(page + before + ends - found)
-        sizes.append(found)
-    return np.concatenate(starts), np.concatenate(sizes)
+def cells_of(source: MappedSource, footer: Footer, groups: Sequence[int], leaf: int) -> list[Cells | None]:
+    """Starts and sizes of the cells of a column in row groups; None where they are something else."""
+    about = footer.leaves[leaf]
+    found: list[Cells | None] = [None] * len(groups)
+    pages = []
+    for number, group in enumerate(groups):
+        chunk = footer.groups[group].chunks[leaf]
+        if chunk is None or chunk.codec or about.kind != BYTE_ARRAY or about.lists:
+            continue
+        told = page_map(source, footer.groups[group], chunk, about, mapped=True)
+        if told is not None:
+            each = [np.full(len(told.starts), number), told.starts, told.sizes, np.diff(told.rows)]
+            pages.append(np.stack(each, axis=1))
+    if not pages:
+        return found
+    which, start, size, rows = (np.ascontiguousarray(one) for one in np.concatenate(pages).T)
+    heads = source.gather(start, np.minimum(size, HEAD))
+    before = np.array(
+        [_before_cells(heads[row], int(size[row]), about.levels) for row in range(len(start))], np.int64
+    )
+    good = (before >= 0) & (rows <= (size - before) // PREFIX)
+    start, size, rows = start + before, np.where(good, size - before, 0), np.where(good, rows, 0)
+    # As many as there are rows: none is missing.
+    sizes, filled = source.prefixed_sizes(start, size, rows)
+    good &= filled != 0
+    ends = np.cumsum(sizes + PREFIX)
+    first = np.cumsum(rows) - rows
+    starts = ends - sizes + np.repeat(start - np.append(0, ends)[first], rows)
+    for one in np.unique(which).tolist():
+        here = np.flatnonzero(which == one)
+        if good[here].all():
+            cells = slice(int(first[here[0]]), int(first[here[-1]] + rows[here[-1]]))
+            found[one] = starts[cells], sizes[cells]
+    return found
 
 
-def _before_cells(source: Source, page: int, size: int, leaf: Leaf) -> int | None:
-    """The bytes of a page that stand before its cells; None where cells are written otherwise."""
-    data = source.view(page, size)
+def _before_cells(head: U8 | None, size: int, levels: int) -> int:
+    """The bytes of a page that stand before its cells; -1 where cells are written otherwise."""
     try:
-        header, at = page_header(data, 0)
+        assert head is not None
+        header, at = page_header(head, 0)
         kind = header[1][1]
         about: Struct = header[{DATA: 5, DATA_2: 8}[kind]][1]
-        if about[2 if kind == DATA else 4][1] != PLAIN or at + header[3][1] != size:
-            return None
+        # A checksum is checked by the library.
+        if about[2 if kind == DATA else 4][1] != PLAIN or at + header[3][1] != size or CRC in header:
+            return -1
         # What is missing is told by levels.
         if kind == DATA_2:
             at += about[5][1] + about[6][1]
-        elif leaf.levels:
-            at += PREFIX + int.from_bytes(data[at : at + PREFIX].tobytes(), "little")
-        return at if 0 <= at <= size else None
+        elif levels:
+            at += PREFIX + int.from_bytes(head[at : at + PREFIX].tobytes(), "little")
+        return at if 0 <= at <= size else -1
     except (ValueError, KeyError, TypeError):
-        return None
+        return -1

@@ -16,14 +16,17 @@ import numpy as np
 from ...codecs.arrow import KEY, from_arrow, pyarrow, schema_of
 from ...codecs.arrow.files import with_files
 from ...codecs.cells import encode_samples
-from ...columns import I64, Column, Columns, Spans
+from ...columns import I64, Column, Columns, Ragged, Spans, starts_of
 from ...errors import BatchplantError, DamagedError, SchemaError
 from ...schema import Field, Image, Schema
 from ...storage import Entry, Source
 from ...storage.index import Whole
+from .inplace import Cells
 from .part import ParquetPart, first_line
 from .picked import File, ParquetRows, cell_bounds
 
+# Where more cells of a row group are wanted, all of it is: to find them takes as long as to read them.
+FEW = 4
 # What `verify` calls the checksums of Parquet's pages.
 CHECKED = "CRC of every page that has one"
 
@@ -101,6 +104,10 @@ class PartsReader(ParquetRows):
         except Exception:
             return None
 
+    def _part_numbers(self, units: I64) -> I64:
+        found: I64 = np.searchsorted(self._firsts, units, side="right") - 1
+        return found
+
     def _part_of(self, unit: int) -> tuple[ParquetPart, int]:
         number = int(np.searchsorted(self._firsts, unit, side="right")) - 1
         return self._parts[number], unit - int(self._firsts[number])
@@ -132,19 +139,45 @@ class PartsReader(ParquetRows):
             self._places.setdefault(field, nothing)
         starts, sizes = self._places[field]
         units, _ = self._units_of(indices)
-        for unit in np.unique(units[starts[indices] == 0]).tolist():
-            part, group = self._part_of(unit)
-            found = part.cells(group, field) if self._inside(part, [field]) else None
-            rows = slice(int(self._starts[unit]), int(self._starts[unit + 1]))
-            # Last what other threads look at first.
-            sizes[rows] = -1 if found is None else found[1]
-            starts[rows] = -1 if found is None else found[0]
+        unknown = units[starts[indices] == 0]
+        new = np.unique(unknown)
+        for number in np.unique(self._part_numbers(new)).tolist():
+            part, first = self._parts[number], int(self._firsts[number])
+            groups = (new[self._part_numbers(new) == number] - first).tolist()
+            found: list[Cells | None] = [None] * len(groups)
+            if self._inside(part, [field]):
+                if len(unknown) > FEW * len(new) and not part.in_memory(groups, field):
+                    return None
+                found = part.cells(groups, field)
+            for group, cells in zip(groups, found, strict=True):
+                rows = slice(*self._starts[first + group : first + group + 2].tolist())
+                # Last what other threads look at first.
+                sizes[rows] = -1 if cells is None else cells[1]
+                starts[rows] = -1 if cells is None else cells[0]
         start = starts[indices]
         if (start < 0).any():
             return None
-        file = np.searchsorted(self._firsts, units, side="right") - 1
-        spans = Spans([part.path for part in self._parts], start, sizes[indices], file.astype(np.int32))
+        file = self._part_numbers(units).astype(np.int32)
+        spans = Spans([part.path for part in self._parts], start, sizes[indices], file)
         return spans if len(self._parts) == 1 else spans.compact()
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        few = len(indices) <= FEW * len(np.unique(self._units_of(indices)[0]))
+        cells = {name: self._spans(name, indices) for name in fields} if few else {}
+        rest = [name for name in fields if cells.get(name) is None]
+        found = super()._read(indices, rest) if rest or not fields else Columns()
+        found.update((name, self._copied(spans)) for name, spans in cells.items() if spans is not None)
+        return Columns((name, found[name]) for name in fields)
+
+    def _copied(self, spans: Spans) -> Ragged:
+        """Cells from where they lie."""
+        offsets = starts_of(spans.size)
+        data = np.empty(offsets[-1], np.uint8)
+        parts = {part.path: part for part in self._parts}
+        for number, path in enumerate(spans.files):
+            rows = np.flatnonzero(spans.file == number)
+            parts[path].copied(spans.start[rows], spans.size[rows], data, offsets[rows])
+        return Ragged(data, offsets)
 
     def _known(self, field: str, indices: I64) -> Spans | None:
         places = self._places.get(field)

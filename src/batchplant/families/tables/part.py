@@ -14,14 +14,14 @@ from ...codecs.arrow.files import is_missing
 from ...codecs.arrow.infer import check_names, has_gaps, is_whole_list
 from ...codecs.arrow.sizes import plain_size
 from ...codecs.arrow.types import is_file_struct
-from ...columns import I64
+from ...columns import I64, U8
 from ...errors import BatchplantError, DamagedError, SchemaError
 from ...storage import MappedSource, open_source
 from .bypage import ByPage, rows_of
 from .excerpt import ARROW_SCHEMA
 from .footer import MAGIC, Footer
 from .held import Held
-from .inplace import cells_of
+from .inplace import Cells, cells_of
 from .pages import Claim, claim_of
 
 
@@ -118,14 +118,25 @@ class ParquetPart:
         whole = self.runs(group, [name for name in names if plans[name] is None])
         return [*whole, *(run for plan in plans.values() if plan is not None for run in plan.runs)]
 
-    def cells(self, group: int, name: str) -> tuple[I64, I64] | None:
-        """Starts and sizes of the cells of a column of bytes, or of files; None where they do not lie in the
-        file as they are, or it is not mapped."""
+    def cells(self, groups: Sequence[int], name: str) -> list[Cells | None]:
+        """Starts and sizes of the cells of a column of bytes, or of files, in row groups; None where they do
+        not lie in the file as they are, or it is not mapped."""
         leaves = self._byte_leaves(name)
-        chunk = self.footer.groups[group].chunks[leaves[0]]
-        if len(leaves) > 1 or chunk is None or not isinstance(self._source, MappedSource):
-            return None
-        return cells_of(self._source, self.footer.groups[group], chunk, self.footer.leaves[leaves[0]])
+        if len(leaves) > 1 or not isinstance(self._source, MappedSource):
+            return [None] * len(groups)
+        return cells_of(self._source, self.footer, groups, leaves[0])
+
+    def in_memory(self, groups: Sequence[int], name: str) -> bool:
+        """Whether a column of these row groups is in memory, as far as a few pages tell."""
+        runs = np.array([run for group in groups for run in self.runs(group, [name])], np.int64).reshape(
+            -1, 2
+        )
+        starts, sizes = np.ascontiguousarray(runs.T)
+        return isinstance(self._source, MappedSource) and self._source.in_memory(starts, sizes)
+
+    def copied(self, starts: I64, sizes: I64, out: U8, places: I64) -> None:
+        """Runs of the file, each to its place."""
+        self._source.gather_into(starts, sizes, out, places)
 
     def _fetched(self, group: int, leaves: Sequence[int], ahead: bool) -> Held:
         """The bytes of these columns, which the headers of pages and the library are then read from."""
