@@ -13,6 +13,8 @@ from batchplant.loading.loader import Loader
 from batchplant.ops import ChannelsFirst, Normalize, RandomHorizontalFlip, RandomResizedCrop
 
 CROP = 224
+# Seconds of a round, at least: a short one shows whatever the machine does beside it.
+LEAST = 1.0
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 Found = dict[str, Any]
 
@@ -37,12 +39,16 @@ def synchronize(device: str) -> None:
 
 
 def epoch(loader: Loader, device: str) -> Callable[[], float]:
+    """Seconds of an epoch, of as many as take a while."""
+
     def run() -> float:
-        began = time.perf_counter()
-        for batch in loader:
-            del batch
+        epochs, began = 0, time.perf_counter()
+        while not epochs or time.perf_counter() - began < LEAST:
+            for batch in loader:
+                del batch
+            epochs += 1
         synchronize(device)
-        return time.perf_counter() - began
+        return (time.perf_counter() - began) / epochs
 
     return run
 

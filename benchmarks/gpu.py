@@ -104,9 +104,9 @@ def measure(name: str, path: Path, args: argparse.Namespace) -> Found:
     tasks |= {f"{mode} {batch}": epoch(loader, args.device) for (mode, batch), loader in loaders.items()}
     print(f"{name}: {count:,} pictures", flush=True)
     for task in tasks.values():
-        spent = 0.0
-        while spent < WARM_UP:
-            spent += task()
+        began = time.perf_counter()
+        while time.perf_counter() - began < WARM_UP:
+            task()
     found = speeds(interleaved(tasks, args.rounds), count)
     by_batch = {str(batch): {mode: found.pop(f"{mode} {batch}") for mode in modes} for batch in args.batches}
     for title, one in found.items():
