@@ -162,10 +162,12 @@ class PartsReader(ParquetRows):
         return spans if len(self._parts) == 1 else spans.compact()
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        few = len(indices) <= FEW * len(np.unique(self._units_of(indices)[0]))
-        cells = {name: self._spans(name, indices) for name in fields} if few else {}
+        pictures = [name for name in fields if isinstance(self.schema[name], Image)]
+        if not pictures or len(indices) > FEW * len(np.unique(self._units_of(indices)[0])):
+            return super()._read(indices, fields)
+        cells = {name: self._spans(name, indices) for name in pictures}
         rest = [name for name in fields if cells.get(name) is None]
-        found = super()._read(indices, rest) if rest or not fields else Columns()
+        found = super()._read(indices, rest) if rest else Columns()
         found.update((name, self._copied(spans)) for name, spans in cells.items() if spans is not None)
         return Columns((name, found[name]) for name in fields)
 
