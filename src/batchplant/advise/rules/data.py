@@ -122,8 +122,12 @@ def large_row_groups(case: Case) -> Seen:
 
 
 def _unpacked(case: Case) -> bool:
-    """Whether blocks are unpacked: pages of bytes that are used in place may be as large as they like."""
-    return not case.facts.format or not get_format(case.facts.format).can.spans
+    """Whether blocks are unpacked; those of cells that are used in place may be as large as they like.
+
+    Where pages can be packed, not all fields are used in place.
+    """
+    can = get_format(case.facts.format).can if case.facts.format else None
+    return can is None or not can.spans or can.compressed == "page"
 
 
 @rule("A file compressed as a whole is unpacked from its start to reach a sample.", "compressed-shards")
