@@ -248,6 +248,64 @@ def test_requests_are_watched_after_a_while_without_any(url, served, monkeypatch
         served.release()
 
 
+def busy_fetcher(monkeypatch):
+    """A Fetcher whose one thread runs until the event is set."""
+    monkeypatch.setattr(fetch, "WINDOW", 0.01)
+    monkeypatch.setattr(fetch, "STALLED_LEAST", processes.PATIENCE)
+    made, going = fetch.Fetcher(), threading.Event()
+    made._pace.number = 1
+    made.submit(lambda: going.wait(processes.PATIENCE), fetch.LARGE)
+    return made, going
+
+
+def test_a_request_that_is_hurried_and_cancelled_stops_no_thread(monkeypatch):
+    made, going = busy_fetcher(monkeypatch)
+    # It stands in the queue twice.
+    cancelled = made.submit(lambda: pytest.fail("it was cancelled"), 1, urgency=5)
+    made.hurry(cancelled, 1)
+    assert cancelled.future.cancel()
+    wanted = made.submit(lambda: "it", 1, urgency=9)
+    going.set()
+    assert wanted.future.result(processes.PATIENCE) == "it"
+    # Nor is anybody taken for idle who is not there.
+    monkeypatch.setattr(fetch, "PATIENCE", 0.0)
+    assert made.submit(lambda: "more", 1).future.result(processes.PATIENCE) == "more"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_ctrl_c_as_a_thread_starts(begun, monkeypatch):
+    monkeypatch.setattr(fetch, "WINDOW", 0.01)
+    made, start = fetch.Fetcher(), threading.Thread.start
+
+    def interrupted(self):
+        if self.name == "batchplant-fetch":
+            monkeypatch.setattr(threading.Thread, "start", start)
+            if begun:
+                start(self)
+            raise KeyboardInterrupt
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        made.submit(lambda: None, 1)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    for n in range(3):
+        assert made.submit(lambda n=n: n, 1).future.result(processes.PATIENCE) == n
+
+
+def test_no_thread_can_be_started(monkeypatch):
+    made, start = fetch.Fetcher(), threading.Thread.start
+
+    def refused(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(RuntimeError, match="can't start"):
+        made.submit(lambda: None, 1)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert made.submit(lambda: "it", 1).future.result(processes.PATIENCE) == "it"
+
+
 def test_a_range_that_is_ignored_once(url, served):
     """One such answer makes no server without ranges, and its bytes are never taken for others."""
     with contextlib.closing(open_source(url)) as source:

@@ -184,10 +184,15 @@ class Fetcher:
     def _staff(self) -> None:
         """As many threads as there is work for; called with the lock held."""
         self._changed.notify(1)
-        if self._queue and not self._idle and self._has_room():
-            threading.Thread(target=self._work, name="batchplant-fetch", daemon=True).start()
+        if self._queue and self._idle <= 0 and self._has_room():
+            thread = threading.Thread(target=self._work, name="batchplant-fetch", daemon=True)
             # It counts from now on, so that the next task starts another one.
             self._idle += 1
+            try:
+                thread.start()
+            except RuntimeError:
+                self._idle -= 1
+                raise
 
     def _has_room(self) -> bool:
         """Whether one more may go out: of small ones, which wait for the way and not for bytes, many may."""
@@ -222,6 +227,7 @@ class Fetcher:
                 if task.settled or (task.started and urgency != AGAIN):
                     continue
                 if not task.started and not task.future.set_running_or_notify_cancel():
+                    task.settled = True
                     continue
                 task.started = True
                 self._pace.full = self._pace.full and bool(self._queue)
@@ -276,12 +282,18 @@ class Fetcher:
 
     def _watch(self) -> None:
         """Make requests that stall a second time."""
+        stuck = False
         while True:
             time.sleep(WINDOW)
             with self._changed:
                 if not self._running and not self._queue:
                     self._watched = False
                     return
+                # Ctrl-C may have come as a thread was to start: then nobody takes what is there.
+                if stuck and not self._running:
+                    self._idle = 0
+                    self._staff()
+                stuck = not self._running
                 now = time.monotonic()
                 for thread, task in list(self._running.items()):
                     if task.twice or now - task.began < patience(task.size, self._took):
