@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import pkgutil
@@ -53,6 +54,9 @@ def _imported() -> None:
             # One may need a library that is not here.
             with contextlib.suppress(ImportError):
                 importlib.import_module(module.name)
+    # All that was imported stays: whoever collects garbage need not look through it every time.
+    gc.collect()
+    gc.freeze()
 
 
 known_threads = pytest.fixture(autouse=True)(note_others)

@@ -123,23 +123,26 @@ def note_others() -> None:
     _others[:] = producers()
 
 
+def _new_producers() -> list[threading.Thread]:
+    return [thread for thread in producers() if thread not in _others]
+
+
 def assert_no_producers() -> None:
     """The threads that made batches for this test have ended, or are about to."""
-    for thread in producers():
-        if thread not in _others:
-            deadline = time.monotonic() + PATIENCE
-            # One whose start was cut short by Ctrl-C cannot be joined yet.
-            while thread.is_alive() or thread in threading.enumerate():
-                assert time.monotonic() < deadline, thread
-                os.sched_yield()
-    assert [thread for thread in producers() if thread not in _others] == []
+    for thread in _new_producers():
+        deadline = time.monotonic() + PATIENCE
+        # One whose start was cut short by Ctrl-C cannot be joined yet.
+        while thread.is_alive() or thread in threading.enumerate():
+            assert time.monotonic() < deadline, thread
+            os.sched_yield()
+    assert _new_producers() == []
 
 
 def leaves_nothing() -> Iterator[None]:
     """A fixture: after the test, none of its threads makes batches any more."""
     note_others()
     yield
-    if producers():
+    if _new_producers():
         # A traceback that pytest still holds may hold an epoch.
         gc.collect()
     assert_no_producers()
