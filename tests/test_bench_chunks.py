@@ -77,7 +77,10 @@ def run_json(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any
     return found
 
 
-@pytest.mark.parametrize("name", ["parquet", "hdf5", "zarr", "webdataset"])
+@pytest.mark.parametrize(
+    "name",
+    ["hdf5", "zarr", *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("parquet", "webdataset"))],
+)
 def test_what_is_fetched_is_counted(
     name: str, dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

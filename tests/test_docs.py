@@ -37,7 +37,10 @@ EXAMPLES = [
 ENCODING = ("choosing-a-codec", "images", "exercise-image-formats", "exercise-imagenet-beton")
 # Pages that speak to a bucket, s3://my-bucket.
 REMOTE = ("data-in-a-bucket",)
-MEASURING = ("shuffling", "comparing-formats", "chunk-sizes", "choosing-a-codec")
+MEASURING = (
+    "shuffling", "comparing-formats", "chunk-sizes", "choosing-a-codec", "simulate", "advise",
+    "exercise-image-formats", "exercise-shuffles",
+)  # fmt: skip
 # How many blocks of a page cannot run here; the page says why.
 SKIPPED = {
     "docs/guides/command-line.md": 2,
@@ -180,6 +183,7 @@ def test_every_page_with_code_is_run() -> None:
     assert len(EXAMPLES) > 25
 
 
+@pytest.mark.exhaustive
 def test_the_example_format_passes_the_suite(tmp_path: Path) -> None:
     for text in blocks(ADD, "python"):
         first, _, code = text.partition("\n")

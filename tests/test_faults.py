@@ -55,11 +55,11 @@ def drive(shim: Path, *args: str, script: str = "drive.py") -> None:
 
 # One process for all of them: what takes long is to import libraries.
 def test_some_calls_while_the_writer_closes(shim):
-    drive(shim, *OWN_WAYS, "--overwrite", "--close", "--most", "2", "--mode", "kill", "--mode", "EIO")
+    drive(shim, *OWN_WAYS, "--overwrite", "--close", "--most", "1", "--mode", "kill", "--mode", "EIO")
 
 
 def test_some_calls_of_an_append(shim):
-    drive(shim, *APPEND_WAYS, "--append", "--close", "--most", "2", "--mode", "kill", "--mode", "ENOSPC")
+    drive(shim, *APPEND_WAYS, "--append", "--close", "--most", "1", "--mode", "kill", "--mode", "ENOSPC")
 
 
 def test_some_calls_of_shards(shim):

@@ -34,6 +34,7 @@ from batchplant.options import own_options
 from batchplant.registry import known
 from batchplant.storage import RemoteSource, Source, index, open_source
 from batchplant.storage.index import container, progress, sets, sidecar
+from batchplant.testing.damage import EXHAUSTIVE
 from processes import PATIENCE
 
 Size = struct.Struct("<I")
@@ -1124,12 +1125,13 @@ def test_the_index_of_a_folder_that_is_damaged_anywhere_does_no_harm(
     content = place.read_bytes()
     rng = np.random.default_rng(4)
     flips = []
-    for at in range(len(content)):
+    step = 1 if EXHAUSTIVE else 5
+    for at in range(0, len(content), step):
         damaged = bytearray(content)
         damaged[at] ^= 1 << int(rng.integers(8))
         flips.append(bytes(damaged))
     used = 0
-    for bad in (*flips, *(content[:end] for end in range(0, len(content), 7))):
+    for bad in (*flips, *(content[:end] for end in range(0, len(content), 7 * step))):
         place.write_bytes(bad)
         for path in paths:
             found = load(path, Toy(), "auto")

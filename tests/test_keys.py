@@ -198,7 +198,7 @@ def test_lmdb_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordered
         b"ab",
         b"b",
         b"\xff\xfe",
-        *(b"k%04d" % n for n in range(2000)),
+        *(b"k%04d" % n for n in range(500)),
     ]
     with lmdb.open(str(tmp_path / "e"), map_size=1 << 24) as env, env.begin(write=True) as writing:
         for name in names[1:]:

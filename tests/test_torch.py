@@ -767,6 +767,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.exhaustive
 def test_two_processes_of_a_group_that_came_after_the_loader(tmp_path):
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("this torch has no gloo")
@@ -794,6 +795,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.exhaustive
 def test_a_loader_is_pickled_to_processes_that_are_spawned(tmp_path):
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("this torch has no gloo")
