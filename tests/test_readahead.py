@@ -169,6 +169,19 @@ def test_more_than_memory_is_read_past_the_page_cache(tmp_path, monkeypatch):
     loader.close()
 
 
+def test_what_parquet_takes_is_told_by_its_footer(tmp_path, monkeypatch):
+    """Nobody looks for pictures all over a file to find out how large they are."""
+    pytest.importorskip("pyarrow")
+    loader = bp.Loader(write_jpeg(tmp_path / "data.parquet"), 2)
+    shard = loader._shard(0, 0)
+    size = sum(chunk.size for group in loader.reader._parts[0].footer.groups for chunk in group.chunks)
+    for indices, needed in ((None, size), (np.arange(5), size / 4)):
+        for memory, direct in ((needed, True), (2 * needed, False)):
+            monkeypatch.setattr(readahead, "memory", lambda memory=memory: memory)
+            assert readahead.make_readahead(loader._executor, indices, shard, None).direct is direct
+    loader.close()
+
+
 EPOCH = """
 import sys
 import batchplant as bp

@@ -53,12 +53,14 @@ class Reader(Made, Keyed, Filterable, Exported):
         return None
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        """Where the bytes lie that reading these cells takes, in any number of runs; None where unknown.
-
-        It must not read anything that is not in memory. By default the spans of the fields.
-        """
+        """Where the bytes lie that reading these cells takes, in any number of runs; None where unknown. It
+        must not read anything that is not in memory. By default the spans of the fields."""
         found = [self._spans(name, indices) for name in fields]
         return concat_spans([one for one in found if one is not None]) if None not in found else None
+
+    def _bytes_of(self, fields: Sequence[str]) -> int | None:
+        """The bytes that all cells of these fields take, where that costs nothing to know."""
+        return None
 
     def blocks(self) -> I64 | None:
         """For every sample the number of the storage unit (page, row group, shard) it lies in, or None."""

@@ -1,5 +1,6 @@
 """Pictures of Parquet files that are used where they lie."""
 
+import os
 import tempfile
 
 import numpy as np
@@ -10,7 +11,10 @@ from hypothesis import strategies as st
 import batchplant as bp
 from batchplant import _native, ops
 from batchplant.errors import BatchplantError
+from batchplant.families.tables import places
+from batchplant.families.tables.part import ParquetPart
 from batchplant.loading.loader import Loader
+from batchplant.storage import index
 from batchplant.testing.cases import jpeg
 
 pa = pytest.importorskip("pyarrow")
@@ -117,6 +121,94 @@ def test_row_groups_that_are_not_in_memory_and_wanted_whole_are_read_whole(tmp_p
     assert reader.read([59, 30], ["label", "image"])["image"][1].tobytes() == PICTURES[30]
 
 
+def test_many_row_groups_are_looked_through_however_much_of_them_is_wanted(tmp_path, monkeypatch):
+    """In a random order each would be read whole again and again."""
+    path = written(tmp_path / "x.parquet")
+    monkeypatch.setattr("batchplant.storage.MappedSource.in_memory", lambda *runs: False)
+    size = sum(group.chunks[0].size for group in bp.open(path)._parts[0].footer.groups)
+    monkeypatch.setattr(places, "SCATTERED", size)
+    assert bp.open(path, schema={"image": bp.Image()}).spans("image") is None
+    monkeypatch.setattr(places, "SCATTERED", size - 1)
+    assert in_place(bp.open(path, schema={"image": bp.Image()}), range(60)) == PICTURES
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Where things are remembered, of small files too."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(index, "SMALL", 0)
+    return lambda: sorted((tmp_path / "cache").rglob("*.bpindex"))
+
+
+@pytest.fixture
+def looked(monkeypatch):
+    """The row groups that were looked through."""
+    found, cells = [], ParquetPart.cells
+
+    def noted(self, groups, name):
+        found.extend(groups)
+        return cells(self, groups, name)
+
+    monkeypatch.setattr(ParquetPart, "cells", noted)
+    return found
+
+
+def test_where_the_cells_of_a_file_lie_is_remembered(cache, looked, tmp_path):
+    path, how = written(tmp_path / "x.parquet"), {"schema": {"image": bp.Image()}}
+    reader = bp.open(path, **how)
+    assert in_place(reader, range(50)) == PICTURES[:50]
+    # Not before all of it is known.
+    assert cache() == []
+    assert in_place(reader, [59]) == PICTURES[59:]
+    assert len(cache()) == 1
+    assert looked == list(range(9))
+    assert in_place(bp.open(path, **how), range(60)) == PICTURES
+    assert looked == list(range(9))
+    # Of another file by that name nothing is known.
+    written(path, PICTURES[::-1])
+    assert in_place(bp.open(path, **how), range(60)) == PICTURES[::-1]
+    assert looked == 2 * list(range(9))
+
+
+def test_row_groups_that_do_not_lie_in_place_are_remembered_too(cache, looked, tmp_path):
+    pictures = [*PICTURES[:20], None, *PICTURES[21:]]
+    path, how = written(tmp_path / "x.parquet", pictures), {"schema": {"image": bp.Image(optional=True)}}
+    assert bp.open(path, **how).spans("image") is None
+    assert len(cache()) == 1
+    again = bp.open(path, **how)
+    assert again.spans("image", [20]) is None
+    assert in_place(again, [0, 59]) == [PICTURES[0], PICTURES[59]]
+    assert looked == list(range(9))
+    # Where nothing lies in place, there is nothing to remember.
+    assert bp.open(written(tmp_path / "y.parquet", compression="zstd"), **how).spans("image") is None
+    assert len(cache()) == 1
+
+
+@pytest.mark.parametrize("wrong", [
+    {"starts": -2}, {"starts": 0}, {"starts": 1 << 40}, {"sizes": -1}, {"sizes": 1 << 62},
+    {"starts": "short"}, {"sizes": "float"},
+])  # fmt: skip
+def test_what_is_remembered_and_cannot_be_is_found_anew(wrong, cache, looked, tmp_path):
+    path, how = written(tmp_path / "x.parquet"), {"schema": {"image": bp.Image()}}
+    reader = bp.open(path, **how)
+    spans = reader.spans("image")
+    [kept] = cache()
+    kept.unlink()
+    cells = {"starts": spans.start.copy(), "sizes": spans.size.copy()}
+    for name, value in wrong.items():
+        if value == "short":
+            cells[name] = cells[name][1:]
+        elif value == "float":
+            cells[name] = cells[name].astype(np.float64)
+        else:
+            cells[name][7] = value
+    reader._parts[0].remember("image", (cells["starts"], cells["sizes"]))
+    assert len(cache()) == 1
+    looked.clear()
+    assert in_place(bp.open(path, **how), range(60)) == PICTURES
+    assert looked == list(range(9))
+
+
 def test_folders_filters_and_columns_that_are_numbers(tmp_path):
     for number in range(3):
         written(tmp_path / f"part-{number}.parquet", PICTURES[20 * number : 20 * number + 20])
@@ -189,6 +281,22 @@ def test_sizes_of_cells_behind_their_sizes(runs, threads):
             assert some.tolist() == [len(one) for one in cells]
         elif right:
             assert int(some.sum()) + 4 * len(some) == sum(4 + len(one) for one in cells) + len(rest)
+
+
+@pytest.mark.parametrize("size", [5000, 90_000, 1_500_000])
+def test_sizes_of_cells_that_are_not_in_memory(size, tmp_path):
+    rng = np.random.default_rng(size)
+    want = rng.integers(0, 2 * size, 3_000_000 // size)
+    path = tmp_path / "cells"
+    path.write_bytes(b"begin" + b"".join(int(one).to_bytes(4, "little") + bytes(int(one)) for one in want))
+    for threads in (1, 4):
+        with open(path, "rb") as file:
+            os.fdatasync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            about = np.array([[5, 5], [4 * len(want) + want.sum(), 4], [len(want), 1]])
+            found, good = _native.prefixed_sizes(file.fileno(), *about, threads=threads)
+        assert found[:-1].tolist() == want.tolist()
+        assert good.tolist() == [1, 0]
 
 
 def test_large_row_groups_are_shuffled_few_at_a_time(tmp_path, monkeypatch):

@@ -296,6 +296,9 @@ def _needed(executor: Executor, indices: I64 | None, stages: bool) -> float:
     """About how many bytes an epoch has; of pictures, where those are read here."""
     reader, plan = executor.reader, executor.plan
     count = len(reader) if indices is None else len(indices)
+    told = reader._bytes_of(plan.fields)
+    if told is not None:
+        return told * count / max(1, len(reader))
     some = _some(count)
     some = some if indices is None else indices[some]
     if stages:

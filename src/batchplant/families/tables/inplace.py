@@ -2,6 +2,7 @@
 
 Those of a row group are found together, by their sizes, and need no library then: a picture costs its own
 bytes, not those of its row group. Nothing is believed: cells that do not fill their pages are read as usual.
+Where those of a whole file were found, the user's cache remembers it.
 """
 
 from __future__ import annotations
@@ -11,17 +12,44 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...columns import I64, U8
-from ...storage import MappedSource
+from ...storage import MappedSource, index
 from .footer import BYTE_ARRAY, Footer
 from .pagemap import page_map
 from .pages import DATA, DATA_2, page_header
 from .thrift import Struct
 
 PLAIN, PREFIX, CRC = 0, 4, 4
+# What the cache has of it.
+KIND = "parquet-cells"
 # What is read of a page to see what is in it: its header may hold two values, of 4 KiB at most.
 HEAD = 12 << 10
 
+# Starts and sizes; both are -1 of a cell that does not lie in the file as it is.
 Cells = tuple[I64, I64]
+
+
+def recalled(source: MappedSource, rows: int, leaf: int) -> Cells | None:
+    """Where all cells of a column lie, as was found out before; None where nobody remembers."""
+
+    def fits(found: index.Index) -> bool:
+        start, size = found.arrays["starts"], found.arrays["sizes"]
+        if not start.dtype == size.dtype == np.int64 or not start.shape == size.shape == (rows,):
+            return False
+        apart = (start == -1) & (size == -1)
+        # Neither sum can be too large where both are within the file.
+        return bool((apart | ((start > 0) & (size >= 0) & (start <= source.size - size))).all())
+
+    found = index.recall(source, KIND, str(leaf), check=fits)
+    return None if found is None else (found.arrays["starts"], found.arrays["sizes"])
+
+
+def remember(source: MappedSource, leaf: int, cells: Cells) -> None:
+    """Have it known to whoever opens the file next."""
+
+    def known(_: object, report: index.Report) -> tuple[index.Arrays, index.Facts]:
+        return {"starts": cells[0], "sizes": cells[1]}, {}
+
+    index.remember(source, KIND, str(leaf), known)
 
 
 def cells_of(source: MappedSource, footer: Footer, groups: Sequence[int], leaf: int) -> list[Cells | None]:

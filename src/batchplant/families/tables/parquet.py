@@ -21,12 +21,10 @@ from ...errors import BatchplantError, DamagedError, SchemaError
 from ...schema import Field, Image, Schema
 from ...storage import Entry, Source
 from ...storage.index import Whole
-from .inplace import Cells
 from .part import ParquetPart, first_line
 from .picked import File, ParquetRows, cell_bounds
+from .places import FEW, Places
 
-# Where more cells of a row group are wanted, all of it is: to find them takes as long as to read them.
-FEW = 4
 # What `verify` calls the checksums of Parquet's pages.
 CHECKED = "CRC of every page that has one"
 
@@ -55,9 +53,7 @@ class PartsReader(ParquetRows):
         self._set_units(np.concatenate([np.zeros(0, np.int64), *(part.rows for part in parts)]), cache)
         self._set_window(parts)
         self._firsts = np.cumsum([0, *(len(part.rows) for part in parts)])
-        # Starts and sizes of the cells of a field: a start is 0 where nobody has looked, -1 where cells do
-        # not lie in the file as they are. Memory is taken as they are found.
-        self._places: dict[str, tuple[I64, I64]] = {}
+        self._places: dict[str, Places] = {}
 
     def _joined(self) -> Schema:
         """The fields of all files, and those that their names tell; what a file lacks is missing there."""
@@ -134,32 +130,28 @@ class PartsReader(ParquetRows):
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if not isinstance(self.schema[field], Image):
             return None
-        if field not in self._places:
-            nothing = np.zeros(self.length, np.int64), np.zeros(self.length, np.int64)
-            self._places.setdefault(field, nothing)
-        starts, sizes = self._places[field]
+        places = self._places_of(field)
         units, _ = self._units_of(indices)
-        unknown = units[starts[indices] == 0]
-        new = np.unique(unknown)
-        for number in np.unique(self._part_numbers(new)).tolist():
-            part, first = self._parts[number], int(self._firsts[number])
-            groups = (new[self._part_numbers(new) == number] - first).tolist()
-            found: list[Cells | None] = [None] * len(groups)
-            if self._inside(part, [field]):
-                if len(unknown) > FEW * len(new) and not part.in_memory(groups, field):
-                    return None
-                found = part.cells(groups, field)
-            for group, cells in zip(groups, found, strict=True):
-                rows = slice(*self._starts[first + group : first + group + 2].tolist())
-                # Last what other threads look at first.
-                sizes[rows] = -1 if cells is None else cells[1]
-                starts[rows] = -1 if cells is None else cells[0]
-        start = starts[indices]
+        unknown = places.starts[indices] == 0
+        if unknown.any() and not places.find(units[unknown]):
+            return None
+        start = places.starts[indices]
         if (start < 0).any():
             return None
         file = self._part_numbers(units).astype(np.int32)
-        spans = Spans([part.path for part in self._parts], start, sizes[indices], file)
+        spans = Spans([part.path for part in self._parts], start, places.sizes[indices], file)
         return spans if len(self._parts) == 1 else spans.compact()
+
+    def _places_of(self, field: str) -> Places:
+        if field not in self._places:
+            parts = {n: part for n, part in enumerate(self._parts) if self._inside(part, [field])}
+            self._places.setdefault(field, Places(field, parts, self._firsts, self._starts))
+        return self._places[field]
+
+    def _bytes_of(self, fields: Sequence[str]) -> int:
+        inside = [(part, self._inside(part, fields)) for part in self._parts]
+        groups = ((part, group, names) for part, names in inside for group in range(len(part.rows)))
+        return sum(size for part, group, names in groups for _, size in part.runs(group, names))
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         pictures = [name for name in fields if isinstance(self.schema[name], Image)]
@@ -183,7 +175,7 @@ class PartsReader(ParquetRows):
 
     def _known(self, field: str, indices: I64) -> Spans | None:
         places = self._places.get(field)
-        return None if places is None or (places[0][indices] == 0).any() else self._spans(field, indices)
+        return None if places is None or not places.starts[indices].all() else self._spans(field, indices)
 
     def _unit_runs(self, unit: int, fields: Sequence[str]) -> list[tuple[str, int, int]]:
         part, group = self._part_of(unit)

@@ -21,7 +21,7 @@ from .bypage import ByPage, rows_of
 from .excerpt import ARROW_SCHEMA
 from .footer import MAGIC, Footer
 from .held import Held
-from .inplace import Cells, cells_of
+from .inplace import Cells, cells_of, recalled, remember
 from .pages import Claim, claim_of
 
 
@@ -126,11 +126,22 @@ class ParquetPart:
             return [None] * len(groups)
         return cells_of(self._source, self.footer, groups, leaves[0])
 
-    def in_memory(self, groups: Sequence[int], name: str) -> bool:
-        """Whether a column of these row groups is in memory, as far as a few pages tell."""
-        runs = np.array([run for group in groups for run in self.runs(group, [name])], np.int64).reshape(
-            -1, 2
-        )
+    def recalled(self, name: str) -> Cells | None:
+        """The same of all row groups, where somebody has found them before."""
+        leaves = self._byte_leaves(name)
+        chunks = [group.chunks[leaves[0]] for group in self.footer.groups]
+        packed = all(one is None or one.codec for one in chunks)
+        if packed or len(leaves) > 1 or not isinstance(self._source, MappedSource):
+            return None
+        return recalled(self._source, int(self.rows.sum()), leaves[0])
+
+    def remember(self, name: str, cells: Cells) -> None:
+        """Keep what was found of all row groups."""
+        if isinstance(self._source, MappedSource):
+            remember(self._source, self._byte_leaves(name)[0], cells)
+
+    def in_memory(self, runs: I64) -> bool:
+        """Whether (start, size) runs of the file are in memory, as far as a few pages tell."""
         starts, sizes = np.ascontiguousarray(runs.T)
         return isinstance(self._source, MappedSource) and self._source.in_memory(starts, sizes)
 

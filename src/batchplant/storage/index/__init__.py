@@ -37,7 +37,7 @@ from .whole import Whole
 __all__ = [
     "MODES", "SET", "SIDE_CAR", "SMALL", "SUFFIX", "Arrays", "Build", "Facts", "Index", "Member", "Report",
     "Seen", "Whole", "combine", "existing", "forget", "kept_about", "listed", "load", "places", "prepare",
-    "remember", "remove", "watching",
+    "recall", "remember", "remove", "watching",
 ]  # fmt: skip
 
 SUFFIX = ".bpindex"
@@ -218,15 +218,30 @@ def remember(
     ``about`` tells apart what one file has several of. Nothing is ever written beside the file, and of a
     small file nothing at all. The rest is as with :func:`load`.
     """
-    car = SideCar(source, kind, version, check)
-    where = _remembered(source.path)
-    name = hashlib.blake2b(f"{kind}\0{about}".encode(errors="surrogateescape"), digest_size=16).hexdigest()
-    where = [folder / (name + SUFFIX) for folder in where]
+    car, where = SideCar(source, kind, version, check), _noted(source, kind, about)
+    return _recalled(car, where) or _written(car, build, "auto", where)[0]
+
+
+def recall(
+    source: Source, kind: str, about: str, *, version: int = 1, check: Callable[[Index], bool] | None = None
+) -> Index | None:
+    """What :func:`remember` has put into the cache, where that is fresh."""
+    small = source.size < SMALL
+    return None if small else _recalled(SideCar(source, kind, version, check), _noted(source, kind, about))
+
+
+def _recalled(car: SideCar, where: list[Path]) -> Index | None:
     for place in where:
         found = car.read(place)
         if found is not None:
             return found
-    return _written(car, build, "auto", where)[0]
+    return None
+
+
+def _noted(source: Source, kind: str, about: str) -> list[Path]:
+    """Where something about a file is remembered."""
+    name = hashlib.blake2b(f"{kind}\0{about}".encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    return [folder / (name + SUFFIX) for folder in _remembered(source.path)]
 
 
 def _remembered(path: str) -> list[Path]:
