@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "../io/prefixed.hpp"
 #include "bind.hpp"
 
 namespace batchplant {

@@ -37,11 +37,6 @@ double resident_fraction(const uint8_t* mapping, int64_t start, int64_t stride, 
 // The same for anyone who can read the file; -1 where its file system does not tell.
 double cached_fraction(int fd, const int64_t* starts, const int64_t* sizes, size_t n);
 
-// The sizes of cells that each have their size before them, in four bytes, and together fill runs of a file: counts[i]
-// cells in run i, to sizes_of + places[i]. Tells of each run whether it is so. Several runs are read at a time.
-std::vector<uint8_t> prefixed_sizes(int fd, const int64_t* starts, const int64_t* sizes, const int64_t* counts,
-                                    const int64_t* places, size_t n, int64_t* sizes_of, size_t threads);
-
 // Has the kernel begin to read the runs of a mapping, without waiting for any.
 void will_need(const uint8_t* mapping, const int64_t* starts, const int64_t* sizes, size_t n);
 

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
@@ -14,6 +15,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -182,5 +184,21 @@ private:
     const pid_t pid_ = getpid();
     std::unique_ptr<State> state_;
 };
+
+// Calls work(i, thread) for every i below n, by so many threads at most, which end with it.
+template <typename Work>
+void by_threads(size_t n, size_t threads, Work&& work) {
+    threads = std::min(threads, n);
+    if (threads > 1) {
+        try {
+            Pool pool(threads);
+            pool.parallel_for(n, work);
+            return;
+        } catch (const std::system_error&) {
+            // No more threads are to be had.
+        }
+    }
+    for (size_t i = 0; i < n; ++i) work(i, 0);
+}
 
 }  // namespace batchplant

@@ -36,7 +36,7 @@ def recalled(source: MappedSource, rows: int, leaf: int) -> Cells | None:
         if not start.dtype == size.dtype == np.int64 or not start.shape == size.shape == (rows,):
             return False
         apart = (start == -1) & (size == -1)
-        # Neither sum can be too large where both are within the file.
+        # Not where a cell ends: that may be more than a number holds.
         return bool((apart | ((start > 0) & (size >= 0) & (start <= source.size - size))).all())
 
     found = index.recall(source, KIND, str(leaf), check=fits)

@@ -121,24 +121,30 @@ class ParquetPart:
     def cells(self, groups: Sequence[int], name: str) -> list[Cells | None]:
         """Starts and sizes of the cells of a column of bytes, or of files, in row groups; None where they do
         not lie in the file as they are, or it is not mapped."""
-        leaves = self._byte_leaves(name)
-        if len(leaves) > 1 or not isinstance(self._source, MappedSource):
+        leaf = self._leaf_in_place(name)
+        if leaf is None or not isinstance(self._source, MappedSource):
             return [None] * len(groups)
-        return cells_of(self._source, self.footer, groups, leaves[0])
+        return cells_of(self._source, self.footer, groups, leaf)
 
     def recalled(self, name: str) -> Cells | None:
         """The same of all row groups, where somebody has found them before."""
-        leaves = self._byte_leaves(name)
-        chunks = [group.chunks[leaves[0]] for group in self.footer.groups]
-        packed = all(one is None or one.codec for one in chunks)
-        if packed or len(leaves) > 1 or not isinstance(self._source, MappedSource):
+        leaf = self._leaf_in_place(name)
+        if leaf is None or not isinstance(self._source, MappedSource):
             return None
-        return recalled(self._source, int(self.rows.sum()), leaves[0])
+        return recalled(self._source, int(self.rows.sum()), leaf)
 
     def remember(self, name: str, cells: Cells) -> None:
         """Keep what was found of all row groups."""
-        if isinstance(self._source, MappedSource):
-            remember(self._source, self._byte_leaves(name)[0], cells)
+        leaf = self._leaf_in_place(name)
+        if leaf is not None and isinstance(self._source, MappedSource):
+            remember(self._source, leaf, cells)
+
+    def _leaf_in_place(self, name: str) -> int | None:
+        """The column of the file whose cells may be those of a column, as they are; None: they are packed."""
+        leaves = self._byte_leaves(name)
+        chunks = [group.chunks[leaves[0]] for group in self.footer.groups]
+        packed = all(one is None or one.codec for one in chunks)
+        return None if packed or len(leaves) > 1 else leaves[0]
 
     def in_memory(self, runs: I64) -> bool:
         """Whether (start, size) runs of the file are in memory, as far as a few pages tell."""
