@@ -21,6 +21,7 @@ from batchplant.storage import checksums, commit, index, patches
 from batchplant.storage.index import container
 from batchplant.storage.partial import Spool
 from batchplant.testing.cases import ORDINARY, check_samples, jpeg, pixels
+from processes import PATIENCE
 
 # Formats of tokens have tests of their own, too.
 WRITERS = {name: one for name, one in all_formats().items() if one.writer is not None and not one.fields}
@@ -398,7 +399,7 @@ def test_who_opens_it_while_it_is_written_waits(tmp_path, monkeypatch):
     def slowly(source, target, size, at):
         os.pwrite(target, b'{"n":', at)
         half.set()
-        assert go.wait(60)
+        assert go.wait(PATIENCE)
         copy(source, target, size, at)
 
     monkeypatch.setattr(patches, "_copy", slowly)
@@ -409,9 +410,9 @@ def test_who_opens_it_while_it_is_written_waits(tmp_path, monkeypatch):
     reader = threading.Thread(target=lambda: found.append(len(bp.open(path))))
     writer.start()
     try:
-        assert half.wait(60)
+        assert half.wait(PATIENCE)
         reader.start()
-        assert waits.wait(60)
+        assert waits.wait(PATIENCE)
         assert not found
     finally:
         go.set()

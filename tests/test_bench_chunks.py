@@ -19,6 +19,7 @@ from batchplant.cli import build_parser, main
 from batchplant.cli.bench import chunks
 from batchplant.measure import chunks as measuring
 from batchplant.measure.serving import serving
+from processes import PATIENCE
 
 COUNT, WIDTH = 512, 256
 QUICK = ["--seconds", "0.001", "--rounds", "1", "--quiet"]
@@ -37,7 +38,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ask(url: str, path: str = "", method: str = "GET", **headers: str) -> tuple[int, bytes, dict[str, str]]:
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=PATIENCE)
     try:
         connection.request(method, path or parts.path, headers=headers)
         answer = connection.getresponse()

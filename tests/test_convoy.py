@@ -17,6 +17,7 @@ from batchplant.loading import convoy
 from batchplant.loading.batch import Batch, Executor
 from batchplant.loading.convoy import Pace
 from batchplant.loading.epoch import _Shared
+from processes import PATIENCE
 
 torch = pytest.importorskip("torch")
 pillow = pytest.importorskip("PIL.Image")
@@ -207,7 +208,7 @@ class TestTheBeginningOfAStep:
         waiting = threading.Thread(target=shared.claim)
         waiting.start()
         shared.stop()
-        waiting.join(60)
+        waiting.join(PATIENCE)
         assert not waiting.is_alive()
 
     def test_is_a_part_of_the_steps_before(self):

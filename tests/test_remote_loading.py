@@ -20,6 +20,7 @@ from batchplant.families import records
 from batchplant.loading import locate
 from batchplant.storage.remote import fetch, opened
 from batchplant.storage.remote.cells import PART
+from processes import PATIENCE
 from proxy import answers, reset, truncated
 
 SAMPLES, BATCH = 2000, 64
@@ -251,7 +252,7 @@ def test_an_epoch_that_is_left_leaves_no_thread(at):
         loader.close()
         for thread in threading.enumerate():
             if thread.name == "batchplant-prefetch":
-                thread.join(60)
+                thread.join(PATIENCE)
                 assert not thread.is_alive()
 
 

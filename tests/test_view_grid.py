@@ -35,6 +35,7 @@ from batchplant.viewer import jobs, rows
 from batchplant.viewer.app import application
 from batchplant.viewer.serve import serving
 from batchplant.viewer.session import Session
+from processes import PATIENCE
 
 COUNT = 60
 COLOURS = [(200, 30, 30), (30, 200, 30), (30, 30, 200)]
@@ -248,7 +249,7 @@ def test_who_asks_too_early_is_told_to_wait(reader: Reader, monkeypatch: pytest.
 
     def slow(side: Any, query: Any, told: Any) -> Any:
         told(1, 4)
-        assert go.wait(60)
+        assert go.wait(PATIENCE)
         return real(side, query, told)
 
     monkeypatch.setattr(rows, "find", slow)
@@ -489,7 +490,7 @@ def test_fifty_tabs_leave_nothing_behind(reader: Reader) -> None:
         seen = []
 
         def tab(number: int) -> int:
-            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
             try:
                 for path in (
                     "api/dataset",
@@ -512,7 +513,7 @@ def test_fifty_tabs_leave_nothing_behind(reader: Reader) -> None:
             assert set(pool.map(tab, range(50))) == {200}
         # 8 answer, 1 listens, 50 ask.
         assert max(seen) - len(before) <= 8 + 1 + 50 + 4
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while set(threading.enumerate()) - before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert set(threading.enumerate()) - before == set()

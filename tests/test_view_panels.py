@@ -16,6 +16,7 @@ from batchplant.codecs import image
 from batchplant.viewer import comparing, epochs, overview
 from batchplant.viewer.epochs import Epoch, Wish
 from browser import viewed
+from processes import PATIENCE
 from viewing import asked, working
 
 CLASSES = ("cat", "dog", "<img src=x onerror=alert(1)>")
@@ -262,9 +263,9 @@ def test_work_that_nobody_wants_ends(pictures: Any, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(overview.stats, "collect", collect)
     session.jobs.get("x", lambda told: overview.overview(pictures, None, exact=True, told=told))
-    assert begun.wait(60)
+    assert begun.wait(PATIENCE)
     session.close()
-    assert ended.wait(60)
+    assert ended.wait(PATIENCE)
 
 
 def test_work_is_stopped_and_begun_again(pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +285,7 @@ def test_work_is_stopped_and_begun_again(pictures: Any, monkeypatch: pytest.Monk
     with working(pictures) as client:
         assert client.get("/api/overview").json()["state"] == "working"
         client.get("/api/overview?stop=1")
-        assert stopped.wait(60)
+        assert stopped.wait(PATIENCE)
         while (found := client.get("/api/overview").json())["state"] == "working":
             pass
     assert found["value"]["samples"] == COUNT
