@@ -185,11 +185,16 @@ def resample_share(engine: _native.Engine, batch: Batch, **options: Any) -> floa
     return resampling / (decoding + resampling)
 
 
-def ours(engine: _native.Engine, libjpeg: _native.Engine, batch: Batch) -> dict[str, Side]:
+def ours(
+    engine: _native.Engine, libjpeg: _native.Engine, sets: dict[str, _native.Engine], batch: Batch
+) -> dict[str, Side]:
     sides: dict[str, Side] = {
         f"batchplant {name}": lambda name=name: batch.decode(engine, filter=name)
         for name in ("area", "bilinear", "bicubic")
     }
+    for name, other in sets.items():
+        sides[f"batchplant area, {name}"] = lambda other=other: batch.decode(other)
+        sides[f"batchplant bicubic, {name}"] = lambda other=other: batch.decode(other, filter="bicubic")
     if batch.is_jpeg:
         sides["batchplant area, libjpeg alone"] = lambda: batch.decode(libjpeg)
         sides["batchplant area, dct=fast"] = lambda: batch.decode(engine, dct="fast")
@@ -244,6 +249,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100, help="pictures of each kind (default 100)")
     args = parser.parse_args()
     engine, libjpeg = _native.Engine(1), _native.Engine(1, _baseline=False)
+    # Loops that this machine can run and does not use.
+    names = [name for name in _native.kernel_sets()[1:] if name != "portable"]
+    sets = {name: _native.Engine(1, _kernels=name) for name in names}
     results: dict[str, Any] = {"size": SIZE, "rounds": args.rounds, "cases": {}}
     raw = raws(args.count, 256)
     with others(results):
@@ -251,7 +259,7 @@ def main() -> None:
         for side, name in [*kinds, (256, "raw")]:
             count = args.count * 256 // side
             batch = raw if name == "raw" else encoded(count, side, name)
-            speeds = measure(ours(engine, libjpeg, batch) | peers(batch), args.rounds, len(batch))
+            speeds = measure(ours(engine, libjpeg, sets, batch) | peers(batch), args.rounds, len(batch))
             share = resample_share(engine, batch)
             title = f"{name} {side} px to {SIZE}"
             size = float(batch.size.mean())

@@ -17,7 +17,7 @@ OK = 0
 @pytest.fixture(scope="module")
 def engines():
     """Best kernels, portable kernels, libjpeg alone."""
-    made = _native.Engine(1), _native.Engine(1, _portable=True), _native.Engine(1, _baseline=False)
+    made = _native.Engine(1), _native.Engine(1, _kernels="portable"), _native.Engine(1, _baseline=False)
     yield made
     for engine in made:
         engine.close()

@@ -767,3 +767,5 @@ def test_features_name_what_is_used():
     assert features["jpeg"].startswith("libjpeg")
     assert features["png"] == "none" or features["png"].startswith("libdeflate ")
     assert features["webp"] == "none" or features["webp"].startswith("libwebp ")
+    first, *_, last = _native.kernel_sets()
+    assert (features["pixels"], last) == (first, "portable")

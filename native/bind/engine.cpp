@@ -301,10 +301,12 @@ auto prefetch_pictures(const Bases& bases, const Int32s& base, const Int64s& sta
 }
 
 void make_engine(Engine* place, int64_t threads, const std::optional<std::vector<int>>& cpus, int nice,
-                 bool portable, bool baseline) {
+                 const std::optional<std::string>& kernels, bool baseline) {
     const auto count = threads < 0 ? 0 : static_cast<size_t>(threads);
-    const Kernels& kernels = portable ? portable_kernels : best_kernels();
-    new (place) Engine(count, cpus.value_or(std::vector<int>()), nice, kernels, baseline);
+    std::vector<std::pair<const char*, const Kernels*>> sets;
+    for (const Kernels* one : all_kernels()) sets.emplace_back(one->name, one);
+    const Kernels* chosen = kernels ? choice("_kernels", *kernels, sets) : &best_kernels();
+    new (place) Engine(count, cpus.value_or(std::vector<int>()), nice, *chosen, baseline);
 }
 
 }  // namespace
@@ -329,10 +331,10 @@ Engine.gather takes: start, line, width in bytes, place; and the bytes that all 
 Any number of threads may call it at once; their calls queue. It does not survive a fork: in the
 child every call is a RuntimeError, as after close().)")
         .def("__init__", make_engine, nb::arg("threads"), nb::arg("cpus") = nb::none(), nb::kw_only(),
-             nb::arg("nice") = 0, nb::arg("_portable") = false, nb::arg("_baseline") = true,
+             nb::arg("nice") = 0, nb::arg("_kernels") = nb::none(), nb::arg("_baseline") = true,
              R"(With cpus, thread i stays on cpus[i % len(cpus)]. nice: as of Unix, for these threads.
 
-For tests: _portable, no vector instructions; _baseline=False, libjpeg alone decodes JPEGs.)")
+For tests: _kernels, a name of kernel_sets(); _baseline=False, libjpeg alone decodes JPEGs.)")
         .def("decode", decode, nb::arg("bases"), array_arg("base"), array_arg("start"), array_arg("size"),
              array_arg("shape").none(), array_arg("box").none(), array_arg("flip").none(), array_arg("out"),
              nb::kw_only(), nb::arg("layout"), nb::arg("filter"), nb::arg("dct") = "accurate",

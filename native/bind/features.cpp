@@ -23,6 +23,14 @@ void bind_features(nb::module_& module) {
             return nb::typed<nb::dict, nb::str, nb::str>(features);
         },
         "What this build uses on this machine, by unit of native/.");
+    module.def(
+        "kernel_sets",
+        [] {
+            std::vector<std::string> names;
+            for (const Kernels* one : all_kernels()) names.emplace_back(one->name);
+            return names;
+        },
+        "The loops over pixels that this machine can run, by name; first those that it uses.");
 }
 
 }  // namespace batchplant

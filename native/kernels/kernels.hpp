@@ -76,15 +76,17 @@ struct Kernels {
     void (*to_half)(const uint8_t* src, const float* scale, const float* offset, uint16_t* dst, size_t count);
 };
 
-// The best set for this machine, chosen once.
-const Kernels& best_kernels();
+// The sets that this machine can run, the best first.
+const std::vector<const Kernels*>& all_kernels();
+inline const Kernels& best_kernels() { return *all_kernels().front(); }
 
-// The set that every machine can run, by name so that tests can compare.
+// The set that every machine can run.
 extern const Kernels portable_kernels;
 
 // Sets for some machines; null where this build has none or the processor lacks what it needs.
 const Kernels* neon_kernels();
 const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
 
 // IEEE half precision of a float, rounded to nearest even.
 uint16_t half_of(float value);

@@ -171,12 +171,12 @@ class Engine:
         cpus: Sequence[int] | None = None,
         *,
         nice: int = 0,
-        _portable: bool = False,
+        _kernels: str | None = None,
         _baseline: bool = True,
     ) -> None:
         """With cpus, thread i stays on cpus[i % len(cpus)]. nice: as of Unix, for these threads.
 
-        For tests: _portable, no vector instructions; _baseline=False, libjpeg alone decodes JPEGs.
+        For tests: _kernels, a name of kernel_sets(); _baseline=False, libjpeg alone decodes JPEGs.
         """
 
     def decode(
@@ -1210,3 +1210,6 @@ def rle_of_polygon(corners: NDArray[numpy.float64], height: int, width: int) -> 
 
 def features() -> dict[str, str]:
     """What this build uses on this machine, by unit of native/."""
+
+def kernel_sets() -> list[str]:
+    """The loops over pixels that this machine can run, by name; first those that it uses."""
