@@ -297,14 +297,18 @@ void blend_linear(const int16_t* upper, const int16_t* lower, int share, uint8_t
 
 void to_float(const uint8_t* src, const float* scale, const float* offset, float* dst, size_t count) {
     const bool done = in_steps<wide_bytes / 2>(count, [&](size_t i) {
-        for (const size_t at : {i, i + wide_bytes / 4}) store_floats(dst + at, scaled(src + at, scale + at, offset + at));
+        for (const size_t at : {i, i + wide_bytes / 4}) {
+            store_floats(dst + at, scaled(src + at, scale + at, offset + at));
+        }
     });
     if (!done) portable_kernels.to_float(src, scale, offset, dst, count);
 }
 
 void to_half(const uint8_t* src, const float* scale, const float* offset, uint16_t* dst, size_t count) {
     const bool done = in_steps<wide_bytes / 2>(count, [&](size_t i) {
-        for (const size_t at : {i, i + wide_bytes / 4}) store_halves(dst + at, scaled(src + at, scale + at, offset + at));
+        for (const size_t at : {i, i + wide_bytes / 4}) {
+            store_halves(dst + at, scaled(src + at, scale + at, offset + at));
+        }
     });
     if (!done) portable_kernels.to_half(src, scale, offset, dst, count);
 }

@@ -54,6 +54,12 @@ def tidy(axes: Any) -> None:
     axes.tick_params(labelsize=8)
 
 
+def legend_below(figure: Any, axes: Any, columns: int) -> None:
+    """That of one panel, below all: inside it lies upon points, and finding a free place can take seconds."""
+    names = axes.get_legend_handles_labels()
+    figure.legend(*names, fontsize=8, frameon=False, loc="outside lower center", ncols=columns)
+
+
 def logarithmic(axes: Any) -> None:
     """Both axes, with numbers that people read."""
     for scale, axis in ((axes.set_xscale, axes.xaxis), (axes.set_yscale, axes.yaxis)):

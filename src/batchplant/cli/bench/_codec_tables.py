@@ -94,9 +94,7 @@ def draw(found: dict[str, Any]) -> Any:
             axes.set_title(f"at most {size} px" if size else "full size", fontsize=10)
         axes.set_xlabel("kB a picture (smaller is better)", fontsize=9)
     panels[0].set_ylabel("pictures decoded a second, one core", fontsize=9)
-    # Below: inside it would lie upon points, and finding a free place takes long on a busy machine.
-    names = panels[-1].get_legend_handles_labels()
-    figure.legend(*names, fontsize=8, frameon=False, loc="outside lower center", ncols=8)
+    figures.legend_below(figure, panels[-1], 8)
     for axes in panels:
         figures.logarithmic(axes)
         axes.margins(0.12)

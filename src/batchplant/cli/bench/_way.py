@@ -123,5 +123,5 @@ def draw(found: dict[str, Any]) -> Any:
     axes.set_title(
         f"{found['path']}: {rate}, batches of {found['batch size']}, order {found['order']}", fontsize=10
     )
-    figure.legend(fontsize=8, frameon=False, loc="outside lower center", ncols=len(PARTS) + 2)
+    figures.legend_below(figure, axes, len(PARTS) + 2)
     return figure

@@ -170,8 +170,7 @@ def draw(found: dict[str, Any]) -> Any:
             figures.tidy(panel)
     axes[0][0].set_ylabel("bytes fetched for each byte needed", fontsize=9)
     axes[1][0].set_ylabel("samples/s, local files", fontsize=9)
-    names = axes[0][0].get_legend_handles_labels()
-    figure.legend(*names, fontsize=8, frameon=False, loc="outside lower center", ncols=len(SHORT))
+    figures.legend_below(figure, axes[0][0], len(SHORT))
     figure.suptitle(
         f"{found['samples']:,} samples of {found['path']}, {human_size(found['bytes'])}, "
         f"{human_size(found['memory'])} of memory; dotted: the size to take",
