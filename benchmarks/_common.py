@@ -60,15 +60,15 @@ def machine() -> dict[str, Any]:
     }
 
 
-def interleaved(tasks: dict[str, Callable[[], float]], rounds: int) -> dict[str, dict[str, float]]:
-    """Run all tasks in turn, several rounds; each returns its seconds. Best and median of each."""
+def interleaved(tasks: dict[str, Callable[[], float]], rounds: int) -> dict[str, dict[str, Any]]:
+    """Run all tasks in turn, several rounds; each returns its seconds. Best and median of each, and all."""
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for number in range(rounds):
         for name, task in tasks.items():
             seconds[name].append(task())
             print(f"  round {number + 1}/{rounds}  {name:<28} {seconds[name][-1]:8.3f} s", flush=True)
     return {
-        name: {"best": min(found), "median": statistics.median(found), "runs": len(found)}
+        name: {"best": min(found), "median": statistics.median(found), "rounds": found}
         for name, found in seconds.items()
     }
 

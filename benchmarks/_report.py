@@ -228,6 +228,9 @@ def gpu(found: dict[str, Any]) -> Iterator[str]:
                 [f'`decode="{mode}"`', *(_both(speeds[size][mode]) for size in sizes)]
                 for mode in speeds[sizes[0]]
             ]
+            if against := one.get("auto"):
+                shown = (f"{against[size]['ratio']:.2f} ({against[size]['mode']})" for size in sizes)
+                rows.append(["`auto` : the best of the others, round by round", *shown])
             rows += [[side, *[""] * (len(sizes) - 1), _both(speed)] for side, speed in one["alone"].items()]
             yield table(rows)
     if one := found.get("step"):

@@ -107,21 +107,35 @@ def measure(name: str, path: Path, args: argparse.Namespace) -> Found:
         began = time.perf_counter()
         while time.perf_counter() - began < WARM_UP:
             task()
-    found = speeds(interleaved(tasks, args.rounds), count)
+    seconds = interleaved(tasks, args.rounds)
+    found = speeds(seconds, count)
     by_batch = {str(batch): {mode: found.pop(f"{mode} {batch}") for mode in modes} for batch in args.batches}
     for title, one in found.items():
         print(f"  {title:<34} {one['median']:>10,.0f} images/s (best {one['best']:,.0f})")
+    against: Found = {}
     for batch, speed in by_batch.items():
         shown = ", ".join(f"{mode} {one['median']:,.0f} ({one['best']:,.0f})" for mode, one in speed.items())
         print(f"  batches of {batch}: {shown}")
-        if "auto" in modes and not raw:
-            print(f"    auto: {loaders['auto', int(batch)].stats()['why']}")
+        if "auto" in modes and len(modes) > 1:
+            against[batch] = against_fixed(seconds, speed, batch)
+            print(f"    auto: {against[batch]['ratio']:.2f} of {against[batch]['mode']}, round by round; "
+                  f"{loaders['auto', int(batch)].stats()['why']}")  # fmt: skip
     stats = {mode: some_stats(loaders[mode, args.batches[-1]]) for mode in modes}
     for mode, one in stats.items():
         print(f"  {mode}: {one}")
     for loader in loaders.values():
         loader.close()
-    return {"images": count, "alone": found, "by batch": by_batch, "stats": stats}
+    return {"images": count, "alone": found, "by batch": by_batch, "auto": against, "stats": stats}
+
+
+def against_fixed(seconds: Found, speed: Found, batch: str) -> Found:
+    """auto beside the fixed mode with the best median: what both took in a round, and the median of that.
+
+    The machine's speed changes from round to round by more than what auto loses.
+    """
+    mode = max((mode for mode in speed if mode != "auto"), key=lambda mode: speed[mode]["median"])
+    pairs = zip(seconds[f"{mode} {batch}"]["rounds"], seconds[f"auto {batch}"]["rounds"], strict=True)
+    return {"mode": mode, "ratio": float(np.median([fixed / auto for fixed, auto in pairs]))}
 
 
 def step(path: Path, args: argparse.Namespace) -> Found:

@@ -110,6 +110,8 @@ const Kernels* avx512_kernels() {
     return &avx512;
 }
 
+bool prefers_avx512() { return avx512_kernels() != nullptr && __builtin_cpu_supports("avx512vbmi2"); }
+
 }  // namespace batchplant
 
 #else
@@ -117,6 +119,8 @@ const Kernels* avx512_kernels() {
 namespace batchplant {
 
 const Kernels* avx512_kernels() { return nullptr; }
+
+bool prefers_avx512() { return false; }
 
 }  // namespace batchplant
 

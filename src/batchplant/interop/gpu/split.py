@@ -11,12 +11,12 @@ from ...errors import OptionError
 
 MODES = ("auto", "cpu", "gpu", "hybrid", "split")
 # Batches by which auto gets to know a mode, behind those that pay for what is made only once or were under
-# way; and when it looks at it again.
-FIRST, AGAIN = (16, 10), (2, 8)
+# way; and when it looks at it again. Fewer show that it is far slower than the best.
+FIRST, AGAIN, FEW = (16, 10), (2, 8), 3
 # It looks at the others again after so many times what that takes: the look costs that part of the speed.
-# Where another was the best before, sooner, and then after twice as many each time: it may change again, and
-# what was measured while all was new may be wrong.
-SOON, SELDOM = 6, 50
+# Where another was the best before, sooner: what was measured while all was new may be wrong. Then after
+# twice as many each time, or seldom at once if the others are far slower.
+SOON, SELDOM = 6, 100
 # Batches that are made together are few at first: rates at one size say little about so many times that size.
 GROWN = 1.5
 # The first batch of all is not counted.
@@ -42,9 +42,10 @@ class _Rate:
         if self._batches > 0 and seconds > 0:
             self._last.append((pictures, seconds))
 
-    @property
-    def ready(self) -> bool:
-        return self._batches >= self._needed and bool(self._last)
+    def ready(self, best: float = 0.0) -> bool:
+        """Whether it is known; sooner if it is far below the best one."""
+        enough = self._batches >= self._needed or (self._batches >= FEW and self.value < ALIKE * best)
+        return enough and bool(self._last)
 
     @property
     def value(self) -> float:
@@ -110,7 +111,8 @@ class Split:
     @property
     def rates(self) -> dict[str, float]:
         """Pictures a second, as measured."""
-        return {mode: rate.value for mode, rate in self._rates.items() if rate.ready}
+        best = self._rates[self._best].value if self._best else 0.0
+        return {mode: rate.value for mode, rate in self._rates.items() if rate.ready(best)}
 
     def learn(self, mode: str, cpu: tuple[int, float], gpu: tuple[int, float]) -> None:
         """(pictures, seconds) of a batch on either side; ``mode``: as it was when they were divided."""
@@ -139,7 +141,7 @@ class Split:
     def _decide(self, pictures: int) -> None:
         """What auto is now. A step that takes less than the CPU can read has the GPU almost to itself."""
         if pictures > GROWN * self._most:
-            self._most = pictures
+            self._most, self._due = pictures, None
             self._forget(self.mode, FIRST)
         found = self.rates
         for mode in ("gpu", "split"):
@@ -148,12 +150,12 @@ class Split:
         gpu, cpu = found["gpu"], found["split"]
         if min(cpu, gpu) < ALIKE * max(cpu, gpu):
             found.pop("hybrid", None)
-        elif "hybrid" not in found:
+        elif "hybrid" not in found and self._due is None:
             return self._look_at("hybrid")
         taken, enough = self._taken.value, TOO_MUCH if self.mode == "split" else ENOUGH
         told = ", ".join(f"{mode} {rate:,.0f}" for mode, rate in found.items())
         told = f"pictures/s: {told}, taken {taken:,.0f}"
-        if self._taken.ready and taken < enough * cpu:
+        if self._taken.ready() and taken < enough * cpu:
             self._be("split", f"the CPU is enough ({told})")
             return None
         best = max(found, key=lambda mode: found[mode])
@@ -161,9 +163,11 @@ class Split:
         if best != self._best:
             self._best, self._patience, self._due = best, SOON, None
         if self._due is None:
-            look = sum(pictures / rate for mode, rate in found.items() if mode != best) * sum(AGAIN)
+            rest = [rate for mode, rate in found.items() if mode != best]
+            far = max(rest) < ALIKE * found[best]
+            look = sum(pictures / rate for rate in rest) * (AGAIN[0] + (FEW if far else AGAIN[1]))
             self._due = self._made + self._patience * look
-            self._patience = min(2 * self._patience, SELDOM)
+            self._patience = SELDOM if far else min(2 * self._patience, SELDOM)
         elif self._made >= self._due:
             # Has one of the others changed?
             self._due = None
@@ -172,8 +176,8 @@ class Split:
 
     def _forget(self, but: str, batches: tuple[int, int]) -> None:
         """All modes but one are measured again, by so many batches."""
-        for mode, rate in self._rates.items():
-            if mode != but and rate.ready:
+        for mode in self.rates:
+            if mode != but:
                 self._rates[mode] = _Rate(*batches)
 
     def _look_at(self, mode: str) -> None:
