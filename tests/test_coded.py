@@ -93,6 +93,27 @@ def test_pixels_are_those_of_libjpeg(subsampling):
         )
 
 
+def test_room_is_for_the_window_however_the_detail_lies():
+    """All detail lies in a quarter of the picture, and that is what is asked for."""
+    rng = np.random.default_rng(0)
+    pixels = np.full((256, 256, 3), 128, np.uint8)
+    pixels[:128, :128] = rng.integers(0, 256, (128, 128, 3), np.uint8)
+    out = io.BytesIO()
+    pillow.fromarray(pixels).save(out, "JPEG", quality=90)
+    cell = out.getvalue()
+    for box in ((0, 0, 128, 128), (32, 32, 96, 96), (0, 0, 256, 256)):
+        found, _ = made(request_of([cell], [box], [(256, 256)]))
+        assert sorted(found) == [0]
+    smooth = jpeg(rng, 256, 256, noise=False, quality=90)
+    cells, small = [cell, *[smooth] * 20], (100, 100, 140, 140)
+    found, both = made(request_of(cells, [(0, 0, 128, 128), *[small] * 20], [(256, 256)] * 21))
+    assert sorted(found) == list(range(21))
+    whole = coded.Coded(
+        request_of(cells, [(0, 0, 256, 256)] * 21, [(256, 256)] * 21), both.rows, np.full(21, 0x22, np.uint8)
+    )
+    assert both.room < 0.5 * whole.room
+
+
 def test_what_is_out_of_the_ordinary_is_left_to_the_engine():
     rng = np.random.default_rng(0)
     good = jpeg(rng, 40, 32)

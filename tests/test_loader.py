@@ -1235,6 +1235,25 @@ def test_buffers_by_size_and_number():
     assert buffers.take((0, 5), np.dtype(np.float32)).shape == (0, 5)
 
 
+def test_larger_buffers_serve_where_none_of_the_size_is_free():
+    taken = []
+
+    def allocate(size: int) -> Any:
+        taken.append(size)
+        return np.zeros(size, np.uint8)
+
+    buffers = Buffers(2, allocate)
+    large = buffers.take_bytes(128)
+    assert len(buffers.take_bytes(64)) == 64
+    del large
+    held = [buffers.take_bytes(64) for _ in range(3)]
+    assert sorted(map(len, held)) == [64, 64, 128]
+    assert taken == [128, 64, 64]
+    # Far larger ones are for those who need them.
+    del held
+    assert len(buffers.take_bytes(16)) == 16
+
+
 def test_a_batch_in_a_cycle_can_be_collected_at_any_moment():
     """A lease may end inside of ``take``, wherever the collector runs."""
     buffers, kind = Buffers(3), np.dtype(np.uint8)

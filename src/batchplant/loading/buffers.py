@@ -32,3 +32,9 @@ class Buffers:
             memory = self._allocate(size)
         # Every view of it, however far derived, keeps it from coming back.
         return _native.lend(memory, shelf, self._keep).view(dtype).reshape(shape)
+
+    def take_bytes(self, size: int) -> U8:
+        """At least so many: twice as many where such memory is free, and none that is just as large."""
+        if not self._free.get(size) and self._free.get(2 * size):
+            size *= 2
+        return self.take((size,), np.dtype(np.uint8))

@@ -25,7 +25,7 @@ from .resample import SUPPORT
 STEPS, BLOCK, CODE = 192, 8, 288
 # Bytes of what the kernels are told of a picture, and of the flag that they answer with.
 TOLD = 8 * (12 + 15 + 20 + 4) + 4
-# Entries that the engine may need for a byte of a JPEG; most need two thirds of one.
+# Entries that the engine may need for a byte of a JPEG.
 ENTRIES = 1.5
 # As whole numbers of 1/8192: what libjpeg's transform multiplies with.
 PASS_BITS, CONST_BITS = 2, 13
@@ -202,9 +202,13 @@ class Coded(Jpegs):
 
     @property
     def room(self) -> int:
-        blocks = ((self.window[:, 2:] + 32) // 8).prod(axis=1) * 3
-        sizes = self.request.cells.size[self.rows]
-        return int((STEPS + 16 + BLOCK * blocks + 2 * ENTRIES * sizes + TOLD).sum())
+        high, wide = ((self.window[:, 2:] + 32) // 8).T
+        blocks = high * wide * (1 + 2 / self.shared.prod(axis=1))
+        # A window may hold more of the detail than of the area; and one picture most of it.
+        share = np.sqrt(np.minimum(1, 64 * high * wide / self.shape.prod(axis=1)))
+        entries = 2 * ENTRIES * self.request.cells.size[self.rows]
+        each = STEPS + 16 + BLOCK * blocks + share * entries + TOLD
+        return int(each.sum() + entries.max(initial=0))
 
 
 class Scans(Jpegs):

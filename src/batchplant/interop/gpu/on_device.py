@@ -265,7 +265,7 @@ class OnDevice:
 
     def _memory(self, size: int) -> Any:
         """Pinned memory, at least so much, which comes back by itself."""
-        return self.on_cpu.buffers.take((rounded(size),), np.dtype(np.uint8))
+        return self.on_cpu.buffers.take_bytes(rounded(size))
 
     def _pixels(self, target: Target, count: int) -> Any:
         """Pinned memory for pictures that the engine makes; the kernel does the rest."""

@@ -43,7 +43,7 @@ class _Rate:
             self._last.append((pictures, seconds))
 
     def ready(self, best: float = 0.0) -> bool:
-        """Whether it is known; sooner if it is far below the best one."""
+        """Whether it is known; sooner if it is far below the best of all that are."""
         enough = self._batches >= self._needed or (self._batches >= FEW and self.value < ALIKE * best)
         return enough and bool(self._last)
 
@@ -111,7 +111,7 @@ class Split:
     @property
     def rates(self) -> dict[str, float]:
         """Pictures a second, as measured."""
-        best = self._rates[self._best].value if self._best else 0.0
+        best = max((rate.value for rate in self._rates.values() if rate.ready()), default=0.0)
         return {mode: rate.value for mode, rate in self._rates.items() if rate.ready(best)}
 
     def learn(self, mode: str, cpu: tuple[int, float], gpu: tuple[int, float]) -> None:
