@@ -119,12 +119,6 @@ void will_need_of(const Bytes& mapping, const Int64s& starts, const Int64s& size
     will_need(mapping.data(), starts.data(), sizes.data(), starts.size());
 }
 
-void let_go_of(const Bytes& mapping, int fd, const Int64s& starts, const Int64s& sizes) {
-    check_runs(starts, sizes, mapping.size());
-    nb::gil_scoped_release unlocked;
-    let_go(mapping.data(), fd, starts.data(), sizes.data(), starts.size());
-}
-
 }  // namespace
 
 void bind_fetch(nb::module_& module) {
@@ -158,8 +152,6 @@ counts[i] cells in run i; of which runs that is true is the second part, the siz
 anything. IndexError if there is no room for so many.)");
     module.def("will_need", will_need_of, array_arg("mapping"), array_arg("starts"), array_arg("sizes"),
                "Have the kernel begin to read these runs, without waiting for any.");
-    module.def("let_go", let_go_of, array_arg("mapping"), nb::arg("fd"), array_arg("starts"), array_arg("sizes"),
-               "Have the kernel throw out the pages of these runs, of the mapping and of the page cache.");
 }
 
 }  // namespace batchplant

@@ -364,18 +364,4 @@ void will_need(const uint8_t* mapping, const int64_t* starts, const int64_t* siz
     }
 }
 
-void let_go(const uint8_t* mapping, int fd, const int64_t* starts, const int64_t* sizes, size_t n) {
-    static const auto page = static_cast<int64_t>(sysconf(_SC_PAGESIZE));
-    for (size_t i = 0; i < n; ++i) {
-        const int64_t first = (starts[i] + page - 1) / page * page;
-        const int64_t end = (starts[i] + std::max<int64_t>(sizes[i], 0)) / page * page;
-        if (first >= end) continue;
-        // Pages that somebody has mapped stay in the cache, so these go first.
-        madvise(const_cast<uint8_t*>(mapping + first), static_cast<size_t>(end - first), MADV_DONTNEED);
-#ifdef POSIX_FADV_DONTNEED
-        posix_fadvise(fd, first, end - first, POSIX_FADV_DONTNEED);
-#endif
-    }
-}
-
 }  // namespace batchplant

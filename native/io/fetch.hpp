@@ -40,7 +40,4 @@ double cached_fraction(int fd, const int64_t* starts, const int64_t* sizes, size
 // Has the kernel begin to read the runs of a mapping, without waiting for any.
 void will_need(const uint8_t* mapping, const int64_t* starts, const int64_t* sizes, size_t n);
 
-// Has the kernel throw out the pages that lie whole in runs of a mapped file: of the mapping, and of the page cache.
-void let_go(const uint8_t* mapping, int fd, const int64_t* starts, const int64_t* sizes, size_t n);
-
 }  // namespace batchplant

@@ -914,11 +914,6 @@ def will_need(
 ) -> None:
     """Have the kernel begin to read these runs, without waiting for any."""
 
-def let_go(
-    mapping: NDArray[numpy.uint8], fd: int, starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64]
-) -> None:
-    """Have the kernel throw out the pages of these runs, of the mapping and of the page cache."""
-
 class Pieces:
     """The pieces of a column by number, filled in as they become known. A piece never changes."""
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..codecs import sample
 from ..codecs.media.image_rules import ANY_ENCODED, ImageTarget
-from ..columns import I64, U8, Columns, Ragged, Spans
+from ..columns import I32, I64, U8, Columns, Ragged, Spans
 from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError
 from ..reader import Reader
 from ..schema import Audio, Bytes, Field, Image, Json, Schema, Text, Video, as_field, field_from_json
@@ -150,8 +150,9 @@ class RecordReader(Reader):
         starts, sizes = self._runs(indices)
         at = starts
         if isinstance(self.source, MappedSource):
-            self.source.will_need(starts, sizes)
-            data = self.source.view(0, self.source.size)
+            data, at = self.source.placed(starts, sizes)
+            if data is self.source.data:
+                self.source.will_need(starts, sizes)
         else:
             records = self.source.gather(starts, sizes)
             data, at = records.data, records.starts
@@ -196,7 +197,11 @@ class RecordReader(Reader):
             runs = sample.find(self.schema, field, data, at, sizes, bare=self.bare, foreign=self.foreign)
         except BatchplantError as error:
             raise self._placed(error, indices, at, starts) from None
-        return None if runs is None else Spans([self.source.path], runs[0], runs[1], shape=runs[2])
+        return None if runs is None else self._as_spans(runs, at, starts)
+
+    def _as_spans(self, runs: tuple[I64, I64, I32 | None], at: I64, starts: I64) -> Spans:
+        """Runs in the data of :meth:`_found` as runs of the file."""
+        return Spans([self.source.path], runs[0] - at + starts, runs[1], shape=runs[2])
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         if not isinstance(self.source, MappedSource | RemoteSource):

@@ -219,8 +219,9 @@ class TextReader(Reader):
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         starts, sizes = self._runs(indices)
         if isinstance(self.source, MappedSource):
-            self.source.will_need(starts, sizes)
-            data, at = self.source.view(0, self.source.size), starts
+            data, at = self.source.placed(starts, sizes)
+            if data is self.source.data:
+                self.source.will_need(starts, sizes)
         else:
             rows = self.source.gather(starts, sizes)
             data, at = rows.data, rows.starts

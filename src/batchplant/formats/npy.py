@@ -60,7 +60,7 @@ class NpyReader(Reader):
         except BatchplantError as error:
             raise error.at(path=path) from None
         self.length = len(self._values if self._stored is None else self._stored)
-        self._start = head.start
+        self._head, self._start = head, head.start
         self._plain = not head.dtype.names
         self._fortran = head.fortran
         self._spannable = not head.fortran and (self._plain or self._values.ndim == 1)
@@ -83,11 +83,18 @@ class NpyReader(Reader):
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         if self._objects is not None:
             return Columns((name, self._objects[name]) for name in fields).take(indices)
-        columns = self._columns
-        if self._stored is not None:
-            columns = npy.columns_of(self._stored.take(indices), "" if self._stored.dtype.names else PLAIN)
+        columns, stored = self._columns, self._stored or self._ahead()
+        if stored is not None:
+            columns = npy.columns_of(stored.take(indices), "" if stored.dtype.names else PLAIN)
             indices = np.arange(len(indices))
         return Columns((name, npy.rows(columns[name], indices, self.schema[name])) for name in fields)
+
+    def _ahead(self) -> npy.StoredRows | None:
+        """The rows as the source gives them, where it has some that were read ahead."""
+        if not isinstance(self._source, MappedSource) or not self._source.staged:
+            return None
+        found = npy.stored(self._source, self._head, self._start, self._source.size - self._start)
+        return found if isinstance(found, npy.StoredRows) else None
 
     def _array(self, field: str) -> Array | None:
         if self._objects is not None or field not in self.schema:

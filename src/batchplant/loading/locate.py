@@ -16,6 +16,7 @@ from ..columns import I32, I64, U8, Ragged, Spans
 from ..reader import Reader
 from ..storage import MappedSource, is_remote, mapped
 from ..storage.remote import opened
+from ..storage.source import mapped_source
 
 # Beyond this many files per batch that no reader has mapped, mapping each costs more than reading it.
 MAPPED_FILES = 64
@@ -57,7 +58,7 @@ class Locator:
         self._reader = reader
         self._maps: OrderedDict[str, U8] = OrderedDict()
         self._lock = threading.Lock()
-        # Cells of a field that were read ahead, by the bytes of their samples' numbers.
+        # Cells of files that no reader has mapped, read ahead: by field and the bytes of samples' numbers.
         self.staged: dict[tuple[str, bytes], Located] = {}
 
     def find(self, field: str, ids: I64) -> Located:
@@ -71,7 +72,7 @@ class Locator:
                 return found
         bases = None if spans is None else self._bases(spans.files)
         if spans is not None and bases is not None:
-            return Located(bases, spans.file, spans.start, spans.size, spans.shape)
+            return _placed(spans, bases)
         column = self._reader.read(ids, [field])[field]
         assert isinstance(column, Ragged)
         start = np.ascontiguousarray(column.starts)
@@ -99,6 +100,22 @@ class Locator:
             while len(self._maps) > 2 * MAPPED_FILES:
                 self._maps.popitem(last=False)
             return found
+
+
+def _placed(spans: Spans, bases: list[U8]) -> Located:
+    """Cells in mapped files, or in what was read of them ahead."""
+    base, start = spans.file, spans.start
+    for number, path in enumerate(spans.files):
+        source = mapped_source(path)
+        if source is None or not source.staged:
+            continue
+        if base is spans.file:
+            base, start = base.copy(), start.copy()
+        own = np.flatnonzero(spans.file == number)
+        for memory, rows, places in source.staged.parts(spans.start[own], spans.size[own]):
+            base[own[rows]], start[own[rows]] = len(bases), places
+            bases.append(memory)
+    return Located(bases, base, start, spans.size, spans.shape)
 
 
 def _fetched(spans: Spans) -> Located | None:

@@ -1,9 +1,9 @@
 """Local files that are not in memory: the bytes of batches to come, read before threads need them.
 
 Where a dataset fits into memory, the kernel is asked to read ahead, and the pages stay for the next epoch.
-Where it does not, pages would be thrown out before they are used again: then pictures are read past the page
-cache, into memory of our own that is used again and again. That takes the CPU a fraction of the time. All
-else is read through it, and thrown out once it is used: to find pages that can go costs the kernel more.
+Where it does not, pages would be thrown out before they are used again: then cells are read past the page
+cache, into memory of our own that is used again and again. That takes the CPU a fraction of the time. What
+samples share is read through it all the same.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from .. import order as orders
-from ..columns import I64, U8, Spans
+from ..columns import I64, U8, Spans, concat_spans
 from ..errors import BatchplantError
 from ..storage import is_remote
-from ..storage.source import mapped_source
+from ..storage.source import MappedSource, mapped_source
 from ..storage.together import aligned_memory, read_together
 from . import threads
 from .batch import Executor
@@ -31,12 +31,16 @@ from .locate import Located
 READERS = 2
 # What is read before it is used, at most, unless it is less than so many batches.
 AHEAD, AHEAD_BATCHES = 64 << 20, 2
+# Of a format that reads far more than it needs, not all of it at once.
+MOST = 4 * AHEAD
 # No farther, however small batches are.
 FORESEEN = 64
 # A dataset of more than this share of the memory does not stay there from epoch to epoch.
 FITS = 0.75
 # After so many batches that were in memory, only one of so many is looked at.
 SURE, LOOKED_AT = 4, 16
+# Bytes from cell to cell, at least, of those that are read by themselves: less is a table.
+APART = 512
 # Samples that tell how much an epoch needs: so many in a row, at so many places, for a format may have to
 # look at all that lies around one to find it.
 IN_A_ROW, PLACES = 16, 16
@@ -47,7 +51,7 @@ class Readahead:
 
     ``wait(number)`` is called before a batch is made, ``done(number)`` after; ``close`` ends it. ``stages``:
     it is known without reading where pictures lie, so they can be read here; ``direct``: past the page cache.
-    ``drops``: what was read through it is thrown out when its batch is made.
+    ``past``: fields that are read past it too, for those who then read samples from the files.
     """
 
     def __init__(
@@ -58,10 +62,10 @@ class Readahead:
         *,
         direct: bool,
         stages: bool = True,
-        drops: bool = False,
+        past: Sequence[str] = (),
     ) -> None:
         self._executor, self._indices, self._shard, self.direct = executor, indices, shard, direct
-        self._stages, self.drops = stages, drops
+        self._stages, self.past = stages, past
         self.process = os.getpid()
         self._changed = threading.Condition()
         self._stopped = False
@@ -71,8 +75,8 @@ class Readahead:
         # By batch: bytes that were asked for, and what of it lies in memory of ours.
         self._asked: dict[int, int] = {}
         self._staged: dict[int, list[tuple[str, bytes]]] = {}
-        # And what the kernel was asked to read, if it is to go after that.
-        self._through: dict[int, list[tuple[Any, I64, I64]]] = {}
+        # And the files whose readers find it there.
+        self._shelved: dict[int, list[MappedSource]] = {}
         # Batches in a row that were in memory.
         self._warm = 0
         # As many as there can be at once, those of batches that are being made included: new ones cost time.
@@ -99,12 +103,7 @@ class Readahead:
         """A batch was made."""
         with self._changed:
             self._let_go(number)
-            through = self._through.pop(number, [])
             self._wake()
-        for source, starts, sizes in through:
-            # It may be closed by now.
-            with contextlib.suppress(BatchplantError, OSError):
-                source.let_go(starts, sizes)
 
     def _wake(self) -> None:
         """Have those go on that read, if there is something to do: of what is in memory, that is seldom."""
@@ -115,11 +114,15 @@ class Readahead:
         self._asked.pop(number, None)
         for key in self._staged.pop(number, ()):
             self._executor.locator.staged.pop(key, None)
+        shelved = [source.staged.drop((id(self), number)) for source in self._shelved.pop(number, ())]
+        if shelved and not any(one is not None and one.used for one in shelved):
+            # This format looks into its files by itself.
+            self.past = ()
 
     def stop(self) -> None:
         with self._changed:
             self._stopped = True
-            for number in list(self._staged):
+            for number in {*self._staged, *self._shelved}:
                 self._let_go(number)
             self._changed.notify_all()
 
@@ -167,45 +170,62 @@ class Readahead:
     def _read(self, number: int) -> None:
         positions = self._shard.batch(number)
         ids = positions if self._indices is None else self._indices[positions]
-        warm = self._stage(number, ids) if self._stages else self._advise(number, self._executor.ranges(ids))
-        # What is thrown out has to be looked at, every time.
-        self._warm = self._warm + 1 if warm and not self.drops else 0
+        warm = self._stage(number, ids)
+        self._warm = self._warm + 1 if warm else 0
 
     def _stage(self, number: int, ids: I64) -> bool:
-        """Read the pictures of a batch; whether all were in memory."""
-        plan, reader, warm = self._executor.plan, self._executor.reader, True
-        columns = list(plan.columns)
-        for field in dict.fromkeys(output.field for output in plan.pictures):
+        """Read for a batch; whether all was in memory."""
+        plan, reader, past = self._executor.plan, self._executor.reader, self.past
+        # By field, or what several take together; the rest is asked of the kernel.
+        here: list[tuple[str | None, Spans]] = []
+        rest = [name for name in (plan.columns if self._stages else plan.fields) if name not in past]
+        for field in dict.fromkeys(output.field for output in plan.pictures if self._stages):
             spans = reader.spans(field, ids)
             if spans is None or any(map(is_remote, spans.files)):
-                columns.append(field)
+                rest.append(field)
                 continue
             spans = spans.compact() if len(spans.files) > 1 else spans
             mapped = [mapped_source(path) for path in spans.files]
             if not self.direct and None not in mapped:
-                columns.append(field)
+                rest.append(field)
             elif None in mapped or not _is_warm(spans):
                 # What no reader has mapped is read here and now, past the page cache or not.
-                warm = False
-                self._put(number, field, ids, spans)
-        return self._advise(number, reader.ranges(columns, ids) if columns else None) and warm
+                here.append((field, spans))
+        spans = reader.ranges(past, ids) if past else None
+        if spans is not None and _size(spans) <= MOST and not _is_warm(spans):
+            here.append((None, spans))
+        if here:
+            self._put(number, ids, here)
+        all_of_it = not self._stages and not past
+        asked = self._executor.ranges(ids) if all_of_it else reader.ranges(rest, ids) if rest else None
+        return self._advise(number, asked) and not here
 
-    def _put(self, number: int, field: str, ids: I64, spans: Spans) -> None:
+    def _put(self, number: int, ids: I64, parts: list[tuple[str | None, Spans]]) -> None:
+        """Read cells now: of mapped files for who reads those, else for who asks by field and samples."""
+        spans = concat_spans([one for _, one in parts])
         read = read_together(spans, self._memory, direct=self.direct)
         if read is None and self.direct:
             # A file system that reads only through the page cache.
             read = read_together(spans, self._memory, direct=False)
         if read is None:
             return
-        memory, start = read
-        found = Located([memory], np.zeros(len(ids), dtype=np.int32), start, spans.size, spans.shape)
-        key = field, ids.tobytes()
+        sources = [mapped_source(path) for path in spans.files]
         with self._changed:
             if self._stopped:
                 return
-            self._executor.locator.staged[key] = found
-            self._staged.setdefault(number, []).append(key)
-            self._asked[number] = self._asked.get(number, 0) + len(memory)
+            self._asked[number] = self._asked.get(number, 0) + len(read.memory)
+            for file, source in enumerate(sources):
+                if source is not None:
+                    source.staged.put((id(self), number), read.of(file))
+                    self._shelved.setdefault(number, []).append(source)
+            at = 0
+            for field, one in parts:
+                start, at = read.places[at : at + len(one)], at + len(one)
+                if field is not None and None in sources:
+                    found = Located([read.memory], np.zeros(len(one), np.int32), start, one.size, one.shape)
+                    key = field, ids.tobytes()
+                    self._executor.locator.staged[key] = found
+                    self._staged.setdefault(number, []).append(key)
 
     def _memory(self, size: int) -> U8:
         # Few sizes, so that memory is used again.
@@ -217,12 +237,10 @@ class Readahead:
         """Have the kernel read; whether all was in memory."""
         if spans is None:
             return True
-        size = int(np.maximum(spans.size, 0).sum())
-        # Of a format that reads far more than it needs, not all of it at once.
-        if size > 4 * AHEAD:
+        if _size(spans) > MOST:
             return True
         with self._changed:
-            self._asked[number] = self._asked.get(number, 0) + size
+            self._asked[number] = self._asked.get(number, 0) + _size(spans)
         warm = True
         for source, starts, sizes in _by_file(spans):
             if source is None:
@@ -230,11 +248,11 @@ class Readahead:
             if not source.in_memory(starts, sizes):
                 warm = False
                 source.will_need(starts, sizes)
-            if self.drops:
-                # Also what the kernel has read with what lies beside it.
-                with self._changed:
-                    self._through.setdefault(number, []).append((source, starts, sizes))
         return warm
+
+
+def _size(spans: Spans) -> int:
+    return int(np.maximum(spans.size, 0).sum())
 
 
 def _is_warm(spans: Spans) -> bool:
@@ -272,11 +290,13 @@ def make_readahead(
         larger = page_cache is False
         if page_cache is None:
             larger = _needed(executor, indices, stages) > FITS * memory()
-        drops = larger and _are_apart(executor, executor.plan.columns if stages else fields)
+        own = executor.plan.columns if stages else fields
+        past = [one for one in own if larger and executor.decoded is None and _are_apart(executor, one)]
     # It is said of the batch that has it.
     except BatchplantError:
         return None
-    return Readahead(executor, indices, shard, direct=larger and stages, stages=stages, drops=drops)
+    direct = larger and (stages or bool(past))
+    return Readahead(executor, indices, shard, direct=direct, stages=stages, past=past)
 
 
 def _is_known(executor: Executor, one: I64) -> bool:
@@ -315,13 +335,13 @@ def _some(count: int) -> I64:
     return found
 
 
-def _are_apart(executor: Executor, fields: Sequence[str]) -> bool:
-    """Whether each sample has bytes of its own: what one does not need any more, the next does not either."""
+def _are_apart(executor: Executor, field: str) -> bool:
+    """Whether the cells of each sample lie by themselves: no other needs what one has read."""
     reader = executor.reader
-    if not fields or len(reader) < 2:
+    if len(reader) < 2:
         return False
     even = np.unique(_some(len(reader) - 1) & ~1)
-    some, others = reader.ranges(fields, even), reader.ranges(fields, even + 1)
+    some, others = reader.ranges([field], even), reader.ranges([field], even + 1)
     if some is None or others is None:
         return False
     for one in dict.fromkeys((*some.files, *others.files)):
@@ -329,6 +349,9 @@ def _are_apart(executor: Executor, fields: Sequence[str]) -> bool:
         begin, stop = _of_file(others, one)
         # Those of some that begin before the end of another have all ended before it begins.
         if (np.searchsorted(np.sort(starts), stop) > np.searchsorted(np.sort(ends), begin, "right")).any():
+            return False
+        both = np.sort(np.concatenate([starts, begin]))
+        if len(both) > 1 and np.median(np.diff(both)) < APART:
             return False
     return True
 

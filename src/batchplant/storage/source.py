@@ -19,6 +19,7 @@ from .. import _native
 from ..columns import I64, U8, Ragged, starts_of
 from ..errors import AccessError, DamagedError, OptionError
 from .files import open_known, tag_of
+from .staged import Shelf
 
 # Fewer runs than this are not worth asking where they are.
 FETCH_LEAST = 4
@@ -205,6 +206,8 @@ class MappedSource(Source):
             os.close(fd)
         self.identity = facts.st_dev, facts.st_ino
         self.tag = tag_of(facts)
+        # What was read ahead, past the page cache.
+        self.staged = Shelf()
         # Whether the last runs were in memory, and how many times it was asked: a guess is good enough, so
         # threads need no lock.
         self._was_warm, self._turn = False, 0
@@ -216,20 +219,30 @@ class MappedSource(Source):
         if start + size <= len(self._first):
             # A copy, or one that is kept would keep all of them.
             return np.frombuffer(self._first[start : start + size], np.uint8)
-        return self.data[start : start + size]
+        found = self.staged.view(start, size) if self.staged else None
+        return self.data[start : start + size] if found is None else found
+
+    def placed(self, starts: I64, sizes: I64) -> tuple[U8, I64]:
+        """Memory that has these runs, and where in it they begin: what was read ahead, or the whole file."""
+        return (self.staged.placed(starts, sizes) if self.staged else None) or (self.data, starts)
 
     def forget_first(self) -> None:
         """Let go of the first bytes, which were read when the file was opened."""
         self._first = b""
 
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
+        if self.staged:
+            left = self.staged.copy(starts, sizes, out, out_starts)
+            if not len(left):
+                return
+            starts, sizes, out_starts = starts[left], sizes[left], out_starts[left]
         if self._warm(starts, sizes) or not self._fetch(starts, sizes, out, out_starts):
             _native.copy_runs(self.data, starts, sizes, out, out_starts)
 
     def gather(self, starts: I64, sizes: I64) -> Ragged:
         self._check_open()
         # In one step what the methods below do one by one.
-        if self.can_check_residency(starts):
+        if not self.staged and self.can_check_residency(starts):
             starts, sizes = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
             found = self._note_residency(
                 _native.gather_runs(self.data, starts, sizes, self._should_check(starts))
@@ -240,7 +253,7 @@ class MappedSource(Source):
 
     def gather_rows(self, start: int, stride: int, width: int, rows: I64) -> U8:
         self._check_open()
-        if self.can_check_residency(rows):
+        if not self.staged and self.can_check_residency(rows):
             rows = np.ascontiguousarray(rows)
             found = self._note_residency(
                 _native.gather_strided(self.data, start, stride, width, rows, self._should_check(rows))
@@ -253,7 +266,7 @@ class MappedSource(Source):
         self, starts: I64, sizes: I64, sums: npt.NDArray[np.uint32], which: I64
     ) -> tuple[Ragged, int]:
         self._check_open()
-        if self.can_check_residency(starts):
+        if not self.staged and self.can_check_residency(starts):
             starts, sizes, which = map(np.ascontiguousarray, (starts, sizes, which))
             check = self._should_check(starts)
             found = self._note_residency(
@@ -369,20 +382,6 @@ class MappedSource(Source):
         starts, sizes = np.ascontiguousarray(starts), np.maximum(sizes, 0)
         if not self.in_memory(starts, sizes):
             _native.will_need(self.data, starts, sizes)
-
-    def let_go(self, starts: I64, sizes: I64) -> None:
-        """Have the kernel throw these runs out of memory, but for pages that they share with others.
-
-        Who reads them after all has them read from the disk.
-        """
-        self._check_open()
-        fd = self._reopen()
-        if fd is None:
-            return
-        try:
-            _native.let_go(self.data, fd, np.ascontiguousarray(starts), np.maximum(sizes, 0))
-        finally:
-            os.close(fd)
 
     def in_memory(self, starts: I64, sizes: I64) -> bool:
         """Whether these runs are in memory, as far as a few pages tell; False where Linux does not say."""

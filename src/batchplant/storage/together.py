@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from .. import _native
 from ..columns import I64, U8, Spans
 from .files import open_known
 from .source import is_still
+from .staged import Staged
 
 # What every disk takes: where reads past the page cache begin and end, and where their memory does.
 BLOCK = 4096
@@ -34,8 +36,21 @@ def aligned_memory(size: int) -> U8:
     return found
 
 
-def read_together(spans: Spans, take: Callable[[int], U8], *, direct: bool) -> tuple[U8, I64] | None:
-    """Read cells: (memory, where in it each begins); None where that fails: who reads them alone is told why.
+class Read(NamedTuple):
+    """Cells that were read: the memory, where in it each begins, and all that was read of each file."""
+
+    memory: U8
+    places: I64
+    runs: _Runs
+
+    def of(self, file: int) -> Staged:
+        runs, rows = self.runs, np.flatnonzero(self.runs.file == file)
+        starts = runs.starts[rows]
+        return Staged(self.memory, starts, starts + runs.least[rows], runs.out_starts[rows])
+
+
+def read_together(spans: Spans, take: Callable[[int], U8], *, direct: bool) -> Read | None:
+    """Read cells; None where that fails: who reads them alone is told why.
 
     ``take`` gives memory for so many bytes, as :func:`aligned_memory` does. ``direct``: past the page cache.
     """
@@ -50,7 +65,7 @@ def read_together(spans: Spans, take: Callable[[int], U8], *, direct: bool) -> t
                 return None
     except OSError:
         return None
-    return memory, runs.places
+    return Read(memory, runs.places, runs)
 
 
 class _Runs:

@@ -165,7 +165,7 @@ class LmdbReader(RecordReader):
             runs = self._codec.find(field, data, at, sizes)
         except BatchplantError as error:
             raise self._placed(error, indices, at, starts) from None
-        return None if runs is None else Spans([self.source.path], runs[0], runs[1], shape=runs[2])
+        return None if runs is None else self._as_spans(runs, at, starts)
 
     def _verify(self) -> Iterator[Problem]:
         yield from super()._verify()

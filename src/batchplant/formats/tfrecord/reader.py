@@ -175,15 +175,16 @@ class TfRecordReader(RecordReader):
 
     def _found(self, indices: I64, *, check: bool) -> tuple[U8, I64, I64, I64]:
         starts, sizes = self._runs(indices)
-        at = starts
+        # With the frame, for that is where the checksum is.
+        frames = starts - HEAD, sizes + HEAD + TAIL
         if isinstance(self.source, MappedSource):
-            data = self.source.view(0, self.source.size)
-            if len(indices) > 1:
-                self.source.will_need(starts, sizes)
+            data, at = self.source.placed(*frames)
+            if len(indices) > 1 and data is self.source.data:
+                self.source.will_need(*frames)
         else:
-            # With the frame, for that is where the checksum is.
-            frames = self.source.gather(starts - HEAD, sizes + HEAD + TAIL)
-            data, at = frames.data, frames.starts + HEAD
+            read = self.source.gather(*frames)
+            data, at = read.data, read.starts
+        at = at + HEAD
         self._raise_fault(*_native.tfrecord_check(data, at, sizes, check), indices, starts)
         return data, at, sizes, starts
 
@@ -240,7 +241,7 @@ class TfRecordReader(RecordReader):
             return None
         data, at, sizes, starts = self._found(indices, check=False)
         try:
-            return Spans([self.source.path], *example.runs(feature, data, at, sizes))
+            return self._as_spans((*example.runs(feature, data, at, sizes), None), at, starts)
         except RecordError as error:
             raise self._no_example(error, indices, at, starts) from None
         except BatchplantError as error:
