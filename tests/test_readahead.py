@@ -10,6 +10,7 @@ import pytest
 import batchplant as bp
 import processes
 from batchplant import _native, ops
+from batchplant.codecs.media import audio
 from batchplant.errors import DecodeError
 from batchplant.loading import readahead
 from batchplant.storage.source import MappedSource, mapped_source
@@ -280,6 +281,29 @@ def test_who_looks_into_files_by_itself_is_left_alone(tmp_path, cold):
     for one, other in zip(want, got, strict=True):
         assert np.array_equal(one["a"], other["a"])
     assert 0 < len(cold) < 10
+
+
+@pytest.mark.parametrize("kind", ["sounds", "zarr", "patches"])
+def test_files_that_nobody_has_mapped_are_left_to_who_reads_them(kind, tmp_path, cold):
+    """No pictures, and not mapped: nobody would look for what was read ahead."""
+    rng = np.random.default_rng(0)
+    options = {"pipelines": {}}
+    if kind == "sounds":
+        for n in range(20):
+            sound = audio.encode(rng.integers(-9000, 9000, (500, 1)).astype(np.int16), 8000, "wav")
+            (tmp_path / f"{n:02}.wav").write_bytes(sound)
+        data, options = tmp_path, {"pipelines": {"audio": [ops.DecodeAudio(frames=400, workers=1)]}}
+    else:
+        pytest.importorskip("zarr")
+        data = write_arrays(tmp_path / "data.zarr", count=20)
+        if kind == "patches":
+            data = bp.Patches(data, ["a"], size=(1, 128, 1024))
+    want = batches(data, page_cache=True, **options)
+    got = batches(data, page_cache=False, **options)
+    # A thread that fails is an error of the test.
+    for one, other in zip(want, got, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
 
 
 @pytest.mark.parametrize(

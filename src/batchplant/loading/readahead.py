@@ -192,7 +192,10 @@ class Readahead:
                 # What no reader has mapped is read here and now, past the page cache or not.
                 here.append((field, spans))
         spans = reader.ranges(past, ids) if past else None
-        if spans is not None and _size(spans) <= MOST and not _is_warm(spans):
+        if spans is not None and not _are_mapped(spans):
+            # Who reads those will not look for bytes of ours.
+            rest += past
+        elif spans is not None and _size(spans) <= MOST and not _is_warm(spans):
             here.append((None, spans))
         if here:
             self._put(number, ids, here)
@@ -255,7 +258,12 @@ def _size(spans: Spans) -> int:
     return int(np.maximum(spans.size, 0).sum())
 
 
+def _are_mapped(spans: Spans) -> bool:
+    return all(source is not None for source, _, _ in _by_file(spans))
+
+
 def _is_warm(spans: Spans) -> bool:
+    """Whether all is in memory, of files that are mapped."""
     return all(source.in_memory(starts, sizes) for source, starts, sizes in _by_file(spans))
 
 
