@@ -122,6 +122,15 @@ def datums(folder: Path) -> None:
     (folder / "real.datum").write_bytes(real)
 
 
+def parquet_levels(folder: Path) -> None:
+    """Lists of two levels, in a run and side by side; twenty values that are there; numbers of 5 bits."""
+    repetition = b"\x07" + b"\x98\xaa\xa5\xaa\x9a\xaa"
+    present = bytes([20 << 1, 5])
+    (folder / "lists.levels").write_bytes(bytes([1, 4, 5, 4, len(repetition)]) + repetition + present)
+    numbers = b"\x05" + bytes(range(5)) * 2 + b"\x08\x03"
+    (folder / "numbers.levels").write_bytes(bytes([0, 0, 5, 3, 0]) + numbers)
+
+
 def tar_archives(folder: Path) -> None:
     """Every kind of header: long names, folders and links, and our own note."""
     for kind in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
@@ -181,6 +190,7 @@ def main(folder: Path) -> None:
     recordio_files(folder)
     lmdb_environments(folder)
     datums(folder)
+    parquet_levels(folder)
     tar_archives(folder)
     tfrecord_files(folder)
     text_files(folder)

@@ -1203,6 +1203,36 @@ def rle_of_mask(mask: NDArray[numpy.uint8]) -> NDArray[numpy.int64]:
 def rle_of_polygon(corners: NDArray[numpy.float64], height: int, width: int) -> NDArray[numpy.int64] | None:
     """The counts of a polygon (x, y, x, y, ...); None where it reaches too far."""
 
+class ParquetLists:
+    """Lists in lists of a column of Parquet in which nothing is missing, page by page."""
+
+    def __init__(self, depth: int, values: int) -> None: ...
+    def add(
+        self, repetition: NDArray[numpy.uint8], definition: NDArray[numpy.uint8], present: int, count: int
+    ) -> bool:
+        """A page by its levels; False, and it is of no use, where a value is missing."""
+
+    def offsets(self) -> list[NDArray[numpy.int32]]:
+        """Where the lists of each depth begin, from outside in, and the end; only once."""
+
+@overload
+def parquet_look_up(
+    data: NDArray[numpy.uint8], width: int, dictionary: NDArray[numpy.uint8], out: NDArray[numpy.uint8]
+) -> bool: ...
+@overload
+def parquet_look_up(
+    data: NDArray[numpy.uint8], width: int, dictionary: NDArray[numpy.uint16], out: NDArray[numpy.uint16]
+) -> bool: ...
+@overload
+def parquet_look_up(
+    data: NDArray[numpy.uint8], width: int, dictionary: NDArray[numpy.uint32], out: NDArray[numpy.uint32]
+) -> bool: ...
+@overload
+def parquet_look_up(
+    data: NDArray[numpy.uint8], width: int, dictionary: NDArray[numpy.uint64], out: NDArray[numpy.uint64]
+) -> bool:
+    """The entries that packed numbers name; False where there is none."""
+
 def features() -> dict[str, str]:
     """What this build uses on this machine, by unit of native/."""
 

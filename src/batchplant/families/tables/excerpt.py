@@ -18,6 +18,7 @@ from ...codecs.arrow.sizes import plain_size
 from ...columns import I64, U8
 from ...errors import DamagedError
 from .footer import MAGIC, Chunk, Footer, Leaf, footer_bytes
+from .lists import decode_lists
 from .pagemap import PageMap
 from .pages import DATA, DATA_2, claim_of, page_header
 from .thrift import BINARY, STRUCT, Struct
@@ -91,6 +92,9 @@ class Excerpts:
         chunk = plan.chunk._replace(start=len(MAGIC), size=size, values=values)
         claim = claim_of(data[len(MAGIC) :], chunk, plan.leaf)
         limits.check("its pages", claim.size, size)
+        column = decode_lists(data[len(MAGIC) :], chunk, plan.leaf, self._schema.field(name).type)
+        if column is not None and len(column) == plan.rows:
+            return plan.taken(column, rows)
         first = len(MAGIC) + (plan.pages.head[1] if dictionary and plan.pages.head else 0)
         whole = dict(self._head(name))
         whole[3] = (_I64, plan.rows)

@@ -22,6 +22,7 @@ from .excerpt import ARROW_SCHEMA
 from .footer import MAGIC, Footer
 from .held import Held
 from .inplace import Cells, cells_of, recalled, remember
+from .lists import decode_lists
 from .pages import Claim, claim_of
 
 
@@ -85,9 +86,20 @@ class ParquetPart:
         leaves = {leaf: name for name in names for leaf in self._leaves[name]}
         held = None if isinstance(self._source, MappedSource) else self._fetched(group, list(leaves), ahead)
         claims = {leaf: self._claim(group, leaf, name, held) for leaf, name in leaves.items()}
-        repeated = {leaves[leaf]: leaf for leaf, claim in claims.items() if claim.by_dictionary}
+        ours = {name: found for name in names if (found := self._lists(group, name, held)) is not None}
+        rest = [leaf for leaf, name in leaves.items() if name not in ours]
+        table = self._by_library(group, {leaf: leaves[leaf] for leaf in rest}, claims, held) if rest else None
+        if table is not None and not ours:
+            return table
+        return self._table({name: ours[name] if name in ours else table.column(name) for name in names})
+
+    def _by_library(
+        self, group: int, leaves: Mapping[int, str], claims: Mapping[int, Claim], held: Held | None
+    ) -> Any:
+        """The columns that these leaves are, as a table."""
+        repeated = {name: leaf for leaf, name in leaves.items() if claims[leaf].by_dictionary}
         if repeated or held is not None:
-            paths = [".".join(self.footer.leaves[leaf].path) for leaf, one in claims.items() if one[1]]
+            paths = [".".join(self.footer.leaves[leaf].path) for leaf in leaves if claims[leaf].by_dictionary]
             file = self._open(self._metadata, held, paths)
             table = file.reader.read_row_group(group, column_indices=list(leaves), use_threads=True)
             return self._plain(group, table, repeated)
@@ -100,6 +112,23 @@ class ParquetPart:
         self._idle.append(file)
         return table
 
+    def _lists(self, group: int, name: str, held: Held | None) -> Any:
+        """A column of lists of numbers; None where it is something else."""
+        leaves = self._leaves[name]
+        if len(leaves) != 1 or not self.footer.leaves[leaves[0]].lists:
+            return None
+        chunk, about = self.footer.groups[group].chunks[leaves[0]], self.footer.leaves[leaves[0]]
+        if chunk is None:
+            return None
+        view = (held or self._source).view(chunk.start, chunk.size)
+        found = decode_lists(view, chunk, about, self.schema.field(name).type)
+        return found if found is not None and len(found) == self.footer.groups[group].rows else None
+
+    def _table(self, columns: Mapping[str, Any]) -> Any:
+        pa = pyarrow()
+        schema = pa.schema([self.schema.field(name) for name in columns], metadata=self.schema.metadata)
+        return pa.table(list(columns.values()), schema=schema)
+
     def load_rows(self, group: int, names: Sequence[str], rows: I64) -> Any:
         """These rows of a row group, in ascending order; only the pages that they are in, where that pays."""
         plans = {name: self.by_page.plan(group, name, rows) for name in names}
@@ -108,9 +137,7 @@ class ParquetPart:
         if whole:
             table = rows_of(self.load(group, whole, ahead=False), rows)
             found |= {name: table.column(name) for name in whole}
-        pa = pyarrow()
-        schema = pa.schema([self.schema.field(name) for name in names], metadata=self.schema.metadata)
-        return pa.table([found[name] for name in names], schema=schema)
+        return self._table({name: found[name] for name in names})
 
     def row_runs(self, group: int, names: Sequence[str], rows: I64) -> list[tuple[int, int]]:
         """Start and size of what reading these rows takes."""

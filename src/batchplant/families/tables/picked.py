@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...columns import I64, Column, Columns, Masked, Ragged, Spans, dense_of
+from ...errors import DamagedError
 from ...expressions import Bound, Bounds, can_match, fields_of, how_of
 from ...expressions.binding import BYTES, NUMBER
 from ...filters import Pruned, numbers_in, ranges_of
 from ...schema import Field
+from ...storage import is_remote
 from .part import ParquetPart
 from .reader import TableReader
+from .scattered import Scattered, by_unit
 
 # Decoded row groups that a quasi-random epoch shuffles at a time: with the next they stay in the cache.
 WINDOW_BYTES, MOST_WINDOW = 128 << 20, 32
@@ -57,6 +62,43 @@ class ParquetRows(TableReader):
 
     def _picked(self, rows: I64) -> Picked:
         return Picked(self, rows)
+
+    @functools.cached_property
+    def _scattered(self) -> Scattered:
+        return Scattered(len(self._starts) - 1, self._cache.most, self._unit_runs, self._row_runs)
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        units, rows = self._units_of(indices)
+        scattered = self._is_local and self._scattered.wants(units, rows, tuple(fields))
+        self._scattered.note(units)
+        if scattered:
+            # Whoever reads all of it says what is wrong, and where.
+            with contextlib.suppress(Exception):
+                return self._read_pages(by_unit(units, rows), fields)
+        return super()._read(indices, fields)
+
+    def _read_pages(self, wanted: Sequence[tuple[int, I64, I64]], fields: Sequence[str]) -> Columns:
+        """The pages that rows are in, of each unit."""
+        parts = []
+        for unit, rows, _ in wanted:
+            once, which = np.unique(rows, return_inverse=True)
+            found = self._load_rows(unit, once, fields)
+            if found.rows != len(once):
+                raise DamagedError(f"{found.rows} rows where {len(once)} were promised")
+            parts.append(found if len(once) == len(rows) else found.take(which))
+        return Columns.concat(parts).take(np.argsort(np.concatenate([places for _, _, places in wanted])))
+
+    def _batch_runs(self, indices: I64, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+        units, rows = self._units_of(indices)
+        if not self._is_local or not self._scattered.wants(units, rows, tuple(fields)):
+            return super()._batch_runs(indices, fields)
+        found = [self._row_runs(unit, np.unique(some), fields) for unit, some, _ in by_unit(units, rows)]
+        return None if None in found else [run for runs in found for run in runs or ()]
+
+    @property
+    def _is_local(self) -> bool:
+        """On a server, a request costs more than the rest of a row group."""
+        return not is_remote(self.path)
 
     def _prune(self, bound: Bound) -> Pruned | None:
         names = fields_of(bound)

@@ -131,13 +131,15 @@ class TableReader(Reader):
         """The cells of which it is known where they lie, and of the other fields whole units."""
         cells = {name: self._known(name, indices) for name in fields}
         rest = [name for name, found in cells.items() if found is None]
-        runs = []
-        for unit in np.unique(self._units_of(indices)[0]).tolist() if rest else []:
-            found = self._unit_runs(unit, rest)
-            if found is None:
-                return None
-            runs += found
+        runs = self._batch_runs(indices, rest) if rest else []
+        if runs is None:
+            return None
         return concat_spans([spans_of(runs), *(one for one in cells.values() if one is not None)])
+
+    def _batch_runs(self, indices: I64, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
+        """Where the bytes lie that reading these samples takes; None where nobody knows."""
+        found = [self._unit_runs(unit, fields) for unit in np.unique(self._units_of(indices)[0]).tolist()]
+        return None if None in found else [run for runs in found for run in runs or ()]
 
     def _nothing(self, fields: Sequence[str]) -> Columns:
         found = Columns()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +25,8 @@ from .reader import MISSING
 
 # So small that a quasi-random epoch can keep the row groups of a window decoded.
 ROW_GROUP_BYTES = 4 << 20
+# Of a page.
+PAGE_LEAST, PAGE_MOST = 128 << 10, 1 << 20
 MOST_PARTITIONS = 1000
 # A folder's name has at most 255 bytes.
 LONGEST_VALUE = 200
@@ -183,13 +186,13 @@ def _check_keys(schema: Schema, keys: Sequence[str]) -> None:
 def _how(schema: Schema, compression: str, level: int | None) -> dict[str, Any]:
     """What the library is told about columns."""
     media = [name for name, field in schema.items() if isinstance(field, Image | Audio | Video)]
-    few = [name for name, field in schema.items() if isinstance(field, Int | Text)]
+    columns = _leaves(schema)
+    few = [leaf for leaf, name in columns.items() if _repeats(schema[name])]
     ranged = [
         name
         for name, field in schema.items()
         if isinstance(field, Int | Float | Bool | Text) or (isinstance(field, Tensor) and not field.shape)
     ]
-    columns = _leaves(schema)
     return {
         "compression": {leaf: "none" if name in media else compression for leaf, name in columns.items()},
         "compression_level": None
@@ -199,7 +202,20 @@ def _how(schema: Schema, compression: str, level: int | None) -> dict[str, Any]:
         "write_statistics": ranged,
         # So that filters skip pages, not only row groups.
         "write_page_index": True,
+        "data_page_size": _page_size(schema),
     }
+
+
+def _page_size(schema: Schema) -> int:
+    """So large that a page has one array, or a few: then a sample is read without its row group."""
+    cells = [field.cell for field in schema.values() if isinstance(field, Tensor)]
+    sizes = [dtype.itemsize * math.prod(shape) for dtype, shape in filter(None, cells)]
+    return min(PAGE_MOST, max([PAGE_LEAST, *sizes])) if sizes else PAGE_MOST
+
+
+def _repeats(field: Field) -> bool:
+    """Whether few values come again and again; plain, a number of 8 bits would take four times as much."""
+    return isinstance(field, Int | Text) or (isinstance(field, Tensor) and field.dtype in ("int8", "uint8"))
 
 
 def _leaves(schema: Schema) -> dict[str, str]:
