@@ -58,7 +58,7 @@ def text(found: dict[str, Any]) -> tuple[str, Panels]:
 
 
 def tables(found: dict[str, Any]) -> tuple[str, Panels]:
-    cases = [case for part in ("sequential", "shuffled", "csv") for case in found.get(part, {}).values()]
+    cases = [case for part in ("sequential", "lists", "shuffled", "csv") for case in found.get(part, {}).values()]
     return "Tables: thousand rows/s", {case["title"]: medians(case["rows/s"], 1e-3) for case in cases}
 
 

@@ -120,7 +120,7 @@ RATES = ("records/s", "GB/s")
 
 
 def tables(found: dict[str, Any]) -> Iterator[str]:
-    for part in ("sequential", "shuffled", "csv"):
+    for part in ("sequential", "lists", "shuffled", "csv"):
         for case in found.get(part, {}).values():
             yield per_second(f"{case['title']}, rows/s", case["rows/s"], case["ratio to"], "batchplant : it")
     yield machine(found)

@@ -1,6 +1,7 @@
 """Tables: Parquet and Arrow in order and shuffled, CSV to Parquet, beside pyarrow and HF datasets.
 
 sequential   a file to batches of NumPy arrays, beside pyarrow's own batches
+lists        tokens, embeddings and arrays, which are lists of numbers, in order, beside pyarrow's own batches
 shuffled     an epoch in quasi-random order over Parquet with rows of 1 KB, beside HF datasets' shuffled
              iteration and beside our own epoch in order
 csv          CSV to Parquet, beside pyarrow alone
@@ -76,13 +77,16 @@ def as_numpy(batches: Iterator[pa.RecordBatch]) -> int:
     rows = 0
     for batch in batches:
         for column in batch.columns:
+            # Of lists, all that is in them, which is quicker than an array for each.
+            while hasattr(column, "flatten") and hasattr(column.type, "value_type"):
+                column = column.flatten()
             column.to_numpy(zero_copy_only=False)
         rows += batch.num_rows
     return rows
 
 
-def ours(path: Path) -> int:
-    with batchplant.open(path) as reader:
+def ours(path: Path, **options: Any) -> int:
+    with batchplant.open(path, **options) as reader:
         return sum(columns.rows for columns in reader.scan(BATCH))
 
 
@@ -114,6 +118,51 @@ def sequential(folder: Path, args: argparse.Namespace) -> Found:
             "batchplant", args.rounds,
         ),
     }  # fmt: skip
+
+
+# --- lists --------------------------------------------------------------------------------------------
+
+
+def nested(values: np.ndarray[Any, Any], shape: tuple[int, ...]) -> pa.Array:
+    """Rows of such a shape, as lists in lists."""
+    found = pa.array(values.reshape(-1))
+    for size in reversed(shape):
+        starts = np.arange(0, len(found) + 1, size, dtype=np.int32)
+        found = pa.ListArray.from_arrays(pa.array(starts), found)
+    return found
+
+
+def lists(folder: Path, args: argparse.Namespace) -> Found:
+    rng, scale = np.random.default_rng(0), 20 if args.quick else 1
+    sizes = rng.integers(100, 900, 100_000 // scale)
+    tokens = pa.array(rng.zipf(1.2, sizes.sum()).clip(0, 50_000).astype(np.int32))
+    edges = pa.array(np.append(0, np.cumsum(sizes)).astype(np.int32))
+    rows = 50_000 // scale
+    kinds = {
+        "rows of 100 to 900 tokens": (pa.ListArray.from_arrays(edges, tokens), 10_000),
+        "embeddings of 768": (nested(rng.standard_normal((rows, 768), np.float32), (768,)), 10_000),
+        "arrays of 64×64×3 bytes": (
+            nested(rng.integers(0, 256, (rows // 10, 64, 64, 3), np.uint8), (64, 64, 3)), 500,
+        ),
+    }  # fmt: skip
+    found = {}
+    for name, (column, group) in kinds.items():
+        path = folder / f"{name.split(' ')[0]}.parquet"
+        # As pandas and HF datasets write it.
+        pyarrow.parquet.write_table(pa.table({"a": column}), path, row_group_size=group)
+
+        def theirs(path: Path = path) -> int:
+            return as_numpy(pyarrow.parquet.ParquetFile(path).iter_batches(BATCH))
+
+        # Lists in lists may be of any size: whoever knows the shape says it.
+        shape = {"schema": {"a": batchplant.Tensor("uint8", (64, 64, 3))}} if group == 500 else {}
+        tasks = {
+            "batchplant": lambda path=path, shape=shape: timed(lambda: ours(path, **shape)),
+            "pyarrow": lambda theirs=theirs: timed(theirs),
+        }
+        title = f"Parquet, {len(column):,} {name}, in order"
+        found[name] = run(title, len(column), tasks, "batchplant", args.rounds)
+    return found
 
 
 # --- shuffled -----------------------------------------------------------------------------------------
@@ -177,6 +226,7 @@ def csv(folder: Path, args: argparse.Namespace) -> Found:
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], Found]] = {
     "sequential": sequential,
+    "lists": lists,
     "shuffled": shuffled,
     "csv": csv,
 }

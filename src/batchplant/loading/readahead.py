@@ -41,6 +41,8 @@ FITS = 0.75
 SURE, LOOKED_AT = 4, 16
 # Bytes from cell to cell, at least, of those that are read by themselves: less is a table.
 APART = 512
+# Of what a sample reads, no more may be its neighbour's too, such as a dictionary that both need.
+SHARED = 0.1
 # Samples that tell how much an epoch needs: so many in a row, at so many places, for a format may have to
 # look at all that lies around one to find it.
 IN_A_ROW, PLACES = 16, 16
@@ -289,8 +291,9 @@ def make_readahead(
     if not shard.has(0) or not fields or is_remote(reader.path):
         return None
     try:
-        first = shard.batch(0)[:1]
-        first = first if indices is None else indices[first]
+        batch = shard.batch(0)
+        batch = batch if indices is None else indices[batch]
+        first = batch[:1]
         spans = reader.ranges(fields, first)
         if spans is None or all(map(is_remote, spans.files)):
             return None
@@ -299,7 +302,8 @@ def make_readahead(
         if page_cache is None:
             larger = _needed(executor, indices, stages) > FITS * memory()
         own = executor.plan.columns if stages else fields
-        past = [one for one in own if larger and executor.decoded is None and _are_apart(executor, one)]
+        alone = larger and executor.decoded is None
+        past = [one for one in own if alone and _are_apart(executor, one, batch)]
     # It is said of the batch that has it.
     except BatchplantError:
         return None
@@ -343,25 +347,26 @@ def _some(count: int) -> I64:
     return found
 
 
-def _are_apart(executor: Executor, field: str) -> bool:
-    """Whether the cells of each sample lie by themselves: no other needs what one has read."""
+def _are_apart(executor: Executor, field: str, batch: I64) -> bool:
+    """Whether cells lie by themselves: what samples of a batch read, their neighbours do not need."""
     reader = executor.reader
     if len(reader) < 2:
         return False
-    even = np.unique(_some(len(reader) - 1) & ~1)
+    even = np.unique(np.minimum(batch & ~1, len(reader) - 2))
     some, others = reader.ranges([field], even), reader.ranges([field], even + 1)
     if some is None or others is None:
         return False
+    shared = 0
     for one in dict.fromkeys((*some.files, *others.files)):
         starts, ends = _of_file(some, one)
         begin, stop = _of_file(others, one)
-        # Those of some that begin before the end of another have all ended before it begins.
-        if (np.searchsorted(np.sort(starts), stop) > np.searchsorted(np.sort(ends), begin, "right")).any():
+        # Those of some that begin before the end of another have not all ended before it begins.
+        meets = np.searchsorted(np.sort(starts), stop) > np.searchsorted(np.sort(ends), begin, "right")
+        shared += int((stop - begin)[meets].sum())
+        between = np.diff(np.sort(np.concatenate([starts, begin])))
+        if len(between) and np.percentile(between, 25) < APART:
             return False
-        both = np.sort(np.concatenate([starts, begin]))
-        if len(both) > 1 and np.median(np.diff(both)) < APART:
-            return False
-    return True
+    return shared <= SHARED * _size(others)
 
 
 def _of_file(spans: Spans, file: str) -> tuple[I64, I64]:

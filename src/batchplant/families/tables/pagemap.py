@@ -20,6 +20,8 @@ from .thrift import LISTS, Struct, read_struct
 
 # No index of pages is larger than this, or than the column that it is of.
 MOST_INDEX = 64 << 20
+# A smaller dictionary is read in any case: to see who needs it takes a look at every page.
+SMALL_DICTIONARY = 16 << 10
 Bound = tuple[bytes | None, bytes | None, int | None]
 
 
@@ -66,7 +68,8 @@ def _by_index(source: Source, group: Group, chunk: Chunk, mapped: bool) -> PageM
     made = PageMap(np.append(firsts, group.rows), starts, sizes, _dictionary(chunk, starts))
     if not _fits(made, chunk):
         return None
-    made.coded = _coded(source, made) if mapped and made.head is not None else None
+    if mapped and made.head is not None and made.head[1] > SMALL_DICTIONARY:
+        made.coded = _coded(source, made)
     return made
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...columns import I64, Column, Columns, Masked, Ragged, Spans, dense_of
+from ...columns import I64, Column, Columns, Masked, Ragged, Spans, concat_columns, dense_of
 from ...errors import DamagedError
 from ...expressions import Bound, Bounds, can_match, fields_of, how_of
 from ...expressions.binding import BYTES, NUMBER
@@ -65,7 +66,16 @@ class ParquetRows(TableReader):
 
     @functools.cached_property
     def _scattered(self) -> Scattered:
-        return Scattered(len(self._starts) - 1, self._cache.most, self._unit_runs, self._row_runs)
+        units = len(self._starts) - 1
+        return Scattered(units, self._cache.most, self._decoded_size, self._unit_runs, self._row_runs)
+
+    def _decoded_size(self, unit: int, fields: Sequence[str]) -> int:
+        """About how many bytes a unit takes in memory."""
+        rows = int(self._starts[unit + 1] - self._starts[unit])
+        cells = {name: self.schema[name].cell for name in fields}
+        fixed = sum(dtype.itemsize * math.prod(shape) for dtype, shape in filter(None, cells.values()))
+        packed = self._unit_runs(unit, [name for name, cell in cells.items() if cell is None])
+        return rows * fixed + sum(size for _, _, size in packed or ())
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         units, rows = self._units_of(indices)
@@ -78,15 +88,25 @@ class ParquetRows(TableReader):
         return super()._read(indices, fields)
 
     def _read_pages(self, wanted: Sequence[tuple[int, I64, I64]], fields: Sequence[str]) -> Columns:
-        """The pages that rows are in, of each unit."""
-        parts = []
-        for unit, rows, _ in wanted:
+        """The pages that rows are in, of each unit; arrays go where they belong at once."""
+        order = np.concatenate([places for _, _, places in wanted])
+        dense: dict[str, Any] = {}
+        ragged: dict[str, list[Column]] = {}
+        for unit, rows, places in wanted:
             once, which = np.unique(rows, return_inverse=True)
             found = self._load_rows(unit, once, fields)
             if found.rows != len(once):
                 raise DamagedError(f"{found.rows} rows where {len(once)} were promised")
-            parts.append(found if len(once) == len(rows) else found.take(which))
-        return Columns.concat(parts).take(np.argsort(np.concatenate([places for _, _, places in wanted])))
+            for name, column in (found if len(once) == len(rows) else found.take(which)).items():
+                if isinstance(column, Ragged):
+                    ragged.setdefault(name, []).append(column)
+                    continue
+                if name not in dense:
+                    dense[name] = np.empty((len(order), *column.shape[1:]), column.dtype)
+                dense[name][places] = column
+        for name, parts in ragged.items():
+            dense[name] = Columns({name: concat_columns(parts)}).take(np.argsort(order))[name]
+        return Columns((name, dense[name]) for name in fields)
 
     def _batch_runs(self, indices: I64, fields: Sequence[str]) -> list[tuple[str, int, int]] | None:
         units, rows = self._units_of(indices)

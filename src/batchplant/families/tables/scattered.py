@@ -24,16 +24,18 @@ Runs = list[tuple[str, int, int]]
 
 
 class Scattered:
-    """``whole``, ``some``: where the bytes of fields of a row group lie, and of some of its rows."""
+    """``most``: bytes that the cache holds; ``size``: those that fields of a row group take there. ``whole``,
+    ``some``: where its bytes lie in the file, and those of some of its rows."""
 
     def __init__(
         self,
         units: int,
         most: int,
+        size: Callable[[int, Sequence[str]], int],
         whole: Callable[[int, Sequence[str]], Runs | None],
         some: Callable[[int, I64, Sequence[str]], Runs | None],
     ) -> None:
-        self._most, self._whole, self._some = most, whole, some
+        self._most, self._size_of, self._whole, self._some = most, size, whole, some
         # How many row groups had been asked for when each was last.
         self._last = np.full(units, -(1 << 62), np.int64)
         self._asked = 0
@@ -61,10 +63,9 @@ class Scattered:
         self._asked += len(used)
 
     def _size(self, names: tuple[str, ...]) -> float:
-        """The bytes of a row group, as they lie in the file; those in memory are more."""
         if names not in self._sizes:
-            looked = np.unique(np.linspace(0, len(self._last) - 1, LOOKED_AT).astype(np.int64))
-            self._sizes[names] = max(1.0, float(np.mean([_bytes(self._whole(n, names)) for n in looked])))
+            looked = np.unique(np.linspace(0, len(self._last) - 1, LOOKED_AT).astype(np.int64)).tolist()
+            self._sizes[names] = max(1.0, sum(self._size_of(unit, names) for unit in looked) / len(looked))
         return self._sizes[names]
 
 
