@@ -58,7 +58,8 @@ def text(found: dict[str, Any]) -> tuple[str, Panels]:
 
 
 def tables(found: dict[str, Any]) -> tuple[str, Panels]:
-    cases = [case for part in ("sequential", "lists", "shuffled", "csv") for case in found.get(part, {}).values()]
+    parts = ("sequential", "lists", "shuffled", "csv")
+    cases = [case for part in parts for case in found.get(part, {}).values()]
     return "Tables: thousand rows/s", {case["title"]: medians(case["rows/s"], 1e-3) for case in cases}
 
 

@@ -47,7 +47,7 @@ class _Page(NamedTuple):
     """The values of a page, how many there are, and how they are packed."""
 
     values: U8
-    count: int
+    many: int
     encoding: int
 
 
@@ -91,7 +91,7 @@ def _decoded(data: U8, chunk: Chunk, leaf: Leaf, nest: _Nest) -> Any:
         page = data[body:at]
         if packed < 0 or len(page) != packed:
             raise ValueError("it ends too early")
-        if CRC in header and zlib.crc32(page) != header[CRC][1] & 0xFFFFFFFF:
+        if CRC in header and zlib.crc32(page.data) != header[CRC][1] & 0xFFFFFFFF:
             raise ValueError("its checksum is wrong")
         if kind == DICTIONARY:
             count, encoding = (header[7][1][number][1] for number in (1, 2))
@@ -102,8 +102,8 @@ def _decoded(data: U8, chunk: Chunk, leaf: Leaf, nest: _Nest) -> Any:
         elif kind in (DATA, DATA_2):
             read = _first if kind == DATA else _second
             found = read(page, header, chunk.codec, unpacked, leaf, lists)
-            _put(found, nest, dictionary, values[done : done + found.count])
-            done += found.count
+            _put(found, nest, dictionary, values[done : done + found.many])
+            done += found.many
     if done != chunk.values:
         raise ValueError("it has too many values")
     return _array(nest, values, lists.offsets())
@@ -116,14 +116,17 @@ def _first(
     about: Struct = header[5][1]
     count, encoding, *levels = (about[number][1] for number in (1, 2, 3, 4))
     page = _unpacked(page, codec, unpacked)
-    parts = []
-    for _ in range(2):
-        size = int.from_bytes(page[:4].tobytes(), "little")
-        parts.append(page[4 : 4 + size])
-        page = page[4 + size :]
-    if levels != [RLE, RLE] or not lists.add(*parts, leaf.levels, count):
+    repetition, page = _behind_size(page)
+    definition, page = _behind_size(page)
+    if levels != [RLE, RLE] or not lists.add(repetition, definition, leaf.levels, count):
         raise ValueError("something is missing")
     return _Page(page, count, encoding)
+
+
+def _behind_size(data: U8) -> tuple[U8, U8]:
+    """What stands behind its own size, and the rest."""
+    end = 4 + int.from_bytes(data[:4].tobytes(), "little")
+    return data[4:end], data[end:]
 
 
 def _second(

@@ -88,8 +88,10 @@ class ParquetPart:
         claims = {leaf: self._claim(group, leaf, name, held) for leaf, name in leaves.items()}
         ours = {name: found for name in names if (found := self._lists(group, name, held)) is not None}
         rest = [leaf for leaf, name in leaves.items() if name not in ours]
-        table = self._by_library(group, {leaf: leaves[leaf] for leaf in rest}, claims, held) if rest else None
-        if table is not None and not ours:
+        table: Any = None
+        if rest or not ours:
+            table = self._by_library(group, {leaf: leaves[leaf] for leaf in rest}, claims, held)
+        if not ours:
             return table
         return self._table({name: ours[name] if name in ours else table.column(name) for name in names})
 

@@ -1,8 +1,9 @@
 """Apache Parquet, columns in row groups.
 
 A row group keeps some thousand samples, column by column, packed; the footer at the end of the file says
-where. Only the columns that are asked for are read. A row group is decoded whole: reading in a quasi-random
-order decodes each once. A folder of files is one dataset, and folders called NAME=VALUE in it are fields.
+where. Only the columns that are asked for are read. Reading in a quasi-random order decodes each row group
+once; in a random order, of more than the cache holds, a sample costs the pages that it is in. A folder of
+files is one dataset, and folders called NAME=VALUE in it are fields.
 
 What a field is stands in the metadata of its column; see the guide for how fields are stored, and for what
 the types of other programs become. Pictures are bytes, or Hugging Face's struct of bytes and path.
