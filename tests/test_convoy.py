@@ -13,10 +13,12 @@ import pytest
 import batchplant as bp
 from batchplant import ops
 from batchplant.errors import DecodeError
-from batchplant.loading import convoy
+from batchplant.loading import convoy, readahead
 from batchplant.loading.batch import Batch, Executor
 from batchplant.loading.convoy import Pace
 from batchplant.loading.epoch import _Shared
+from batchplant.storage.source import MappedSource
+from batchplant.storage.together import read_together
 from processes import PATIENCE
 
 torch = pytest.importorskip("torch")
@@ -95,6 +97,36 @@ def test_batches_are_the_same(path, together):
     assert sum(together) == 50
     assert max(together) == 12
     assert len(together) < 17
+
+
+@pytest.mark.parametrize("kind", ["beton", "tar", "lmdb", "folder"])
+def test_batches_that_were_read_past_the_page_cache(kind, path, together, tmp_path, monkeypatch):
+    """A convoy finds the pictures of its batches, each of which was read by itself."""
+    if kind == "lmdb":
+        pytest.importorskip("lmdb")
+    data = path
+    if kind == "folder":
+        data = tmp_path / "folder"
+        data.mkdir()
+        for number, cell in enumerate(bp.open(path).read(range(50), ["image"])["image"]):
+            (data / f"{number:02}.jpg").write_bytes(bytes(cell))
+    elif kind != "beton":
+        data = tmp_path / f"a.{kind}"
+        bp.convert(path, data)
+    monkeypatch.setattr(MappedSource, "_in_memory", lambda *_: False)
+    reads = []
+
+    def noted(spans, take, *, direct):
+        reads.append(len(spans))
+        return read_together(spans, take, direct=direct)
+
+    monkeypatch.setattr(readahead, "read_together", noted)
+    want, found = (taken(loader_of(data, device=one, page_cache=False)) for one in (None, "cpu"))
+    for one, other in zip(want, found, strict=True):
+        assert one["ids"].tolist() == other["ids"].tolist()
+        assert np.abs(one["image"].astype(int) - other["image"]).max() <= 6
+    assert len(reads) == 2 * 17
+    assert max(together) == 12
 
 
 def test_a_state_at_every_batch(path, together):
