@@ -148,4 +148,5 @@ def _other(found: Any, rng: random.Random) -> Any:
     # Text that is JSON itself, as in notes inside of other documents.
     if isinstance(found, str) and found[:1] in ("{", "[") and rng.random() < 0.7:
         return json.dumps(_other(json.loads(found), rng))
-    return rng.choice(ODD)
+    # Not the same one twice, which would end up inside of itself.
+    return copy.deepcopy(rng.choice(ODD))

@@ -17,7 +17,10 @@ import batchplant as bp
 from batchplant.codecs.cells import encode_samples
 from batchplant.codecs.media import image
 from batchplant.columns import I64
+from batchplant.loading import readahead
 from batchplant.loading.loader import Loader
+from batchplant.storage.source import MappedSource
+from batchplant.storage.together import read_together
 from processes import PATIENCE
 
 
@@ -146,6 +149,19 @@ def leaves_nothing() -> Iterator[None]:
         # A traceback that pytest still holds may hold an epoch.
         gc.collect()
     assert_no_producers()
+
+
+def all_cold(monkeypatch: Any) -> list[int]:
+    """A fixture: no page is in memory, as far as anybody is told. How many cells are read together."""
+    monkeypatch.setattr(MappedSource, "_in_memory", lambda *_: False)
+    reads: list[int] = []
+
+    def noted(spans: Any, take: Any, *, direct: bool) -> Any:
+        reads.append(len(spans))
+        return read_together(spans, take, direct=direct)
+
+    monkeypatch.setattr(readahead, "read_together", noted)
+    return reads
 
 
 def running() -> set[str]:

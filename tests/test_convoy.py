@@ -13,17 +13,17 @@ import pytest
 import batchplant as bp
 from batchplant import ops
 from batchplant.errors import DecodeError
-from batchplant.loading import convoy, readahead
+from batchplant.loading import convoy
 from batchplant.loading.batch import Batch, Executor
 from batchplant.loading.convoy import Pace
 from batchplant.loading.epoch import _Shared
-from batchplant.storage.source import MappedSource
-from batchplant.storage.together import read_together
+from loading import all_cold
 from processes import PATIENCE
 
 torch = pytest.importorskip("torch")
 pillow = pytest.importorskip("PIL.Image")
 
+cold = pytest.fixture(all_cold)
 STEPS = [ops.RandomResizedCrop(16), ops.RandomHorizontalFlip(), ops.ColorJitter(0.4, 0.4, 0.4)]
 
 
@@ -100,7 +100,7 @@ def test_batches_are_the_same(path, together):
 
 
 @pytest.mark.parametrize("kind", ["beton", "tar", "lmdb", "folder"])
-def test_batches_that_were_read_past_the_page_cache(kind, path, together, tmp_path, monkeypatch):
+def test_batches_that_were_read_past_the_page_cache(kind, path, together, tmp_path, cold):
     """A convoy finds the pictures of its batches, each of which was read by itself."""
     if kind == "lmdb":
         pytest.importorskip("lmdb")
@@ -113,19 +113,11 @@ def test_batches_that_were_read_past_the_page_cache(kind, path, together, tmp_pa
     elif kind != "beton":
         data = tmp_path / f"a.{kind}"
         bp.convert(path, data)
-    monkeypatch.setattr(MappedSource, "_in_memory", lambda *_: False)
-    reads = []
-
-    def noted(spans, take, *, direct):
-        reads.append(len(spans))
-        return read_together(spans, take, direct=direct)
-
-    monkeypatch.setattr(readahead, "read_together", noted)
     want, found = (taken(loader_of(data, device=one, page_cache=False)) for one in (None, "cpu"))
     for one, other in zip(want, found, strict=True):
         assert one["ids"].tolist() == other["ids"].tolist()
         assert np.abs(one["image"].astype(int) - other["image"]).max() <= 6
-    assert len(reads) == 2 * 17
+    assert len(cold) == 2 * 17
     assert max(together) == 12
 
 

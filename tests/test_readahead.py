@@ -16,24 +16,11 @@ from batchplant.loading import readahead
 from batchplant.storage.source import MappedSource, mapped_source
 from batchplant.storage.staged import Staged
 from batchplant.storage.together import BLOCK, aligned_memory, read_together
-from loading import write_jpeg, write_raw
+from loading import all_cold, write_jpeg, write_raw
 from processes import PATIENCE
 
+cold = pytest.fixture(all_cold)
 PIPELINE = [ops.RandomResizedCrop(8), ops.RandomHorizontalFlip()]
-
-
-@pytest.fixture
-def cold(monkeypatch):
-    """No page is in memory, as far as anybody is told; what is read together is written down."""
-    monkeypatch.setattr(MappedSource, "_in_memory", lambda *_: False)
-    reads = []
-
-    def noted(spans, take, *, direct):
-        reads.append(len(spans))
-        return read_together(spans, take, direct=direct)
-
-    monkeypatch.setattr(readahead, "read_together", noted)
-    return reads
 
 
 def dataset(kind, tmp_path):
