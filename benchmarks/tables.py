@@ -148,7 +148,7 @@ def lists(folder: Path, args: argparse.Namespace) -> Found:
     found = {}
     for name, (column, group) in kinds.items():
         path = folder / f"{name.split(' ')[0]}.parquet"
-        # As pandas and HF datasets write it.
+        # Packed as pyarrow does by itself.
         pyarrow.parquet.write_table(pa.table({"a": column}), path, row_group_size=group)
 
         def theirs(path: Path = path) -> int:

@@ -15,10 +15,10 @@ from ...columns import I64, U8
 from ...storage import MappedSource, index
 from .footer import BYTE_ARRAY, Footer
 from .pagemap import page_map
-from .pages import DATA, DATA_2, page_header
+from .pages import CRC, DATA, DATA_2, PLAIN, page_header
 from .thrift import Struct
 
-PLAIN, PREFIX, CRC = 0, 4, 4
+PREFIX = 4
 # What the cache has of it.
 KIND = "parquet-cells"
 # What is read of a page to see what is in it: its header may hold two values, of 4 KiB at most.

@@ -16,10 +16,10 @@ from ... import _native
 from ...codecs.arrow import pyarrow
 from ...columns import U8
 from .footer import FIXED, Chunk, Leaf
-from .pages import BY_DICTIONARY, DATA, DATA_2, DICTIONARY, UNPACK, page_header
+from .pages import BY_DICTIONARY, CRC, DATA, DATA_2, DICTIONARY, PLAIN, page_header, unpack
 from .thrift import Struct, varint
 
-PLAIN, OLD_PLAIN, RLE, CRC = 0, 2, 3, 4
+OLD_PLAIN, RLE = 2, 3
 INT32, INT64, FLOAT, DOUBLE = 1, 2, 4, 5
 SNAPPY, GZIP, ZSTD = 1, 2, 6
 # Levels of more bits are nobody's.
@@ -158,18 +158,16 @@ def _put(page: _Page, nest: _Nest, dictionary: Any, out: Any) -> None:
 
 
 def _unpacked(page: U8, codec: int, size: int) -> U8:
-    if not codec:
-        return page
-    # The library does not tell if it was less; where the page tells, that is not asked of it.
+    """A page, where it is known to unpack to all that it says."""
     if codec == SNAPPY:
         told = varint(page[:10].tobytes(), 0)[0]
     elif codec == GZIP:
         told = int.from_bytes(page[-4:].tobytes(), "little")
     else:
-        told = size if codec == ZSTD else -1
+        told = size if codec in (0, ZSTD) else -1
     if told != size:
         raise ValueError("it unpacks to another size")
-    return np.frombuffer(pyarrow().Codec(UNPACK[codec]).decompress(page.data, size), np.uint8)
+    return unpack(page, codec, size)
 
 
 def _array(nest: _Nest, values: Any, offsets: Sequence[Any]) -> Any:

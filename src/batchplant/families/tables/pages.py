@@ -18,6 +18,8 @@ from .footer import BYTE_ARRAY, Chunk, Leaf
 from .thrift import Struct, read_struct, varint
 
 DATA, DICTIONARY, DATA_2 = 0, 2, 3
+# An encoding of values, and the number of a header's field.
+PLAIN, CRC = 0, 4
 BY_DICTIONARY, BY_PREFIX = (2, 8), 7
 # Headers are small, unless they hold the least and the greatest value; larger ones pyarrow refuses itself.
 HEADER, HEADER_MOST = 512, 16 << 20
@@ -77,9 +79,7 @@ def claim_of(data: U8, chunk: Chunk, leaf: Leaf) -> Claim:
 def _longest(page: U8, unpacked: int, codec: int) -> int:
     """The bytes of the longest value of a dictionary; those of all where it is not what it should be."""
     try:
-        body = page.tobytes()
-        if codec:
-            body = pyarrow().Codec(UNPACK[codec]).decompress(body, unpacked, asbytes=True)
+        body = unpack(page, codec, unpacked).tobytes()
         at = longest = 0
         while at < len(body):
             size = int.from_bytes(body[at : at + 4], "little")
@@ -89,6 +89,13 @@ def _longest(page: U8, unpacked: int, codec: int) -> int:
     # Whoever reads the page says what is wrong with it.
     except (ValueError, KeyError, OSError):
         return unpacked
+
+
+def unpack(page: U8, codec: int, size: int) -> U8:
+    """A page, or what of it is packed; KeyError where nobody can. Less than it says is not noticed."""
+    if not codec:
+        return page
+    return np.frombuffer(pyarrow().Codec(UNPACK[codec]).decompress(page.data, size), np.uint8)
 
 
 def page_header(data: U8, at: int) -> tuple[Struct, int]:
@@ -112,12 +119,8 @@ def _repeated(
     try:
         # Levels stand before the values; in the second version not packed, with their sizes in the header.
         before = about[5][1] + about[6][1] if second else 0
-        body = page[before:]
-        if codec and (not second or about.get(7, (0, True))[1]):
-            if codec not in UNPACK:
-                return worst
-            unpacker = pyarrow().Codec(UNPACK[codec])
-            body = np.frombuffer(unpacker.decompress(body.data, unpacked - before), np.uint8)
+        is_packed = not second or about.get(7, (0, True))[1]
+        body = unpack(page[before:], codec if is_packed else 0, unpacked - before)
         at = 0
         for _ in range(0 if second else (leaf.lists > 0) + (leaf.levels > 0)):
             at += 4 + int.from_bytes(body[at : at + 4].tobytes(), "little")
