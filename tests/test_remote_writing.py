@@ -354,20 +354,27 @@ from batchplant.storage.remote.obstores import ObstoreClient
 importlib.import_module("batchplant.conversion.task").CHECKPOINT_SECONDS = 0
 importlib.import_module("batchplant.conversion.task").BATCH_BYTES = 100
 target, point, after, given = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "after", json.loads(sys.argv[4])
-lock, calls = threading.Lock(), 0
+change, calls, under_way = threading.Condition(), 0, 0
 
 def killing(real):
     def call(*given, **how):
-        global calls
-        with lock:
+        global calls, under_way
+        with change:
             calls += 1
             ours = calls == point
+            # A server goes on with what it has of a request whose sender is dead: none is under way then.
+            change.wait_for(lambda: under_way == 0 if ours else point == 0 or calls < point)
+            under_way += 1
         if ours and not after:
             os.kill(os.getpid(), 9)
-        done = real(*given, **how)
-        if ours:
-            os.kill(os.getpid(), 9)
-        return done
+        try:
+            return real(*given, **how)
+        finally:
+            if ours:
+                os.kill(os.getpid(), 9)
+            with change:
+                under_way -= 1
+                change.notify_all()
     return call
 
 for name in ("put", "copy", "delete"):
