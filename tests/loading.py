@@ -169,14 +169,12 @@ def running() -> set[str]:
     return set(os.listdir("/proc/self/task"))
 
 
-def tasks(want: int | None = None) -> int:
-    """How many threads; ``want``: no more than that, for one that was joined may take a moment to go."""
+def assert_ended(before: set[str]) -> None:
+    """No other threads than these are left; one that was joined may take a moment to go."""
     deadline = time.monotonic() + PATIENCE
-    while (found := len(running())) > (found if want is None else want):
-        if time.monotonic() > deadline:
-            break
+    while new := running() - before:
+        assert time.monotonic() < deadline, new
         os.sched_yield()
-    return found
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
