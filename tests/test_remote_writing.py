@@ -471,6 +471,19 @@ def test_killed_before_it_is_decided_leaves_nothing_under_a_name(kind: str, shel
     assert shelf.hidden() == []
 
 
+@pytest.mark.parametrize("kind", ["shards", "folder"])
+def test_what_a_server_finished_too_late_goes_with_the_next_writer(kind: str, shelf: Shelf) -> None:
+    """A request of a writer that was killed, and what it left was cleared away before."""
+    name, how, opens = SETS[kind]
+    late = Path(shelf.root, f".{name}.{'shards.' if kind == 'shards' else ''}partial", "late", "0")
+    late.parent.mkdir(parents=True)
+    late.write_bytes(b"data")
+    assert shelf.hidden() != []
+    shelf.write(name, numbers(10), **how)
+    assert held(shelf.open(opens)) == list(range(10))
+    assert shelf.hidden() == []
+
+
 def test_resumed_after_a_kill_sends_no_shard_again(behind: tuple[Shelf, Proxy]) -> None:
     shelf, proxy = behind
     given = {"first": 0, "count": 40, "shard_samples": 4}
