@@ -121,7 +121,8 @@ class Delivery:
             values["ids"] = torch.from_numpy(values["ids"])
         if ticket is None:
             return values
-        stream = torch.cuda.current_stream(self.device)
+        # By its number: to find the current device takes torch as long again.
+        stream = torch.cuda.current_stream(self.stream.device_index)
         # Of batches that were made together, the first waits for all: each call lets other threads in.
         if self._waited == (ticket, stream):
             return values
