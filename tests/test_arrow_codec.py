@@ -4,6 +4,8 @@ import dataclasses
 import datetime
 import decimal
 import json
+import subprocess
+import sys
 import uuid
 
 import numpy as np
@@ -13,7 +15,16 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant import _native
-from batchplant.codecs.arrow import arrow_schema, column_of, from_arrow, schema_of, to_arrow, unfit
+from batchplant.codecs.arrow import (
+    arrow_schema,
+    column_of,
+    from_arrow,
+    numbers,
+    schema_of,
+    to_arrow,
+    unfit,
+)
+from batchplant.codecs.arrow.buffers import flags_of, valid_of
 from batchplant.codecs.cells import decode_cell, encode_samples
 from batchplant.columns import Columns, Ragged
 from batchplant.errors import DecodeError
@@ -479,3 +490,63 @@ def test_values_missing_where_none_may_be():
         column_of(bp.Struct({"a": bp.Int()}), pa.array([{"b": 1}]))
     with pytest.raises(DecodeError):
         column_of(bp.Time("D"), pa.array([1], pa.date64()))
+
+
+class TestBuffers:
+    """Numbers and flags as arrays and back, without what pyarrow would import for it."""
+
+    @given(st.lists(st.booleans(), max_size=70), st.integers(0, 20), st.integers(0, 20))
+    def test_flags(self, flags, first, last):
+        array = numbers(np.array(flags, np.bool_))
+        array.validate(full=True)
+        assert array.equals(pa.array(flags, pa.bool_()))
+        part = array[first : len(flags) - last] if first + last < len(flags) else array[:0]
+        assert flags_of(part).tolist() == part.to_pylist()
+
+    @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "float16", "float32", "float64"])
+    def test_numbers(self, dtype):
+        values = np.arange(10).astype(dtype)
+        for some in (values, values[::2], values[:0]):
+            assert numbers(some).equals(pa.array(some))
+
+    @given(st.lists(st.none() | st.booleans(), max_size=40), st.integers(0, 10))
+    def test_what_is_there(self, values, first):
+        part = pa.array(values, pa.bool_())[first:]
+        assert valid_of(part).tolist() == [one is not None for one in values[first:]]
+
+    def test_first_batches_do_not_import_pandas(self, tmp_path):
+        """Where it is installed, that takes longer than the batch."""
+        pytest.importorskip("pandas")
+        rows = [
+            {
+                "number": number, "flag": number % 3 == 0, "text": f"text {number}",
+                "maybe": None if number % 7 == 0 else number, "flag or none": [None, True, False][number % 3],
+                "fixed": np.full((4, 2), number, np.int16),
+                "varying": np.arange(number % 5, dtype=np.float32),
+                "tags": None if number % 11 == 0 else ["a", str(number)], "image": jpeg(8, 8),
+            }
+            for number in range(300)
+        ]  # fmt: skip
+        schema = {
+            "number": bp.Int(), "flag": bp.Bool(), "text": bp.Text(), "maybe": bp.Int(optional=True),
+            "flag or none": bp.Bool(optional=True), "fixed": bp.Tensor("int16", (4, 2)),
+            "varying": bp.Tensor("float32", (None,)), "tags": bp.List(bp.Text(), optional=True),
+            "image": bp.Image(),
+        }  # fmt: skip
+        path = tmp_path / "a.parquet"
+        with bp.create(path, schema, row_group_size=50) as out:
+            for row in rows:
+                out.append(row)
+        script = """
+import sys
+import batchplant as bp
+for order in ("sequential", "quasi_random", "random"):
+    loader = bp.Loader(sys.argv[1], 16, order=order, seed=1, ids=True)
+    batch = next(iter(loader))
+    assert batch["number"].tolist() == batch["ids"].tolist()
+    loader.close()
+assert "pyarrow" in sys.modules
+print("pandas" in sys.modules)
+"""
+        said = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True)
+        assert said.stdout.strip() == "False", said.stderr

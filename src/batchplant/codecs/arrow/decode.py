@@ -35,6 +35,7 @@ from ...schema import (
     Video,
 )
 from ..scalars import decimal_text
+from .buffers import bitmap, flags_of, valid_of, view_of
 from .hexes import hexed
 from .nested import documents
 from .sizes import plain_size
@@ -127,7 +128,7 @@ def _counts(field: Time | Duration, array: Any) -> tuple[npt.NDArray[Any], Flags
         want = pa.int64()
     if kind != want:
         array = array.cast(want)
-    return _view(array, np.dtype(np.int32 if want.bit_width == 32 else np.int64)).astype(np.int64), valid
+    return view_of(array, np.dtype(np.int32 if want.bit_width == 32 else np.int64)).astype(np.int64), valid
 
 
 def _is_time(field: Field) -> bool:
@@ -190,16 +191,13 @@ def _as_lists(array: Any) -> Any:
         sizes = np.frombuffer(array.buffers()[2], wide, len(array), array.offset * wide.itemsize)
     valid = _valid(array)
     offsets = starts_of(sizes if valid is None else np.where(valid, sizes, 0))
-    buffers = [None if valid is None else pa.array(valid).buffers()[1], pa.py_buffer(offsets)]
+    buffers = [bitmap(valid), pa.py_buffer(offsets)]
     kind = pa.large_list(array.type.value_field)
     return pa.Array.from_buffers(kind, len(array), buffers, children=[array.flatten()])
 
 
 def _valid(array: Any) -> Flags | None:
-    if not array.null_count:
-        return None
-    found: Flags = array.is_valid().to_numpy(zero_copy_only=False)
-    return found
+    return valid_of(array) if array.null_count else None
 
 
 def _values(array: Any, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Flags | None]:
@@ -210,22 +208,14 @@ def _values(array: Any, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Flags |
     valid = _valid(array)
     if pa.types.is_temporal(kind) and dtype.kind in "mM" and time_dtype(kind) == dtype:
         width = np.dtype(np.int32 if kind.bit_width == 32 else np.int64)
-        values = _view(array, width).astype(np.int64).view(dtype)
+        values = view_of(array, width).astype(np.int64).view(dtype)
         return values, valid
     if kind != want:
         array = array.cast(want)
     if pa.types.is_boolean(want):
-        whole = array.fill_null(False) if array.null_count else array
-        return whole.to_numpy(zero_copy_only=False), valid
-    return _view(array, dtype), valid
-
-
-def _view(array: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The values of an array of numbers where they lie."""
-    data = array.buffers()[1]
-    if not len(array):
-        return np.empty(0, dtype)
-    return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
+        flags = flags_of(array)
+        return (flags if valid is None else flags & valid), valid
+    return view_of(array, dtype), valid
 
 
 def _number_column(field: Field, values: npt.NDArray[Any], valid: Flags | None) -> Column:

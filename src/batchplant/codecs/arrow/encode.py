@@ -30,6 +30,7 @@ from ...schema import (
 from .. import times
 from ..media.image_rules import ImageOptions, ImageTarget, conform
 from . import nested
+from .buffers import bitmap, numbers
 from .hexes import unhex
 from .types import arrow_schema, is_list, pyarrow, scalar_type, storage
 
@@ -170,20 +171,16 @@ def _time_array(field: Time | Duration, counts: npt.NDArray[Any], valid: Flags |
         if len(times.beyond(field, counts)):
             raise EncodeError(f"a count is out of range for {field}")
         counts = counts.astype(np.int32)
-    buffers = [_bitmap(valid), pyarrow().py_buffer(np.ascontiguousarray(counts))]
+    buffers = [bitmap(valid), pyarrow().py_buffer(np.ascontiguousarray(counts))]
     return pyarrow().Array.from_buffers(kind, len(counts), buffers)
-
-
-def _bitmap(valid: Flags | None) -> Any:
-    return None if valid is None or valid.all() else pyarrow().array(valid).buffers()[1]
 
 
 def _binary_array(kind: Any, column: Ragged) -> Any:
     pa = pyarrow()
     if pa.types.is_fixed_size_binary(kind):
-        return pa.Array.from_buffers(kind, len(column), [_bitmap(column.valid), pa.py_buffer(column.data)])
+        return pa.Array.from_buffers(kind, len(column), [bitmap(column.valid), pa.py_buffer(column.data)])
     offsets, data = np.ascontiguousarray(column.offsets), np.ascontiguousarray(column.data)
-    buffers = [_bitmap(column.valid), pa.py_buffer(offsets), pa.py_buffer(data)]
+    buffers = [bitmap(column.valid), pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(column), buffers)
 
 
@@ -200,13 +197,13 @@ def _tensor_array(field: Tensor, column: Column) -> Any:
     else:
         values, valid = column.data[column.offsets[0] : column.offsets[-1]].view(dtype), column.valid
         sizes = column.sizes
-    array = pa.array(np.ascontiguousarray(values))
+    array = numbers(values)
     for size in reversed(rest):
         array = pa.FixedSizeListArray.from_arrays(array, size)
     if field.shape[0] is None:
         assert sizes is not None
         offsets = starts_of(sizes // (dtype.itemsize * math.prod(rest)))
-        buffers = [_bitmap(valid), pa.py_buffer(offsets)]
+        buffers = [bitmap(valid), pa.py_buffer(offsets)]
         return pa.Array.from_buffers(storage(field), len(offsets) - 1, buffers, children=[array])
     if valid is None or valid.all():
         return pa.FixedSizeListArray.from_arrays(array, field.shape[0])
@@ -215,8 +212,8 @@ def _tensor_array(field: Tensor, column: Column) -> Any:
         return pa.nulls(len(valid), storage(field))
     first = field.shape[0]
     rows = np.maximum(np.cumsum(valid) - 1, 0)
-    whole = array.take(pa.array((rows[:, None] * first + np.arange(first)).reshape(-1)))
-    return pa.FixedSizeListArray.from_arrays(whole, first, mask=pa.array(~valid))
+    whole = array.take(numbers((rows[:, None] * first + np.arange(first)).reshape(-1)))
+    return pa.FixedSizeListArray.from_arrays(whole, first, mask=numbers(~valid))
 
 
 def _rows(array: npt.NDArray[Any]) -> Ragged:

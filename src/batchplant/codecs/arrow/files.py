@@ -13,6 +13,7 @@ import numpy as np
 
 from ...errors import BatchplantError, DecodeError
 from ...storage import absolute, is_below, join, parent, read_whole, tree
+from .buffers import numbers, valid_of
 from .types import is_file_struct, pyarrow
 
 
@@ -49,7 +50,7 @@ def _present(array: Any) -> tuple[Any, Any]:
     """Where there are bytes, and where there is a path."""
     array.validate()
     parts = dict(zip([one.name for one in array.type], array.flatten(), strict=True))
-    return tuple(parts[name].is_valid().to_numpy(zero_copy_only=False) for name in ("bytes", "path"))
+    return valid_of(parts["bytes"]), valid_of(parts["path"])
 
 
 def _filled(column: Any, paths: Sequence[str], field: str) -> Any:
@@ -70,7 +71,7 @@ def _filled(column: Any, paths: Sequence[str], field: str) -> Any:
                 except DecodeError as error:
                     raise error.at(sample=first + row, field=field) from None
             values = [pa.array(cells, pa.large_binary()), parts["path"]]
-            array = pa.StructArray.from_arrays(values, ["bytes", "path"], mask=pa.array(~held & ~named))
+            array = pa.StructArray.from_arrays(values, ["bytes", "path"], mask=numbers(~held & ~named))
         pieces.append(array)
         first += len(array)
     if not changed:

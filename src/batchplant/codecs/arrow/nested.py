@@ -15,6 +15,7 @@ from ...columns import Column, Ragged, starts_of
 from ...errors import BatchplantError, DecodeError, EncodeError
 from ...schema import Field, Json, List, Struct
 from .. import nested
+from .buffers import bitmap, valid_of, view_of
 from .sizes import plain_size
 from .types import is_any_list, pyarrow, storage
 
@@ -35,7 +36,7 @@ def _objects(field: Field, array: Any, plain: Callable[[Any], Any], decode: Deco
     if not isinstance(field, List | Struct):
         return nested.plains(field, decode(field, array))
     array = plain(array)
-    there = None if not array.null_count else array.is_valid().to_numpy(zero_copy_only=False).tolist()
+    there = None if not array.null_count else valid_of(array).tolist()
     if there is not None and not field.optional:
         raise DecodeError(f"a value inside is missing, and {field} is not optional")
     if isinstance(field, List):
@@ -51,10 +52,11 @@ def _lists(field: List, array: Any, plain: Callable[[Any], Any], decode: Decode)
     if not is_any_list(array.type) and not pyarrow().types.is_map(array.type):
         raise DecodeError(f"{array.type} where {field} is needed")
     if pyarrow().types.is_fixed_size_list(array.type):
-        sizes = np.where(array.is_valid(), array.type.list_size, 0)
+        sizes = np.where(valid_of(array), array.type.list_size, 0)
         inside = array.flatten()
     else:
-        ends = array.offsets.to_numpy().astype(np.int64) if len(array) else np.zeros(1, np.int64)
+        wide = np.dtype(np.int64 if pyarrow().types.is_large_list(array.type) else np.int32)
+        ends = view_of(array.offsets, wide).astype(np.int64) if len(array) else np.zeros(1, np.int64)
         sizes = np.diff(ends)
         inside = array.values[ends[0] : ends[-1]]
     values = _objects(dataclasses.replace(field.of, optional=True), inside, plain, decode)
@@ -120,11 +122,11 @@ def _array(field: Field, found: Sequence[Any], encode: Encode) -> Any:
     for one in found:
         if one is not None and type(one) is not kind:
             raise EncodeError(f"{json.dumps(one)[:40]} where {field} is needed")
-    bitmap = None if there.all() else pa.array(there).buffers()[1]
+    valid = bitmap(there)
     if isinstance(field, List):
         sizes = np.fromiter((len(one or ()) for one in found), dtype=np.int64, count=len(found))
         values = _array(field.of, [value for one in found for value in one or ()], encode)
-        buffers = [bitmap, pa.py_buffer(starts_of(sizes))]
+        buffers = [valid, pa.py_buffer(starts_of(sizes))]
         return pa.Array.from_buffers(storage(field), len(found), buffers, children=[values])
     children = []
     for name, one in field.fields:
@@ -134,4 +136,4 @@ def _array(field: Field, found: Sequence[Any], encode: Encode) -> Any:
         children.append(
             _array(one if there.all() else dataclasses.replace(one, optional=True), values, encode)
         )
-    return pa.Array.from_buffers(storage(field), len(found), [bitmap], children=children)
+    return pa.Array.from_buffers(storage(field), len(found), [valid], children=children)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...columns import I64
+from .buffers import valid_of
 from .types import is_binary, is_text, pyarrow
 
 
@@ -27,7 +28,7 @@ def plain_size(array: Any) -> int:
     if types.is_list_view(kind) or types.is_large_list_view(kind):
         wide = np.int32 if types.is_list_view(kind) else np.int64
         lengths = np.frombuffer(array.buffers()[2] or b"", wide)[array.offset :][: len(array)]
-        taken = int(np.where(_valid(array), lengths, 0).astype(np.int64).sum())
+        taken = int(np.where(valid_of(array), lengths, 0).astype(np.int64).sum())
         return taken * int(_sizes(array.values).max(initial=0)) + 8 * len(array)
     if types.is_string_view(kind) or types.is_binary_view(kind):
         return int(_sizes(array).sum())
@@ -58,7 +59,7 @@ def _sizes(values: Any) -> I64:
         views = np.frombuffer(values.buffers()[1] or b"", np.int32)[4 * values.offset :][
             : 4 * len(values) : 4
         ]
-        return np.where(_valid(values), views, 0).astype(np.int64) + 8
+        return np.where(valid_of(values), views, 0).astype(np.int64) + 8
     if is_text(kind) or (is_binary(kind) and not types.is_fixed_size_binary(kind)):
         import pyarrow.compute as pc
 
@@ -69,10 +70,6 @@ def _sizes(values: Any) -> I64:
     # Nested types have no width.
     except ValueError:
         return np.full(len(values), plain_size(values), dtype=np.int64)
-
-
-def _valid(array: Any) -> Any:
-    return array.is_valid().to_numpy(zero_copy_only=False)
 
 
 def _run_lengths(array: Any) -> I64:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...codecs.arrow import pyarrow
+from ...codecs.arrow import numbers
 from ...columns import I64, U8
 from ...expressions import Bound, Bounds, Lookup, can_match
 from ...schema import Field
@@ -220,7 +220,7 @@ class ByPage:
 
 def rows_of(table: Any, rows: I64) -> Any:
     """Some rows of an Arrow table; a run of them is not copied."""
-    return table.slice(int(rows[0]), len(rows)) if is_run(rows) else table.take(pyarrow().array(rows))
+    return table.slice(int(rows[0]), len(rows)) if is_run(rows) else table.take(numbers(rows))
 
 
 def _may_be_nat(field: Field) -> bool:

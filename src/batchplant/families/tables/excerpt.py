@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import limits
-from ...codecs.arrow import pyarrow
+from ...codecs.arrow import numbers, pyarrow
 from ...codecs.arrow.sizes import plain_size
 from ...columns import I64, U8
 from ...errors import DamagedError
@@ -73,7 +73,7 @@ class Plan(NamedTuple):
         places = some - firsts[page] + before[page]
         if is_run(rows):
             return column.slice(int(places[0]), len(rows))
-        return column.take(pyarrow().array(places))
+        return column.take(numbers(places))
 
 
 class Excerpts:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import _native
-from ...codecs.arrow import pyarrow
+from ...codecs.arrow import numbers, pyarrow
 from ...columns import U8
 from .footer import FIXED, Chunk, Leaf
 from .pages import BY_DICTIONARY, CRC, DATA, DATA_2, DICTIONARY, PLAIN, page_header, unpack
@@ -179,7 +179,7 @@ def _array(nest: _Nest, values: Any, offsets: Sequence[Any]) -> Any:
                 raise ValueError("lists of another size")
             array = pa.FixedSizeListArray.from_arrays(array, type=kind)
         elif pa.types.is_large_list(kind):
-            array = pa.LargeListArray.from_arrays(pa.array(starts.astype(np.int64)), array, type=kind)
+            array = pa.LargeListArray.from_arrays(numbers(starts.astype(np.int64)), array, type=kind)
         else:
-            array = pa.ListArray.from_arrays(pa.array(starts), array, type=kind)
+            array = pa.ListArray.from_arrays(numbers(starts), array, type=kind)
     return array
