@@ -19,7 +19,7 @@ from batchplant.codecs.media import image
 from batchplant.columns import I64
 from batchplant.loading import readahead
 from batchplant.loading.loader import Loader
-from batchplant.storage.source import MappedSource
+from batchplant.storage.local import MappedSource
 from batchplant.storage.together import read_together
 from processes import PATIENCE
 

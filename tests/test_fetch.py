@@ -12,7 +12,7 @@ import pytest
 import batchplant as bp
 import processes
 from batchplant import _native
-from batchplant.storage import MappedSource, open_source, source
+from batchplant.storage import MappedSource, local, open_source
 
 SIZE = 3 << 20
 WAYS = [True, False]
@@ -203,6 +203,24 @@ def test_what_is_not_in_memory_is_told(tmp_path):
     assert _native.resident_fraction(opened.data, starts, sizes) == 1
 
 
+def test_one_run_of_many_that_is_not_in_memory_is_seen(tmp_path):
+    """A few pages do not tell of it; a page of each run does."""
+    path = tmp_path / "cold"
+    path.write_bytes(bytes(1 << 20))
+    drop(path)
+    opened = open_source(str(path))
+    starts, sizes = np.arange(0, 1 << 20, 1 << 16), np.full(16, 1000)
+    with open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        for start in np.delete(starts, 13).tolist():
+            os.pread(file.fileno(), 1, start)
+    if _native.resident_fraction(opened.data, starts[13:14], sizes[13:14]) == 1:
+        pytest.skip("this file system keeps every file in memory, or reads around what is asked for")
+    assert opened.in_memory(starts, sizes)
+    assert not opened.in_memory(starts, sizes, each=True)
+    assert _native.resident_fraction(opened.data, starts, sizes, each=True) == 15 / 16
+
+
 def test_mapping_a_file(file, tmp_path):
     with open(file, "rb") as opened:
         mapping = _native.map_file(opened.fileno())
@@ -243,7 +261,7 @@ def counted(monkeypatch):
         def gather_runs_crc32(self, *args):
             return None
 
-    monkeypatch.setattr(source, "_native", Counting())
+    monkeypatch.setattr(local, "_native", Counting())
     return calls
 
 
@@ -266,6 +284,15 @@ def test_what_is_not_in_memory_is_fetched(file, counted):
     assert len(counted) == 3
 
 
+def test_a_few_runs_tell_nothing_of_the_rest(file, counted):
+    """Nobody asks where two runs are, so the next are looked for."""
+    opened = open_source(str(file))
+    opened.gather(STARTS[:2], SIZES[:2])
+    assert not opened.was_warm
+    opened.gather(STARTS, SIZES)
+    assert len(counted) == 1
+
+
 def test_what_is_in_memory_is_copied(file, monkeypatch):
     opened = open_source(str(file))
     opened.data.sum()
@@ -284,7 +311,7 @@ def test_a_file_that_others_own(cached, fetches, file, counted, monkeypatch):
     """The kernel does not say what of the mapping is in memory; reading without waiting may tell."""
     opened = open_source(str(file))
     opened._residency_known = False
-    monkeypatch.setattr(source._native, "cached_fraction", lambda *_: cached, raising=False)
+    monkeypatch.setattr(local._native, "cached_fraction", lambda *_: cached, raising=False)
     assert [one.tobytes() for one in opened.gather(STARTS, SIZES)] == expected(file)
     assert len(counted) == fetches
     opened.will_need(STARTS, SIZES)
@@ -321,7 +348,7 @@ def test_missing_cells_are_not_called_for(file, monkeypatch):
     opened._residency_known = False
     asked = []
     monkeypatch.setattr(
-        source._native, "will_need", lambda data, *runs: asked.append([one.tolist() for one in runs])
+        local._native, "will_need", lambda data, *runs: asked.append([one.tolist() for one in runs])
     )
     opened.will_need(np.array([7, 300]), np.array([-1, 100]))
     assert asked == [[[7, 300], [0, 100]]]

@@ -13,9 +13,10 @@ from batchplant import _native, ops
 from batchplant.codecs.media import audio
 from batchplant.errors import DecodeError
 from batchplant.loading import readahead
-from batchplant.storage.source import MappedSource, mapped_source
+from batchplant.storage.local import MappedSource, mapped_source
 from batchplant.storage.staged import Staged
 from batchplant.storage.together import BLOCK, aligned_memory, read_together
+from batchplant.testing.cases import jpeg
 from loading import all_cold, write_jpeg, write_raw
 from processes import PATIENCE
 
@@ -33,9 +34,9 @@ def dataset(kind, tmp_path):
     return str(tmp_path / "folder")
 
 
-def batches(path, **options):
+def batches(path, size=6, **options):
     options = {"order": "random", "seed": 3, "ids": True, "pipelines": {"image": PIPELINE}} | options
-    with_close = bp.Loader(path, 6, **options)
+    with_close = bp.Loader(path, size, **options)
     found = [{name: np.array(one) for name, one in batch.items()} for batch in with_close]
     with_close.close()
     return found
@@ -71,7 +72,7 @@ def test_the_kernel_is_asked_to_read_ahead(kind, tmp_path, monkeypatch, cold):
         pytest.importorskip("lmdb")
     path, asked = dataset(kind, tmp_path), []
 
-    def noted(self, starts, sizes):
+    def noted(self, starts, sizes, each=False):
         if threading.current_thread().name.startswith("batchplant-readahead"):
             asked.append(len(starts))
 
@@ -139,6 +140,112 @@ def test_batches_ahead_are_read_before_any_is_made(tmp_path, monkeypatch, cold):
     ahead.close()
     assert not staged
     loader.close()
+
+
+def write_row_groups(path, **options):
+    """Pictures in row groups of 30, as pyarrow writes them."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    cells = [jpeg(30, 20 + n % 7) for n in range(120)]
+    table = pa.table({"image": pa.array(cells, pa.binary()), "label": np.arange(120)})
+    options = {"row_group_size": 30, "compression": "none", "use_dictionary": False} | options
+    pq.write_table(table, path, **options)
+    return str(path)
+
+
+@pytest.fixture
+def read(monkeypatch, cold):
+    """(start, size) of all that was read together."""
+    found, inner = [], readahead.read_together
+
+    def noted(spans, take, *, direct):
+        found.extend(zip(spans.start.tolist(), spans.size.tolist(), strict=True))
+        return inner(spans, take, direct=direct)
+
+    monkeypatch.setattr(readahead, "read_together", noted)
+    return found
+
+
+def column_of(path):
+    chunks = [group.chunks[0] for group in bp.open(path)._parts[0].footer.groups]
+    return [(one.start, one.size) for one in chunks]
+
+
+@pytest.mark.parametrize("order", ["sequential", "quasi_random", "random"])
+def test_row_groups_past_the_page_cache(order, tmp_path, monkeypatch, cold):
+    """Where pictures have to be found in row groups, those are read, and pictures used out of them."""
+    path = write_row_groups(tmp_path / "data.parquet")
+    monkeypatch.setattr("batchplant.families.tables.picked.WINDOW_BYTES", 2 * column_of(path)[0][1] + 1000)
+    options = {"order": order, "size": 20}
+    want = batches(path, page_cache=True, **options)
+    assert not cold
+    for one, other in zip(want, batches(path, page_cache=False, **options), strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+    assert cold
+    assert mapped_source(path) is None or not mapped_source(path).staged
+
+
+def test_a_row_group_is_read_once_for_the_batches_that_share_it(tmp_path, monkeypatch, read):
+    monkeypatch.setattr(readahead, "AHEAD", 1)
+    path = write_row_groups(tmp_path / "data.parquet")
+    column = column_of(path)
+    loader = bp.Loader(path, 12, pipelines={"image": PIPELINE})
+    shard, staged = loader._shard(0, 0), mapped_source(path).staged
+    ahead = Waiting(loader._executor, None, shard, direct=True)
+    ahead.start()
+    assert ahead.idle.acquire(timeout=PATIENCE)
+    # Batches of 12, in order: the third needs the second row group.
+    assert sorted(ahead.begun) == [0, 1, 2]
+    assert sorted(read) == column[:2]
+    assert len(staged._held) == 2
+    for number in range(3):
+        found = loader._executor.locator.find("image", shard.batch(number))
+        assert found.base.min() > 0
+    ahead.done(0)
+    ahead.done(1)
+    # The third needs the first row group too.
+    assert staged.view(column[0][0], 10) is not None
+    ahead.done(2)
+    assert staged.view(column[0][0], 10) is None
+    ahead.close()
+    assert not staged
+    loader.close()
+
+
+@pytest.mark.parametrize("first", ["snappy", "none"])
+def test_row_groups_that_nobody_finds_pictures_in_are_left_to_who_reads_them(first, tmp_path, read):
+    """What was read ahead in vain is not read again."""
+    paths = [
+        write_row_groups(tmp_path / f"{number}.parquet", compression=how)
+        for number, how in enumerate((first, "snappy"))
+    ]
+    how = {"order": "sequential", "size": 20, "pipelines": {"image": [ops.Resize((8, 8))]}}
+    want = batches(str(tmp_path), page_cache=True, **how)
+    got = batches(str(tmp_path), page_cache=False, **how)
+    for one, other in zip(want, got, strict=True):
+        assert one["ids"].tolist() == other["ids"].tolist()
+        assert np.array_equal(one["image"], other["image"])
+    # Of the second file no more than the first batches that had begun.
+    assert len(set(read).intersection(column_of(paths[1]))) <= (3 if first == "none" else 0)
+
+
+@pytest.mark.parametrize("most", [1, 1 << 40])
+def test_what_is_in_memory_is_looked_at_now_and_then(most, tmp_path, monkeypatch):
+    """After many bytes, or batches: fewer may be there because they share what was read for the first."""
+    monkeypatch.setattr(MappedSource, "_in_memory", lambda *_: True)
+    monkeypatch.setattr(readahead, "MOST", most)
+    loader = bp.Loader(write_jpeg(tmp_path / "data.beton", 160), 1, pipelines={"image": PIPELINE})
+    ahead = Waiting(loader._executor, None, loader._shard(0, 0), direct=True)
+    number = None
+    while (number := ahead._claim()) is not None and number < 150:
+        ahead._busy.discard(number)
+        ahead._read(number)
+        ahead._wanted = number
+    ahead.close()
+    loader.close()
+    sure = readahead.SURE if most == 1 else readahead.FORESEEN
+    rest = range(-(-sure // readahead.LOOKED_AT) * readahead.LOOKED_AT, 150, readahead.LOOKED_AT)
+    assert ahead.begun == [*range(sure), *rest]
 
 
 def test_page_cache_is_yes_or_no(tmp_path):

@@ -79,10 +79,10 @@ std::optional<std::tuple<int64_t, int>> fetch_spans_of(const Int32s& fds, const 
     return std::tuple(failure.run, failure.error);
 }
 
-double resident_fraction_of(const Bytes& mapping, const Int64s& starts, const Int64s& sizes) {
+double resident_fraction_of(const Bytes& mapping, const Int64s& starts, const Int64s& sizes, bool each) {
     check_runs(starts, sizes, mapping.size());
     nb::gil_scoped_release unlocked;
-    return resident_fraction(mapping.data(), starts.data(), sizes.data(), starts.size());
+    return resident_fraction(mapping.data(), starts.data(), sizes.data(), starts.size(), each);
 }
 
 double cached_fraction_of(int fd, const Int64s& starts, const Int64s& sizes) {
@@ -91,9 +91,9 @@ double cached_fraction_of(int fd, const Int64s& starts, const Int64s& sizes) {
     return cached_fraction(fd, starts.data(), sizes.data(), starts.size());
 }
 
-std::tuple<Array<int64_t>, Array<uint8_t>> prefixed_sizes_of(int fd, const Int64s& starts, const Int64s& sizes,
-                                                             const Int64s& counts, size_t threads) {
-    check_runs(starts, sizes, static_cast<size_t>(std::numeric_limits<int64_t>::max()));
+// ``find(places, sizes_of)``: the sizes of cells in runs that were checked, those of run i to sizes_of + places[i].
+template <class Find>
+std::tuple<Array<int64_t>, Array<uint8_t>> sizes_by(const Int64s& sizes, const Int64s& counts, Find find) {
     check_same_length(counts, "counts", sizes, "sizes");
     std::vector<int64_t> places(counts.size() + 1);
     for (size_t i = 0; i < counts.size(); ++i) {
@@ -107,10 +107,26 @@ std::tuple<Array<int64_t>, Array<uint8_t>> prefixed_sizes_of(int fd, const Int64
     std::vector<uint8_t> good;
     {
         nb::gil_scoped_release unlocked;
-        good = prefixed_sizes(fd, starts.data(), sizes.data(), counts.data(), places.data(), starts.size(),
-                              found.get(), threads);
+        good = find(places.data(), found.get());
     }
     return {array_of(found, total), array_of(std::move(good))};
+}
+
+std::tuple<Array<int64_t>, Array<uint8_t>> prefixed_sizes_of(int fd, const Int64s& starts, const Int64s& sizes,
+                                                             const Int64s& counts, bool past, size_t threads) {
+    check_runs(starts, sizes, static_cast<size_t>(std::numeric_limits<int64_t>::max()));
+    return sizes_by(sizes, counts, [&](const int64_t* places, int64_t* found) {
+        return prefixed_sizes(fd, starts.data(), sizes.data(), counts.data(), places, starts.size(), found, past,
+                              threads);
+    });
+}
+
+std::tuple<Array<int64_t>, Array<uint8_t>> prefixed_sizes_in(const Bytes& memory, const Int64s& starts,
+                                                             const Int64s& sizes, const Int64s& counts) {
+    check_runs(starts, sizes, memory.size());
+    return sizes_by(sizes, counts, [&](const int64_t* places, int64_t* found) {
+        return prefixed_sizes(memory.data(), starts.data(), sizes.data(), counts.data(), places, starts.size(), found);
+    });
 }
 
 void will_need_of(const Bytes& mapping, const Int64s& starts, const Int64s& sizes) {
@@ -139,17 +155,22 @@ does not fit into out.)");
 least[i] bytes of it have to come: of a file that is read past the page cache, whole blocks are asked
 for, and the last is cut short by the file's end.)");
     module.def("resident_fraction", resident_fraction_of, array_arg("mapping"), array_arg("starts"), array_arg("sizes"),
-               R"(How much of a few pages of these runs is in memory, 0 to 1.
+               nb::arg("each") = false,
+               R"(How much of a few pages of these runs is in memory, 0 to 1; each: of a page of every run.
 
 Linux answers only the owner of the file and those who may write it; to others it says 1.)");
     module.def("cached_fraction", cached_fraction_of, nb::arg("fd"), array_arg("starts"), array_arg("sizes"),
                "As resident_fraction, of an open file, for all who may read it; -1 where the kernel cannot tell.");
     module.def("prefixed_sizes", prefixed_sizes_of, nb::arg("fd"), array_arg("starts"), array_arg("sizes"),
-               array_arg("counts"), nb::arg("threads") = 8,
+               array_arg("counts"), nb::arg("past") = true, nb::arg("threads") = 8,
                R"(The sizes of cells that fill runs of a file, each behind its size in four bytes.
+
+Past the page cache where they are not in it; not where all of it is being read into it.
 
 counts[i] cells in run i; of which runs that is true is the second part, the sizes in others are
 anything. IndexError if there is no room for so many.)");
+    module.def("prefixed_sizes_in", prefixed_sizes_in, array_arg("memory"), array_arg("starts"), array_arg("sizes"),
+               array_arg("counts"), "As prefixed_sizes, of memory.");
     module.def("will_need", will_need_of, array_arg("mapping"), array_arg("starts"), array_arg("sizes"),
                "Have the kernel begin to read these runs, without waiting for any.");
 }

@@ -282,12 +282,12 @@ bool in_memory(const uint8_t* mapped) {
     return mincore(reinterpret_cast<void*>(address), page, &state) != 0 || (state & 1);
 }
 
-// Calls visit(position) with a byte in each of a few pages of the runs, spread evenly.
+// Calls visit(position) with a byte in each of a few pages of the runs, spread evenly; ``each``: of every run.
 template <typename Visit>
-void sample(const int64_t* starts, const int64_t* sizes, size_t n, Visit&& visit) {
+void sample(const int64_t* starts, const int64_t* sizes, size_t n, Visit&& visit, bool each = false) {
     size_t bytes = 0;
     for (size_t i = 0; i < n; ++i) bytes += static_cast<size_t>(std::max<int64_t>(sizes[i], 0));
-    const size_t count = samples_of(bytes, n);
+    const size_t count = each ? n : samples_of(bytes, n);
     for (size_t k = 0; k < count; ++k) {
         const size_t i = k * n / count;
         // Not the last byte: who looks at what lies behind a run has its last page read.
@@ -316,12 +316,13 @@ const char* fetch_name() {
     return ring ? "io_uring" : "threads";
 }
 
-double resident_fraction(const uint8_t* mapping, const int64_t* starts, const int64_t* sizes, size_t n) {
+double resident_fraction(const uint8_t* mapping, const int64_t* starts, const int64_t* sizes, size_t n, bool each) {
     size_t seen = 0, found = 0;
-    sample(starts, sizes, n, [&](int64_t position) {
+    const auto look = [&](int64_t position) {
         ++seen;
         if (in_memory(mapping + position)) ++found;
-    });
+    };
+    sample(starts, sizes, n, look, each);
     return seen ? static_cast<double>(found) / static_cast<double>(seen) : 1;
 }
 

@@ -29,7 +29,8 @@ const char* fetch_name();
 
 // How many of a few pages, spread evenly over the runs, are in memory already: 0 to 1. The runs lie in the
 // mapping. Linux tells the truth only to those who own the file or may write it; others always get 1.
-double resident_fraction(const uint8_t* mapping, const int64_t* starts, const int64_t* sizes, size_t n);
+double resident_fraction(const uint8_t* mapping, const int64_t* starts, const int64_t* sizes, size_t n,
+                         bool each = false);
 
 // The same of rows of one width, row i beginning at start + i * stride.
 double resident_fraction(const uint8_t* mapping, int64_t start, int64_t stride, int64_t width, const int64_t* row, size_t n);

@@ -16,9 +16,9 @@
 namespace batchplant {
 namespace {
 
-// Bytes at a place of a file; of what is not in memory, many at a time, for a disk gives a million bytes almost as
-// soon as four. Where the ones before them were far away, few. ``direct``: the same file, past the page cache, for
-// little of what is read is used; -1 where there is no such thing.
+// Bytes at a place of a file. What is not in memory is read past the page cache, for little of it is used, and many
+// bytes at a time, for a disk gives a million almost as soon as four; few where the ones before them were far away.
+// ``direct``: the file for that; -1 where all of it is being read into the page cache, which is waited for.
 class Window {
 public:
     Window(int fd, int direct) : fd_(fd), direct_(direct), bytes_(aligned_alloc(block, most + 2 * block), std::free) {}
@@ -31,10 +31,7 @@ public:
             const iovec into{out, static_cast<size_t>(size)};
             if (preadv2(fd_, &into, 1, at, RWF_NOWAIT) == size) return true;
             const int64_t wanted = std::max(size, std::min(left, at - last_ > far ? few : most));
-            if (!bytes_ || !(fill(direct_, at / block * block, at + wanted, at + size) ||
-                             fill(fd_, at, at + wanted, at + size))) {
-                return false;
-            }
+            if (!fill(at, wanted, size)) return pread(fd_, out, static_cast<size_t>(size), at) == size;
         }
         std::memcpy(out, static_cast<uint8_t*>(bytes_.get()) + (at - first_), static_cast<size_t>(size));
         last_ = at;
@@ -44,13 +41,13 @@ public:
 private:
     static constexpr int64_t far = 64 << 10, few = 4 << 10, most = 1 << 20, block = 4 << 10;
 
-    // Whether what lies before ``needed`` could be read.
-    bool fill(int fd, int64_t first, int64_t end, int64_t needed) {
-        if (fd < 0) return false;
-        const int64_t size = fd == direct_ ? (end - first + block - 1) / block * block : end - first;
-        first_ = first;
-        filled_ = std::max<ssize_t>(pread(fd, bytes_.get(), static_cast<size_t>(size), first), 0);
-        return first + filled_ >= needed;
+    // Read past the page cache; whether what is needed could be.
+    bool fill(int64_t at, int64_t wanted, int64_t needed) {
+        if (direct_ < 0 || !bytes_) return false;
+        first_ = at / block * block;
+        const int64_t size = (at + wanted - first_ + block - 1) / block * block;
+        filled_ = std::max<ssize_t>(pread(direct_, bytes_.get(), static_cast<size_t>(size), first_), 0);
+        return first_ + filled_ >= at + needed;
     }
 
     int fd_, direct_;
@@ -58,13 +55,25 @@ private:
     int64_t first_ = 0, filled_ = 0, last_ = 0;
 };
 
-// The sizes of the cells in one run of a file; whether they fill it.
-bool sizes_in_run(Window& window, int64_t at, int64_t left, int64_t count, int64_t* sizes) {
+// Bytes at a place of memory.
+struct Memory {
+    const uint8_t* bytes;
+
+    void begin() const {}
+    bool read(int64_t at, uint8_t* out, int64_t size, int64_t /*left*/) const {
+        std::memcpy(out, bytes + at, static_cast<size_t>(size));
+        return true;
+    }
+};
+
+// The sizes of the cells in one run; whether they fill it.
+template <class From>
+bool sizes_in_run(From& from, int64_t at, int64_t left, int64_t count, int64_t* sizes) {
     constexpr int64_t prefix = 4;
-    window.begin();
+    from.begin();
     for (int64_t i = 0; i < count; ++i) {
         uint8_t size[prefix];
-        if (left < prefix || !window.read(at, size, prefix, left)) return false;
+        if (left < prefix || !from.read(at, size, prefix, left)) return false;
         sizes[i] = size[0] | size[1] << 8 | size[2] << 16 | static_cast<int64_t>(size[3]) << 24;
         left -= prefix;
         if (sizes[i] > left) return false;
@@ -77,16 +86,26 @@ bool sizes_in_run(Window& window, int64_t at, int64_t left, int64_t count, int64
 }  // namespace
 
 std::vector<uint8_t> prefixed_sizes(int fd, const int64_t* starts, const int64_t* sizes, const int64_t* counts,
-                                    const int64_t* places, size_t n, int64_t* sizes_of, size_t threads) {
+                                    const int64_t* places, size_t n, int64_t* sizes_of, bool past, size_t threads) {
     std::vector<uint8_t> good(n);
     const std::string again = "/proc/self/fd/" + std::to_string(fd);
-    const int direct = open(again.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+    const int direct = past ? open(again.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC) : -1;
     std::vector<Window> windows;
     for (size_t i = 0; i < std::max<size_t>(1, std::min(threads, n)); ++i) windows.emplace_back(fd, direct);
     by_threads(n, threads, [&](size_t i, size_t thread) noexcept {
         good[i] = sizes_in_run(windows[thread], starts[i], sizes[i], counts[i], sizes_of + places[i]);
     });
     if (direct >= 0) close(direct);
+    return good;
+}
+
+std::vector<uint8_t> prefixed_sizes(const uint8_t* bytes, const int64_t* starts, const int64_t* sizes,
+                                    const int64_t* counts, const int64_t* places, size_t n, int64_t* sizes_of) {
+    std::vector<uint8_t> good(n);
+    Memory memory{bytes};
+    for (size_t i = 0; i < n; ++i) {
+        good[i] = sizes_in_run(memory, starts[i], sizes[i], counts[i], sizes_of + places[i]);
+    }
     return good;
 }
 

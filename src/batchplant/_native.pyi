@@ -886,9 +886,12 @@ def fetch_spans(
     """
 
 def resident_fraction(
-    mapping: NDArray[numpy.uint8], starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64]
+    mapping: NDArray[numpy.uint8],
+    starts: NDArray[numpy.int64],
+    sizes: NDArray[numpy.int64],
+    each: bool = False,
 ) -> float:
-    """How much of a few pages of these runs is in memory, 0 to 1.
+    """How much of a few pages of these runs is in memory, 0 to 1; each: of a page of every run.
 
     Linux answers only the owner of the file and those who may write it; to others it says 1.
     """
@@ -901,13 +904,24 @@ def prefixed_sizes(
     starts: NDArray[numpy.int64],
     sizes: NDArray[numpy.int64],
     counts: NDArray[numpy.int64],
+    past: bool = True,
     threads: int = 8,
 ) -> tuple[NDArray[numpy.int64], NDArray[numpy.uint8]]:
     """The sizes of cells that fill runs of a file, each behind its size in four bytes.
 
+    Past the page cache where they are not in it; not where all of it is being read into it.
+
     counts[i] cells in run i; of which runs that is true is the second part, the sizes in others are
     anything. IndexError if there is no room for so many.
     """
+
+def prefixed_sizes_in(
+    memory: NDArray[numpy.uint8],
+    starts: NDArray[numpy.int64],
+    sizes: NDArray[numpy.int64],
+    counts: NDArray[numpy.int64],
+) -> tuple[NDArray[numpy.int64], NDArray[numpy.uint8]]:
+    """As prefixed_sizes, of memory."""
 
 def will_need(
     mapping: NDArray[numpy.uint8], starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64]

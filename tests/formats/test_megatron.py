@@ -18,7 +18,7 @@ from batchplant.cli import main
 from batchplant.conversion.sizes import are_known, sizes_of
 from batchplant.formats.megatron import layout, writer
 from batchplant.loading.packing import Pack
-from batchplant.storage import files, source
+from batchplant.storage import files, local
 from batchplant.testing import FormatSuite
 from batchplant.testing.damage import memory_bounded, resident
 from servers import Bucket
@@ -391,7 +391,7 @@ def test_opening_a_pair_opens_few_files(tmp_path: Path, monkeypatch: pytest.Monk
         opened.append(Path(path).name)
         return files.open_known(path)
 
-    monkeypatch.setattr(source, "open_known", counted)
+    monkeypatch.setattr(local, "open_known", counted)
     bp.open(path)
     assert sorted(opened) == ["a.bin", "a.idx", "a.idx"]
 

@@ -1,7 +1,9 @@
 """Pictures of Parquet files that are used where they lie."""
 
+import itertools
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from batchplant.errors import BatchplantError
 from batchplant.families.tables import places
 from batchplant.families.tables.part import ParquetPart
 from batchplant.loading.loader import Loader
-from batchplant.storage import index
+from batchplant.storage import MappedSource, index
 from batchplant.testing.cases import jpeg
 
 pa = pytest.importorskip("pyarrow")
@@ -107,29 +109,62 @@ def test_some_row_groups_lie_in_place_and_others_do_not(tmp_path):
     assert reader.read([20, 19], ["image"])["image"][1].tobytes() == PICTURES[19]
 
 
-def test_row_groups_that_are_not_in_memory_and_wanted_whole_are_read_whole(tmp_path, monkeypatch):
-    """To find their cells would take as long as to read them."""
-    path = written(tmp_path / "x.parquet")
-    monkeypatch.setattr("batchplant.storage.MappedSource.in_memory", lambda *runs: False)
-    reader = bp.open(path, schema={"image": bp.Image()})
-    assert reader.spans("image") is None
+@pytest.fixture
+def asked(monkeypatch):
+    """What the kernel was asked to read, and for each search whether it went past the page cache."""
+    found, search = {"read": [], "past": []}, MappedSource.prefixed_sizes
+
+    def noted(self, *runs, past):
+        found["past"].append(past)
+        return search(self, *runs, past=past)
+
+    monkeypatch.setattr(MappedSource, "_in_memory", lambda *_: False)
+    monkeypatch.setattr(MappedSource, "prefixed_sizes", noted)
+    monkeypatch.setattr(
+        MappedSource, "will_need", lambda self, *runs: found["read"].append(np.stack(runs, 1))
+    )
+    return found
+
+
+def test_row_groups_that_are_wanted_whole_are_read_in_order(tmp_path, asked):
+    """Where a few cells of each are wanted, nothing but their sizes is read, past the page cache."""
+    reader = bp.open(written(tmp_path / "x.parquet"), schema={"image": bp.Image()})
+    asked["read"].clear()
     assert in_place(reader, [0, 7, 14]) == [PICTURES[row] for row in (0, 7, 14)]
-    # What was found is known; the rest is not.
-    assert in_place(reader, range(21)) == PICTURES[:21]
-    assert reader.spans("image", range(22, 35)) is None
-    assert [one.tobytes() for one in reader.read(range(60), ["image"])["image"]] == PICTURES
-    assert reader.read([59, 30], ["label", "image"])["image"][1].tobytes() == PICTURES[30]
+    assert asked == {"read": [], "past": [True]}
+    # Those that are known are not looked for again.
+    assert in_place(reader, range(60)) == PICTURES
+    groups = [group.chunks[0] for group in reader._parts[0].footer.groups[3:]]
+    assert [one.tolist() for one in asked["read"]] == [[[one.start, one.size] for one in groups]]
+    assert asked["past"] == [True, False]
 
 
-def test_many_row_groups_are_looked_through_however_much_of_them_is_wanted(tmp_path, monkeypatch):
+def test_many_row_groups_are_looked_through_however_much_of_them_is_wanted(tmp_path, asked, monkeypatch):
     """In a random order each would be read whole again and again."""
     path = written(tmp_path / "x.parquet")
-    monkeypatch.setattr("batchplant.storage.MappedSource.in_memory", lambda *runs: False)
     size = sum(group.chunks[0].size for group in bp.open(path)._parts[0].footer.groups)
-    monkeypatch.setattr(places, "SCATTERED", size)
-    assert bp.open(path, schema={"image": bp.Image()}).spans("image") is None
-    monkeypatch.setattr(places, "SCATTERED", size - 1)
-    assert in_place(bp.open(path, schema={"image": bp.Image()}), range(60)) == PICTURES
+    asked["read"].clear()
+    for most in (size, size - 1):
+        monkeypatch.setattr(places, "SCATTERED", most)
+        assert in_place(bp.open(path, schema={"image": bp.Image()}), range(60)) == PICTURES
+    assert asked["past"] == [False, True]
+    assert len(asked["read"]) == 1
+
+
+def test_threads_that_want_the_same_row_groups_look_once(tmp_path, looked):
+    reader = bp.open(written(tmp_path / "x.parquet"), schema={"image": bp.Image()})
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: in_place(reader, range(60)), range(8)):
+            assert found == PICTURES
+    assert sorted(looked) == list(range(9))
+
+
+def test_a_thread_that_looked_when_the_process_was_forked_is_not_waited_for(tmp_path):
+    reader = bp.open(written(tmp_path / "x.parquet"), schema={"image": bp.Image()})
+    found = reader._places_of("image")
+    found._finding.acquire()
+    found._process -= 1
+    assert in_place(reader, range(60)) == PICTURES
 
 
 @pytest.fixture
@@ -145,9 +180,9 @@ def looked(monkeypatch):
     """The row groups that were looked through."""
     found, cells = [], ParquetPart.cells
 
-    def noted(self, groups, name):
+    def noted(self, groups, name, whole):
         found.extend(groups)
-        return cells(self, groups, name)
+        return cells(self, groups, name, whole)
 
     monkeypatch.setattr(ParquetPart, "cells", noted)
     return found
@@ -270,12 +305,20 @@ def test_sizes_of_cells_behind_their_sizes(runs, threads):
         file.write(b"xyz" + b"".join(pieces))
         file.flush()
         found, good = _native.prefixed_sizes(file.fileno(), starts, sizes, counts, threads=threads)
+        file.seek(0)
+        memory = np.frombuffer(file.read(), np.uint8)
+        in_memory, well = _native.prefixed_sizes_in(memory, starts, sizes, counts)
+        with pytest.raises(IndexError):
+            _native.prefixed_sizes_in(memory, *np.array([[len(memory)], [4], [1]]))
         with pytest.raises(IndexError):
             _native.prefixed_sizes(file.fileno(), *np.array([[0], [7], [2]]))
         # A file that is shorter than it was.
         assert _native.prefixed_sizes(file.fileno(), *np.array([[1 << 20], [8], [2]]))[1].tolist() == [0]
     each = np.split(found, np.cumsum(counts)[:-1]) if runs else []
-    for (cells, rest, _), some, right in zip(runs, each, good, strict=True):
+    same = np.split(in_memory, np.cumsum(counts)[:-1]) if runs else []
+    assert well.tolist() == good.tolist()
+    for (cells, rest, _), some, other, right in zip(runs, each, same, good, strict=True):
+        assert not right or np.array_equal(some, other)
         if not rest and len(some) == len(cells):
             assert right
             assert some.tolist() == [len(one) for one in cells]
@@ -289,12 +332,12 @@ def test_sizes_of_cells_that_are_not_in_memory(size, tmp_path):
     want = rng.integers(0, 2 * size, 3_000_000 // size)
     path = tmp_path / "cells"
     path.write_bytes(b"begin" + b"".join(int(one).to_bytes(4, "little") + bytes(int(one)) for one in want))
-    for threads in (1, 4):
+    for past, threads in itertools.product((True, False), (1, 4)):
         with open(path, "rb") as file:
             os.fdatasync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             about = np.array([[5, 5], [4 * len(want) + want.sum(), 4], [len(want), 1]])
-            found, good = _native.prefixed_sizes(file.fileno(), *about, threads=threads)
+            found, good = _native.prefixed_sizes(file.fileno(), *about, past, threads)
         assert found[:-1].tolist() == want.tolist()
         assert good.tolist() == [1, 0]
 

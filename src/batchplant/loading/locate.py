@@ -15,8 +15,8 @@ from ..codecs.media import image
 from ..columns import I32, I64, U8, Ragged, Spans
 from ..reader import Reader
 from ..storage import MappedSource, is_remote, mapped
+from ..storage.local import mapped_source
 from ..storage.remote import opened
-from ..storage.source import mapped_source
 
 # Beyond this many files per batch that no reader has mapped, mapping each costs more than reading it.
 MAPPED_FILES = 64

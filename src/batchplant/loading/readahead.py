@@ -20,12 +20,14 @@ from .. import order as orders
 from ..columns import I64, U8, Spans, concat_spans
 from ..errors import BatchplantError
 from ..storage import is_remote
-from ..storage.source import MappedSource, mapped_source
-from ..storage.together import aligned_memory, read_together
+from ..storage.local import MappedSource, mapped_source
+from ..storage.together import Read, aligned_memory, read_together
 from . import threads
 from .batch import Executor
 from .buffers import Buffers
+from .fits import are_apart, memory, needed, size_of
 from .locate import Located
+from .shared import Shared
 
 # Threads that read, each a batch: one waits for the last bytes of its batch while another asks for the next.
 READERS = 2
@@ -35,17 +37,13 @@ AHEAD, AHEAD_BATCHES = 64 << 20, 2
 MOST = 4 * AHEAD
 # No farther, however small batches are.
 FORESEEN = 64
+# Of what more cells of a batch lie in together, all is read.
+TOGETHER = 4
 # A dataset of more than this share of the memory does not stay there from epoch to epoch.
 FITS = 0.75
-# After so many batches that were in memory, only one of so many is looked at.
+# After so many batches in a row that were in memory, and MOST bytes, only one of so many is looked at: fewer
+# may be there because all that they share was just read for the first of them.
 SURE, LOOKED_AT = 4, 16
-# Bytes from cell to cell, at least, of those that are read by themselves: less is a table.
-APART = 512
-# Of what a sample reads, no more may be its neighbour's too, such as a dictionary that both need.
-SHARED = 0.1
-# Samples that tell how much an epoch needs: so many in a row, at so many places, for a format may have to
-# look at all that lies around one to find it.
-IN_A_ROW, PLACES = 16, 16
 
 
 class Readahead:
@@ -79,8 +77,12 @@ class Readahead:
         self._staged: dict[int, list[tuple[str, bytes]]] = {}
         # And the files whose readers find it there.
         self._shelved: dict[int, list[MappedSource]] = {}
-        # Batches in a row that were in memory.
-        self._warm = 0
+        # What cells of several batches lie in is read by one thread at a time.
+        self._shared, self._sharing = Shared(), threading.Lock()
+        # Whether cells can be found in what they share.
+        self._finds = True
+        # Batches in a row that were in memory, and their bytes.
+        self._warm = self._warm_bytes = 0
         # As many as there can be at once, those of batches that are being made included: new ones cost time.
         self._buffers = Buffers(2 * (READERS + AHEAD_BATCHES), aligned_memory)
 
@@ -120,12 +122,14 @@ class Readahead:
         if shelved and not any(one is not None and one.used for one in shelved):
             # This format looks into its files by itself.
             self.past = ()
+        self._shared.done(number)
 
     def stop(self) -> None:
         with self._changed:
             self._stopped = True
             for number in {*self._staged, *self._shelved}:
                 self._let_go(number)
+            self._shared.clear()
             self._changed.notify_all()
 
     close = stop
@@ -158,7 +162,8 @@ class Readahead:
             if self._stopped:
                 return None
             # Where the last were in memory, the next are taken to be so.
-            number = self._next + (-self._next % LOOKED_AT if self._warm >= SURE else 0)
+            sure = self._warm >= FORESEEN or (self._warm >= SURE and self._warm_bytes >= MOST)
+            number = self._next + (-self._next % LOOKED_AT if sure else 0)
             self._next = number + 1
             self._busy.add(number)
             return number
@@ -172,46 +177,58 @@ class Readahead:
     def _read(self, number: int) -> None:
         positions = self._shard.batch(number)
         ids = positions if self._indices is None else self._indices[positions]
-        warm = self._stage(number, ids)
+        warm, size = self._stage(number, ids)
         self._warm = self._warm + 1 if warm else 0
+        self._warm_bytes = self._warm_bytes + size if warm else 0
 
-    def _stage(self, number: int, ids: I64) -> bool:
-        """Read for a batch; whether all was in memory."""
+    def _stage(self, number: int, ids: I64) -> tuple[bool, int]:
+        """Read for a batch; whether all was in memory, and the bytes of it."""
         plan, reader, past = self._executor.plan, self._executor.reader, self.past
+        warm, size = True, 0
         # By field, or what several take together; the rest is asked of the kernel.
         here: list[tuple[str | None, Spans]] = []
         rest = [name for name in (plan.columns if self._stages else plan.fields) if name not in past]
         for field in dict.fromkeys(output.field for output in plan.pictures if self._stages):
+            around = reader.ranges([field], ids)
+            shared = around is not None and len(ids) > TOGETHER * len(around)
+            if shared and self._finds:
+                # They have to be found in what they lie in together, and all of that is read once.
+                warm = (self._share if self.direct else self._advise)(number, around) and warm
             spans = reader.spans(field, ids)
             if spans is None or any(map(is_remote, spans.files)):
                 rest.append(field)
+                self._finds = self._finds and not shared
                 continue
+            size += size_of(spans)
             spans = spans.compact() if len(spans.files) > 1 else spans
             mapped = [mapped_source(path) for path in spans.files]
-            if not self.direct and None not in mapped:
-                rest.append(field)
-            elif None in mapped or not _is_warm(spans):
+            if None in mapped:
                 # What no reader has mapped is read here and now, past the page cache or not.
                 here.append((field, spans))
+            elif not self.direct:
+                rest.append(field)
+            else:
+                left = self._left(number, spans)
+                warm = warm and len(left) == len(spans)
+                if not _is_warm(left):
+                    here.append((field, left))
         spans = reader.ranges(past, ids) if past else None
         if spans is not None and not _are_mapped(spans):
             # Who reads those will not look for bytes of ours.
             rest += past
-        elif spans is not None and _size(spans) <= MOST and not _is_warm(spans):
+        elif spans is not None and size_of(spans) <= MOST and not _is_warm(spans):
             here.append((None, spans))
         if here:
             self._put(number, ids, here)
         all_of_it = not self._stages and not past
         asked = self._executor.ranges(ids) if all_of_it else reader.ranges(rest, ids) if rest else None
-        return self._advise(number, asked) and not here
+        size += 0 if asked is None else size_of(asked)
+        return self._advise(number, asked) and warm and not here, size
 
     def _put(self, number: int, ids: I64, parts: list[tuple[str | None, Spans]]) -> None:
         """Read cells now: of mapped files for who reads those, else for who asks by field and samples."""
         spans = concat_spans([one for _, one in parts])
-        read = read_together(spans, self._memory, direct=self.direct)
-        if read is None and self.direct:
-            # A file system that reads only through the page cache.
-            read = read_together(spans, self._memory, direct=False)
+        read = self._read_together(spans)
         if read is None:
             return
         sources = [mapped_source(path) for path in spans.files]
@@ -232,32 +249,52 @@ class Readahead:
                     self._executor.locator.staged[key] = found
                     self._staged.setdefault(number, []).append(key)
 
+    def _share(self, number: int, spans: Spans | None) -> bool:
+        """Read what cells of this batch and others lie in, past the page cache; whether it was in memory."""
+        if spans is None or not _are_mapped(spans) or _is_warm(spans):
+            return True
+        with self._sharing:
+            left = self._left(number, spans)
+            read = self._read_together(left) if size_of(left) <= MOST else None
+            if read is None:
+                return False
+            with self._changed:
+                if not self._stopped:
+                    self._asked[number] = self._asked.get(number, 0) + len(read.memory)
+                    self._shared.put(number, read, left.files)
+        return False
+
+    def _left(self, number: int, spans: Spans) -> Spans:
+        """The cells that do not lie in what batches share; what has the others is kept for this batch."""
+        with self._changed:
+            found = self._shared.use(number, spans)
+        return spans.take(np.flatnonzero(~found)) if found.any() else spans
+
+    def _read_together(self, spans: Spans) -> Read | None:
+        read = read_together(spans, self._memory, direct=self.direct) if len(spans) else None
+        if read is None and self.direct and len(spans):
+            # A file system that reads only through the page cache.
+            read = read_together(spans, self._memory, direct=False)
+        return read
+
     def _memory(self, size: int) -> U8:
         # Few sizes, so that memory is used again.
-        step = 1 << max(20, size.bit_length() - 4)
+        step = 1 << max(20, size.bit_length() - 2)
         memory: U8 = self._buffers.take((-(-size // step) * step,), np.dtype(np.uint8))
         return memory
 
     def _advise(self, number: int, spans: Spans | None) -> bool:
         """Have the kernel read; whether all was in memory."""
-        if spans is None:
+        if spans is None or size_of(spans) > MOST:
             return True
-        if _size(spans) > MOST:
-            return True
-        with self._changed:
-            self._asked[number] = self._asked.get(number, 0) + _size(spans)
-        warm = True
+        missing = 0
         for source, starts, sizes in _by_file(spans):
-            if source is None:
-                continue
-            if not source.in_memory(starts, sizes):
-                warm = False
-                source.will_need(starts, sizes)
-        return warm
-
-
-def _size(spans: Spans) -> int:
-    return int(np.maximum(spans.size, 0).sum())
+            if source is not None and not source.in_memory(starts, sizes, each=True):
+                missing += int(sizes.sum())
+                source.will_need(starts, sizes, each=True)
+        with self._changed:
+            self._asked[number] = self._asked.get(number, 0) + missing
+        return not missing
 
 
 def _are_mapped(spans: Spans) -> bool:
@@ -266,7 +303,7 @@ def _are_mapped(spans: Spans) -> bool:
 
 def _is_warm(spans: Spans) -> bool:
     """Whether all is in memory, of files that are mapped."""
-    return all(source.in_memory(starts, sizes) for source, starts, sizes in _by_file(spans))
+    return all(source.in_memory(starts, sizes, each=True) for source, starts, sizes in _by_file(spans))
 
 
 def _by_file(spans: Spans) -> list[tuple[Any, I64, I64]]:
@@ -300,10 +337,10 @@ def make_readahead(
         stages = _is_known(executor, first)
         larger = page_cache is False
         if page_cache is None:
-            larger = _needed(executor, indices, stages) > FITS * memory()
+            larger = needed(executor, indices, stages) > FITS * memory()
         own = executor.plan.columns if stages else fields
         alone = larger and executor.decoded is None
-        past = [one for one in own if alone and _are_apart(executor, one, batch)]
+        past = [one for one in own if alone and are_apart(executor, one, batch)]
     # It is said of the batch that has it.
     except BatchplantError:
         return None
@@ -322,72 +359,3 @@ def _is_known(executor: Executor, one: I64) -> bool:
         if cell is None or read is None or not np.array_equal(cell.start, read.start):
             return False
     return True
-
-
-def _needed(executor: Executor, indices: I64 | None, stages: bool) -> float:
-    """About how many bytes an epoch has; of pictures, where those are read here."""
-    reader, plan = executor.reader, executor.plan
-    count = len(reader) if indices is None else len(indices)
-    told = reader._bytes_of(plan.fields)
-    if told is not None:
-        return told * count / max(1, len(reader))
-    some = _some(count)
-    some = some if indices is None else indices[some]
-    if stages:
-        found = [reader.spans(output.field, some) for output in plan.pictures]
-    else:
-        found = [reader.ranges(plan.fields, some)]
-    return sum(float(np.maximum(one.size, 0).sum()) * count / len(some) for one in found if one is not None)
-
-
-def _some(count: int) -> I64:
-    """Samples that tell of all."""
-    places = np.linspace(0, max(0, count - IN_A_ROW), PLACES).astype(np.int64)
-    found: I64 = np.unique(np.minimum(places[:, None] + np.arange(IN_A_ROW), count - 1))
-    return found
-
-
-def _are_apart(executor: Executor, field: str, batch: I64) -> bool:
-    """Whether cells lie by themselves: what samples of a batch read, their neighbours do not need."""
-    reader = executor.reader
-    if len(reader) < 2:
-        return False
-    even = np.unique(np.minimum(batch & ~1, len(reader) - 2))
-    some, others = reader.ranges([field], even), reader.ranges([field], even + 1)
-    if some is None or others is None:
-        return False
-    shared = 0
-    for one in dict.fromkeys((*some.files, *others.files)):
-        starts, ends = _of_file(some, one)
-        begin, stop = _of_file(others, one)
-        # Those of some that begin before the end of another have not all ended before it begins.
-        meets = np.searchsorted(np.sort(starts), stop) > np.searchsorted(np.sort(ends), begin, "right")
-        shared += int((stop - begin)[meets].sum())
-        between = np.diff(np.sort(np.concatenate([starts, begin])))
-        if len(between) and np.percentile(between, 25) < APART:
-            return False
-    return shared <= SHARED * _size(others)
-
-
-def _of_file(spans: Spans, file: str) -> tuple[I64, I64]:
-    rows = np.flatnonzero((spans.size > 0) & (np.array([one == file for one in spans.files])[spans.file]))
-    return spans.start[rows], spans.start[rows] + spans.size[rows]
-
-
-def memory() -> int:
-    """Bytes that programs may still take, pages of files included; at most what the control group has."""
-    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, KeyError), open("/proc/meminfo") as file:
-        told = dict(line.split(":", 1) for line in file)
-        found = int(told["MemAvailable"].split()[0]) << 10
-    with contextlib.suppress(OSError), open("/proc/self/cgroup") as file:
-        for line in file:
-            _, kinds, path = line.rstrip("\n").split(":", 2)
-            kind = "memory/" if kinds == "memory" else "" if not kinds else None
-            name = "memory.limit_in_bytes" if kinds else "memory.max"
-            # In a container, the own group is the root of what it sees.
-            for below in () if kind is None else (path.strip("/") + "/", ""):
-                limit = f"/sys/fs/cgroup/{kind}{below}{name}"
-                with contextlib.suppress(OSError, ValueError), open(limit) as told_there:
-                    found = min(found, int(told_there.read()))
-    return found

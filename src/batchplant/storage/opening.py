@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from .. import limits
 from ..errors import AccessError, BatchplantError, DamagedError, NotFoundError
 from . import tree
+from .local import MappedSource
 from .remote import RefusedError, RemoteSource
-from .source import MappedSource, Source
+from .source import Source
 from .urls import is_remote
 
 _LOCAL = threading.local()

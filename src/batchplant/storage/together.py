@@ -13,7 +13,7 @@ import numpy as np
 from .. import _native
 from ..columns import I64, U8, Spans
 from .files import open_known
-from .source import is_still
+from .local import is_still
 from .staged import Staged
 
 # What every disk takes: where reads past the page cache begin and end, and where their memory does.

@@ -52,15 +52,24 @@ def remember(source: MappedSource, leaf: int, cells: Cells) -> None:
     index.remember(source, KIND, str(leaf), known)
 
 
-def cells_of(source: MappedSource, footer: Footer, groups: Sequence[int], leaf: int) -> list[Cells | None]:
-    """Starts and sizes of the cells of a column in row groups; None where they are something else."""
+def cells_of(
+    source: MappedSource, footer: Footer, groups: Sequence[int], leaf: int, whole: bool
+) -> list[Cells | None]:
+    """Starts and sizes of the cells of a column in row groups; None where they are something else.
+
+    ``whole``: most of the cells are read next, so the kernel reads all of the column, in order.
+    """
     about = footer.leaves[leaf]
     found: list[Cells | None] = [None] * len(groups)
+    chunks = [(number, footer.groups[group].chunks[leaf]) for number, group in enumerate(groups)]
+    plain = [(number, one) for number, one in chunks if one is not None and not one.codec]
+    if not plain or about.kind != BYTE_ARRAY or about.lists:
+        return found
+    if whole:
+        source.will_need(*np.array([(one.start, one.size) for _, one in plain], np.int64).T)
     pages = []
-    for number, group in enumerate(groups):
-        chunk = footer.groups[group].chunks[leaf]
-        if chunk is None or chunk.codec or about.kind != BYTE_ARRAY or about.lists:
-            continue
+    for number, chunk in plain:
+        group = groups[number]
         told = page_map(source, footer.groups[group], chunk, about, mapped=True)
         if told is not None:
             each = [np.full(len(told.starts), number), told.starts, told.sizes, np.diff(told.rows)]
@@ -75,7 +84,7 @@ def cells_of(source: MappedSource, footer: Footer, groups: Sequence[int], leaf: 
     good = (before >= 0) & (rows <= (size - before) // PREFIX)
     start, size, rows = start + before, np.where(good, size - before, 0), np.where(good, rows, 0)
     # As many as there are rows: none is missing.
-    sizes, filled = source.prefixed_sizes(start, size, rows)
+    sizes, filled = source.prefixed_sizes(start, size, rows, past=not whole)
     good &= filled != 0
     ends = np.cumsum(sizes + PREFIX)
     first = np.cumsum(rows) - rows

@@ -133,8 +133,8 @@ class PartsReader(ParquetRows):
         places = self._places_of(field)
         units, _ = self._units_of(indices)
         unknown = places.starts[indices] == 0
-        if unknown.any() and not places.find(units[unknown]):
-            return None
+        if unknown.any():
+            places.find(units[unknown])
         start = places.starts[indices]
         if (start < 0).any():
             return None

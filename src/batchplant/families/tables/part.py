@@ -147,13 +147,13 @@ class ParquetPart:
         whole = self.runs(group, [name for name in names if plans[name] is None])
         return [*whole, *(run for plan in plans.values() if plan is not None for run in plan.runs)]
 
-    def cells(self, groups: Sequence[int], name: str) -> list[Cells | None]:
+    def cells(self, groups: Sequence[int], name: str, whole: bool) -> list[Cells | None]:
         """Starts and sizes of the cells of a column of bytes, or of files, in row groups; None where they do
-        not lie in the file as they are, or it is not mapped."""
+        not lie in the file as they are, or it is not mapped. ``whole``: most of the cells are read next."""
         leaf = self._leaf_in_place(name)
         if leaf is None or not isinstance(self._source, MappedSource):
             return [None] * len(groups)
-        return cells_of(self._source, self.footer, groups, leaf)
+        return cells_of(self._source, self.footer, groups, leaf, whole)
 
     def recalled(self, name: str) -> Cells | None:
         """The same of all row groups, where somebody has found them before."""
@@ -174,11 +174,6 @@ class ParquetPart:
         chunks = [group.chunks[leaves[0]] for group in self.footer.groups]
         packed = all(one is None or one.codec for one in chunks)
         return None if packed or len(leaves) > 1 else leaves[0]
-
-    def in_memory(self, runs: I64) -> bool:
-        """Whether (start, size) runs of the file are in memory, as far as a few pages tell."""
-        starts, sizes = np.ascontiguousarray(runs.T)
-        return isinstance(self._source, MappedSource) and self._source.in_memory(starts, sizes)
 
     def copied(self, starts: I64, sizes: I64, out: U8, places: I64) -> None:
         """Runs of the file, each to its place."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import threading
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,8 +13,8 @@ from .inplace import Cells
 from .part import ParquetPart
 from .picked import WINDOW_BYTES
 
-# Where more cells of a row group are wanted, all of it is: to find them takes as long as to read them. Unless
-# there are so many row groups that each would be read again and again.
+# Where more cells of a row group are wanted, all of it is. Unless there are so many row groups that each
+# would be read again and again.
 FEW, SCATTERED = 4, 2 * WINDOW_BYTES
 
 
@@ -30,26 +32,32 @@ class Places:
         self.starts, self.sizes = np.zeros(edges[-1], np.int64), np.zeros(edges[-1], np.int64)
         # The files of which the cache was asked.
         self._asked: set[int] = set()
+        self._process, self._finding = os.getpid(), threading.Lock()
 
-    def find(self, groups: I64) -> bool:
-        """Find the cells of row groups, each named as often as a cell of it is wanted; False where it is
-        better to read them whole."""
+    def find(self, groups: I64) -> None:
+        """Find the cells of row groups, each named as often as a cell of it is wanted."""
+        # Another thread may have held the lock when the process was forked.
+        if self._process != os.getpid():
+            self._process, self._finding = os.getpid(), threading.Lock()
+        # Batches that are made at the same time want the same row groups.
+        with self._finding:
+            self._find(groups)
+
+    def _find(self, groups: I64) -> None:
         for number in np.unique(self._files_of(groups)).tolist():
             self._recall(number)
         wanted = groups[self.starts[self._edges[groups]] == 0]
         new = np.unique(wanted)
         files = self._files_of(new)
         inside = {number: new[files == number] for number in self._parts if (files == number).any()}
-        if len(wanted) > FEW * len(new) and not self._are_scattered(inside) and not self._in_memory(inside):
-            return False
+        whole = len(wanted) > FEW * len(new) and not self._are_scattered(inside)
         for number, some in inside.items():
-            found = self._parts[number].cells((some - self._firsts[number]).tolist(), self._field)
+            found = self._parts[number].cells((some - self._firsts[number]).tolist(), self._field, whole)
             for group, cells in zip(some.tolist(), found, strict=True):
                 self._put(slice(*self._edges[group : group + 2].tolist()), cells)
             self._remember(number)
         for group in new[~np.isin(files, list(inside))].tolist():
             self._put(slice(*self._edges[group : group + 2].tolist()), None)
-        return True
 
     def _files_of(self, groups: I64) -> I64:
         found: I64 = np.searchsorted(self._firsts, groups, side="right") - 1
@@ -79,14 +87,9 @@ class Places:
 
     def _are_scattered(self, groups: Mapping[int, I64]) -> bool:
         """Whether row groups are more than stay in memory until all of their cells were used."""
-        return sum(int(self._runs(number, some)[:, 1].sum()) for number, some in groups.items()) > SCATTERED
+        return sum(self._size(number, some) for number, some in groups.items()) > SCATTERED
 
-    def _in_memory(self, groups: Mapping[int, I64]) -> bool:
-        """Whether the column is in memory, as far as a few pages tell."""
-        return all(self._parts[number].in_memory(self._runs(number, some)) for number, some in groups.items())
-
-    def _runs(self, number: int, groups: I64) -> I64:
-        """(start, size) of the column in row groups of a file."""
+    def _size(self, number: int, groups: I64) -> int:
+        """The bytes of the column in row groups of a file."""
         part, inside = self._parts[number], (groups - self._firsts[number]).tolist()
-        runs: Sequence[tuple[int, int]] = [run for one in inside for run in part.runs(one, [self._field])]
-        return np.array(runs, np.int64).reshape(-1, 2)
+        return sum(size for one in inside for _, size in part.runs(one, [self._field]))
