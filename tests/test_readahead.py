@@ -212,6 +212,19 @@ def test_a_row_group_is_read_once_for_the_batches_that_share_it(tmp_path, monkey
     loader.close()
 
 
+@pytest.mark.parametrize(("memory", "shared"), [(1 << 40, True), (100_000, False)])
+def test_row_groups_that_are_much_of_the_memory_go_through_the_page_cache(
+    memory, shared, tmp_path, monkeypatch, read
+):
+    monkeypatch.setattr(readahead, "memory", lambda: memory)
+    path = write_row_groups(tmp_path / "data.parquet")
+    column = column_of(path)
+    want = batches(path, 20, order="sequential", page_cache=True)
+    for one, other in zip(want, batches(path, 20, order="sequential", page_cache=False), strict=True):
+        assert np.array_equal(one["image"], other["image"])
+    assert (not set(read).isdisjoint(column)) == shared
+
+
 @pytest.mark.parametrize("first", ["snappy", "none"])
 def test_row_groups_that_nobody_finds_pictures_in_are_left_to_who_reads_them(first, tmp_path, read):
     """What was read ahead in vain is not read again."""

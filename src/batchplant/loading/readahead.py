@@ -37,8 +37,9 @@ AHEAD, AHEAD_BATCHES = 64 << 20, 2
 MOST = 4 * AHEAD
 # No farther, however small batches are.
 FORESEEN = 64
-# Of what more cells of a batch lie in together, all is read.
-TOGETHER = 4
+# Of what more cells of a batch lie in together, all is read; past the page cache where it is less than this
+# part of the memory, for two or three such sets may be held at once.
+TOGETHER, PART = 4, 6
 # A dataset of more than this share of the memory does not stay there from epoch to epoch.
 FITS = 0.75
 # After so many batches in a row that were in memory, and MOST bytes, only one of so many is looked at: fewer
@@ -255,7 +256,7 @@ class Readahead:
             return True
         with self._sharing:
             left = self._left(number, spans)
-            read = self._read_together(left) if size_of(left) <= MOST else None
+            read = self._read_together(left) if size_of(left) <= min(MOST, memory() // PART) else None
             if read is None:
                 return False
             with self._changed:
