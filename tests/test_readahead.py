@@ -13,6 +13,7 @@ from batchplant import _native, ops
 from batchplant.codecs.media import audio
 from batchplant.errors import DecodeError
 from batchplant.loading import readahead
+from batchplant.loading.shared import Shared
 from batchplant.storage.local import MappedSource, mapped_source
 from batchplant.storage.staged import Staged
 from batchplant.storage.together import BLOCK, aligned_memory, read_together
@@ -210,6 +211,36 @@ def test_a_row_group_is_read_once_for_the_batches_that_share_it(tmp_path, monkey
     ahead.close()
     assert not staged
     loader.close()
+
+
+def test_pictures_of_row_groups_beside_those_of_files(tmp_path, monkeypatch, cold):
+    """Of some, a part is held already; the others, which nobody has mapped, are asked for by sample."""
+    path = write_row_groups(tmp_path / "data.parquet")
+    (tmp_path / "folder").mkdir()
+    for n in range(120):
+        (tmp_path / "folder" / f"{n:03}.jpg").write_bytes(jpeg(30, 20 + n % 5))
+    files = bp.open(tmp_path / "folder").rename({"image": "file"})
+    pipelines = {"image": PIPELINE, "file": PIPELINE}
+    use, partly = Shared.use, []
+
+    def every_second(self, number, spans):
+        found = use(self, number, spans)
+        partly.append(found.any())
+        found[::2] = False
+        return found
+
+    monkeypatch.setattr(Shared, "use", every_second)
+    for order in ("sequential", "quasi_random"):
+        found = [
+            batches(
+                bp.join([bp.open(path), files]), 20, order=order, page_cache=page_cache, pipelines=pipelines
+            )
+            for page_cache in (True, False)
+        ]
+        for one, other in zip(*found, strict=True):
+            for name in one:
+                np.testing.assert_array_equal(one[name], other[name])
+    assert any(partly)
 
 
 @pytest.mark.parametrize(("memory", "shared"), [(1 << 40, True), (100_000, False)])

@@ -244,7 +244,8 @@ class Readahead:
             at = 0
             for field, one in parts:
                 start, at = read.places[at : at + len(one)], at + len(one)
-                if field is not None and None in sources:
+                # Where some are held already, all files are mapped.
+                if field is not None and None in sources and len(one) == len(ids):
                     found = Located([read.memory], np.zeros(len(one), np.int32), start, one.size, one.shape)
                     key = field, ids.tobytes()
                     self._executor.locator.staged[key] = found
