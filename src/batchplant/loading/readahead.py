@@ -42,8 +42,8 @@ FORESEEN = 64
 TOGETHER, PART = 4, 6
 # A dataset of more than this share of the memory does not stay there from epoch to epoch.
 FITS = 0.75
-# After so many batches in a row that were in memory, and MOST bytes, only one of so many is looked at: fewer
-# may be there because all that they share was just read for the first of them.
+# After so many batches in a row that were in memory, only one of so many is looked at. Where batches share
+# what they read, after MOST bytes: fewer may be there because all of it was just read for the first of them.
 SURE, LOOKED_AT = 4, 16
 
 
@@ -80,8 +80,8 @@ class Readahead:
         self._shelved: dict[int, list[MappedSource]] = {}
         # What cells of several batches lie in is read by one thread at a time.
         self._shared, self._sharing = Shared(), threading.Lock()
-        # Whether cells can be found in what they share.
-        self._finds = True
+        # Whether cells of a batch lie together in something, and can be found in it.
+        self._together, self._finds = False, True
         # Batches in a row that were in memory, and their bytes.
         self._warm = self._warm_bytes = 0
         # As many as there can be at once, those of batches that are being made included: new ones cost time.
@@ -163,7 +163,8 @@ class Readahead:
             if self._stopped:
                 return None
             # Where the last were in memory, the next are taken to be so.
-            sure = self._warm >= FORESEEN or (self._warm >= SURE and self._warm_bytes >= MOST)
+            enough = self._warm_bytes >= MOST or self._warm >= FORESEEN or not self._together
+            sure = self._warm >= SURE and enough
             number = self._next + (-self._next % LOOKED_AT if sure else 0)
             self._next = number + 1
             self._busy.add(number)
@@ -192,6 +193,7 @@ class Readahead:
         for field in dict.fromkeys(output.field for output in plan.pictures if self._stages):
             around = reader.ranges([field], ids)
             shared = around is not None and len(ids) > TOGETHER * len(around)
+            self._together = self._together or shared
             if shared and self._finds:
                 # They have to be found in what they lie in together, and all of that is read once.
                 warm = (self._share if self.direct else self._advise)(number, around) and warm
@@ -223,7 +225,9 @@ class Readahead:
             self._put(number, ids, here)
         all_of_it = not self._stages and not past
         asked = self._executor.ranges(ids) if all_of_it else reader.ranges(rest, ids) if rest else None
-        size += 0 if asked is None else size_of(asked)
+        if asked is not None:
+            size += size_of(asked)
+            self._together = self._together or len(ids) > TOGETHER * len(asked)
         return self._advise(number, asked) and warm and not here, size
 
     def _put(self, number: int, ids: I64, parts: list[tuple[str | None, Spans]]) -> None:
