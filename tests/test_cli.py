@@ -519,6 +519,16 @@ def test_names_like_the_wrong_one_are_told(
     assert message.count("\n") == 1
 
 
+@pytest.mark.parametrize("argv", [[], ["bench"], ["lake"], ["cache"]], ids=["all", "bench", "lake", "cache"])
+def test_without_a_command_the_help_is_shown(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard output, to be read or piped; with the exit code of wrong use, for nothing was done."""
+    assert main(argv) == 2
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"usage: {' '.join(['batchplant', *argv])} ")
+    assert "commands:" in shown.out
+    assert shown.err == ""
+
+
 def test_a_loader_names_near_fields(dataset: Path) -> None:
     with pytest.raises(batchplant.BatchplantError, match=r"did you mean image\?"):
         batchplant.Loader(dataset, 2, pipelines={"imge": []})

@@ -68,7 +68,8 @@ def add_commands(parser: argparse.ArgumentParser, modules: Iterable[ModuleType])
 
     A module without ``run`` is a group, whose ``add_args`` adds commands again.
     """
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    parser.set_defaults(run=lambda args: _without_command(parser))
     for module in modules:
         summary, _, examples = (module.__doc__ or "").partition("\n\n")
         one = commands.add_parser(
@@ -85,6 +86,12 @@ def add_commands(parser: argparse.ArgumentParser, modules: Iterable[ModuleType])
         one.set_defaults(parser=one)
         if hasattr(module, "run"):
             one.set_defaults(run=module.run)
+
+
+def _without_command(parser: argparse.ArgumentParser) -> int:
+    """Show which commands there are. Nothing was done, so the exit code is that of wrong use."""
+    parser.print_help()
+    return 2
 
 
 def add_source(parser: argparse.ArgumentParser, *, where: bool = True) -> None:

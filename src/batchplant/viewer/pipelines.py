@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.machinery
 import inspect
 import json
-import math
 import os
 import sys
 import types
@@ -52,6 +51,7 @@ OFFERED: dict[str, dict[str, Any]] = {
     "GaussianBlur": {"kernel_size": 9, "sigma": (0.1, 2.0), "p": 0.5},
 }
 MOST_OPS, MOST_PIXELS = 20, 2048
+MAX_ARGUMENT = 1e9
 
 
 def load(text: str) -> Any:
@@ -160,7 +160,9 @@ def _typed(name: str, value: Any, like: Any) -> Any:
         if not isinstance(value, list) or len(value) != len(like):
             raise OptionError(f"{name} has to be {len(like)} numbers")
         return tuple(_typed(name, one, like[0]) for one in value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    # A comparison, for a whole number may be too large for a float; NaN fails it, too.
+    if not number or not -MAX_ARGUMENT <= value <= MAX_ARGUMENT:
         raise OptionError(f"{name} has to be a number")
     if isinstance(like, float):
         return float(value)

@@ -7,6 +7,7 @@ script, and no other page that the person has open may read it.
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from collections.abc import Iterable
 
@@ -16,6 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # What a request line may hold: longer ones are nobody's filter.
 LONGEST_QUERY = 16_384
+# A Host header: a name or an address, IPv6 in brackets, and maybe a port.
+HOST = re.compile(r"(?:\[(?P<bracketed>[0-9a-f:.]+)\]|(?P<name>[a-z0-9.-]+))(?::(?P<port>[0-9]{1,5}))?")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -72,11 +75,14 @@ class Guard:
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
         headers = Headers(scope=scope)
-        if headers.get("host", "").rpartition(":")[0].strip("[]").lower() not in self.hosts:
+        host = self._own_host(headers)
+        if host is None:
             return (
                 421,
                 "this server answers only under its own name; open the link that `batchplant view` printed",
             )
+        if any(one.lower() not in (f"http://{host}", f"https://{host}") for one in headers.getlist("origin")):
+            return 403, "another page may not ask; open the link that `batchplant view` printed"
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "only GET"
         if len(scope["query_string"]) > LONGEST_QUERY:
@@ -85,3 +91,13 @@ class Guard:
         if not hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode()):
             return 403, "the token is missing or of another run; open the link that `batchplant view` printed"
         return None
+
+    def _own_host(self, headers: Headers) -> str | None:
+        """The Host header, where it is there once and names this server; any port: it may be forwarded."""
+        given = headers.getlist("host")
+        match = HOST.fullmatch(given[0].lower()) if len(given) == 1 else None
+        if match is None or (match["bracketed"] or match["name"]) not in self.hosts:
+            return None
+        if bool(match["bracketed"]) != (":" in (match["bracketed"] or match["name"])):
+            return None
+        return given[0].lower() if int(match["port"] or 1) in range(1, 65536) else None

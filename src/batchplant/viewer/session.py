@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ from .pixels import Pictures
 if TYPE_CHECKING:
     from .loaders import Loaders
 
+# Digits of a number in a request: 64-bit numbers have fewer.
+MAX_DIGITS = 20
+NUMBER = re.compile(rf"-?[0-9]{{1,{MAX_DIGITS}}}")
 # Bytes of decoded sounds, and of videos, that are kept.
 KEPT = 64 << 20
 # The thumbnails that the page asks for first, and how large those are on most screens.
@@ -101,9 +105,10 @@ class Session:
 
     def sample(self, side: Side, text: str) -> int:
         """The number of a sample that is there."""
-        if not text.isdecimal() or int(text) >= len(side.reader):
+        number = digits(text)
+        if number is None or not 0 <= number < len(side.reader):
             raise NotFoundError(f"there is no sample {text[:20]}; there are {len(side.reader):,}")
-        return int(text)
+        return number
 
     def field(self, side: Side, name: str) -> str:
         if name not in side.reader.schema:
@@ -119,11 +124,17 @@ class Session:
         self.clips.clear()
 
 
+def digits(text: str) -> int | None:
+    """A whole number in ASCII digits; None for other texts. int() refuses texts of thousands of digits."""
+    return int(text) if NUMBER.fullmatch(text) else None
+
+
 def whole(params: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
     """A whole number out of a request, within bounds."""
     text = params.get(name)
     if text is None:
         return default
-    if not text.lstrip("-").isdecimal() or len(text) > 20:
-        raise OptionError(f"{name} has to be a whole number")
-    return min(max(int(text), low), high)
+    number = digits(text)
+    if number is None:
+        raise OptionError(f"{name} has to be a whole number of at most {MAX_DIGITS} digits")
+    return min(max(number, low), high)

@@ -15,11 +15,13 @@ from ..cells.cell import Cell, cells_of
 from ..jobs import Job, Progress
 from ..media import masks, model, overlays, png, slices, sound, statistics, tree, video
 from ..ranged import ranged
-from ..session import Session, Side, whole
+from ..session import Session, Side, digits, whole
 
 KEPT = {"Cache-Control": "private, max-age=600"}
 # Samples whose overlays one request may ask for.
 MOST = 500
+# Axes of an array: NumPy has no more.
+MAX_AXES = 64
 
 
 def _cell(session: Session, request: Request) -> Cell:
@@ -122,10 +124,10 @@ def _numbers(params: Any, name: str, default: tuple[int, ...]) -> tuple[int, ...
     text = params.get(name)
     if text is None:
         return default
-    parts = text.split(",") if text else []
-    if len(parts) > 64 or not all(one.isdecimal() and len(one) < 19 for one in parts):
+    found = [digits(one) for one in text.split(",")[:MAX_AXES]] if text else []
+    if None in found or text.count(",") >= MAX_AXES:
         raise OptionError(f"{name} has to be whole numbers with commas between them")
-    return tuple(map(int, parts))
+    return tuple(one for one in found if one is not None)
 
 
 def array_statistics(session: Session, request: Request) -> Job:

@@ -16,7 +16,7 @@ from ..cells.cell import Cell, cells_of
 from ..jobs import Job, Progress
 from ..rows import NotReady, Query, Rows, keys_of, ready_rows, row_of
 from ..rows import rows as rows_of
-from ..session import Session, Side, whole
+from ..session import Session, Side, digits, whole
 
 # Samples in one answer.
 MOST = 500
@@ -94,7 +94,7 @@ def find(session: Session, request: Request) -> Job:
     text = params.get("sample", "")
 
     def work(told: Progress) -> dict[str, Any]:
-        number = session.sample(side, text) if text.isdecimal() else _by_key(side, text)
+        number = session.sample(side, text) if digits(text) is not None else _by_key(side, text)
         return {"sample": number, "row": row_of(found, number)}
 
     return session.jobs.get(("find", side.name, Query.of(params), text), work, wait=1.0)
