@@ -54,7 +54,8 @@ class Reader(Made, Keyed, Filterable, Exported):
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """Where the bytes lie that reading these cells takes, in any number of runs; None where unknown. It
-        must not read anything that is not in memory. By default the spans of the fields."""
+        must not read cells; tables that are small and stay in memory may be. By default the spans of the
+        fields."""
         found = [self._spans(name, indices) for name in fields]
         return concat_spans([one for one in found if one is not None]) if None not in found else None
 

@@ -65,6 +65,10 @@ class ShardsReader(Reader):
         """The file of a shard."""
         raise NotImplementedError
 
+    def _stored_bytes(self) -> int:
+        """The bytes of all shards, as the index says them."""
+        raise NotImplementedError
+
     # -- fields ----------------------------------------------------------------------------------------
 
     def _set_schema(self, found: Schema, given: GivenSchema | str | None) -> None:
@@ -191,17 +195,33 @@ class ShardsReader(Reader):
         return Spans(paths, found.starts, sizes, files, found.shape)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """Whole samples, and packed shards as a whole. On a server, the tables of shards are read for it."""
         groups = list(self.shards.groups(indices))
-        # Where a table has not been read yet, nobody knows.
-        if not self.shards.are_open([number for number, _ in groups]):
+        numbers = [number for number, _ in groups]
+        if self.shards.remote:
+            self.shards.open_together(numbers)
+        elif not self.shards.are_open(numbers):
+            # Where a table has not been read yet, nobody knows.
             return None
         starts, sizes = np.zeros_like(indices), np.zeros_like(indices)
         files, paths = np.zeros(len(indices), np.int32), []
+        # Of a packed shard, the first of its samples stands for the file.
+        chosen = np.ones(len(indices), np.bool_)
         for place, (number, rows) in enumerate(groups):
-            shard, starts[rows], sizes[rows] = self.shards.runs(number, indices[rows])
+            if self.shards.is_packed(number):
+                file = self.shards.file(number)
+                sizes[rows[0]], chosen[rows[1:]] = file.size, False
+            else:
+                shard, starts[rows], sizes[rows] = self.shards.runs(number, indices[rows])
+                file = shard.source
             files[rows] = place
-            paths.append(shard.source.path)
-        return Spans(paths, starts, sizes, files)
+            paths.append(file.path)
+        found = Spans(paths, starts, sizes, files)
+        return found if chosen.all() else found.take(chosen)
+
+    def _bytes_of(self, fields: Sequence[str]) -> int | None:
+        """The bytes of all shards: reading a sample fetches all of its columns."""
+        return self._stored_bytes() if self.shards.remote else None
 
     def blocks(self) -> I64:
         return np.repeat(np.arange(len(self.shards.firsts) - 1), np.diff(self.shards.firsts))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +16,12 @@ from ...errors import DamagedError, DecodeError
 from ...storage import MappedSource, RemoteSource, Source
 from ...storage.cache import ChunkCache
 
-# Shards that are kept open; a process may map some 65,000 files.
+# Shards that are kept open, and what each takes at least: the first bytes of an object on a server. A process
+# may map some 65,000 files.
 OPEN_MOST = 4096
+OPEN_LEAST_BYTES = 64 << 10
+# Shards on a server that are opened side by side.
+OPEN_THREADS = 16
 
 
 class Opened(NamedTuple):
@@ -57,17 +63,20 @@ class Shards:
     """All shards, safe from many threads.
 
     ``counts``: the samples of each. ``columns``: names, with the size of all cells or None where samples tell
-    it. ``bare``: samples tell no sizes; the one column is all of each. ``load`` opens a shard, and ``packed``
-    says whether it has to be unpacked for that.
+    it. ``bare``: samples tell no sizes; the one column is all of each. ``file`` opens the file of a shard,
+    ``load`` reads its table, and ``packed`` says whether it has to be unpacked for that. ``remote``: shards
+    lie on a server; then their tables, or the files of packed ones, are fetched side by side and stay.
     """
 
     def __init__(
         self,
         counts: Sequence[int],
         columns: Sequence[tuple[str, int | None]],
-        load: Callable[[int], Opened],
+        file: Callable[[int], Source],
+        load: Callable[[int, Source], Opened],
         packed: Callable[[int], bool],
         *,
+        remote: bool,
         bare: bool = False,
     ) -> None:
         # The first sample of each, and behind the last.
@@ -75,14 +84,42 @@ class Shards:
         self._places = {name: place for place, (name, _) in enumerate(columns)}
         self._fixed = np.array([size or 0 for _, size in columns], dtype=np.int64)
         self._varying = [place for place, (_, size) in enumerate(columns) if size is None]
-        self._load, self._packed, self._bare = load, packed, bare
-        self._open = ChunkCache(OPEN_MOST)
+        self._file, self._load, self._packed, self._bare = file, load, packed, bare
+        self.remote = remote
+        self._open = ChunkCache(OPEN_MOST * OPEN_LEAST_BYTES)
         self._unpacked = ChunkCache()
+        # Packed files on a server: what was asked for ahead is held by their sources.
+        self._files = ChunkCache(OPEN_MOST)
 
     def open(self, number: int) -> Opened:
-        packed = self._packed(number)
-        cache = self._unpacked if packed else self._open
-        return cache.get(number, lambda: self._load(number), lambda one: one.source.size if packed else 1)
+        """A shard whose table was read; a packed one is unpacked."""
+        if self._packed(number):
+            return self._unpacked.get(
+                number, lambda: self._load(number, self.file(number)), lambda one: one.source.size
+            )
+        return self._open.get(number, lambda: self._load(number, self._file(number)), _open_bytes)
+
+    def file(self, number: int) -> Source:
+        """The file of a shard as it lies there."""
+        return (
+            self._files.get(number, lambda: self._file(number), _one) if self.remote else self._file(number)
+        )
+
+    def open_together(self, numbers: Sequence[int]) -> None:
+        """Open shards on a server side by side; of packed ones only the files."""
+        waiting = [
+            functools.partial(self.file if self._packed(number) else self.open, number)
+            for number in numbers
+            if (self._files if self._packed(number) else self._open).all_of([number]) is None
+        ]
+        if len(waiting) > 1:
+            with ThreadPoolExecutor(min(OPEN_THREADS, len(waiting)), "batchplant-shards") as threads:
+                for done in [threads.submit(one) for one in waiting]:
+                    done.result()
+
+    def is_packed(self, number: int) -> bool:
+        """Whether all of a shard has to be unpacked to read a sample of it."""
+        return self._packed(number)
 
     def are_open(self, numbers: Sequence[int]) -> bool:
         """Whether all of these are, as they are in their files."""
@@ -165,6 +202,8 @@ class Shards:
         """Where the cells of these columns lie. ``whole``: all of each sample will be read."""
         cells = {name: (np.zeros_like(indices), np.zeros_like(indices)) for name in fields}
         records = []
+        if self.remote:
+            self.open_together(np.unique(self.numbers(indices)).tolist())
         head = 0 if self._bare else 4 * len(self._varying)
         for number, rows in self.groups(indices):
             found = self._records(number, rows, indices, whole=whole)
@@ -192,6 +231,16 @@ class Shards:
     def close(self) -> None:
         self._open.clear()
         self._unpacked.clear()
+        self._files.clear()
+
+
+def _open_bytes(shard: Opened) -> int:
+    """The memory of an open shard: a mapped table takes none."""
+    return OPEN_LEAST_BYTES + (shard.table.nbytes if shard.table.flags.owndata else 0)
+
+
+def _one(_: Source) -> int:
+    return 1
 
 
 def table_of(source: Source, samples: int, path: str) -> npt.NDArray[np.uint32]:
@@ -200,7 +249,10 @@ def table_of(source: Source, samples: int, path: str) -> npt.NDArray[np.uint32]:
     if count != samples:
         message = f"it has {count} samples, and the index says {samples}"
         raise DamagedError(message, path=path, offset=0)
-    return source.array("<u4", 4, count + 1)
+    if not isinstance(source, RemoteSource):
+        return source.array("<u4", 4, count + 1)
+    # A copy: a part of a block, or of the first bytes, would hold all of it.
+    return source.only(4, 4 * (count + 1)).view("<u4").copy()
 
 
 def numbers_at(data: U8, starts: I64, count: int, dtype: str) -> npt.NDArray[Any]:

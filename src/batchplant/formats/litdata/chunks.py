@@ -13,13 +13,20 @@ from .index import Chunk, Index
 from .packing import unpack
 
 
-def load(folder: str, index: Index, chunk: Chunk, *, by_table: bool, block: int | None) -> Opened:
-    """A chunk as the usual samples, whatever it is; ``block``: tokens of a sample, where they are cut so."""
-    path, packed = file_of(folder, index, chunk)
+def open_file(folder: str, index: Index, chunk: Chunk) -> Source:
+    """The file of a chunk."""
+    path, _ = file_of(folder, index, chunk)
     try:
-        source = open_source(path)
+        return open_source(path)
     except NotFoundError:
         raise DamagedError("the index lists it, but it is not there", path=path) from None
+
+
+def load(
+    folder: str, index: Index, chunk: Chunk, source: Source, *, by_table: bool, block: int | None
+) -> Opened:
+    """A chunk as the usual samples, whatever it is; ``block``: tokens of a sample, where they are cut so."""
+    path, packed = file_of(folder, index, chunk)
     # Old versions of LitData (0.2.30) did not count the table.
     sizes = chunk.size, chunk.size + 4 * (chunk.samples + 2)
     try:

@@ -13,7 +13,7 @@ from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError,
 from ...families.records import GivenSchema, given_schema
 from ...families.shards import Inner, Opened, Shards, ShardsReader
 from ...schema import Field, Schema, Tensor
-from ...storage import join, open_source
+from ...storage import Source, is_remote, join, open_source
 from . import cells, chunks, encodings, index, tables
 
 
@@ -47,8 +47,10 @@ class LitDataReader(ShardsReader):
         self.shards = Shards(
             [one.samples if block_size is None else (one.dim or 0) // block_size for one in found.chunks],
             [(name, None) for name, _ in self.columns],
+            lambda number: chunks.open_file(path, found, found.chunks[number]),
             self._load,
             lambda number: self.by_table or found.compression is not None,
+            remote=is_remote(path),
             bare=found.bare,
         )
         self.length = int(self.shards.firsts[-1])
@@ -69,10 +71,9 @@ class LitDataReader(ShardsReader):
             # Whoever reads it will meet the same, and say so.
             return False
 
-    def _load(self, number: int) -> Opened:
-        return chunks.load(
-            self.path, self.index, self.index.chunks[number], by_table=self.by_table, block=self._block
-        )
+    def _load(self, number: int, source: Source) -> Opened:
+        chunk = self.index.chunks[number]
+        return chunks.load(self.path, self.index, chunk, source, by_table=self.by_table, block=self._block)
 
     def _told(self) -> Schema:
         if self.by_table and self.index.tables is not None:
@@ -120,6 +121,9 @@ class LitDataReader(ShardsReader):
 
     def _file_of(self, number: int) -> str:
         return chunks.file_of(self.path, self.index, self.index.chunks[number])[0]
+
+    def _stored_bytes(self) -> int:
+        return sum(one.size for one in self.index.chunks)
 
     # -- checking --------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from ...errors import BatchplantError, Problem
 from ...families.records import GivenSchema
 from ...families.shards import Inner, Shards, ShardsReader
 from ...schema import Field, Schema
-from ...storage import open_source
+from ...storage import is_remote, open_source
 from . import cells, index, shards
 from .encodings import DIGITS, PICTURES, holds
 from .index import Shard
@@ -38,8 +38,10 @@ class MdsReader(ShardsReader):
         self.shards = Shards(
             [one.samples for one in every],
             [(name, one.size) for name, one in self.columns],
-            lambda number: shards.load(path, every[number]),
+            lambda number: shards.open_file(path, every[number]),
+            lambda number, source: shards.load(path, every[number], source),
             lambda number: every[number].packed is not None,
+            remote=is_remote(path),
         )
         self.length = int(self.shards.firsts[-1])
         # Whoever shuffles takes a number for each sample, so many have to be there.
@@ -76,6 +78,9 @@ class MdsReader(ShardsReader):
 
     def _file_of(self, number: int) -> str:
         return shards.file_of(self.path, self.index.shards[number])[0]
+
+    def _stored_bytes(self) -> int:
+        return sum((one.packed or one.raw).size for one in self.index.shards)
 
     # -- checking --------------------------------------------------------------------------------------
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from ... import limits
 from ...errors import BatchplantError, DamagedError, NotFoundError
 from ...families.shards import Opened, table_of
-from ...storage import is_remote, join, open_source, tree
+from ...storage import Source, is_remote, join, open_source, tree
 from ...storage.files import stat_files
 from .index import Shard
 from .packing import unpack
 
 
-def load(folder: str, shard: Shard) -> Opened:
-    """A shard, unpacked where it is packed."""
+def open_file(folder: str, shard: Shard) -> Source:
+    """The file of a shard, which has the size that the index says."""
     path, packed = file_of(folder, shard)
     try:
         source = open_source(path)
@@ -24,6 +24,12 @@ def load(folder: str, shard: Shard) -> Opened:
     if told is None or source.size != told.size:
         said = 0 if told is None else told.size
         raise DamagedError(f"it has {source.size} bytes, and the index says {said}", path=path)
+    return source
+
+
+def load(folder: str, shard: Shard, source: Source) -> Opened:
+    """A shard of this file, unpacked where it is packed."""
+    path, packed = file_of(folder, shard)
     if packed is not None:
         source = unpack(source, packed, shard.raw.size)
     try:
