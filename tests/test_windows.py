@@ -228,7 +228,7 @@ def test_a_damaged_row_is_named(tmp_path: Path, series) -> None:
 def test_blocks_are_those_of_the_first_row(series, tmp_path: Path) -> None:
     bp.convert(series, tmp_path / "a.parquet", shard_samples=4)
     with bp.open(tmp_path / "a-*.parquet") as reader:
-        windows = Windows(reader, 3, 2, group="episode")
+        windows = Windows(reader, 3, 2, group="episode", across=True)
         assert windows.blocks().tolist() == reader.blocks()[[0, 2, 4, 7, 10, 12]].tolist()
         assert len(np.unique(reader.blocks())) > 2
 
@@ -268,7 +268,7 @@ def test_filtered_rows(series) -> None:
 
 def test_loaded_and_resumed(series, tmp_path: Path) -> None:
     bp.convert(series, tmp_path / "a.parquet", shard_samples=4)
-    windows = Windows(tmp_path / "a-*.parquet", 3, group="episode", fields=["t", "action"])
+    windows = Windows(tmp_path / "a-*.parquet", 3, group="episode", fields=["t", "action"], across=True)
 
     def loader() -> bp.Loader:
         return bp.Loader(windows, 2, order="quasi_random", seed=3, device=None)
@@ -298,3 +298,59 @@ def test_floats_and_times() -> None:
     windows = Windows(reader, 2)
     assert windows.schema == Schema({"x": Tensor("float16", (2,)), "t": Tensor("int64", (2,))})
     assert isinstance(reader.schema["x"], Float)
+
+
+def episodes(folder: Path, names: list[str], suffix: str = ".csv") -> Path:
+    """Files of 17 rows each, named so."""
+    folder.mkdir()
+    for number, name in enumerate(names):
+        rows = {"t": np.arange(17) + 100 * number, "e": np.zeros(17, dtype=np.int64)}
+        bp.convert(bp.open(rows), folder / f"{name}{suffix}")
+    return folder
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("options", [{}, {"group": "e"}, {"order_by": "t"}])
+def test_a_window_never_crosses_independent_files(tmp_path: Path, suffix: str, options: dict) -> None:
+    folder = episodes(tmp_path / "runs", ["ep_0", "ep_1", "ep_2", "ep_3"], suffix)
+    windows = Windows(folder, 5, 3, **options)
+    # Four files of 17 rows: windows begin at rows 0, 3, 6, 9 and 12 of each.
+    assert starts(windows) == [100 * file + row for file in range(4) for row in range(0, 13, 3)]
+    assert len(Windows(folder, 5, 3, across=True, **options)) == (68 - 5) // 3 + 1
+    assert windows.base.boundaries().tolist() == [17, 34, 51]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_windows_go_on_across_shards(tmp_path: Path, suffix: str) -> None:
+    names = ["a-00000-of-00003", "a-00001-of-00003", "a-00002-of-00003", "b-00000-of-00001"]
+    folder = episodes(tmp_path / "shards", names, suffix)
+    windows = Windows(folder, 5, fields=["t"])
+    assert windows.base.boundaries().tolist() == [51]
+    assert len(windows) == (51 - 4) + (17 - 4)
+    assert len(Windows(folder, 5, fields=["t"], across=False)) == (51 - 4) + (17 - 4)
+
+
+def test_files_that_may_be_shards_are_named(tmp_path: Path) -> None:
+    folder = episodes(tmp_path / "runs", ["run-00000", "run-00001"])
+    with pytest.warns(UserWarning, match=r"run-00000\.csv into run-00001\.csv.*across=True"):
+        assert len(Windows(folder, 5)) == 2 * 13
+    assert len(Windows(folder, 5, across=False)) == 2 * 13
+    assert len(Windows(folder, 5, across=True)) == 34 - 4
+
+
+def test_a_group_with_an_order_gathers_rows_from_all_files(tmp_path: Path) -> None:
+    folder = episodes(tmp_path / "runs", ["monday", "tuesday"])
+    assert len(Windows(folder, 5, group="e", order_by="t")) == 34 - 4
+    assert len(Windows(folder, 5, group="e", order_by="t", across=False)) == 2 * 13
+
+
+def test_boundaries_of_a_part_and_of_what_is_joined(tmp_path: Path) -> None:
+    folder = episodes(tmp_path / "runs", ["ep_0", "ep_1", "ep_2"])
+    reader = bp.open(folder)
+    assert reader.subset([3, 4, 20, 21, 2, 40]).boundaries().tolist() == [2, 4, 5]
+    assert reader.filter("t >= 110").boundaries().tolist() == [7]
+    assert reader.rename({"t": "time"}).select(["time"]).boundaries().tolist() == [17, 34]
+    assert (
+        bp.concat([reader, bp.open({"t": np.arange(2), "e": np.zeros(2, np.int64)})]).boundaries()[-1] == 51
+    )
+    assert bp.open({"t": np.arange(4)}).boundaries().tolist() == []

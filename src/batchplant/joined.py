@@ -19,6 +19,7 @@ from .reader import Reader
 from .schema import Bytes, Field, Float, Image, Int, Json, Schema, Tensor
 from .storage.cache import ChunkCache
 from .storage.index.progress import in_parallel
+from .storage.patterns import independent
 
 if TYPE_CHECKING:
     from .expressions import Bound
@@ -178,6 +179,19 @@ class Concat(Reader):
             found.append(own + first)
             first += int(own.max()) + 1 if len(own) else 0
         return np.concatenate(found).astype(np.int64)
+
+    def boundaries(self) -> I64:
+        """The first samples of the files, shards of one dataset apart, and the boundaries of each file."""
+        if isinstance(self.readers, Unopened):
+            paths = [self.readers.path(number) for number in range(len(self.readers))]
+            inside = []
+        else:
+            paths = [reader.path for reader in self.readers]
+            inside = [
+                first + reader.boundaries() for reader, first in zip(self.readers, self._ends, strict=False)
+            ]
+        starts = independent(paths, self._ends[:-1])
+        return np.unique(np.concatenate([starts[(starts > 0) & (starts < self.length)], *inside]))
 
     def sizes(self) -> I64 | None:
         found = [one for one in (reader.sizes() for reader in self.readers) if one is not None]

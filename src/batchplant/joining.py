@@ -76,6 +76,9 @@ class Join(Reader):
                 self._owner[name] = part
         self.schema = Schema(schema)
 
+    def boundaries(self) -> I64:
+        return np.unique(np.concatenate([part.boundaries() for part in self.parts]))
+
     def _of_parts(self, fields: Sequence[str]) -> Iterator[tuple[Reader, list[str]]]:
         for part in self.parts:
             mine = [name for name in fields if self._owner[name] is part]

@@ -67,6 +67,14 @@ class Reader(Made, Keyed, Filterable, Exported):
         """For every sample the number of the storage unit (page, row group, shard) it lies in, or None."""
         return None
 
+    def boundaries(self) -> I64:
+        """Samples that begin a part independent of the sample before them, in ascending order, without 0.
+
+        A part is a file among several that do not belong together, or an episode of a file. Shards of one
+        dataset are no parts. ``Windows`` never crosses a boundary unless it is asked to.
+        """
+        return np.empty(0, dtype=np.int64)
+
     def _array(self, field: str) -> Array | None:
         """A field as one array, where the format knows more of it than its rows; else None."""
         return None
@@ -232,6 +240,9 @@ class Over(Reader):
     def blocks(self) -> I64 | None:
         return self.base.blocks()
 
+    def boundaries(self) -> I64:
+        return self.base.boundaries()
+
     def sizes(self) -> I64 | None:
         return self.base.sizes()
 
@@ -360,6 +371,13 @@ class View(Over):
     def blocks(self) -> I64 | None:
         found = self.base.blocks()
         return found if found is None or self.indices is None else found[self.indices]
+
+    def boundaries(self) -> I64:
+        found = self.base.boundaries()
+        if self.indices is None or not len(found):
+            return found
+        parts = np.searchsorted(found, self.indices, side="right")
+        return np.flatnonzero(parts[1:] != parts[:-1]) + 1
 
     def sizes(self) -> I64 | None:
         found = self.base.sizes()

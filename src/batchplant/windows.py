@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from .order.keyed import whole
 from .reader import Reader
 from .registry import open as open_reader
 from .schema import Field, Image, Schema, Tensor
+from .storage.patterns import may_be_shards
 
 # Rows whose group is looked at together.
 ROWS = 1 << 16
@@ -32,6 +34,11 @@ class Windows(Reader):
     source: a reader, or the path of one. group: the field, or fields, that tell episodes apart: no window
     crosses from one into the next. A group is a run of rows with the same value; with ``order_by``, the rows
     are sorted by that field first, and a group is all rows of one value, wherever they are.
+
+    across: whether a window may begin in one file and end in the next. By default it may only where the names
+    show that the files are shards of one dataset (``NAME-00000-of-00004.SUFFIX``). Any other file is an
+    episode of its own, as is each part that a reader tells apart (:meth:`Reader.boundaries`). Only a group
+    with ``order_by`` gathers its rows from all files.
 
     fields: those that a window has (default: all). Numbers become a Tensor of shape (length,), arrays of one
     shape (length, *shape), and pictures, which are decoded and all have one size, (length, height, width,
@@ -54,6 +61,7 @@ class Windows(Reader):
         order_by: str | None = None,
         fields: Sequence[str] | None = None,
         pad: str | None = None,
+        across: bool | None = None,
     ) -> None:
         self.base = base = source if isinstance(source, Reader) else open_reader(source)
         self.path = base.path
@@ -65,8 +73,10 @@ class Windows(Reader):
             self._pad = pad
             self._groups = base._names([group] if isinstance(group, str) else list(group or ()))
             self.schema = self._schema(base._names(fields))
+            joined = across if across is not None else order_by is not None and bool(self._groups)
+            self._boundaries = base.boundaries()[: 0 if joined else None]
             # The rows in the order of the windows; None where that is their own.
-            self._order, self._starts = self._runs_of(order_by)
+            self._order, self._starts = self._runs_of(order_by, across is None)
         except BatchplantError as error:
             raise error.at(path=self.path) from None
         sizes = np.diff(self._starts)
@@ -118,9 +128,13 @@ class Windows(Reader):
         pixels = decode_cell(self.base.schema[name], self.base._read(np.zeros(1, np.int64), (name,))[name], 0)
         return pixels.shape, pixels.dtype.name
 
-    def _runs_of(self, order_by: str | None) -> tuple[I64 | None, I64]:
+    def _runs_of(self, order_by: str | None, warned: bool) -> tuple[I64 | None, I64]:
         """The rows group by group, None where that is as they are; and where each group begins and ends."""
-        bounds = np.append(np.flatnonzero(self._changes()), len(self.base)).astype(np.int64)
+        changed = self._changes()
+        if warned:
+            self._warn_of(self._boundaries[~changed[self._boundaries]])
+        changed[self._boundaries] = True
+        bounds = np.append(np.flatnonzero(changed), len(self.base)).astype(np.int64)
         if order_by is None:
             return None, bounds
         field = self.base.schema[order_by]
@@ -131,9 +145,23 @@ class Windows(Reader):
             [np.empty(0, cell[0]), *(one[order_by] for one in self.base._consecutive(ROWS, (order_by,)))]
         )
         codes = np.repeat(self._codes(bounds[:-1]), np.diff(bounds))
+        parts = np.searchsorted(self._boundaries, np.arange(len(codes)), side="right")
+        codes += parts * (int(codes.max(initial=0)) + 1)
         order = np.lexsort((values, codes)).astype(np.int64)
-        changed = np.flatnonzero(np.diff(codes[order], prepend=-1))
-        return order, np.append(changed, len(order)).astype(np.int64)
+        firsts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        return order, np.append(firsts, len(order)).astype(np.int64)
+
+    def _warn_of(self, cuts: I64) -> None:
+        """Warn where windows end at files that may be shards of one dataset: names alone do not tell."""
+        if not len(cuts):
+            return
+        before, after = (self.base.where(int(cuts[0]) + step) for step in (-1, 0))
+        if may_be_shards(before, after):
+            warnings.warn(
+                f"no window goes on from {before} into {os.path.basename(after)}: if these files are shards "
+                f"of one dataset, say across=True, and if each is an episode, across=False",
+                stacklevel=4,
+            )
 
     def _changes(self) -> npt.NDArray[np.bool_]:
         """Whether a row is of another group than the one before it."""

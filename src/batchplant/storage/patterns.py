@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
+from ..columns import I64
 from ..errors import OptionError
+
+# Names that only shards have: NAME-00000-of-00003.SUFFIX, and part-00000-UUID.SUFFIX as Spark writes it.
+_SHARD = re.compile(
+    r"(.*[-_.])(\d{1,18})(-of-\d+|-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b.*", re.DOTALL
+)
+# Names of shards (batchplant: NAME-00000.SUFFIX, Arrow: part-0.parquet) that users give to episodes, too.
+_NUMBERED = re.compile(r"(.*-)((?<=part-)\d{1,18}|\d{5,18})((?:\.[^/]*)?)", re.DOTALL)
 
 
 def braces(path: str) -> Iterator[str]:
@@ -46,3 +56,24 @@ def naturally(names: Iterable[str]) -> list[str]:
     if text.isascii() and len(set(text.translate(_DIGITS).split("\n"))) == 1:
         return found
     return sorted(found, key=natural)
+
+
+def independent(paths: Sequence[str], starts: I64) -> I64:
+    """The starts of those files that are not the next shard of the dataset that the file before is of."""
+    new = [
+        not before or not _follows(_SHARD, before, path)
+        for before, path in zip(("", *paths), paths, strict=False)
+    ]
+    return starts[np.array(new, dtype=np.bool_)]
+
+
+def may_be_shards(path: str, other: str) -> bool:
+    """Whether a file may be the shard behind another one, going by names that episodes may have, too."""
+    return _follows(_NUMBERED, path, other)
+
+
+def _follows(pattern: re.Pattern[str], path: str, other: str) -> bool:
+    first, second = pattern.fullmatch(path), pattern.fullmatch(other)
+    if first is None or second is None:
+        return False
+    return first[1] == second[1] and first[3] == second[3] and int(second[2]) == int(first[2]) + 1

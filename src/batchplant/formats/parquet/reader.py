@@ -8,7 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
+
 from ...codecs.arrow import KEY
+from ...columns import I64
 from ...errors import BatchplantError, DamagedError, SchemaError
 from ...families.records import GivenSchema, given_schema
 from ...families.tables import ParquetPart, PartsReader, open_parts
@@ -16,6 +19,7 @@ from ...families.tables.footer import ENCRYPTED, MAGIC
 from ...format import Probe
 from ...schema import Bool, Duration, Field, Int, Schema, Text, Time
 from ...storage import NOTE_ERRORS, join, parse, tree
+from ...storage.patterns import independent
 
 # What Hive, and everybody after it, calls a folder of which the value is missing.
 MISSING = "__HIVE_DEFAULT_PARTITION__"
@@ -66,6 +70,12 @@ class ParquetReader(PartsReader):
         # The library raises what it likes on nonsense.
         except Exception as error:
             raise DamagedError(f"the schema is damaged: {error}", path=path) from None
+
+    def boundaries(self) -> I64:
+        """The first rows of files, of which none is the next shard of the one before."""
+        firsts = self._starts[self._firsts[:-1]]
+        starts = independent([part.path for part in self._parts], firsts)
+        return np.unique(starts[(starts > 0) & (starts < self.length)])
 
     def _with_partitions(self, keys: list[str], known: dict[str, Field], parts: list[ParquetPart]) -> Schema:
         """The fields, those of the folders' names among them; in our order and kinds where we wrote it."""
