@@ -1,5 +1,6 @@
 """Boxes, keypoints and polygons: kept by formats, and moved with their picture."""
 
+import dataclasses
 import json
 from contextlib import closing
 from pathlib import Path
@@ -480,3 +481,45 @@ def test_formats_that_know_only_the_wide_kind_take_them(tmp_path):
         out.append(one)
     with bp.open(tmp_path / "a") as reader:
         assert reader[0]["outline"] == one["outline"]
+
+
+EMPTY_MOVES = {
+    "resize": [Resize(8)],
+    "crop": [CenterCrop(8)],
+    "letterbox": [ops.Letterbox(8)],
+    "flip": [Resize(8), RandomHorizontalFlip(1)],
+    "affine": [Resize(16), ops.RandomAffine(10)],
+    "perspective": [Resize(16), ops.RandomPerspective()],
+    "policy": [Resize(16), ops.TrivialAugment()],
+}
+
+
+@pytest.mark.parametrize("optional", [False, True])
+@pytest.mark.parametrize("name", EMPTY_MOVES)
+def test_batches_without_any_object(tmp_path, name, optional):
+    schema = bp.Schema(
+        {
+            field: kind if field == "image" or not optional else dataclasses.replace(kind, optional=True)
+            for field, kind in SCHEMA.items()
+        }
+    )
+    with bp.create(tmp_path / "a.beton", schema) as out:
+        for n in (2, 0, 0, 1):
+            one = sample(n)
+            if optional and n == 0:
+                one = {field: value if field == "image" else None for field, value in one.items()}
+            out.append(one)
+    for size in (1, 2, 4):
+        joint = [ops.Mosaic()] if name == "resize" and not optional else []
+        loader = bp.Loader(
+            tmp_path / "a.beton",
+            size,
+            workers=1,
+            order="sequential",
+            pipelines={"image": EMPTY_MOVES[name]},
+            joint=joint,
+        )
+        batches = list(loader)
+        assert sum(len(batch["image"]) for batch in batches) == 4
+        if size == 1:
+            assert [len(batches[one]["boxes"][0]) for one in (1, 2)] == [0, 0]

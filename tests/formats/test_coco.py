@@ -330,6 +330,21 @@ def test_files_that_are_none(change, reason, tmp_path):
         bp.open(data, format="coco")
 
 
+@pytest.mark.parametrize("keypoints", [5, "nose", {}, None])
+def test_keypoint_names_that_are_no_list(keypoints, tmp_path):
+    named = {"id": 7, "name": "person", "keypoints": keypoints}
+    with bp.open(coco(tmp_path / "data", [box(keypoints=[1, 2, 2])], categories=[named])) as reader:
+        assert reader[0]["keypoints"].tolist() == [[[1, 2, 2]]]
+
+
+def test_keypoint_of_thousands_of_digits(tmp_path):
+    data = coco(tmp_path / "data", [box(keypoints="DIGITS")], categories=[("person", 7)])
+    file = data / "annotations" / "instances_val2017.json"
+    file.write_text(file.read_text().replace('"DIGITS"', f"[{'9' * 5000}, 2, 2]"))
+    with pytest.raises(bp.DamagedError, match="annotation 0: keypoints"):
+        bp.open(data)
+
+
 def test_index_is_remembered(tmp_path):
     data = coco(tmp_path / "data", [box()], images=2)
     file = data / "annotations" / "instances_val2017.json"

@@ -120,6 +120,16 @@ def test_xml_that_is_none(text, kind, reason, tmp_path):
     assert caught.value.path.endswith("Annotations/b.xml")
 
 
+@pytest.mark.parametrize("width", ["1e308", "1e19", "inf", "nan", "-5"])
+def test_sizes_that_are_none(width, tmp_path):
+    text = xml(("cat", (1, 1, 2, 2))).replace("<width>10</width>", f"<width>{width}</width>")
+    data = voc(tmp_path, {"a": text})
+    assert f"<width>{width}</width>" in (data / "Annotations" / "a.xml").read_text()
+    with bp.open(data) as reader:
+        assert reader[0]["boxes"].tolist() == [[0, 0, 2, 2]]
+    assert bp.verify(data).ok
+
+
 def test_lists_may_name_only_what_is_there(tmp_path):
     data = voc(tmp_path, {"a": xml()}, **{"ImageSets/Main/x.txt": b"a\n../a\n"})
     with pytest.raises(bp.DamagedError, match=r"line 2: there is no annotation of '\.\./a'"):

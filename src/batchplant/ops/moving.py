@@ -238,7 +238,9 @@ class MoveKeypoints(Mover):
         """Of values (rows, …, 2 or 3) with a motion for each row."""
         width = values.shape[-1]
         made = values.astype(_float_of(Spec(values.dtype)))
-        flat = made.reshape(len(made), -1, width).astype(np.float64)
+        # Without rows, reshape(-1) could not tell how many points a row has.
+        points_per_row = math.prod(made.shape[1:-1])
+        flat = made.reshape(len(made), points_per_row, width).astype(np.float64)
         middle = 0.0 if self._normalized else 0.5
         points = flat[..., :2] * self._spread(sizes, stored=True) + middle
         there = flat[..., 2] > 0 if width == 3 else np.ones(flat.shape[:2], bool)

@@ -53,7 +53,8 @@ def scan(source: Source, report: index.Report) -> tuple[index.Arrays, index.Fact
         "info": _small(data, top["info"], {}),
         "licenses": _small(data, top["licenses"], []),
     }
-    names = [one.get("keypoints") for one in facts["categories"] if one.get("keypoints")]
+    names = [one["keypoints"] for one in facts["categories"] if isinstance(one.get("keypoints"), list)]
+    names = [one for one in names if one]
     points = len(names[0]) if names else 0
     objects = _Rows(data, *_elements(data, top["annotations"]), "annotation")
     found, facts["has"], facts["points"] = _objects(objects, arrays["image_id"], points)
@@ -231,7 +232,7 @@ def _keypoints(rows: _Rows, place: tuple[Any, Any, Any], points: int) -> tuple[n
         return np.zeros((len(rows), 0), dtype=np.float32), 0
     if not points:
         first = int(there[0])
-        points = len(json.loads(rows.data[start[first] : start[first] + size[first]].tobytes())) // 3
+        points = len(_elements(rows.data, (LIST, int(start[first]), int(size[first])))[0]) // 3
     if not points:
         raise DamagedError("keypoints are x, y and visibility of each", offset=int(start[there[0]]))
     return rows.numbers("keypoints", place, Tensor("float32", (3 * points,)), 0), points

@@ -26,6 +26,8 @@ MASKS = {"mask": "SegmentationClass", "instances": "SegmentationObject"}
 # Files that are read at once.
 ROWS = 1024
 MOST_PROBLEMS = 100
+# A longer side is a mistake in the file.
+LONGEST_SIDE_PIXELS = 1 << 31
 # The list of all pictures, in the order in which our writer got them.
 ALL = "trainval"
 # The classes of the challenge, so that its parts number them alike.
@@ -182,6 +184,8 @@ def _stem(name: str) -> str:
 def _size(one: Annotation) -> tuple[int, int]:
     """Width and height; 0 where the file does not tell."""
     try:
-        return int(float(one.told.get("width", 0))), int(float(one.told.get("height", 0)))
-    except (ValueError, OverflowError):
+        sides = [float(one.told.get(side, 0)) for side in ("width", "height")]
+    except ValueError:
         return 0, 0
+    width, height = (int(side) if 0 <= side <= LONGEST_SIDE_PIXELS else 0 for side in sides)
+    return width, height
