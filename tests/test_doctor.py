@@ -24,7 +24,7 @@ import batchplant as bp
 import processes
 from batchplant import doctor
 from batchplant.cli import build_parser, main
-from batchplant.codecs.media import exif, image
+from batchplant.codecs.media import exif, image, rle
 from batchplant.doctor import sampling
 from batchplant.doctor.checks import storage
 from batchplant.doctor.checks.duplicates import Hashes
@@ -405,6 +405,72 @@ def test_labels_that_come_again_are_no_duplicates():
     samples = [{"hot": one, "name": name} for one, name in zip(hot, names, strict=True)]
     schema = {"hot": bp.Tensor("float32", (8,)), "name": bp.Text()}
     assert found(data(samples, **schema), "duplicates") == []
+
+
+def street(path, count=24, again=0):
+    """Images of their own, whose objects are all alike; the last ``again`` images are there before."""
+    schema = {
+        "image": bp.Image("jpeg"),
+        "boxes": bp.Boxes("xywh", labels=["labels", "area", "iscrowd", "rle", "polygons"]),
+        "labels": bp.Labels(("car", "person")),
+        "area": bp.Tensor("float32", (None,)),
+        "iscrowd": bp.Tensor("bool", (None,)),
+        "rle": bp.List(bp.Text()),
+        "polygons": bp.Polygons(),
+    }
+    mask = rle.encode(np.ones(photo(0).shape[:2]))
+    with bp.create(path, schema) as out:
+        for n in range(count):
+            picture = PICTURES[n if n < count - again else n - count + again]
+            alike = {"rle": [mask, "", ""], "area": np.full(3, 4.0, np.float32), "iscrowd": np.arange(3) == 0}
+            outlines = [[], [[1.0, 1, 5, 1, 5, 5]], [[1.0, 1, 5, 1, 5, 5]]]
+            boxes = np.full((3, 4), 2.0, np.float32)
+            out.append(
+                {"image": picture, "boxes": boxes, "labels": np.array([0, 1, 1]), "polygons": outlines}
+                | alike
+            )
+    return path
+
+
+@pytest.mark.parametrize("name", ["street.coco", "street.beton"])
+def test_annotations_that_are_alike_are_no_duplicates(name, tmp_path, capsys):
+    path = street(tmp_path / name, again=2)
+    finding = one(bp.open(path), "duplicates")
+    assert (finding.field, finding.count, finding.of, finding.samples) == ("image", 2, 24, (22, 23))
+    assert "here 2 of 24 samples" in finding.mend
+    bad = tmp_path / "bad.jsonl"
+    _, said = run(capsys, path, "--all", "--quarantine", bad)
+    assert "--quarantine leaves out 2 of 24 samples: 2 (image: the same bytes" in " ".join(said.out.split())
+    assert len(bp.open(path, skip=bad)) == 22
+
+
+def test_what_differs_in_another_field_is_not_there_twice():
+    asked = [f"what is the capital of country {n % 30}?" for n in range(40)]
+    samples = [
+        {"url": f"https://host/page-{n}", "question": question, "answer": f"the answer is this: {n % 35}"}
+        for n, question in enumerate(asked)
+    ]
+    text = bp.Text()
+    reader = data(samples, url=text, question=text, answer=text)
+    question, answer = found(reader, "duplicates")
+    assert (question.field, question.count, question.samples) == ("question", 10, ())
+    assert (answer.field, answer.samples) == ("answer", ())
+    assert "differ in url, answer" in question.mend
+    samples[39] = samples[3] | {"url": "https://host/another-page"}
+    question, _ = found(data(samples, url=text, question=text, answer=text), "duplicates")
+    assert question.samples == (39,)
+
+
+def test_pictures_that_look_alike_are_listed_only_by_name(tmp_path, capsys):
+    path = tmp_path / "photos.tar"
+    with bp.create(path, {"jpg": bp.Image("jpeg")}) as out:
+        for cell in [*PICTURES[:8], jpeg(0, quality=60), jpeg(1, quality=60)]:
+            out.append({"jpg": cell})
+    bad = tmp_path / "bad.jsonl"
+    run(capsys, path, "--all", "--quarantine", bad)
+    assert bad.read_text() == ""
+    run(capsys, path, "--all", "--only", "similar-pictures", "--quarantine", bad)
+    assert [json.loads(line)["sample"] for line in bad.read_text().splitlines()] == [8, 9]
 
 
 def test_duplicate_rows_of_a_table():

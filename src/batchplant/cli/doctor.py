@@ -64,7 +64,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     used.add_argument("--label", metavar="FIELD", help="the field of the classes (default: found by name)")
     parser.add_argument(
         "--quarantine", metavar="FILE",
-        help="list the samples that are damaged or there before, for --skip of all commands",
+        help="say how many samples are damaged or there before, and list them for --skip of all commands",
     )  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N", help="decoding threads (default: all cores)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -90,28 +90,50 @@ def run(args: argparse.Namespace) -> int:
             only=[kind.name for kind in checks], workers=args.workers, progress=progress,
             format=args.format, where=args.where, skip=args.skip, **options,
         )  # fmt: skip
-    if args.quarantine:
-        _quarantine(args, report)
+    listed = _listed(report, names_of(args.only) if args.only else [])
     if args.json:
-        print_json(_as_json(report))
+        print_json(_as_json(report) | ({"quarantine": _counts(listed)} if args.quarantine else {}))
     else:
         _print(report, args.explain)
-        if args.quarantine:
-            print(f"wrote {args.quarantine}: {counted(len(_listed(report)))} to leave out")
+    if args.quarantine:
+        if not args.json:
+            # Before anything is written.
+            _say(console(), f"--quarantine leaves out {_rule(report, listed)}", 0)
+        _quarantine(args, listed)
+        if not args.json:
+            print(f"wrote {args.quarantine}: {counted(len(listed))} to leave out")
     return 0 if report.ok else 1
 
 
-def _listed(report: doctor.Report) -> list[tuple[int, doctor.Finding]]:
-    """The samples that are better left out, each once."""
+def _listed(report: doctor.Report, only: list[str]) -> list[tuple[int, doctor.Finding]]:
+    """The samples that are better left out, each once.
+
+    Samples that merely look like another one are listed only where that check is asked for by name.
+    """
     found: dict[int, doctor.Finding] = {}
     for finding in report.findings:
-        for sample in finding.samples:
+        for sample in finding.samples if finding.severity != "note" or finding.check in only else ():
             found.setdefault(sample, finding)
     return sorted(found.items(), key=lambda one: one[0])
 
 
-def _quarantine(args: argparse.Namespace, report: doctor.Report) -> None:
-    problems = [Problem(one.message, None, sample, one.field) for sample, one in _listed(report)]
+def _counts(listed: list[tuple[int, doctor.Finding]]) -> dict[str, int]:
+    """How many samples each finding leaves out."""
+    found: dict[str, int] = {}
+    for _, finding in listed:
+        found[finding.message] = found.get(finding.message, 0) + 1
+    return found
+
+
+def _rule(report: doctor.Report, listed: list[tuple[int, doctor.Finding]]) -> str:
+    """How many samples go, of how many, and why."""
+    reasons = [f"{count:,} ({message})" for message, count in _counts(listed).items()]
+    whole = f"{len(listed):,} of {counted(report.samples)}"
+    return f"{whole}: {'; '.join(reasons)}" if reasons else whole
+
+
+def _quarantine(args: argparse.Namespace, listed: list[tuple[int, doctor.Finding]]) -> None:
+    problems = [Problem(one.message, None, sample, one.field) for sample, one in listed]
     reader = None
     if problems:
         reader = open_reader(

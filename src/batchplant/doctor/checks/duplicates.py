@@ -6,10 +6,27 @@ from array import array
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
-from ...columns import column_runs
+from ...columns import U8, column_runs
 from ...keys.table import hash_cells
-from ...schema import Audio, Bytes, Image, Json, Tensor, Text, Video
+from ...schema import (
+    Audio,
+    Boxes,
+    Bytes,
+    Field,
+    Image,
+    Json,
+    Keypoints,
+    Labels,
+    List,
+    Polygons,
+    Schema,
+    Struct,
+    Tensor,
+    Text,
+    Video,
+)
 from ..check import Batch, Check, Subject, pictures
 from ..likeness import I64, U64, groups, perceptual_hash, reduced
 from ..report import EXAMPLES, LISTED, Finding
@@ -18,6 +35,7 @@ from ..report import EXAMPLES, LISTED, Finding
 SHORTEST = 16
 # Bytes; the share of cells that come again in any text, and that of cells that are labels.
 LONG, FEW_AGAIN, MOST_AGAIN = 256, 0.01, 0.5
+_MIX = np.uint64(0x9E3779B97F4A7C15)
 # Hashes that are held for each field. Beyond it every second one is let go, by its own bits, so that equal
 # cells stay or go together.
 HELD = 1 << 22
@@ -68,7 +86,7 @@ class Hashes:
 
 class Duplicates(Check):
     name = "duplicates"
-    title = "cells that are there twice, byte for byte"
+    title = "images, sounds, texts, arrays that are there twice"
     severity = "warning"
     sentence = (
         "Cells that are there twice count twice, and leak from training into test data when it is split."
@@ -76,42 +94,57 @@ class Duplicates(Check):
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
-        self._hashes = {
-            name: Hashes() for name in subject.fields(Image, Audio, Video, Bytes, Text, Json, Tensor)
-        }
+        self._least_bytes = content_fields(subject.schema)
+        self._hashes = {name: Hashes() for name in self._least_bytes}
         self._of = dict.fromkeys(self._hashes, 0)
+        # All content of a sample together: a question that is asked twice may have two answers.
+        self._contents = Hashes() if len(self._hashes) > 1 else None
         # Where no field is long enough to tell samples apart, all of them together do.
-        self._rows = Hashes() if not self._hashes and len(subject.schema) > 2 else None
+        table = len(subject.schema) > 2 and not subject.fields(Boxes, Labels, Keypoints, Polygons)
+        self._rows = Hashes() if not self._hashes and table else None
         self._looked = 0
 
     def look(self, batch: Batch) -> None:
         self._looked += len(batch)
+        contents = np.zeros(len(batch), dtype=np.uint64)
         for name, held in self._hashes.items():
             data, starts, sizes = column_runs(batch.columns[name])
-            long = np.flatnonzero(sizes >= SHORTEST)
+            long = np.flatnonzero(sizes >= self._least_bytes[name])
+            hashes = hash_cells(data, starts[long], sizes[long])
             self._of[name] += len(long)
-            held.add(hash_cells(data, starts[long], sizes[long]), batch.numbers[long])
+            held.add(hashes, batch.numbers[long])
+            if self._contents is not None:
+                here = np.zeros(len(batch), dtype=np.uint64)
+                here[long] = hashes
+                if type(self.subject.schema[name]) is Text:
+                    here[_identifiers(data, starts, sizes)] = 0
+                contents = contents * _MIX + here
+        if self._contents is not None:
+            self._contents.add(contents, batch.numbers)
         if self._rows is not None:
             mixed = np.zeros(len(batch), dtype=np.uint64)
             for column in batch.columns.values():
                 data, starts, sizes = column_runs(column)
                 here = hash_cells(data, starts, sizes.clip(0)) ^ (sizes < 0).astype(np.uint64)
-                mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + here
+                mixed = mixed * _MIX + here
             self._rows.add(mixed, batch.numbers)
 
     def findings(self) -> Iterator[Finding]:
+        same = None
+        if self._contents is not None:
+            same = {sample for sample, _ in self._contents.repeats(LISTED)[1]}
         for name, held in self._hashes.items():
             count, pairs = held.repeats(LISTED)
             if count and self._tells(name, count):
-                yield self._told(
-                    f"{name}: the same bytes as in an earlier sample", name, count, self._of[name], pairs
+                samples = [sample for sample, _ in pairs if same is None or sample in same]
+                yield self._report(
+                    f"{name}: the same bytes as in an earlier sample", name, count, pairs, samples
                 )
         if self._rows is not None:
             count, pairs = self._rows.repeats(LISTED)
             if count:
-                yield self._told(
-                    "samples equal an earlier one in all fields", None, count, self._looked, pairs
-                )
+                samples = [sample for sample, _ in pairs]
+                yield self._report("samples equal an earlier one in all fields", None, count, pairs, samples)
 
     def _tells(self, name: str, count: int) -> bool:
         """Whether cells that come again are more than what every dataset has."""
@@ -122,14 +155,19 @@ class Duplicates(Check):
         label = count > MOST_AGAIN * of and self.subject.bytes[name] < LONG * self.subject.looked_at
         return count >= FEW_AGAIN * of and not label
 
-    def _told(
-        self, message: str, field: str | None, count: int, of: int, pairs: list[tuple[int, int]]
+    def _report(
+        self, message: str, field: str | None, count: int, pairs: list[tuple[int, int]], samples: list[int]
     ) -> Finding:
-        held = self._rows if field is None else self._hashes[field]
+        held, of = (self._rows, self._looked) if field is None else (self._hashes[field], self._of[field])
         examples = [self.subject.place(one, field, f"as sample {first}") for one, first in pairs[:EXAMPLES]]
+        if samples:
+            mend = drop(self.subject, self.name, len(samples))
+        else:
+            others = ", ".join(name for name in self._hashes if name != field)
+            mend = f"these samples differ in {others}, so none of them is there twice"
         return self.finding(
-            message, count, of, drop(self.subject, self.name), examples=examples, field=field,
-            samples=tuple(one for one, _ in pairs), about=held is not None and held.one_in > 1,
+            message, count, of, mend, examples=examples, field=field, samples=tuple(samples),
+            about=held is not None and held.one_in > 1,
         )  # fmt: skip
 
     def remarks(self) -> Iterator[str]:
@@ -137,11 +175,45 @@ class Duplicates(Check):
             yield "duplicates are sought among the samples looked at only; --all compares all of them"
 
 
-def drop(subject: Subject, check: str) -> str:
+def content_fields(schema: Schema) -> dict[str, int]:
+    """The fields by which samples are told apart, with the fewest bytes of a cell that says something.
+
+    Annotations (classes, boxes, masks, flags, and whatever has a row for each box) are equal in many samples.
+    Beside images, sounds and films, so are short texts and arrays: captions, embeddings of words.
+    """
+    beside = {label for field in schema.values() if isinstance(field, Boxes) for label in field.labels}
+    media = any(isinstance(field, Audio | Video) or _is_photo(field) for field in schema.values())
+    found = {}
+    for name, field in schema.items():
+        if name in beside or getattr(field, "names", None) or getattr(field, "dtype", "") == "bool":
+            continue
+        if isinstance(field, Audio | Video) or _is_photo(field):
+            found[name] = SHORTEST
+        elif type(field) in (Bytes, Text, Tensor):
+            found[name] = LONG if media else SHORTEST
+        elif type(field) in (Json, List, Struct) and not media:
+            found[name] = SHORTEST
+    return found
+
+
+def _is_photo(field: Field) -> bool:
+    return isinstance(field, Image) and not field.mask
+
+
+def _identifiers(data: U8, starts: I64, sizes: I64) -> npt.NDArray[np.bool_]:
+    """Which texts are a single ASCII word: names of files, addresses and numbers tell no samples apart."""
+    prose = np.flatnonzero((data <= 32) | (data >= 128))
+    ends = starts + sizes.clip(0)
+    found: npt.NDArray[np.bool_] = np.searchsorted(prose, starts) == np.searchsorted(prose, ends)
+    return found
+
+
+def drop(subject: Subject, check: str, count: int) -> str:
     """How to leave out all but the first of each kind."""
     return (
         f"batchplant doctor {subject.named} --all --only {check} --quarantine twice.jsonl\n"
-        'lists all but the first of each, and bp.open(…, skip="twice.jsonl") leaves them out'
+        f"lists all but the first of each, here {count:,} of {subject.looked_at:,} samples, and "
+        'bp.open(…, skip="twice.jsonl") leaves them out'
     )
 
 
@@ -194,7 +266,7 @@ class SimilarPictures(Check):
             ]
             yield self.finding(
                 f"{name}: pictures look like an earlier one",
-                count, len(numbers), drop(self.subject, self.name),
+                count, len(numbers), drop(self.subject, self.name, count),
                 examples=examples, samples=tuple(one for one, _ in pairs), field=name,
                 facts={"groups": len(alike), "largest": max(map(len, alike))},
             )  # fmt: skip
