@@ -2,8 +2,10 @@
 
 import datetime
 import decimal
+import fractions
 import math
 import operator
+import re
 import uuid
 
 import numpy as np
@@ -28,6 +30,7 @@ from batchplant import (
 )
 from batchplant.codecs.cells import encode_samples
 from batchplant.expressions import Bounds, as_condition, bind, can_match, fields_of, matching, parse
+from batchplant.expressions.like import pattern_of
 from batchplant.schema import Decimal, Time, Uuid
 
 # --- text -----------------------------------------------------------------------------------------------
@@ -85,6 +88,11 @@ def test_text_and_back(text, same):
         ("!x", 1, "write not for !"),
         ("x ==", 5, "a field or a value is needed, and the filter ends"),
         ("x == 1 y", 8, "and, or, or the end"),
+        ("unit price > 3", 6, "in backticks: `unit price`"),
+        ("x > 1 and unit price > 3", 16, "in backticks: `unit price`"),
+        ("(unit price > 3)", 7, "in backticks: `unit price`"),
+        ("price (USD) > 3", 7, "in backticks: `my field`"),
+        ("top 5 == true", 5, "in backticks: `top 5`"),
         ("(x == 1", 8, ") is needed"),
         ("x in 3", 6, "( is needed"),
         ("x in (1 2)", 9, ", or ) is needed"),
@@ -154,7 +162,10 @@ def test_nothing_is_run():
         (col("t") >= datetime.date(2024, 1, 31), "t >= '2024-01-31'"),
         (col("t") < np.datetime64("2024-01-31T12:00:00.5"), "t < '2024-01-31T12:00:00.500'"),
         (col("x") == np.float32(0.5), "x == 0.5"),
-        (col("x") == decimal.Decimal("1.50"), "x == '1.50'"),
+        (col("x") == decimal.Decimal("1.50"), "x == 1.5"),
+        (col("x") == decimal.Decimal("-7.00"), "x == -7"),
+        (col("x") < decimal.Decimal("0.12345678901234567890"), "x < 0.12345678901234567890"),
+        (col("x") < decimal.Decimal("1e400"), "x < 1E+400"),
         (col("k") == memoryview(b"a"), "k == b'a'"),
     ],
 )
@@ -338,6 +349,135 @@ def test_decimals_and_identifiers():
     assert rows_of("price == 10", schema, samples) == [1]
     assert rows_of("price in ('9.5', 3)", schema, samples) == [0]
     assert rows_of(f"id == '{one.hex.upper()}'", schema, samples) == [0]
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "price": st.none() | st.decimals(-(10**6), 10**6, places=4, allow_nan=False),
+                "other": st.decimals(-3, 3, places=1, allow_nan=False),
+                "n": st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1),
+                "u": st.integers(0, 2**64 - 1),
+                "x": st.none() | st.sampled_from([0.5, 0.1, -2.0]) | st.floats(),
+                "y": st.floats(width=32),
+                "flag": st.booleans(),
+            }
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from(["==", "!=", "<", "<=", ">", ">="]),
+)
+def test_decimals_and_other_numbers_are_compared_exactly(samples, op):
+    schema = Schema(
+        price=Decimal(20, 4, optional=True), other=Decimal(4, 1), n=Int(), u=Int("uint64"),
+        x=Float(optional=True), y=Float("float32"), flag=Bool(),
+    )  # fmt: skip
+
+    def exact(value):
+        """A fraction; infinity and NaN compare with one as they do with any number."""
+        return value if isinstance(value, float) and not math.isfinite(value) else fractions.Fraction(value)
+
+    for left in ("price", "other"):
+        for right in schema:
+            for one, two in ((left, right), (right, left)):
+                wanted = [
+                    row
+                    for row, sample in enumerate(samples)
+                    if None not in (sample[one], sample[two])
+                    and PLAIN[op](exact(sample[one]), exact(sample[two]))
+                ]
+                assert rows_of(f"{one} {op} {two}", schema, samples) == wanted
+
+
+@given(
+    st.decimals(-(10**9), 10**9, allow_nan=False) | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False),
+    st.sampled_from(["==", "!=", "<", "<=", ">", ">="]),
+)
+def test_any_number_is_compared_with_its_own_digits(value, op):
+    schema = Schema(price=Decimal(38, 10), n=Int(), u=Int("uint8"))
+    samples = [
+        {"price": str(n + decimal.Decimal("0.1")), "n": n, "u": abs(n)} for n in (-(10**9), -1, 0, 1, 200)
+    ]
+    samples = [{**one, "u": one["u"] % 256} for one in samples]
+    digits = decimal.Decimal(repr(value)) if isinstance(value, float) else decimal.Decimal(value)
+    condition = PLAIN[op](col("price"), value)
+    for name, exact in (("price", decimal.Decimal), ("n", int), ("u", int)):
+        condition = as_condition(PLAIN[op](col(name), value))
+        columns = encode_samples(schema, samples)
+        found = matching(bind(condition, schema), schema, columns).tolist()
+        assert found == [PLAIN[op](exact(one[name]), digits) for one in samples]
+
+
+def test_cells_that_are_no_number_are_in_no_order():
+    schema = Schema(price=Decimal(10, 2), x=Float())
+    texts = ["1.00", "sNaN", "NaN", "words", "1e999999999"]
+    columns = encode_samples(Schema(price=Text(), x=Float()), [{"price": one, "x": 0.0} for one in texts])
+
+    def rows(text):
+        return np.flatnonzero(matching(bind(parse(text), schema), schema, columns)).tolist()
+
+    assert rows("price > 0.5") == rows("price > x") == [0, 4]
+    assert rows("price != x") == [0, 1, 2, 3, 4]
+    assert rows("price in (1, 2)") == [0]
+
+
+@pytest.mark.parametrize("count", [1, 20_000])
+def test_a_long_filter_is_cut_into_words_in_one_pass(count, monkeypatch):
+    """Letters that are copied, not seconds: cutting copies nothing that grows with what is left."""
+
+    class Letters(str):
+        copied = 0
+
+        def __getitem__(self, key):
+            found = super().__getitem__(key)
+            Letters.copied += len(found)
+            return found
+
+    parse(Letters(" or ".join(["x < 1"] * count)))
+    assert Letters.copied <= 10
+
+
+def test_a_pattern_with_many_single_letters_looks_through_a_cell_once():
+    pattern = pattern_of("%" + "a_" * 2400 + "b%", letters=True)
+    looks = 0
+
+    class Text(str):
+        def __getitem__(self, key):
+            nonlocal looks
+            looks += 1
+            return super().__getitem__(key)
+
+    assert pattern.pieces[1].search(Text("a" * 5000), 0) == -1
+    assert looks <= 5000
+    assert pattern.matches(b"xx" + b"a." * 2400 + b"bcd")
+    assert not pattern.matches(b"xx" + b"a." * 2399 + b"bcd")
+    with pytest.raises(OptionError, match="more than 16,384"):
+        pattern_of("%" + "a_" * 10_000 + "%", letters=True)
+
+
+@given(
+    st.text("ab", max_size=90),
+    st.lists(st.text("ab_", min_size=33, max_size=40), min_size=1, max_size=2).map(
+        lambda many: "%" + "%".join(many) + "%"
+    ),
+)
+def test_long_pieces_of_a_pattern_are_found_where_they_are(cell, pattern):
+    wanted = re.fullmatch(pattern.replace("%", ".*").replace("_", "."), cell) is not None
+    assert pattern_of(pattern, letters=True).matches(cell.encode()) is wanted
+
+
+def test_a_condition_of_objects_is_not_nested_without_end(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(5))
+    reader = batchplant.open(tmp_path / "a.npy")
+    condition = as_condition(col("data") == 1)
+    for _ in range(5000):
+        condition = ~condition
+    with pytest.raises(OptionError, match="nested deeper"):
+        reader.filter(condition)
+    with pytest.raises(OptionError, match="nested deeper"):
+        batchplant.open(tmp_path / "a.npy", where=condition)
 
 
 PLAIN = {

@@ -1,7 +1,10 @@
 """Row filters: Reader.filter, open(where=), what they skip, and what they remember."""
 
 import contextlib
+import decimal
+import fractions
 import importlib
+import operator
 import pickle
 
 import numpy as np
@@ -20,6 +23,7 @@ def _own_index(tmp_path, monkeypatch):
     monkeypatch.setenv("BATCHPLANT_INDEX_DIR", str(tmp_path / "index"))
 
 
+PLAIN = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">=": operator.ge}
 SCHEMA = {
     "n": bp.Int(),
     "label": bp.Int("int16", names=("cat", "dog", "cow")),
@@ -72,6 +76,24 @@ def test_formats(name, text, tmp_path):
         assert np.asarray(picked).tolist() == [wanted[0], wanted[-1], wanted[0]]
     facts = found.facts()
     assert (facts["filter"], facts["filtered from"]) == (text, 200)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.jsonl", "a.csv", "a.beton", "a.msgpack"])
+def test_decimals_against_other_fields(name, tmp_path):
+    schema = {"price": bp.Decimal(12, 2), "n": bp.Int(), "x": bp.Float()}
+    with bp.create(tmp_path / name, schema) as out:
+        for n in range(40):
+            out.append({"price": f"{n // 2}.{n % 2}", "n": n % 7 * 3, "x": n / 10})
+    data = bp.open(tmp_path / name)
+    for text in ("price < n", "price >= x", "price == x", "n != price", "x <= price"):
+        left, op, right = text.split()
+        wanted = [
+            row
+            for row, one in enumerate(data)
+            if PLAIN[op](fractions.Fraction(one[left]), fractions.Fraction(one[right]))
+        ]
+        assert [one["price"] for one in data.filter(text)] == [data[row]["price"] for row in wanted]
+    assert len(data.filter(col("n") < decimal.Decimal("2.5"))) == len(data.filter("n == 0"))
 
 
 def test_csv_and_data_in_memory(tmp_path):

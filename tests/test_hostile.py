@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -206,6 +207,49 @@ def test_notes_that_lie(suffix, old, new, tmp_path):
     assert old in text
     note.write_text(text.replace(old, new))
     assert isinstance(use(path), bp.DamagedError)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "msgpack", "tfrecord"])
+def test_a_note_whose_optional_is_no_truth_value(suffix, tmp_path):
+    path = tmp_path / f"a.{suffix}"
+    inner = bp.List(bp.Struct({"y": bp.Int()}, optional=True))
+    with bp.create(path, {"x": bp.Int(optional=True), "g": inner}) as out:
+        out.append({"x": 1, "g": [{"y": 1}]})
+    note = tmp_path / f"a.{suffix}.schema.json"
+    note.write_text(note.read_text().replace('"optional": true', '"optional": {"a": 1}'))
+    assert isinstance(use(path), bp.DamagedError)
+    with pytest.raises(bp.DamagedError):
+        next(iter(bp.Loader(path, 1, workers=1)))
+
+
+FIELDS = (
+    bp.Int(names=("a", "b")), bp.Float(), bp.Bool(), bp.Bytes(), bp.Text(), bp.Json(),
+    bp.Tensor("int8", (None, 2)), bp.Decimal(10, 2), bp.Uuid(), bp.List(bp.Struct({"y": bp.Int()})),
+    bp.Time("us", tz="UTC"), bp.Duration("s"), bp.Image("png"), bp.Audio("wav"), bp.Video("mp4"),
+    bp.Boxes(labels=("l",)), bp.Labels(("a",)), bp.Keypoints(2, names=("left", "right")), bp.Polygons(),
+)  # fmt: skip
+JUNK = (
+    None, True, 0, -1, 2**70, 1.5, "", "x", "complex64", "O", "a" * 500, [], [None], [[1, 2]], ["a", "a"],
+    {}, {"a": 1}, {"kind": "int"}, [{"name": "x", "kind": "int"}], [2**40],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.kind)
+def test_any_description_is_a_field_or_refused(field):
+    described = {"name": "x", **field.to_json(), "optional": True}
+    keys = {part.name for other in FIELDS for part in dataclasses.fields(other)} | {"kind", "name"}
+    for key in keys:
+        for value in (*JUNK, *(other.kind for other in FIELDS if key == "kind")):
+            for found in (
+                {**described, key: value},
+                {"name": "g", "kind": "list", "of": {**described, key: value}},
+            ):
+                try:
+                    schema = bp.Schema.from_json([found])
+                except bp.BatchplantError:
+                    continue
+                assert hash(schema) == hash(bp.Schema.from_json(json.loads(json.dumps(schema.to_json()))))
+                assert str(schema)
 
 
 def test_json_is_read_in_one_place():

@@ -141,9 +141,9 @@ def watching(told: Callable[[int, int], None]) -> Iterator[None]:
 
 def as_where(given: str | Condition) -> Condition:
     """A condition, or the text of one."""
-    from .expressions import as_condition, parse
+    from .expressions import as_condition, check_depth, parse
 
-    return parse(given) if isinstance(given, str) else as_condition(given)
+    return parse(given) if isinstance(given, str) else check_depth(as_condition(given))
 
 
 class Filterable:

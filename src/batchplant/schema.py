@@ -50,6 +50,7 @@ from .kinds import (
     Time,
     Uuid,
     Video,
+    check_optional,
     checked_fields,
 )
 from .kinds import KINDS as KINDS
@@ -83,6 +84,7 @@ def field_from_json(found: Any, depth: int = 0) -> Field:
         if kind is Struct:
             arguments["fields"] = _named(found.get("fields"), depth + 1)
         field: Field = kind(**arguments)
+        check_optional(field)
         return field
     except (TypeError, ValueError, OverflowError) as error:
         raise SchemaError(f"not a field description: {error}") from None

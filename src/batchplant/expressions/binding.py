@@ -246,7 +246,7 @@ def _test(name: str, how: str, field: Field, op: str, value: tree.Literal, nan: 
             else (_whole(name, how, dtype, op, value))
         )
     if how == DECIMAL:
-        return Test(name, how, op, _digits(name, value))
+        return _decimal(name, op, value)
     return Test(name, how, op, _bytes(name, field, value))
 
 
@@ -262,25 +262,23 @@ def _named(name: str, field: Int, op: str, value: str) -> Bound:
     return Test(name, NUMBER, op, numbers[0]) if len(numbers) == 1 else Member(name, NUMBER, numbers)
 
 
-def _whole(name: str, how: str, dtype: np.dtype[Any], op: str, value: int | float) -> Bound:
+def _whole(name: str, how: str, dtype: np.dtype[Any], op: str, value: int | float | decimal.Decimal) -> Bound:
     """Whole numbers of a dtype against any number, exactly."""
-    if isinstance(value, float):
-        if math.isnan(value):
-            return Always(name, how, False)
-        if math.isinf(value):
-            return Always(name, how, op != "==" and (value > 0) == (op[0] == "<"))
-        if not value.is_integer():
-            if op == "==":
-                return Always(name, how, False)
-            value, op = (math.floor(value), "<=") if op[0] == "<" else (math.ceil(value), ">=")
-        value = int(value)
+    if isinstance(value, float) and math.isnan(value):
+        return Always(name, how, False)
     least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    # Before it becomes an int, for 1e999999999 would be a long one.
     if not least <= value <= most:
         return Always(name, how, op != "==" and (value > most) == (op[0] == "<"))
-    return Test(name, how, op, value)
+    whole = math.floor(value)
+    if whole != value:
+        if op == "==":
+            return Always(name, how, False)
+        return Test(name, how, "<=", whole) if op[0] == "<" else Test(name, how, ">=", whole + 1)
+    return Test(name, how, op, whole)
 
 
-def _rounded(dtype: np.dtype[Any], value: int | float) -> float:
+def _rounded(dtype: np.dtype[Any], value: int | float | decimal.Decimal) -> float:
     """The number that a cell would hold."""
     try:
         with np.errstate(over="ignore"):
@@ -312,13 +310,16 @@ def _time(name: str, dtype: np.dtype[Any], op: str, value: tree.Literal) -> Boun
     return Test(name, TIME, op, int(exact.astype(np.int64)))
 
 
-def _digits(name: str, value: tree.Literal) -> decimal.Decimal:
+def _decimal(name: str, op: str, value: tree.Literal) -> Bound:
+    """Decimal numbers against the digits that are written; a float has those of its shortest text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return Always(name, DECIMAL, op != "==" and (value > 0) == (op[0] == "<") and value == value)
     try:
         if isinstance(value, bool | bytes):
             raise ValueError
         found = decimal.Decimal(repr(value) if isinstance(value, float) else value)
         if found.is_finite():
-            return found
+            return Test(name, DECIMAL, op, found)
     except (ValueError, decimal.InvalidOperation):
         pass
     raise OptionError(f"{name!r} holds decimal numbers, and {tree.literal_text(value)} is none")
@@ -349,8 +350,10 @@ def _encoded(text: str) -> bytes:
 
 def _pair(condition: tree.CompareFields, schema: Schema) -> Bound:
     left, right = schema[condition.left], schema[condition.right]
-    how = _how(left, condition.left)
-    if how != _how(right, condition.right) or how in (BYTES, DECIMAL) or not _comparable(left, right):
+    how, other = _how(left, condition.left), _how(right, condition.right)
+    if {how, other} == {NUMBER, DECIMAL}:
+        how = other = DECIMAL
+    if how != other or how == BYTES or not _comparable(left, right):
         raise OptionError(
             f"{condition.left!r} is {left} and {condition.right!r} is {right}: only numbers, "
             "and times of one unit, are compared with each other"

@@ -13,7 +13,22 @@ import numpy.typing as npt
 from ..columns import Column, Columns, Flags, Masked, Ragged, dense_of
 from ..errors import BatchplantError
 from ..schema import Schema
-from .binding import BYTES, DECIMAL, TIME, All, Always, Bound, Match, Member, Not, Null, Pair, Some, Test
+from .binding import (
+    BYTES,
+    DECIMAL,
+    TIME,
+    All,
+    Always,
+    Bound,
+    Match,
+    Member,
+    Not,
+    Null,
+    Pair,
+    Some,
+    Test,
+    how_of,
+)
 
 Compare = Callable[[Any, Any], Any]
 OPS: dict[str, Compare] = {
@@ -48,7 +63,7 @@ class _Rows:
                 found = join(found, self.where(part, negated))
             return found
         if isinstance(node, Pair):
-            left, right = self._numbers(node.left, node.how), self._numbers(node.right, node.how)
+            left, right = (self._numbers(name, self._how(name)) for name in (node.left, node.right))
             found = _exact(OPS[node.op], left, right)
             return self._there(found, negated, (node.left, node.right), node.how)
         assert isinstance(node, Test | Member | Match | Always | Null)
@@ -76,8 +91,9 @@ class _Rows:
         values = self._numbers(node.field, node.how)
         if isinstance(node, Member):
             return np.asarray(np.isin(values, np.array(node.values, values.dtype)), dtype=np.bool_)
-        value = node.value if node.how == DECIMAL else values.dtype.type(node.value)
-        return np.asarray(OPS[node.op](values, value), dtype=np.bool_)
+        if node.how == DECIMAL:
+            return _decimals(OPS[node.op], values, node.value)
+        return np.asarray(OPS[node.op](values, values.dtype.type(node.value)), dtype=np.bool_)
 
     def _there(self, found: Flags, negated: bool, names: tuple[str, ...], how: str) -> Flags:
         """Without the rows in which a cell is missing."""
@@ -94,6 +110,11 @@ class _Rows:
             return valid
         times = ~np.isnat(_dense(self._schema, name, column))
         return np.asarray(times if valid is None else valid & times, dtype=np.bool_)
+
+    def _how(self, name: str) -> str:
+        how = how_of(self._schema[name])
+        assert how is not None
+        return how
 
     def _numbers(self, name: str, how: str) -> npt.NDArray[Any]:
         if name not in self._values:
@@ -116,14 +137,25 @@ def _dense(schema: Schema, name: str, column: Column) -> npt.NDArray[Any]:
 
 def _decimal(cell: Any) -> decimal.Decimal:
     try:
-        return decimal.Decimal(0 if cell is None else cell.tobytes().decode())
-    except (decimal.InvalidOperation, UnicodeDecodeError):
+        found = decimal.Decimal(0 if cell is None else cell.tobytes().decode())
+    except (decimal.InvalidOperation, UnicodeDecodeError, ValueError):
         return decimal.Decimal("NaN")
+    # A signalling NaN would raise wherever it is compared.
+    return decimal.Decimal("NaN") if found.is_nan() else found
+
+
+def _decimals(compare: Compare, left: npt.NDArray[Any], right: Any) -> Flags:
+    """Decimal numbers against others by their exact values, as Python compares them; NaN is in no order."""
+    with decimal.localcontext() as context:
+        context.traps[decimal.InvalidOperation] = False
+        return np.asarray(compare(left, right), dtype=np.bool_)
 
 
 def _exact(compare: Compare, left: npt.NDArray[Any], right: npt.NDArray[Any]) -> Flags:
     """Two columns of numbers; NumPy itself would compare int64 with uint64 as floats."""
     kinds = {left.dtype.kind, right.dtype.kind}
+    if "O" in kinds:
+        return _decimals(compare, left.astype(object), right.astype(object))
     if kinds == {"i", "u"} and 8 in (left.dtype.itemsize, right.dtype.itemsize):
         below = (left < 0) | (right < 0)
         found = compare(left.astype(np.uint64), right.astype(np.uint64))

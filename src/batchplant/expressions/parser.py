@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import decimal
 import re
 from typing import NamedTuple, NoReturn
 
 from ..errors import OptionError
-from .tree import TURNED, And, Compare, CompareFields, Condition, In, IsNull, Like, Literal, Not, Or
+from .tree import (
+    MAX_DEPTH,
+    TURNED,
+    And,
+    Compare,
+    CompareFields,
+    Condition,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+    Or,
+    number_of,
+)
 
-# Text that is nested deeper, or longer, was written by no one.
-DEEPEST, LONGEST = 100, 1 << 20
+# Longer text was written by no one.
+LONGEST = 1 << 20
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -52,11 +67,11 @@ def fail(text: str, at: int, what: str) -> NoReturn:
 
 
 def _tokens(text: str) -> list[Token]:
-    found, at = [], 0
-    while text[at:].strip():
+    found, at, end = [], 0, len(text.rstrip())
+    while at < end:
         match = _TOKEN.match(text, at)
         if match is None:
-            _bad_letter(text, at + len(text[at:]) - len(text[at:].lstrip()))
+            _bad_letter(text, end - len(text[at:end].lstrip()))
         kind = str(match.lastgroup)
         token = Token(kind, match[kind], match.start(kind))
         if kind == "name" and token.text.lower() in ("and", "or", "not", "in", "is", "null", "none"):
@@ -65,7 +80,7 @@ def _tokens(text: str) -> list[Token]:
             )
         found.append(token)
         at = match.end()
-    return [*found, Token("end", "", len(text.rstrip()))]
+    return [*found, Token("end", "", end)]
 
 
 def _bad_letter(text: str, at: int) -> NoReturn:
@@ -108,8 +123,18 @@ class _Parser:
             self.fail("the filter is empty", 0)
         found = self.any_of()
         if self.token.kind != "end":
-            self.fail("and, or, or the end is needed")
+            self.fail("and, or, or the end is needed" + self._backticks())
         return found
+
+    def _backticks(self) -> str:
+        """Return a hint where two words in a row may be one name of a field, which has a space in it."""
+        before = self.tokens[self.next - 1] if self.next else None
+        here = self.token
+        if before is None or before.kind != "name" or here.kind not in ("name", "number", "mark"):
+            return ""
+        shown = self.text[before.at : here.at + len(here.text)]
+        shown = f"`{shown}`" if here.kind != "mark" and len(shown) <= 80 else "`my field`"
+        return f" (a field's name with a space or another odd letter stands in backticks: {shown})"
 
     def any_of(self) -> Condition:
         parts = [self.all_of()]
@@ -125,14 +150,14 @@ class _Parser:
 
     def negated(self) -> Condition:
         self.depth += 1
-        if self.depth > DEEPEST:
+        if self.depth > MAX_DEPTH:
             self.fail("it is nested too deep", self.token.at)
         if self.take("not"):
             found: Condition = Not(self.negated())
         elif self.take("("):
             found = self.any_of()
             if not self.take(")"):
-                self.fail(") is needed")
+                self.fail(") is needed" + self._backticks())
         else:
             found = self.comparison()
         self.depth -= 1
@@ -250,8 +275,9 @@ class _Parser:
                 self.fail("bytes are written in ASCII, others as \\xff", one.at)
         plain = one.text.replace("_", "")
         try:
-            return float(plain) if set(plain) & set(".eE") else int(plain)
-        except ValueError:
+            # With all of its digits: a Decimal may have more than a float.
+            return number_of(decimal.Decimal(plain)) if set(plain) & set(".eE") else int(plain)
+        except (ValueError, decimal.InvalidOperation):
             self.fail("this number is too long", one.at)
 
     def unquoted(self, text: str, at: int) -> str:

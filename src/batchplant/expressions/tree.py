@@ -14,12 +14,16 @@ import numpy as np
 
 from ..errors import OptionError
 
-Literal = bool | int | float | str | bytes
+Literal = bool | int | float | decimal.Decimal | str | bytes
 
 # How tightly a node binds, so that text has no parentheses that nobody needs.
 OR, AND, NOT, LEAF = range(4)
 PLAIN_NAME = re.compile(r"[^\W\d]\w*(\.\w+)*")
 KEYWORDS = ("and", "or", "not", "in", "is", "null", "none", "true", "false")
+# Levels of conditions within conditions.
+MAX_DEPTH = 100
+# Digits of a decimal number without a fraction that becomes an int.
+MAX_WHOLE_DIGITS = 100
 TURNED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
@@ -242,7 +246,7 @@ def as_condition(given: Any) -> Condition:
 
 
 def literal(given: Any) -> Literal:
-    """A value that can stand in a condition: times, decimals and UUIDs as their text."""
+    """A value that can stand in a condition: times and UUIDs as their text."""
     if isinstance(given, np.ndarray) and given.ndim == 0:
         given = given[()]
     # As text, for Python's own times know no nanoseconds.
@@ -256,11 +260,36 @@ def literal(given: Any) -> Literal:
         return bytes(given)
     if isinstance(given, datetime.datetime | datetime.date | datetime.time):
         return given.isoformat()
-    if isinstance(given, decimal.Decimal | uuid.UUID):
+    if isinstance(given, decimal.Decimal):
+        if not given.is_finite():
+            raise OptionError(f"a field is compared with finite numbers, not {given}")
+        whole = given == given.to_integral_value() and given.copy_abs() < 10**MAX_WHOLE_DIGITS
+        return int(given) if whole else number_of(given)
+    if isinstance(given, uuid.UUID):
         return str(given)
     if given is None:
         raise OptionError("nothing equals a missing cell: write `x is null`, or col('x').is_null()")
     raise OptionError(f"a field is compared with a number, a text, bytes or a time, not {_short(given)}")
+
+
+def number_of(given: decimal.Decimal) -> float | decimal.Decimal:
+    """Return the float that is written with the same digits, else the decimal number itself."""
+    near = float(given)
+    return near if decimal.Decimal(repr(near)) == given else given
+
+
+def check_depth(condition: Condition) -> Condition:
+    """Return the condition; an OptionError where it is nested so deep that no reader of it could recurse."""
+    rest: list[tuple[Condition, int]] = [(condition, 1)]
+    while rest:
+        node, depth = rest.pop()
+        if depth > MAX_DEPTH:
+            raise OptionError(f"the filter is nested deeper than {MAX_DEPTH} conditions")
+        if isinstance(node, Not):
+            rest.append((node.part, depth + 1))
+        elif isinstance(node, And | Or):
+            rest.extend((part, depth + 1) for part in node.parts)
+    return condition
 
 
 def _short(value: Any) -> str:
@@ -283,7 +312,7 @@ def literal_text(value: Literal) -> str:
         return (
             "'" + "".join(_escaped(ord(one)) if one < " " or one in "'\\\x7f" else one for one in value) + "'"
         )
-    return repr(value)
+    return str(value) if isinstance(value, decimal.Decimal) else repr(value)
 
 
 def _escaped(code: int) -> str:

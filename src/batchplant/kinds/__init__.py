@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .base import KINDS, MOST_BYTES, Bool, Bytes, Field, Float, Int, Json, Tensor, Text, is_text
 from .media import Audio, Image, Video
-from .nested import Decimal, List, Struct, Uuid, checked_fields
+from .nested import Decimal, List, Struct, Uuid, check_optional, checked_fields
 from .places import BOX_FORMATS, Boxes, Keypoints, Labels, Polygons
 from .times import Duration, Time
 
@@ -22,5 +22,5 @@ EVERY_KIND: tuple[type[Field], ...] = tuple(KINDS.values())
 __all__ = [
     "BOX_FORMATS", "EVERY_KIND", "KINDS", "MOST_BYTES", "Audio", "Bool", "Boxes", "Bytes", "Decimal",
     "Duration", "Field", "Float", "Image", "Int", "Json", "Keypoints", "Labels", "List", "Polygons", "Struct",
-    "Tensor", "Text", "Time", "Uuid", "Video", "checked_fields", "is_text",
+    "Tensor", "Text", "Time", "Uuid", "Video", "check_optional", "checked_fields", "is_text",
 ]  # fmt: skip

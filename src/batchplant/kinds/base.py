@@ -80,8 +80,9 @@ class _Number(Field):
 def _check_dtype(dtype: Any, allowed: str, kind: str) -> str:
     """The canonical name of a dtype of one of the allowed NumPy kinds."""
     try:
-        found = np.dtype(dtype)
-    except (TypeError, ValueError, SyntaxError) as error:
+        # A list or a mapping would be a structure of several.
+        found = np.dtype("V" if isinstance(dtype, list | tuple | dict) else dtype)
+    except (TypeError, ValueError, SyntaxError, DeprecationWarning) as error:
         raise OptionError(f"{kind} cannot have dtype {dtype!r}: {error}") from None
     if found.kind not in allowed:
         raise OptionError(f"{kind} cannot have dtype {found.name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -77,10 +78,17 @@ class Struct(Json):
 def _inner(field: Field, kind: str) -> Field:
     if not isinstance(field, Field):
         raise OptionError(f"a {kind} holds field kinds, not {field!r}")
+    check_optional(field)
     dtype = np.dtype(getattr(field, "dtype", "bool"))
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise OptionError(f"a {kind} cannot hold {dtype} values")
     return field
+
+
+def check_optional(field: Field) -> None:
+    """Raise where ``optional`` is neither True nor False: it may come from a file."""
+    if not isinstance(field.optional, bool):
+        raise OptionError(f"optional is True or False, not {reprlib.repr(field.optional)}")
 
 
 def checked_fields(fields: Mapping[str, Field] | Iterable[tuple[str, Field]]) -> dict[str, Field]:
@@ -96,4 +104,5 @@ def checked_fields(fields: Mapping[str, Field] | Iterable[tuple[str, Field]]) ->
             raise SchemaError(f"write {field.__name__}() with parentheses", field=name)
         if not isinstance(field, Field):
             raise SchemaError(f"a field kind is needed, not {field!r}", field=name)
+        check_optional(field)
     return found
