@@ -529,6 +529,23 @@ def test_without_a_command_the_help_is_shown(argv: list[str], capsys: pytest.Cap
     assert shown.err == ""
 
 
+@pytest.mark.parametrize("command", ["info", "head", "stats", "doctor"])
+def test_names_of_classes_are_short_and_printable(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["cat", "evil\u202egnp", "L" * 10_000, "two\nlines", "\x1b[31m"]
+    with batchplant.create(tmp_path / "x.beton", schema={"label": batchplant.Int(names=names)}) as writer:
+        for number in (0, 1, 2, 3, 4, *[0] * 95):
+            writer.append({"label": number})
+    main([command, str(tmp_path / "x.beton")])
+    shown = capsys.readouterr().out
+    assert "cat" in shown
+    assert "\u202e" not in shown
+    assert "\x1b" not in shown
+    assert "L" * 100 not in shown
+    assert "two\nlines" not in shown
+
+
 def test_a_loader_names_near_fields(dataset: Path) -> None:
     with pytest.raises(batchplant.BatchplantError, match=r"did you mean image\?"):
         batchplant.Loader(dataset, 2, pipelines={"imge": []})

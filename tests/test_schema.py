@@ -187,6 +187,18 @@ def test_fields_in_words(field, text):
     assert str(field) == text
 
 
+@pytest.mark.parametrize("kind", [Int, Labels])
+@pytest.mark.parametrize("more", [0, 10])
+def test_names_in_reprs_are_short_and_printable(kind, more):
+    names = ["cat", "evil\u202egnp", "L" * 10_000, *map(str, range(more))]
+    schema = Schema({"label": kind(names=names), "\u202e" + "x" * 5000: Float()})
+    for text in (str(schema["label"]), repr(schema["label"]), repr(schema)):
+        assert len(text) < 250
+        assert text.isprintable()
+        assert "cat" in text
+    assert schema["label"].names == tuple(names)
+
+
 def test_many_classes_are_not_all_listed():
     text = str(Int(names=[f"class {n}" for n in range(1000)]))
     assert "1000 classes" in text

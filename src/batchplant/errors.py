@@ -33,6 +33,8 @@ from typing import Any, Self
 
 # Names that a message lists.
 NAMES_SHOWN = 30
+# Characters of a name that messages, tables and reprs show.
+MAX_NAME_CHARACTERS = 60
 # How like a name is to one that is not there, to be told: 1 is the same.
 LIKE = 0.7
 
@@ -74,13 +76,30 @@ def near(name: object, known: Iterable[str]) -> str:
     for one in known:
         folded.setdefault(one.casefold(), one)
     found = [folded[one] for one in difflib.get_close_matches(str(name).casefold(), folded, cutoff=LIKE)]
-    return f" (did you mean {' or '.join(found)}?)" if found else ""
+    return f" (did you mean {' or '.join(map(brief, found))}?)" if found else ""
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would obey, ends of lines and marks of direction as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def shortened(text: str, most: int = MAX_NAME_CHARACTERS) -> str:
+    """The text, or its beginning and an ellipsis."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def brief(name: str) -> str:
+    """A name out of a file as messages, tables and reprs show it: short and printable."""
+    return printable(shortened(name))
 
 
 def listed(known: Iterable[str]) -> str:
     """The names, or the first of many."""
     # Some hold ends of lines.
-    names = [one if one.isprintable() else repr(one) for one in known]
+    names = [shortened(one) if one.isprintable() else repr(shortened(one)) for one in known]
     more = f", … and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
     return (", ".join(names[:NAMES_SHOWN]) or "none") + more
 

@@ -26,7 +26,7 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .errors import FieldNameError, SchemaError, no_such
+from .errors import FieldNameError, SchemaError, brief, no_such
 from .kinds import (
     EVERY_KIND,
     Audio,
@@ -139,7 +139,7 @@ class Schema(Mapping[str, Field]):
         return hash(tuple(self._fields.items()))
 
     def __repr__(self) -> str:
-        return "Schema(" + ", ".join(f"{name}={field}" for name, field in self.items()) + ")"
+        return "Schema(" + ", ".join(f"{brief(name)}={field}" for name, field in self.items()) + ")"
 
     def _unknown(self, name: object) -> FieldNameError:
         return FieldNameError(no_such("field", name, self._fields))

@@ -14,7 +14,7 @@ from rich.cells import cell_len, set_cell_size
 from ..codecs.media.audio import Sound
 from ..codecs.media.image import mode_of
 from ..codecs.media.video import Clip
-from ..errors import BatchplantError
+from ..errors import BatchplantError, brief
 from ..schema import Bool, Boxes, Duration, Field, Float, Image, Int, Json, Labels, Schema, Tensor, Text, Time
 from .terminal import human_size, printable
 
@@ -60,7 +60,7 @@ def as_cell(value: Any, field: Field) -> str:
     if isinstance(value, datetime.datetime):
         return moment(value.isoformat())
     if names and isinstance(value, int) and 0 <= value < len(names):
-        return f"{value} ({printable(names[value])})"
+        return f"{value} ({brief(names[value])})"
     if isinstance(field, Float) and isinstance(value, float):
         # As many digits as the number has, not those of a wider one.
         return str(np.dtype(field.dtype).type(value))
@@ -150,9 +150,7 @@ def _objects(value: Array, field: Boxes | Labels) -> str:
         many = f"{len(value)} box{'' if len(value) == 1 else 'es'} ({field.format})"
         return f"{many}: {', '.join(parts)}{more}" if parts else many
     names = field.names or ()
-    named = [
-        f"{one} ({printable(names[one])})" if 0 <= one < len(names) else str(one) for one in shown.tolist()
-    ]
+    named = [f"{one} ({brief(names[one])})" if 0 <= one < len(names) else str(one) for one in shown.tolist()]
     return ", ".join(named) + more if named else "none"
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import OptionError
+from ..errors import printable as printable
 from ..options import Typed
 from ..reader import Reader
 from ..registry import open as open_reader
@@ -49,13 +50,6 @@ def console() -> Console:
 
     terminal = sys.stdout is not None and sys.stdout.isatty()
     return Console(highlight=False, soft_wrap=False, width=None if terminal else UNLIMITED)
-
-
-def printable(text: str) -> str:
-    """The text with what a terminal would obey, and ends of lines, as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def say(line: str) -> None:

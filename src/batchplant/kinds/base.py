@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import OptionError, SchemaError, listed, near
+from ..errors import OptionError, SchemaError, brief, listed, near, shortened
 
 KINDS: dict[str, type[Field]] = {}
 # No cell is larger; sizes in bytes never overflow.
@@ -36,6 +36,8 @@ class Field:
     def __init_subclass__(cls) -> None:
         cls.kind = cls.__name__.lower()
         KINDS[cls.kind] = cls
+        # Else each dataclass makes its own, which lists every class and every default.
+        cls.__repr__ = Field.__repr__  # type: ignore[method-assign]
 
     @property
     def cell(self) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
@@ -57,11 +59,21 @@ class Field:
 
     def __str__(self) -> str:
         parts = [
-            f"{part.name}={value if isinstance(value, Field) else repr(value)}"
+            f"{part.name}={value if isinstance(value, Field) else _short_repr(value)}"
             for part in dataclasses.fields(self)
             if part.init and (value := getattr(self, part.name)) != part.default
         ]
         return f"{type(self).__name__}({', '.join(parts)})"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _short_repr(value: Any) -> str:
+    """The repr of a value; texts in it may come from a file and be of any length."""
+    if isinstance(value, tuple) and all(isinstance(one, str) for one in value):
+        return repr(tuple(map(shortened, value)))
+    return repr(shortened(value)) if isinstance(value, str) else repr(value)
 
 
 def _as_json(value: Any) -> Any:
@@ -117,7 +129,7 @@ class Int(_Number):
         if self.names is None or len(self.names) <= 4:
             return super().__str__()
         dtype = "" if self.dtype == "int64" else f"dtype={self.dtype!r}, "
-        return f"Int({dtype}{len(self.names)} classes: {', '.join(self.names[:3])}, …)"
+        return f"Int({dtype}{len(self.names)} classes: {', '.join(map(brief, self.names[:3]))}, …)"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from ..errors import OptionError
+from ..errors import OptionError, brief
 from .base import Field, Json, Tensor, _check_dtype, is_text
 
 BOX_FORMATS = ("xyxy", "xywh", "cxcywh")
@@ -86,7 +86,7 @@ class Labels(Tensor):
     def __str__(self) -> str:
         if self.names is None or len(self.names) <= 4:
             return super().__str__()
-        return f"Labels({len(self.names)} classes: {', '.join(self.names[:3])}, …)"
+        return f"Labels({len(self.names)} classes: {', '.join(map(brief, self.names[:3]))}, …)"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from .. import order as orders
 from ..codecs.cells import decode_cell
 from ..columns import I64, Columns
 from ..doctor.check import find_label
-from ..errors import DataError, OptionError
+from ..errors import DataError, OptionError, shortened
 from ..order import quality
 from ..reader import Reader
 from ..schema import Bool, Int, Text
@@ -350,7 +350,7 @@ def _decoded(reader: Reader, columns: Columns, name: str) -> list[str]:
         if value is None:
             found.append("(missing)")
         elif names and isinstance(value, int | np.integer) and 0 <= value < len(names):
-            found.append(names[int(value)])
+            found.append(shortened(names[int(value)]))
         else:
-            found.append(str(value)[:60])
+            found.append(shortened(str(value)))
     return found

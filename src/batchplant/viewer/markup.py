@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 # What would be markup. (html.escape does the same; its module takes long to import.)
 ESCAPES = {ord(one): f"&#{ord(one)};" for one in "&<>\"'"}
+# Controls and marks of direction, as page/dom.js has them.
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff]"
+)
 # Elements that hold nothing.
 EMPTY = ("img", "meta", "rect", "line")
 
@@ -43,6 +48,6 @@ def style(text: str) -> Markup:
 
 
 def _text(value: Any) -> str:
-    """Without what no file of UTF-8 may hold, what browsers take for something else, and markup."""
+    """Without what no file of UTF-8 may hold, what turns other text around or is not seen, and markup."""
     text = str(value).encode("utf-8", "replace").decode()
-    return "".join(one if one >= " " or one in "\n\t" else "\ufffd" for one in text).translate(ESCAPES)
+    return HIDDEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text).translate(ESCAPES)

@@ -12,7 +12,7 @@ from .. import stats
 from ..codecs import times
 from ..columns import I64
 from ..doctor import sampling
-from ..errors import BatchplantError
+from ..errors import BatchplantError, shortened
 from ..expressions import bind, col, parse
 from ..reader import Reader
 from ..schema import Bool, Duration, Field, Float, Int, Text, Time
@@ -25,6 +25,8 @@ SAMPLE, SAMPLE_BYTES = 2000, 64 << 20
 # Values with their counts that the page gets, and whole numbers that are shown one by one.
 VALUES, CLASSES = 500, 64
 POINTS = 2000
+# Characters of a value that a chart shows.
+LABEL_CHARACTERS = 200
 
 
 def overview(reader: Reader, rows: I64 | None, *, exact: bool, told: Progress) -> dict[str, Any]:
@@ -137,13 +139,20 @@ def _values(reader: Reader, name: str, field: Field, what: str, found: Values) -
     comparable = what == "values" and isinstance(field, Int | Bool | Text)
     items = []
     for value, count in list(found.counts.items())[:VALUES]:
-        where = _checked(reader, str(col(name) == value)) if comparable else None
+        where = _checked(reader, str(col(name) == _compared(field, value))) if comparable else None
         items.append({"label": _label(value), "count": count, "where": where})
     return {"items": items, "different": len(found.counts), "exact": found.exact, "slack": found.slack}
 
 
 def _label(value: Hashable) -> str:
-    return ("false", "true")[value] if isinstance(value, bool) else str(value)
+    return ("false", "true")[value] if isinstance(value, bool) else shortened(str(value), LABEL_CHARACTERS)
+
+
+def _compared(field: Field, value: Any) -> Any:
+    """What a filter compares with: a class with a long name by its number."""
+    if isinstance(field, Int) and field.names and isinstance(value, str) and len(value) > LABEL_CHARACTERS:
+        return field.number(value)
+    return value
 
 
 def _resolutions(found: Values | None) -> list[list[int]]:

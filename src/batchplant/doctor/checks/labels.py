@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import order as orders
 from ...columns import I64, Masked, Ragged
-from ...errors import DataError
+from ...errors import DataError, brief, shortened
 from ...order import quality
 from ...schema import Field, Int, Text
 from ..check import Batch, Check, Subject, Tally
@@ -226,13 +226,13 @@ def _text(value: Any) -> str:
 
 
 def _quoted(values: list[Any], row: int) -> str:
-    return repr(_text(values[row]))
+    return repr(shortened(_text(values[row])))
 
 
 def shown(field: Field, value: Any) -> str:
     """A label by its name, where it has one."""
     names = field.names if isinstance(field, Int) else None
-    return names[value] if names and 0 <= value < len(names) else _text(value)
+    return brief(names[value] if names and 0 <= value < len(names) else _text(value))
 
 
 def values_of(column: Any) -> list[Any]:

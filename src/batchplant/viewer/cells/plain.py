@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Letters of a text, in short and in full.
 SHORT, FULL = 200, 100_000
+# Characters of a class name in the view of its sample.
+NAME = 2000
 # What JavaScript counts exactly.
 EXACT = 2**53
 
@@ -42,7 +44,9 @@ def _told(cell: Cell, most: int) -> dict[str, Any]:
         number = int(value)
         inside = 0 <= number < len(kind.names)
         # A number that is no class is worth seeing, too.
-        return {"value": number, "text": kind.names[number] if inside else f"{number} (no class)"}
+        if not inside:
+            return {"value": number, "text": f"{number} (no class)"}
+        return {"value": number, **cut(kind.names[number], min(most, NAME))}
     if isinstance(value, bool | np.bool_):
         return {"value": bool(value), "text": "true" if value else "false"}
     if isinstance(kind, Float) and isinstance(value, float):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...codecs import rle
-from ...errors import BatchplantError
+from ...errors import BatchplantError, shortened
 
 # ``boxes`` four numbers each, ``points`` lists of [x, y, shown], ``polygons`` lists of x, y, x, y, …,
 # ``labels`` and ``scores`` one for each; None where an entry has none. What no entry has is left out.
@@ -18,6 +18,8 @@ Drawn = dict[str, list[Any]]
 
 # Of one sample.
 MOST, MOST_CORNERS = 300, 2000
+# Characters of the label of a box.
+LABEL_CHARACTERS = 100
 _BOX = ("bbox", "box", "bboxes", "boxes")
 _LABEL = ("category_name", "category", "label", "name", "class", "category_id", "labels", "categories", "id")
 _SCORE = ("score", "scores", "confidence")
@@ -158,9 +160,9 @@ def _polygons(value: Any) -> list[list[float]] | None:
 
 def _label(value: Any, names: Sequence[str]) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(names[value]) if 0 <= value < len(names) else value
+        return shortened(str(names[value]), LABEL_CHARACTERS) if 0 <= value < len(names) else value
     if isinstance(value, float):
         return _number(value)
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
-    return value[:100] if isinstance(value, str) else None
+    return shortened(value, LABEL_CHARACTERS) if isinstance(value, str) else None

@@ -1,7 +1,7 @@
 // The frame of the page: tabs, the theme, which panel is shown.
 
 import { ask } from "./api.js";
-import { h, number, put } from "./dom.js";
+import { h, number, put, visible } from "./dom.js";
 import * as kept from "./kept.js";
 import * as state from "./state.js";
 
@@ -23,7 +23,7 @@ const shown = new Map();
 let current = null;
 
 function say(text) {
-  document.getElementById("status").textContent = text;
+  put(document.getElementById("status"), text);
 }
 
 function panels() {
@@ -74,10 +74,10 @@ async function start() {
     put(document.getElementById("main"), h("p.error", { role: "alert" }, error.message));
     return;
   }
-  document.title = `${context.dataset.title} – batchplant`;
+  document.title = visible(`${context.dataset.title} – batchplant`);
   const { title, path, samples, format } = context.dataset;
-  document.getElementById("title").textContent = title;
-  document.getElementById("title").title = path;
+  put(document.getElementById("title"), title);
+  document.getElementById("title").title = visible(path);
   say([`${number(samples)} sample${samples === 1 ? "" : "s"}`, format, path].filter(Boolean).join(" · "));
   document.querySelector(".skip").addEventListener("click", (event) => {
     // The address after "#" is the page's state.

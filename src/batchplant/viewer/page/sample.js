@@ -2,7 +2,7 @@
 
 import { address, ask, wait } from "./api.js";
 import { large } from "./cells/index.js";
-import { bytes, h, number, put } from "./dom.js";
+import { bytes, h, number, put, visible } from "./dom.js";
 import * as state from "./state.js";
 
 // What needs room, and how many letters of a text do.
@@ -34,7 +34,7 @@ export class Sample {
     this.controller?.abort();
     const { signal } = (this.controller = new AbortController());
     if (first) put(this.body, h("p.dim", {}, "reading…"));
-    this.title.textContent = `Sample ${now.sample}`;
+    put(this.title, `Sample ${now.sample}`);
     this.copied.textContent = "";
     try {
       const found = await ask(`sample/${encodeURIComponent(now.sample)}`, { ...state.query(), side, row: now.row }, signal);
@@ -72,8 +72,8 @@ export class Sample {
   }
 
   paint(found, ctx) {
-    this.title.textContent = `Sample ${number(found.sample)}${found.key !== undefined ? ` · ${found.key}` : ""}`;
-    this.title.title = found.key ?? "";
+    put(this.title, `Sample ${number(found.sample)}`, found.key !== undefined ? [" · ", h("bdi", {}, found.key)] : null);
+    this.title.title = visible(found.key ?? "");
     this.previous.disabled = !found.previous;
     this.next.disabled = !found.next;
     const wide = (cell) => WIDE.has(cell.shows) || (cell.text ?? "").length > LONG;
@@ -115,11 +115,11 @@ export class Sample {
       const sums = found.checks.filter((one) => !["structure", "bounds", "decode"].includes(one));
       const wrong = found.problems.filter((one) => !one.field || one.field === cell.field);
       said.className = wrong.length ? "error" : "good";
-      said.textContent = wrong.length ? wrong.map((one) => one.message).join("; ")
-        : sums.length ? `sound: ${sums.join(", ")}` : "it reads and decodes; no checksum of it is kept";
+      put(said, wrong.length ? wrong.map((one) => one.message).join("; ")
+        : sums.length ? `sound: ${sums.join(", ")}` : "it reads and decodes; no checksum of it is kept");
     } catch (error) {
       said.className = "error";
-      said.textContent = error.message;
+      put(said, error.message);
     }
   }
 

@@ -7,13 +7,15 @@ from typing import Any
 from starlette.requests import Request
 
 from ..._version import __version__
-from ...errors import BatchplantError, shown
+from ...errors import BatchplantError, shortened, shown
 from ...kinds import Field
 from ...tensors import is_tensors
 from ..session import Session, Side
 
 # Class names that the page gets; more are shown sample by sample.
 MOST_NAMES = 2000
+# Characters of each.
+NAME_CHARACTERS = 200
 # Fields whose cells fill a card of a grid; what has none of them is a table.
 SEEN = ("picture", "mask", "video", "sound")
 LABELS = ("label", "labels", "class", "target", "category", "caption", "text", "y", "cls", "fine_label")
@@ -63,7 +65,10 @@ def _field(name: str, kind: Field, how: str) -> dict[str, Any]:
             found[part] = value
     names = getattr(kind, "names", None)
     if names:
-        found |= {"names": names[:MOST_NAMES], "classes": len(names)}
+        found |= {
+            "names": [shortened(one, NAME_CHARACTERS) for one in names[:MOST_NAMES]],
+            "classes": len(names),
+        }
     return found
 
 

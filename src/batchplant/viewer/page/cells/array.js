@@ -50,7 +50,7 @@ export function large(cell, ctx, { told = true } = {}) {
       if (other) controls();
       paint();
     } catch (error) {
-      wrong.textContent = error.message;
+      put(wrong, error.message);
     } finally {
       asking = null;
       if (again) { again = false; look(); }

@@ -27,5 +27,5 @@ export function large(cell) {
   paint();
   const rest = of > tokens.length ? ` (the first ${number(tokens.length)} are here)` : "";
   return h("div", {}, list, h("div.row.dim", {}, h("span", {}, `${number(of)} tokens${rest}`), pieces ? h("label", {}, numbers, " Numbers") : h("span", {}, "Start with --tokenizer FILE to see their text."), more),
-    cell.decoded !== undefined ? h("details", {}, h("summary", {}, "As text"), h("pre.text", { dir: "auto", tabindex: "0" }, parts(cell.decoded))) : null);
+    cell.decoded !== undefined ? h("details", {}, h("summary", {}, "As text"), h("pre.text", { dir: "auto", tabindex: "0" }, cell.decoded)) : null);
 }

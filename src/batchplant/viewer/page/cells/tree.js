@@ -1,9 +1,8 @@
 // Nested values as a tree. What is not there yet is asked for when it is opened.
 
 import { ask } from "../api.js";
-import { h, number } from "../dom.js";
+import { h, number, put } from "../dom.js";
 import * as plain from "./plain.js";
-import { parts } from "./text.js";
 
 // Containers of so few entries are open from the start, this deep.
 const OPEN_ENTRIES = 12, OPEN_DEPTH = 2;
@@ -19,7 +18,7 @@ export function large(cell, ctx) {
 }
 
 function branch(node, path, cell, ctx) {
-  const key = path.length ? h("span.key", {}, parts(String(path.at(-1)))) : null;
+  const key = path.length ? h("span.key", {}, String(path.at(-1))) : null;
   if (!node.entries) return h("div.leaf", {}, key, key ? ": " : null, leaf(node));
   const list = node.is === "list";
   const size = `${list ? "[" : "{"}${number(node.of)}${list ? "]" : "}"}`;
@@ -45,7 +44,7 @@ function branch(node, path, cell, ctx) {
         more(from + found.entries.length);
       } catch (error) {
         button.disabled = false;
-        said.textContent = error.message;
+        put(said, error.message);
       }
     } }, from ? `${number(node.of - from)} more` : `Show ${number(node.of)} entries`);
     const line = h("div.leaf", {}, button, said);
@@ -58,5 +57,5 @@ function branch(node, path, cell, ctx) {
 
 function leaf(node) {
   if (node.is !== "text") return h(`span.${["number", "bool", "null"].includes(node.is) ? node.is : "other-value"}`, { title: node.is }, node.text);
-  return h("span.string", { dir: "auto" }, "\u201c", parts(node.text), node.letters ? `… (${number(node.letters)} letters)` : null, "\u201d");
+  return h("span.string", { dir: "auto" }, "\u201c", node.text, node.letters ? `… (${number(node.letters)} letters)` : null, "\u201d");
 }

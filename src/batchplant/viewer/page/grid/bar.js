@@ -42,7 +42,7 @@ export class Bar {
     this.down.setAttribute("aria-pressed", String(Boolean(now.down)));
     this.clear.hidden = !(now.where || now.search || now.measure || now.sort);
     this.measure.hidden = !now.measure;
-    this.measure.textContent = now.measure ? `${state.measureText(now.measure)} ✕` : "";
+    put(this.measure, now.measure ? `${state.measureText(now.measure)} ✕` : null);
     this.size.hidden = layout !== "grid";
     this.size.value = size;
     this.layout.textContent = layout === "grid" ? "Table" : "Grid";

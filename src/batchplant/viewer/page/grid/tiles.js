@@ -1,7 +1,7 @@
 // Samples as cards: a picture (or what stands for one) and what it is.
 
 import { small } from "../cells/index.js";
-import { h, number, put } from "../dom.js";
+import { h, number, put, visible } from "../dom.js";
 
 const GAP = 8, CAPTION = 22;
 // Sizes in which thumbnails are asked for, so that a little change of size needs no new ones.
@@ -82,7 +82,7 @@ export class Tiles {
     const label = dataset.label && sample.cells[dataset.label];
     const name = sample.key ?? `${number(sample.sample)}`;
     put(tile.caption, h("span.name", { title: name }, sample.key ? name.split("/").at(-1) : name), label ? h("span.label", {}, small(label, ctx)) : null);
-    tile.element.setAttribute("aria-label", [`sample ${sample.sample}`, label && !label.missing ? label.text : null].filter(Boolean).join(", "));
+    tile.element.setAttribute("aria-label", [`sample ${sample.sample}`, label && !label.missing && label.text ? visible(label.text) : null].filter(Boolean).join(", "));
     const main = sample.cells[this.ctx.main];
     if (main && (main.error || main.missing || !["picture", "mask"].includes(main.shows))) put(tile.shot, h("div.other", {}, small(main, ctx)));
   }

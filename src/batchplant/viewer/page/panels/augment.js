@@ -94,7 +94,7 @@ export async function create(context) {
     } catch (error) {
       if (signal.aborted) return;
       last = "";
-      problem.textContent = error.message;
+      put(problem, error.message);
       problem.hidden = false;
       put(views);
       put(originals);
@@ -105,7 +105,7 @@ export async function create(context) {
 
   function draw(found) {
     if (seed.value === "") seed.placeholder = String(found.seed);
-    plan.textContent = found.plan;
+    put(plan, found.plan);
     note.textContent = found.mixes
       ? `Some steps work on whole batches: each was made with the ${number(found.batch_size)} samples of its batch in ${found.order} order.`
       : "Drawn as the Loader draws: by seed, epoch and sample, whatever the batch, the rank or the number of threads.";

@@ -44,7 +44,7 @@ export function create() {
       const kinds = Object.entries(found.dtypes).map(([name, count]) => `${number(count)} ${name}`).join(", ");
       summary.textContent = `${number(found.count)}${found.count < found.of ? ` of ${number(found.of)}` : ""} tensors · ${number(found.parameters)} parameters · ${bytes(found.bytes)}${kinds ? ` · ${kinds}` : ""}`;
     } catch (error) {
-      if (error.name !== "AbortError") wrong.textContent = error.message;
+      if (error.name !== "AbortError") put(wrong, error.message);
     }
   }
 
