@@ -15,6 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ...columns import U8
+from ...errors import AccessError
 from .client import TransientError
 
 # Less than this is no trouble.
@@ -31,7 +32,10 @@ def take(size: int) -> U8:
     """An array of so many bytes, as they happen to be. Its memory is used again when nobody holds it."""
     if size < LEAST:
         return np.empty(size, dtype=np.uint8)
-    memory = _found(size) or _made(size)
+    try:
+        memory = _found(size) or _made(size)
+    except (OSError, OverflowError, ValueError):
+        raise AccessError(f"{size:,} bytes do not fit into memory") from None
     lent: U8 = np.frombuffer(memory, dtype=np.uint8, count=size)
     # Parts of the array hold it: this is when the last of them is gone, in any thread, and takes no lock.
     weakref.finalize(lent, _give_back, memory).atexit = False
@@ -40,7 +44,10 @@ def take(size: int) -> U8:
 
 def fill(size: int, chunks: Iterable[bytes | bytearray | memoryview], path: str, offset: int) -> U8:
     """The bytes of an answer in chunks, all ``size`` of them."""
-    data, done = take(size), 0
+    try:
+        data, done = take(size), 0
+    except AccessError as error:
+        raise error.at(path=path, offset=offset) from None
     for chunk in chunks:
         part = np.frombuffer(chunk, dtype=np.uint8)
         if done + len(part) > size:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsInt
 
 import numpy as np
 
@@ -22,6 +22,10 @@ GONE = (404, 410)
 REFUSED = (401, 403)
 # Seconds without a byte after which a request is given up; what stalls is asked for again long before.
 SILENCE = 30.0
+# Seconds after which a request is given up even if bytes still trickle in.
+MAX_REQUEST_SECONDS = 900.0
+# No store has larger objects. Sums of a few such sizes still fit into 64 bits.
+MAX_OBJECT_BYTES = 1 << 60
 NO_SIZE = "the server does not say how large it is, so no part can be asked for; copy it to a disk"
 
 
@@ -106,6 +110,18 @@ class Client(ABC):
     @abstractmethod
     def delete(self, names: list[str]) -> None:
         """Remove objects; those that are not there are none."""
+
+
+def checked_size(told: SupportsInt | str | None, path: str) -> int:
+    """The size that a server states for an object; AccessError for a size that no object has."""
+    try:
+        size = int(told) if told is not None else -1
+    except (TypeError, ValueError, OverflowError):
+        size = -1
+    if not 0 <= size <= MAX_OBJECT_BYTES:
+        stated = str(told)[:30] if told is not None else "nothing"
+        raise AccessError(f"the server states an impossible size: {stated!r}", path=path)
+    return size
 
 
 def as_array(data: Any) -> U8:

@@ -29,12 +29,12 @@ from .client import (
     Got,
     RefusedError,
     TransientError,
-    as_array,
+    checked_size,
 )
 from .engine import obstore
 
 # Of a request that goes on: a large part, a slow way.
-TIMEOUT = "15m"
+TIMEOUT = f"{client.MAX_REQUEST_SECONDS:.0f}s"
 CONNECT = "10s"
 # How an upload is cut, and how many parts are under way.
 PART = 16 << 20
@@ -46,6 +46,14 @@ WRITE_ADVICE = "check that the credentials (environment, profile or role) may wr
 TRIES = 5
 # What obstore says where a range comes with another status than 206, or the whole does.
 NO_206 = ("non-partial response", "Range request not supported")
+# What obstore says of headers that mean nothing; asked again, the server would send them again.
+NO_MEANING = (
+    "CONTENT_RANGE header",
+    "Content-Range header",
+    "Invalid last modified",
+    "Invalid content length",
+    "non-ASCII data",
+)
 # How long a signed URL is good for, and when it is renewed.
 SIGNED = datetime.timedelta(hours=1)
 
@@ -79,7 +87,7 @@ class ObstoreClient(Client):
     def head(self, name: str) -> Entry:
         self.requests += 1
         try:
-            return _entry(self._store.head(name), name)
+            return self._entry(self._store.head(name), name)
         except Exception as error:
             found = self._named(error, name)
         if isinstance(found, NotFoundError):
@@ -98,8 +106,7 @@ class ObstoreClient(Client):
         if not self._refused:
             self.requests += 1
             try:
-                found = self._store.get(name, options={"range": (start, end)})
-                return self.counted(Got(self._data(found, name), found.meta["size"], tag_of(found.meta)))
+                return self._got(self._store.get(name, options={"range": (start, end)}), name)
             except Exception as error:
                 if not any(words in str(error) for words in NO_206):
                     raise self._named(error, name, start) from None
@@ -107,19 +114,20 @@ class ObstoreClient(Client):
         self.requests += 1
         return self.counted(self._ranges.get(self._signed(name), self._shown(name), start, end))
 
+    def _got(self, found: Any, name: str) -> Got:
+        size = checked_size(found.meta["size"], self._shown(name))
+        return self.counted(Got(self._data(found, name), size, tag_of(found.meta)))
+
     def _data(self, found: Any, name: str) -> U8:
-        """The bytes of an answer."""
+        """The bytes of an answer, checked as they come: ``bytes()`` would collect an endless body."""
         start, end = found.range
-        if end - start < buffers.LEAST:
-            return as_array(found.bytes())
-        chunks = found.stream(min_chunk_size=buffers.CHUNK)
+        chunks = found.stream(min_chunk_size=max(1, min(buffers.CHUNK, end - start)))
         return buffers.fill(end - start, chunks, self._shown(name), start)
 
     def get_whole(self, name: str) -> Got:
         self.requests += 1
         try:
-            found = self._store.get(name)
-            return self.counted(Got(self._data(found, name), found.meta["size"], tag_of(found.meta)))
+            return self._got(self._store.get(name), name)
         except Exception as error:
             raise self._named(error, name) from None
 
@@ -138,18 +146,25 @@ class ObstoreClient(Client):
         self.requests += 1
         try:
             found = self._store.list_with_delimiter(folder or None)
+            entries = [self._entry(one, one["path"]) for one in found["objects"]]
         except Exception as error:
             raise self._named(error, folder, listing=True) from None
-        entries = [_entry(one, one["path"]) for one in found["objects"]]
         return entries, sorted(str(one) for one in found["common_prefixes"])
 
     def walk(self, folder: str, after: str | None = None) -> Iterator[Entry]:
         self.requests += 1
         try:
             # Some servers answer out of order, but not within a page.
+            names: list[str] = []
             for page in self._store.list(folder or None, offset=after, chunk_size=1000):
+                before, names = names, [str(one["path"]) for one in page]
+                # A server that always has one more page, and always the same, would never come to an end.
+                if names and names == before:
+                    raise AccessError(
+                        "the server lists the same objects over and over", path=self._shown(folder)
+                    )
                 for one in page:
-                    yield _entry(one, one["path"])
+                    yield self._entry(one, one["path"])
         except Exception as error:
             raise self._named(error, folder, listing=True) from None
 
@@ -205,6 +220,9 @@ class ObstoreClient(Client):
             except Exception as error:
                 raise self._named(error, name, writing=True) from None
 
+    def _entry(self, meta: Meta, name: str) -> Entry:
+        return Entry(name, checked_size(meta["size"], self._shown(name)), tag_of(meta))
+
     def _shown(self, name: str) -> str:
         return f"{self.url}/{name}" if name else self.url
 
@@ -244,6 +262,11 @@ class ObstoreClient(Client):
             )
         if "Content-Length Header missing" in text:
             return AccessError(NO_SIZE, path=path, offset=start)
+        if isinstance(error, ValueError | OverflowError) or any(words in text for words in NO_MEANING):
+            why = text.partition("\n")[0].partition(" error: ")[2] or text
+            return AccessError(
+                f"the answer of the server makes no sense: {why[:100]}", path=path, offset=start
+            )
         if kind in ("NotSupportedError", "NotImplementedError", "InvalidPathError", "PreconditionError"):
             return AccessError(text.partition("\n")[0][:200], path=path, offset=start)
         if "imdsv2" in text.lower() or "169.254." in text or "credential" in text.lower():
@@ -275,10 +298,6 @@ def _why(text: str) -> str:
 def _hint(code: int, status: re.Match[str] | None) -> str:
     said = status[2].rstrip() if status else ""
     return f"{said}; the bucket may lie in another region (region=…)" if code in (301, 307, 400) else said
-
-
-def _entry(meta: Meta, name: str) -> Entry:
-    return Entry(name, int(meta["size"]), tag_of(meta))
 
 
 def tag_of(meta: Meta) -> str:

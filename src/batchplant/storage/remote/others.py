@@ -23,6 +23,7 @@ from .client import (
     RefusedError,
     TransientError,
     as_array,
+    checked_size,
 )
 
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
@@ -67,7 +68,7 @@ class FsspecClient(Client):
         tag = " ".join(str(tags[key]) for key in TAGS if key in tags)
         if info.get("size") is None:
             raise AccessError(NO_SIZE, path=self._shown(name))
-        return Entry(name, int(info["size"]), tag)
+        return Entry(name, checked_size(info["size"], self._shown(name)), tag)
 
     def head(self, name: str) -> Entry:
         self.requests += 1

@@ -11,16 +11,21 @@ import re
 import socket
 import ssl
 import threading
+import time
 import weakref
 from urllib.parse import urlsplit
 
 from ...errors import AccessError, BatchplantError, NotFoundError
 from . import buffers, client
-from .client import BUSY, GONE, REFUSED, BeyondError, Got, RefusedError, TransientError
+from .client import BUSY, GONE, REFUSED, BeyondError, Got, RefusedError, TransientError, checked_size
 
 # Connections that are kept for the next request.
 MOST_IDLE = 64
 NO_RANGES = "the server gives no ranges; copy it to a disk"
+CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,20})-([0-9]{1,20})/([0-9]{1,20})")
+RETRY_AFTER = re.compile(r"[0-9]{1,6}")
+# Characters of a server's own words in a message.
+MAX_REASON = 100
 
 
 class Ranges:
@@ -79,40 +84,56 @@ def _close(connections: list[http.client.HTTPConnection]) -> None:
 
 
 def _read(answer: http.client.HTTPResponse, shown: str, start: int, end: int) -> Got:
-    code = answer.status
+    code, reason = answer.status, _reason(answer)
     if code in GONE:
         raise NotFoundError("no such file", path=shown)
     if code in REFUSED:
-        raise RefusedError(f"the server answered {code} ({answer.reason})", path=shown, offset=start)
+        raise RefusedError(f"the server answered {code} ({reason})", path=shown, offset=start)
     if code in BUSY:
-        error = TransientError(f"the server answered {code} {answer.reason}", path=shown, offset=start)
-        wait = answer.headers.get("Retry-After", "")
-        error.after = float(wait) if wait.isdigit() else 0.0
+        error = TransientError(f"the server answered {code} {reason}", path=shown, offset=start)
+        wait = RETRY_AFTER.fullmatch(answer.headers.get("Retry-After", ""))
+        error.after = float(wait[0]) if wait else 0.0
         raise error
     if code == 416:
         raise BeyondError("the range lies behind the end", path=shown, offset=start)
     if code not in (200, 206):
-        raise AccessError(f"the server answered {code} {answer.reason}", path=shown, offset=start)
-    told = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("Content-Range", ""))
+        raise AccessError(f"the server answered {code} {reason}", path=shown, offset=start)
+    content_range = answer.headers.get("Content-Range", "")
+    told = CONTENT_RANGE.fullmatch(content_range)
     if told is None:
-        raise AccessError(NO_RANGES, path=shown, offset=start)
-    first, last, size = (int(one) for one in told.groups())
+        # What is there but is no range is a lie, as "bytes 0-9/*" is.
+        why = f"its Content-Range is {content_range[:40]!r}" if content_range else NO_RANGES
+        raise AccessError(why, path=shown, offset=start)
+    first, last, size = int(told[1]), int(told[2]), checked_size(told[3], shown)
     if first != start or last != min(end, size) - 1:
         raise TransientError(
             f"bytes {first} to {last} came, not {start} to {end - 1}", path=shown, offset=start
         )
+    # None where the end of the connection, or a chunk of no bytes, ends the body.
+    if answer.length not in (None, last + 1 - first):
+        message = f"{answer.length} bytes are announced, and not {last + 1 - first}"
+        raise TransientError(message, path=shown, offset=start)
     data = buffers.take(last + 1 - first)
     view, done = data.data, 0
+    give_up = time.monotonic() + client.MAX_REQUEST_SECONDS
     while done < len(data):
+        if time.monotonic() > give_up:
+            raise TransientError(f"only {done} of {len(data)} bytes came", path=shown, offset=start)
         count = answer.readinto(view[done:])
         if not count:
             message = f"{done} of {len(data)} bytes came"
             raise TransientError(message, path=shown, offset=start)
         done += count
-    # It is over when the end was seen.
-    answer.read()
+    # Whatever follows is not read: it may have no end. The connection is used again only where the
+    # announced length was reached.
     tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
     return Got(data, size, tag.removeprefix("W/").strip('"'))
+
+
+def _reason(answer: http.client.HTTPResponse) -> str:
+    """The server's own words for its status, fit for one line of a message."""
+    reason = answer.reason[:MAX_REASON].strip()
+    return reason if reason.isprintable() else repr(reason)
 
 
 def _why(error: Exception) -> str:
