@@ -7,6 +7,7 @@ import dataclasses
 import os
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,9 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "n5.zip": ("n5", ".n5.zip", {}),
     "arrow.stream": ("arrow", ".arrows", {}),
     "beton.many": ("beton", ".beton", {"shard_samples": 2}),
+    "mds.zstd": ("mds", ".mds", {"compression": "zstd"}),
+    "litdata.zstd": ("litdata", ".litdata", {"compression": "zstd"}),
+    "yolo.keypoints": ("yolo", ".yolo", {"without": ("polygons",)}),
     "tfrecord.many": ("tfrecord", ".tfrecord", {"shard_samples": 2}),
 }
 # Those that scan a file and remember what they found in NAME.bpindex.
@@ -138,7 +142,7 @@ def make_seed(name: str, folder: Path, suffix: str | None = None, **options: Any
                 out.append(from_array(f"layer.{dtype}", np.arange(6).reshape(2, 3).astype(dtype)))
         return path
     if "image" in found.fields:
-        return _detection(path, name, found)
+        return _detection(path, name, found, **options)
     if found.fields:
         options |= {"eos": 0} if name == "tokens" else {}
         field = found.fields["tokens"]
@@ -155,17 +159,31 @@ def make_seed(name: str, folder: Path, suffix: str | None = None, **options: Any
     return folder if "shard_samples" in options else path
 
 
-def _detection(path: Path, name: str, found: Any) -> Path:
-    """Pictures with boxes, and outlines or keypoints where the format has them."""
-    fields = {"image": bp.Image(), "boxes": bp.Boxes(), "labels": bp.Labels(("cat", "dog"))}
-    if "polygons" in found.fields:
-        fields["polygons"] = bp.Polygons()
+# Values of an image with ``number`` objects.
+ANNOTATIONS: dict[str, tuple[Any, Callable[[int], Any]]] = {
+    "boxes": (bp.Boxes(), lambda n: np.tile(np.array([0.5, 0.5, 2, 2], np.float32), (n, 1))),
+    "labels": (bp.Labels(("cat", "dog")), lambda n: np.arange(n) % 2),
+    "polygons": (bp.Polygons(), lambda n: [[[0.0, 0, 2, 0, 2, 2]]] * n),
+    "rle": (bp.List(bp.Text()), lambda n: ["4:0 2 3" if number % 2 else "" for number in range(n)]),
+    "keypoints": (bp.Keypoints(2, ("nose", "tail")), lambda n: np.ones((n, 2, 3), np.float32)),
+    "area": (bp.Tensor("float32", (None,)), lambda n: np.ones(n, np.float32)),
+    "iscrowd": (bp.Tensor("bool", (None,)), lambda n: np.zeros(n, bool)),
+    "captions": (bp.List(bp.Text()), lambda n: ["größe"] * n),
+    "difficult": (bp.Tensor("bool", (None,)), lambda n: np.ones(n, bool)),
+    "pose": (bp.List(bp.Text()), lambda n: ["Left"] * n),
+    "mask": (bp.Image(mode="L", mask=True), lambda n: np.full((6, 5 + n), n, np.uint8)),
+}
+
+
+def _detection(path: Path, name: str, found: Any, without: tuple[str, ...] = ("keypoints",)) -> Path:
+    """Images with boxes and all other annotations that the format has; YOLO has outlines or keypoints."""
+    left_out = without if name == "yolo" else ("rle", "captions")
+    chosen = {key: one for key, one in ANNOTATIONS.items() if key in found.fields and key not in left_out}
+    fields = {"image": bp.Image(), **{key: kind for key, (kind, _) in chosen.items()}}
     with bp.create(path, fields, format=name, checksums=True) as out:
         for number in range(3):
-            boxes = np.tile(np.array([0.5, 0.5, 2, 2], np.float32), (number, 1))
-            made = {"image": sample(number)["image"], "boxes": boxes}
-            made |= {"labels": np.arange(number) % 2, "polygons": [[[0.0, 0, 2, 0, 2, 2]]] * number}
-            out.append({key: made[key] for key in fields})
+            cells = {key: value(number) for key, (_, value) in chosen.items()}
+            out.append({"image": sample(number)["image"], **cells})
     return path
 
 

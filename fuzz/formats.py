@@ -31,6 +31,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import cases
+import hidden
 from mutations import mutate
 
 import batchplant as bp
@@ -46,6 +47,11 @@ ALIKE, MOST = 2, 12
 COUNTS = struct.Struct("<qqq")
 # Loading these can run code, so they are not, damaged or not; so are some fields of files of others.
 REFUSED = ("pickle", "joblib")
+
+
+def look(one: cases.Case, rng: random.Random | None = None) -> bool:
+    """Meet a dataset, damaged or not, as its user does; return whether nothing was wrong."""
+    return one.check() if isinstance(one, hidden.HiddenCase) else check(one.format, one.path, rng)
 
 
 def check(name: str | None, path: Path, rng: random.Random | None = None) -> bool:
@@ -94,7 +100,8 @@ def check_all(dataset: bp.Reader) -> None:
 
 def load(dataset: bp.Reader, resize: bool) -> None:
     pictures = [name for name, field in dataset.schema.items() if isinstance(field, bp.Image)]
-    shapes = {name: [ops.Resize(8)] for name in pictures} if resize else None
+    # Boxes, outlines and keypoints move along.
+    shapes = {name: [ops.Resize(8), ops.HorizontalFlip()] for name in pictures} if resize else None
     with contextlib.closing(bp.Loader(dataset, 2, pipelines=shapes, on_error="skip", workers=1)) as loader:
         for batch in loader:
             del batch
@@ -108,12 +115,15 @@ class Run:
         self.folder = folder / name
         self.log = folder / f"{name}.log"
         # In a process of its own: libraries with threads (deltalake) do not work in a fork of who used them.
+        make = hidden.make if name in hidden.CASES else cases.make
         with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-            self.sets = pool.submit(cases.make, name, self.folder).result()
-        self.files = [one.files() for one in self.sets]
-        self.whole = {path: path.read_bytes() for files in self.files for path in files}
+            self.sets = pool.submit(make, name, self.folder).result()
+        self.files: list[list[Path]] = [[] for _ in self.sets]
+        self.whole: dict[Path, bytes] = {}
         # An index is used only as long as the file that it was made of is the same.
-        self.times = {path: path.stat().st_mtime_ns for path in self.whole}
+        self.times: dict[Path, int] = {}
+        for which in range(len(self.sets)):
+            self._remember(which)
         self._shared = mmap.mmap(-1, COUNTS.size)
         self.at, self.findings = 0, 0
         self.alike: dict[str, int] = {}
@@ -123,6 +133,11 @@ class Run:
     def counts(self) -> tuple[int, int, int]:
         """The number that is next, those in which something was wrong, and findings, of the child."""
         return COUNTS.unpack(self._shared[:])
+
+    def _remember(self, which: int) -> None:
+        self.files[which] = self.sets[which].files()
+        for path in self.files[which]:
+            self.whole[path], self.times[path] = path.read_bytes(), path.stat().st_mtime_ns
 
     def damage(self, number: int) -> tuple[cases.Case, Path, random.Random]:
         """Damage one file; the same number damages the same file in the same way."""
@@ -134,18 +149,27 @@ class Run:
         path.write_bytes(mutate(self.whole[path], rng, path.name))
         return one, path, rng
 
-    def mend(self, path: Path) -> None:
+    def mend(self, one: cases.Case, path: Path) -> None:
+        if isinstance(one, hidden.HiddenCase):
+            one.rebuild()
+            self._remember(self.sets.index(one))
+            return
+        self._lay_down(path)
+
+    def _lay_down(self, path: Path) -> None:
         path.write_bytes(self.whole[path])
         os.utime(path, ns=(self.times[path],) * 2)
 
     def restore(self) -> None:
         """Everything as it was, and nothing else."""
+        if self.name in hidden.CASES:
+            return
         for one in self.sets:
             for extra in set(one.files()) - self.whole.keys():
                 extra.unlink()
         for path, data in self.whole.items():
             if not path.exists() or path.read_bytes() != data:
-                self.mend(path)
+                self._lay_down(path)
 
     # -- in the child ----------------------------------------------------------------------------------
 
@@ -162,7 +186,8 @@ class Run:
         bp.max_bytes(CELL)
         # Libraries are loaded before memory is limited.
         for one in self.sets:
-            fine = check(one.format, one.path) or one.format in REFUSED or self.name.startswith("golden")
+            fine = look(one) or one.format in REFUSED or self.name.startswith("golden")
+            self.mend(one, one.path) if isinstance(one, hidden.HiddenCase) else None
             if not fine:
                 raise RuntimeError(f"{one.path} is damaged before anybody has damaged it")
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -175,13 +200,13 @@ class Run:
             for timer, seconds in ((signal.ITIMER_PROF, BUSY), (signal.ITIMER_REAL, WAITING)):
                 signal.setitimer(timer, seconds)
             try:
-                wrong += not check(one.format, one.path, rng)
+                wrong += not look(one, rng)
             # Whatever it is, it is the finding.
             except BaseException as error:
                 found += self.found(number, type(error).__name__, _place(error), traceback.format_exc())
             for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
                 signal.setitimer(timer, 0)
-            self.mend(path)
+            self.mend(one, path)
             if number % 100 == 99:
                 self.restore()
             if time.monotonic() > until or found >= MOST:
@@ -195,6 +220,10 @@ class Run:
             return 1
         kept = self.keep / f"{self.name}-{self.seed}-{number}"
         shutil.rmtree(kept, ignore_errors=True)
+        if isinstance(which := self.sets[0], hidden.HiddenCase):
+            which.folder.parent.mkdir(exist_ok=True)
+            for case in self.sets:
+                case.rebuild()
         one, path, _ = self.damage(number)
         shutil.copytree(one.folder, kept / "dataset")
         told = (
@@ -270,7 +299,7 @@ def main() -> int:
         if "interop" not in module.name and not module.name.endswith("__main__"):
             with contextlib.suppress(ImportError, bp.MissingLibraryError):
                 importlib.import_module(module.name)
-    names = args.format or cases.names()
+    names = args.format or [*cases.names(), *hidden.CASES]
     seconds = args.seconds or (60.0 if args.count is None else 1e9)
     args.keep.mkdir(parents=True, exist_ok=True)
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

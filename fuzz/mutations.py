@@ -8,6 +8,7 @@ import io
 import json
 import math
 import random
+import re
 import zipfile
 from typing import Any
 
@@ -16,9 +17,14 @@ from batchplant import _native
 NUMBERS = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**62, 2**63, 2**64, 10**30, 0.5, float("inf"), float("nan"), "", "x",
-    "\ud800", "\0", "../x", "/etc/passwd", "int64", "O", [], [[]], [None], [2**40, 2**40], {},
+    "\ud800", "\0", "../x", "/etc/passwd", "http://127.0.0.1:9/x", "a::b://c", "int64", "O", [], [[]], [None], [2**40, 2**40], {},
     {"": {}}, "a" * 300,
 )  # fmt: skip
+# What takes the place of a number or a word in a file of text.
+ODD_TEXT = (
+    b"", b"-1", b"nan", b"inf", b"1e308", b"1e400", b"1e19", b"9" * 5000, b"\xff", b"../x", b"a::b://c", b"0x10",
+)  # fmt: skip
+NUMBER = re.compile(rb"-?[0-9.]+(?:[eE][+-]?[0-9]+)?|[A-Za-z_]+")
 
 
 def mutate(data: bytes, rng: random.Random, name: str = "") -> bytes:
@@ -75,8 +81,10 @@ def _inside(data: bytes, rng: random.Random, name: str) -> bytes | None:
         if data[:8] == b"BPCRC2\n\0":
             damaged = mutate_bytes(data[:-4], rng)
             return damaged + _native.crc32c(damaged).to_bytes(4, "little")
-        if data.lstrip()[:1] in (b"{", b"["):
+        if data.lstrip()[:1] in (b"{", b"[") and rng.random() < 0.8:
             return _json(data, rng)
+        if b"\0" not in data[:4096] and data[:64].isascii():
+            return _text(data, rng)
     # It does not hold what its first bytes promise.
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, RecursionError, NotImplementedError):
         pass
@@ -131,6 +139,18 @@ def _json(data: bytes, rng: random.Random) -> bytes:
         found = _other(found, rng)
     lines[at] = json.dumps(found).encode() + b"\n" * lines[at].endswith(b"\n")
     return b"".join(lines)
+
+
+def _text(data: bytes, rng: random.Random) -> bytes | None:
+    """Put odd words and numbers in the place of some; None where there are none."""
+    tokens = list(NUMBER.finditer(data))
+    if not tokens:
+        return None
+    for token in sorted(
+        rng.sample(tokens, min(len(tokens), rng.choice((1, 1, 2)))), key=lambda t: -t.start()
+    ):
+        data = data[: token.start()] + rng.choice(ODD_TEXT) + data[token.end() :]
+    return data
 
 
 def _other(found: Any, rng: random.Random) -> Any:

@@ -258,18 +258,18 @@ def test_links_are_never_followed(tmp_path, what, resume):
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "thesis").write_text("years")
-    (victim / "state.json").write_text(json.dumps({"spools": {}}))
     data = tmp_path / "data"
     data.mkdir()
     hidden = partial_folder(str(data / "t.npy"))
+    suspended = Partial(str(data / "t.npy"))
+    suspended.spool("array")
+    suspended.checkpoint({"received": 0, "written": 0, "skipped": [], "own": None})
+    suspended.suspend()
     if what == "folder":
+        shutil.copy(hidden / "state.json", victim)
+        shutil.rmtree(hidden)
         hidden.symlink_to(victim)
     else:
-        hidden.mkdir()
-        (hidden / "state.json").write_text(
-            json.dumps({"spools": {"array": 0}, "received": 0, "written": 0, "skipped": [], "own": None})
-        )
-        (hidden / "array").write_text("")
         link = {"spool": "array", "state": "state.json.draft", "lock": "lock", "deep": "x/y"}[what]
         (hidden / link).parent.mkdir(exist_ok=True)
         (hidden / link).unlink(missing_ok=True)

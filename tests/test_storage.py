@@ -313,9 +313,14 @@ def write_state(text):
     return write
 
 
+def change_state(folder):
+    text = (folder / "state.json").read_text()
+    (folder / "state.json").write_text(text.replace('"data": 4', '"data": 3'))
+
+
 @pytest.mark.parametrize(
     "spoil",
-    [drop, shorten, write_state("{"), write_state("[]"), write_state("{}"), write_state('{"spools": 5}'),
+    [drop, shorten, change_state, write_state("{"), write_state("[]"), write_state("{}"), write_state('{"spools": 5}'),
      write_state('{"spools": {"data": "x"}}')],
 )  # fmt: skip
 def test_a_checkpoint_that_is_not_whole_is_begun_anew(spoil, tmp_path):
@@ -360,7 +365,7 @@ def test_another_process_that_is_killed(tmp_path):
     assert other.returncode == -signal.SIGKILL
     assert os.listdir(tmp_path) == [".a.npz.partial"]
     state = json.loads((tmp_path / ".a.npz.partial" / "state.json").read_text())
-    assert state["written"] == 1
+    assert state["state"]["written"] == 1
     with bp.create(target, {"n": bp.Int()}) as out:
         out.append({"n": 2})
     assert os.listdir(tmp_path) == ["a.npz"]

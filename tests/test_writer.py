@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+from batchplant.registry.creating import create_with
 from batchplant.testing.cases import jpeg, pixels
 
 SCHEMA = {"image": bp.Image(), "n": bp.Int()}
@@ -309,3 +310,20 @@ def test_the_schema_given_is_not_changed(tmp_path):
     before = copy.deepcopy(schema)
     bp.create(tmp_path / "a.beton", schema, write_mode="jpg").close()
     assert schema == before
+
+
+def test_damaged_files_to_resume_from_are_one_error(tmp_path):
+    """Not whatever the library that completes the file raises."""
+    pytest.importorskip("pyarrow")
+    target, schema = tmp_path / "a.parquet", bp.Schema({"n": bp.Int()})
+    out = bp.create(target, schema)
+    out.append({"n": 1})
+    out.checkpoint()
+    out.suspend()
+    spool = tmp_path / ".a.parquet.partial" / "0.parquet"
+    spool.write_bytes(b"\xff" * spool.stat().st_size)
+    out = create_with(str(target), schema, bp.WriteOptions(resume=True))
+    out.append({"n": 2})
+    with pytest.raises(bp.DamagedError, match="left to resume from is damaged .* anew without resume"):
+        out.close()
+    assert not target.exists()

@@ -7,11 +7,12 @@ goes on from its last checkpoint. A format only ever sees finished cells, in ord
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, Self
 
@@ -21,7 +22,7 @@ from .appending import check_fields, grown_checksums, has_checksums
 from .codecs.cells import encode_samples, own_value
 from .codecs.media.image_rules import ImageTarget, conform, stored_field
 from .columns import Columns, Ragged, column_runs
-from .errors import BatchplantError, OptionError, Problem
+from .errors import BatchplantError, DamagedError, OptionError, Problem
 from .reader import Reader
 from .schema import Audio, Field, Image, Schema, Video
 from .storage import Partial, Patch, checksums, index, side_car
@@ -88,7 +89,8 @@ class Writer:
                 self._begin_append(options.base, state)
             elif options.checksums and not self.partial.spool("checksums").size:
                 self.partial.spool("checksums").write(checksums.header(list(schema), self.kept_schema()))
-            self._begin(state["own"])
+            with self._blaming_the_checkpoint():
+                self._begin(state["own"])
         except BaseException:
             self.give_up()
             raise
@@ -255,7 +257,8 @@ class Writer:
             self._check_open()
             self._flush_samples()
             self._drain(0)
-            name = self._finish()
+            with self._blaming_the_checkpoint():
+                name = self._finish()
             beside = []
             if self.base is not None and name is not None:
                 self._extend(name)
@@ -288,6 +291,19 @@ class Writer:
     def give_up(self) -> None:
         """Stop after an error: what a checkpoint saved stays for a resume, else nothing does."""
         self.suspend() if self.partial.saved else self.abort()
+
+    @contextlib.contextmanager
+    def _blaming_the_checkpoint(self) -> Iterator[None]:
+        """Report files of an earlier writer that make no sense as damage, where this one resumes."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, MemoryError) as error:
+            if self.partial.state is None or isinstance(error, BatchplantError):
+                raise
+            raise DamagedError(
+                f"what an earlier writer left to resume from is damaged ({error}); write it anew without resume",
+                path=self.path,
+            ) from error
 
     def __enter__(self) -> Self:
         return self

@@ -56,7 +56,7 @@ class Files:
             # Others may go on from it, or did before.
             self._shared = crew or not here or bool(state)
             if state and not crew:
-                job.check_same(state["identity"])
+                job.check_same(state.get("identity"))
             self.partial.checkpoint({"identity": job.identity}, publish=first and not here)
         except BaseException:
             self.partial.suspend()

@@ -286,8 +286,9 @@ class Job:
         said = json.dumps([self.identity, self.on_error, self.plan.digest], sort_keys=True)
         return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
 
-    def check_same(self, other: Mapping[str, Any]) -> None:
-        """OptionError where what was begun has another identity."""
+    def check_same(self, other: Any) -> None:
+        """Raise an OptionError where the conversion that was begun has another identity."""
+        other = other if isinstance(other, Mapping) else {}
         different = [name for name, value in self.identity.items() if other.get(name) != value]
         if different:
             raise OptionError(

@@ -48,8 +48,15 @@ class Done:
 
     @classmethod
     def from_json(cls, said: dict[str, Any]) -> Done:
+        """Check and take what :meth:`to_json` gave; ValueError, TypeError or LookupError where it is damaged."""
         skipped = tuple(Problem(**one) for one in said.pop("skipped"))
-        return cls(**{**said, "skipped": skipped, "remarks": tuple(said["remarks"])})
+        done = cls(**{**said, "skipped": skipped, "remarks": tuple(said["remarks"])})
+        counts = (done.samples, done.written, done.resumed, done.tokens)
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise ValueError("a count is no whole number")
+        if not all(isinstance(text, str) for text in (done.digest, *done.remarks)):
+            raise ValueError("a remark is no text")
+        return done
 
 
 def write_file(job: Job, writer: Writer, feed: Feed, report: Report) -> Done:

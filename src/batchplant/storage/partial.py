@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import _native
 from ..columns import as_bytes
 from ..errors import BatchplantError, BusyError, ExistsError
 from .commit import put_file
@@ -49,7 +50,10 @@ class Spool:
             self.size = max(self.size, offset)
 
     def read_at(self, size: int, offset: int) -> bytes:
-        return os.pread(self._fd, size, offset)
+        """Return up to ``size`` bytes; no more memory is taken than the file has bytes."""
+        if offset < 0:
+            raise ValueError(f"{self.path.name} has no byte {offset}")
+        return os.pread(self._fd, min(size, max(self.size - offset, 0)), offset)
 
     def resize(self, size: int) -> None:
         os.ftruncate(self._fd, size)
@@ -191,9 +195,9 @@ class Partial:
         try:
             # Another machine may have begun what goes to a URL.
             text = saved.read_bytes() if saved.exists() else self._target.load()
-            state: dict[str, Any] = json.loads(text or b"")
+            state = _unsealed(text or b"")
             whole = all((self.folder / name).stat().st_size >= size for name, size in state["spools"].items())
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None
         # We make no links; what one leads to is not ours to write.
         return state if whole and not _has_links(self.folder) else None
@@ -208,7 +212,7 @@ class Partial:
     def checkpoint(self, state: dict[str, Any], *, publish: bool = False) -> None:
         """Remember that everything up to here is written. ``publish``: other machines shall know it now."""
         state = {**state, "spools": {name: spool.size for name, spool in self._spools.items()}}
-        put_file(self.folder / STATE, json.dumps(state).encode())
+        put_file(self.folder / STATE, _sealed(state))
         self.saved = True
         self._target.save(self.folder / STATE, publish=publish)
 
@@ -346,6 +350,26 @@ class Partial:
             else:
                 drop(self.folder)
         self.suspend()
+
+
+def _sealed(state: dict[str, Any]) -> bytes:
+    """Encode a checkpoint with its checksum."""
+    # As it will be read again: keys that are numbers become text.
+    state = json.loads(json.dumps(state))
+    return json.dumps({"crc32c": _checksum(state), "state": state}).encode()
+
+
+def _unsealed(data: bytes) -> dict[str, Any]:
+    """Decode a checkpoint; ValueError or LookupError where it is damaged."""
+    sealed = json.loads(data)
+    state: dict[str, Any] = sealed["state"]
+    if sealed["crc32c"] != _checksum(state):
+        raise ValueError("the checkpoint does not match its checksum")
+    return state
+
+
+def _checksum(state: dict[str, Any]) -> int:
+    return _native.crc32c(json.dumps(state, sort_keys=True).encode())
 
 
 def _has_links(folder: Path) -> bool:
