@@ -17,12 +17,13 @@ from batchplant import _native
 NUMBERS = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**62, 2**63, 2**64, 10**30, 0.5, float("inf"), float("nan"), "", "x",
-    "\ud800", "\0", "../x", "/etc/passwd", "http://127.0.0.1:9/x", "a::b://c", "int64", "O", [], [[]], [None], [2**40, 2**40], {},
-    {"": {}}, "a" * 300,
+    "\ud800", "\0", "../x", "/etc/passwd", "http://127.0.0.1:9/x", "a::b://c", "int64", "O", [], [[]],
+    [None], [2**40, 2**40], {}, {"": {}}, "a" * 300,
 )  # fmt: skip
 # What takes the place of a number or a word in a file of text.
 ODD_TEXT = (
-    b"", b"-1", b"nan", b"inf", b"1e308", b"1e400", b"1e19", b"9" * 5000, b"\xff", b"../x", b"a::b://c", b"0x10",
+    b"", b"-1", b"nan", b"inf", b"1e308", b"1e400", b"1e19", b"9" * 5000, b"\xff", b"../x", b"a::b://c",
+    b"0x10",
 )  # fmt: skip
 NUMBER = re.compile(rb"-?[0-9.]+(?:[eE][+-]?[0-9]+)?|[A-Za-z_]+")
 
@@ -146,9 +147,8 @@ def _text(data: bytes, rng: random.Random) -> bytes | None:
     tokens = list(NUMBER.finditer(data))
     if not tokens:
         return None
-    for token in sorted(
-        rng.sample(tokens, min(len(tokens), rng.choice((1, 1, 2)))), key=lambda t: -t.start()
-    ):
+    chosen = rng.sample(tokens, min(len(tokens), rng.choice((1, 1, 2))))
+    for token in sorted(chosen, key=re.Match.start, reverse=True):
         data = data[: token.start()] + rng.choice(ODD_TEXT) + data[token.end() :]
     return data
 

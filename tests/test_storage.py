@@ -320,8 +320,8 @@ def change_state(folder):
 
 @pytest.mark.parametrize(
     "spoil",
-    [drop, shorten, change_state, write_state("{"), write_state("[]"), write_state("{}"), write_state('{"spools": 5}'),
-     write_state('{"spools": {"data": "x"}}')],
+    [drop, shorten, change_state, write_state("{"), write_state("[]"), write_state("{}"),
+     write_state('{"spools": 5}'), write_state('{"spools": {"data": "x"}}')],
 )  # fmt: skip
 def test_a_checkpoint_that_is_not_whole_is_begun_anew(spoil, tmp_path):
     partial = Partial(str(tmp_path / "a"))

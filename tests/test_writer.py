@@ -324,6 +324,6 @@ def test_damaged_files_to_resume_from_are_one_error(tmp_path):
     spool.write_bytes(b"\xff" * spool.stat().st_size)
     out = create_with(str(target), schema, bp.WriteOptions(resume=True))
     out.append({"n": 2})
-    with pytest.raises(bp.DamagedError, match="left to resume from is damaged .* anew without resume"):
+    with pytest.raises(bp.DamagedError, match=r"left to resume from is damaged .* anew without resume"):
         out.close()
     assert not target.exists()

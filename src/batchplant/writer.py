@@ -301,7 +301,8 @@ class Writer:
             if self.partial.state is None or isinstance(error, BatchplantError):
                 raise
             raise DamagedError(
-                f"what an earlier writer left to resume from is damaged ({error}); write it anew without resume",
+                f"what an earlier writer left to resume from is damaged ({error}); "
+                "write it anew without resume",
                 path=self.path,
             ) from error
 

@@ -48,7 +48,7 @@ class Done:
 
     @classmethod
     def from_json(cls, said: dict[str, Any]) -> Done:
-        """Check and take what :meth:`to_json` gave; ValueError, TypeError or LookupError where it is damaged."""
+        """Check what :meth:`to_json` gave; ValueError, TypeError or LookupError where it is damaged."""
         skipped = tuple(Problem(**one) for one in said.pop("skipped"))
         done = cls(**{**said, "skipped": skipped, "remarks": tuple(said["remarks"])})
         counts = (done.samples, done.written, done.resumed, done.tokens)
