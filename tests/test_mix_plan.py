@@ -318,3 +318,21 @@ def test_sources_on_a_server_are_mixed_and_packed(folder: Path) -> None:
         remote = [batch["tokens"] for batch in Loader(mix, 4, order="random", pack=pack)]
         expected = [batch["tokens"] for batch in Loader(local, 4, order="random", pack=pack)]
     np.testing.assert_array_equal(np.concatenate(remote), np.concatenate(expected))
+
+
+@pytest.mark.parametrize("overlong", ["split", "truncate", "drop"])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_loader_counts_what_its_dry_run_counts(tmp_path: Path, overlong: str, drop_last: bool) -> None:
+    write(tmp_path / "a.idx", 600, 3.0, 3)
+    write(tmp_path / "b.idx", 300, 4.0, 4)
+    mix = Mix({"a": tmp_path / "a.idx", "b": tmp_path / "b.idx"})
+    pack = Pack(64, eos=0, overlong=overlong, window=128)
+    loader = Loader(mix, 8, order="random", pack=pack, drop_last=drop_last)
+    rows = sum(len(batch["tokens"]) for batch in loader)
+    seen = dry_run(mix, batch_size=8, pack=pack, drop_last=drop_last)
+    counted = loader.stats()["packing"]
+    assert counted["documents"] <= 900
+    assert counted["rows"] == rows
+    names = ("rows", "documents", "tokens", "overlong")
+    assert [counted[name] for name in names] == [seen.rows, seen.samples, seen.tokens, seen.overlong]
+    assert counted["fill"] == pytest.approx(seen.fill)

@@ -331,14 +331,14 @@ def test_a_replay_reads_no_document(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for sample in source:
             out.append({"tokens": sample["tokens"]})
     reader = batchplant.open(tmp_path / "docs.idx")
-    loader = batchplant.Loader(reader, 2, order="random", pack=Pack(64, eos=EOS), ids=True)
+    loader = batchplant.Loader(reader, 2, order="random", pack=Pack(64), ids=True)
     seen = [batch["ids"] for batch in loader]
 
     def unread(*_: Any) -> None:
         raise AssertionError("it was read")
 
     monkeypatch.setattr(type(reader), "_read", unread)
-    again = batchplant.Loader(reader, 2, order="random", pack=Pack(64, eos=EOS))
+    again = batchplant.Loader(reader, 2, order="random", pack=Pack(64))
     for step, ids in enumerate(seen):
         np.testing.assert_array_equal(again.replay(step).samples, ids)
 
@@ -450,3 +450,65 @@ def test_documents_that_are_longer_than_a_row_are_counted() -> None:
         list(loader)
         packing = loader.stats()["packing"]
         assert (packing["overlong"], packing["tokens"]) == (3, tokens)
+
+
+# -- documents that end already --------------------------------------------------------------------------
+
+
+def ended(count: int, first: int = 0, every: int = 1) -> batchplant.Reader:
+    """Documents of 3 to 9 tokens, of which every so many-th ends with EOS."""
+    tokens = [
+        np.array([*((first + number) * 1000 + np.arange(3 + number % 7)), *[EOS] * (number % every == 0)])
+        for number in range(count)
+    ]
+    return batchplant.open({"tokens": tokens})
+
+
+def per_document(loader: batchplant.Loader) -> dict[int, list[int]]:
+    """The tokens of every document, by its number, taken from the rows of an epoch."""
+    found: dict[int, list[int]] = {}
+    for batch in loader:
+        for row, place, size, *_ in batch["pieces"].tolist():
+            tokens = batch["tokens"][row, place : place + size].tolist()
+            found[tokens[0] // 1000] = tokens
+    return found
+
+
+@pytest.mark.parametrize("every", [1, 2, 1000])
+@pytest.mark.parametrize("how", ["memory", "file", "made"])
+def test_no_document_ends_twice(tmp_path: Path, every: int, how: str) -> None:
+    reader, pipelines = ended(200, every=every), None
+    if how == "file":
+        batchplant.convert(reader, tmp_path / "docs.idx")
+        reader = batchplant.open(tmp_path / "docs.idx")
+    if how == "made":
+        pipelines = {"tokens": batchplant.Pipe("tokens", [Function(lambda tokens: tokens)])}
+    pack = Pack(32, eos=EOS, window=64)
+    loader = batchplant.Loader(reader, 4, order="random", pack=pack, pipelines=pipelines)
+    found = per_document(loader)
+    assert len(found) == 200
+    for number, tokens in found.items():
+        assert tokens == [*(number * 1000 + np.arange(3 + number % 7)).tolist(), EOS]
+
+
+def test_the_sources_of_a_mixture_end_each_in_its_own_way() -> None:
+    mix = Mix({"has": ended(80), "has not": ended(80, 1000, every=1000)[1:], "some": ended(80, 2000, 3)})
+    loader = batchplant.Loader(mix, 4, order="random", pack=Pack(64, eos=EOS, labels="shifted"))
+    for batch in loader:
+        for row, place, size, *_ in batch["pieces"].tolist():
+            tokens = batch["tokens"][row, place : place + size]
+            assert (tokens == EOS).tolist() == [False] * (size - 1) + [True]
+            labels = batch["labels"][row, place : place + size].tolist()
+            assert labels == [*tokens[1:].tolist(), -100]
+
+
+def test_a_state_of_documents_that_ended_twice_is_refused() -> None:
+    state = None
+    for every in (1000, 1):
+        loader = batchplant.Loader(ended(100, every=every)[1:], 2, pack=Pack(32, eos=EOS), order="random")
+        if state is not None:
+            with pytest.raises(OptionError, match="made with pack"):
+                loader.load_state_dict(state)
+        next(batches := iter(loader))
+        state = json.loads(json.dumps(loader.state_dict()))
+        batches.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +15,9 @@ from ..errors import AccessError, DataError
 from ..storage import mapped, mapped_source
 from .batch import Batch, Executor
 from .buffers import Buffers
+from .endings import Flags
 from .made import Made, ragged
-from .packing import OUTPUTS, Pack, Pieces, Rows
+from .packing import OUTPUTS, Pack, Pieces
 
 # Every so many batches it is looked whether files still are in memory.
 CHECK_EVERY = 16
@@ -41,13 +41,23 @@ class Tokens:
         base = np.zeros(len(offsets) - 1, dtype=np.int32)
         return cls([as_bytes(tokens)], base, places[:-1], np.diff(places), tokens.dtype.name)
 
+    def without(self, token: int, chosen: Flags) -> Tokens:
+        """These documents, the chosen ones without a last token that is this one."""
+        dtype, size = np.dtype(self.dtype), self.size.copy()
+        for number, data in enumerate(self.bases):
+            own = np.flatnonzero(chosen & (self.base == number) & (size >= dtype.itemsize))
+            last = (self.begin + size)[own, None] - dtype.itemsize + np.arange(dtype.itemsize)
+            size[own[data[last].view(dtype)[:, 0] == token]] -= dtype.itemsize
+        return Tokens(self.bases, self.base, self.begin, size, self.dtype)
+
 
 class Filling:
-    """Makes rows, and counts what they came to.
+    """Makes rows, and counts what they came to: documents by the rows in which they begin.
 
     ``rest``: makes what a batch has besides tokens. Where these can be taken from where they lie, their dtype
     is ``dtype``, else nothing. ``images``: how many places the pictures of documents take before their
-    tokens. ``indices``: the samples that documents are, where they are not all.
+    tokens. ``indices``: the samples that documents are, where they are not all. ``own_ends``: which samples
+    get no end token if they have one; None where all get one.
     """
 
     def __init__(
@@ -58,18 +68,14 @@ class Filling:
         dtype: str,
         images: Callable[[I64], I64] | None = None,
         indices: I64 | None = None,
+        own_ends: Callable[[I64], Flags | None] = lambda samples: None,
     ) -> None:
         self.pack, self._buffers, self._rest, self._dtype = pack, buffers, rest, dtype
-        self._images, self._indices = images, indices
+        self._images, self._indices, self._own_ends = images, indices, own_ends
         self._lock = threading.Lock()
-        self._rows, self._documents, self._tokens = 0, 0, 0
+        self._rows, self._documents, self._tokens, self._overlong = 0, 0, 0, 0
         # Batches that were asked for.
         self._turn = 0
-        # Of every epoch that was planned.
-        self._planned: weakref.WeakSet[Rows] = weakref.WeakSet()
-
-    def plans(self, rows: Rows) -> None:
-        self._planned.add(rows)
 
     def executor(self, pieces: Pieces, usual: Executor, made: Made | None) -> Executor:
         """Who makes the rest of a batch; ``usual`` makes its tokens too."""
@@ -111,10 +117,16 @@ class Filling:
             tokens = Tokens.of(values.pop(self.pack.field), self.pack.field)
         else:
             tokens = self._in_place(kept)
+        own_ends = self._own_ends(batch.ids)
+        if own_ends is not None and self.pack.eos is not None:
+            tokens = tokens.without(self.pack.eos, own_ends)
         made = fill(self.pack, kept, tokens, values, self._buffers, images)
         with self._lock:
-            self._rows, self._documents = self._rows + len(pieces.rows) - 1, self._documents + len(batch.ids)
+            self._rows += len(pieces.rows) - 1
+            # A document that is cut is in several rows, and maybe in several batches.
+            self._documents += int((kept.start == 0).sum())
             self._tokens += int(kept.size.sum())
+            self._overlong += pieces.overlong
         return Batch(made, batch.ids, batch.skipped)
 
     def _in_place(self, pieces: Pieces) -> Tokens:
@@ -132,7 +144,7 @@ class Filling:
             "packing": {
                 "rows": self._rows, "documents": self._documents, "tokens": self._tokens,
                 "fill": self._tokens / cells if cells else None,
-                "overlong": sum(one.overlong for one in self._planned),
+                "overlong": self._overlong,
             }
         }  # fmt: skip
 

@@ -314,7 +314,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, exactly, with any number of workers and ranks, and any batch size."""
-        marks = {**self._ordering.marks(), **({"pack": self._packing.pack.mark} if self._packing else {})}
+        marks = {**self._ordering.marks(), **({"pack": self._packing.mark} if self._packing else {})}
         epoch, position = place_in(state, self.samples, self.seed, marks)
         if self._packing is not None:
             self._packing.go_to(epoch, state.get("window"))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..columns import I64, starts_of
 from ..errors import OptionError, Problem
@@ -43,6 +44,13 @@ class Made:
                 self._tokens -= sum(map(len, self._windows.popleft().values()))
         there = (found.get(one) for one in samples.tolist())
         return np.array([-1 if one is None else len(one) for one in there], dtype=np.int64)
+
+    def ends(self, samples: I64, token: int | None) -> npt.NDArray[np.bool_]:
+        """Which documents, of those whose sizes were asked for last, end with a token."""
+        with self._lock:
+            window = self._windows[-1]
+        there = (window.get(one) for one in samples.tolist())
+        return np.array([one is not None and len(one) > 0 and one[-1] == token for one in there], np.bool_)
 
     def lost(self) -> list[Problem]:
         """What is wrong with those that were left out; each is told once."""

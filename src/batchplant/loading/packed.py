@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +18,9 @@ from ..schema import Tensor
 from .balance import find_sizes
 from .batch import Executor
 from .buffers import Buffers
+from .endings import Endings, Flags, stored_ends
 from .filling import KINDS, Filling
-from .made import Made
+from .made import Made, ragged
 from .packing import Pack, PackedShard, Rows
 from .plan import Output, Plan
 
@@ -52,7 +54,17 @@ class Packing:
             self._alone = Executor(reader, only, executor.on_cpu, seed=executor.seed, skip=executor.skip)
         rest, dtype = _rest(pack, names[pack.field], plan, executor)
         self._images = image_sizes(pack, reader)
-        self.filling = Filling(pack, buffers, rest, dtype, self._images, indices)
+        # Which documents end with the token; None where no such token is put after documents.
+        self._ends: Endings | None = None
+        if pack.eos is not None:
+            output = names[pack.field]
+            self._ends = stored_ends(reader, output.field, pack.eos)
+            if output.steps or not isinstance(reader.schema[output.field], Tensor):
+                made = self._alone or Executor(
+                    reader, Plan((output,)), executor.on_cpu, seed=executor.seed, skip=executor.skip
+                )
+                self._ends = Endings(reader, functools.partial(_last_made, made, pack.field), pack.eos)
+        self.filling = Filling(pack, buffers, rest, dtype, self._images, indices, self._own_ends)
         self._rows: dict[int, Rows] = {}
         # By epoch, a window and its first row, out of a state.
         self._known: dict[int, tuple[int, int]] = {}
@@ -68,7 +80,6 @@ class Packing:
             rows = Rows(order, sizes, self.pack, known if known[1] <= start else (0, 0), made)
             self._rows = {number: one for number, one in self._rows.items() if number >= epoch - 1}
             self._rows[epoch] = rows
-            self.filling.plans(rows)
         return PackedShard(rows, start=start, filling=self.filling, **options)
 
     def _of_places(self, places: I64, made: Made | None) -> tuple[Any, Spans | None]:
@@ -78,15 +89,39 @@ class Packing:
         else:
             assert self._sizes is not None
             sizes, where = self._sizes(samples)
-        if self._images is None:
-            return sizes, where
-        return np.where(np.asarray(sizes) < 0, -1, sizes + self._images(samples)), None
+        sizes = np.asarray(sizes)
+        whole = sizes if self._ends is None else sizes + ~self._ends_of(samples, made)
+        if self._images is not None:
+            whole, where = whole + self._images(samples), None
+        return np.where(sizes < 0, -1, whole), where
+
+    def _ends_of(self, samples: I64, made: Made | None) -> Flags:
+        """Which documents end with the token that is put after the others."""
+        assert self._ends is not None
+        if made is not None:
+            return made.ends(samples, self.pack.eos)
+        return self._ends(samples)
+
+    def _own_ends(self, samples: I64) -> Flags | None:
+        """Which documents get no token after them if they end with it; None: all get one."""
+        if self._ends is None or (self._alone is None and self._ends.none):
+            return None
+        if self._alone is not None:
+            return np.ones(len(samples), dtype=np.bool_)
+        return self._ends.shares_at(samples) > 0
+
+    @property
+    def mark(self) -> list[Any]:
+        """What decides which documents share a row, as something that JSON can hold."""
+        if self._ends is None:
+            return self.pack.mark(False)
+        return self.pack.mark(True if self._own_ends(np.zeros(0, np.int64)) is None else "where missing")
 
     def state(self, epoch: int, position: int) -> dict[str, Any]:
         """What a state has besides the row: from where on rows have to be planned."""
         rows = self._rows.get(epoch)
         known = (0, 0) if rows is None or not position else rows.known_at(position)
-        return {"pack": self.pack.mark, "window": list(known)}
+        return {"pack": self.mark, "window": list(known)}
 
     def go_to(self, epoch: int, window: Any) -> None:
         """Where a state was made with the same packing."""
@@ -97,6 +132,15 @@ class Packing:
         if number < 0 or row < 0:
             raise OptionError("this is no state of a loader that packs")
         self._known, self._rows = {epoch: (number, row)}, {}
+
+
+def _last_made(executor: Executor, name: str, samples: I64) -> list[int | None]:
+    """The last tokens of documents that ops make; None of empty ones and of those that cannot be made."""
+    batch = executor.run(samples, epoch=0)
+    tokens, offsets = ragged(batch.values[name], name)
+    last = [None if end == begin else int(tokens[end - 1]) for begin, end in itertools.pairwise(offsets)]
+    found = dict(zip(batch.ids.tolist(), last, strict=True))
+    return [found.get(sample) for sample in samples.tolist()]
 
 
 def _rest(pack: Pack, output: Output, plan: Plan, executor: Executor) -> tuple[Executor, str]:

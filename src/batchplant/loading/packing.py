@@ -41,7 +41,8 @@ FEW = 8
 # Windows whose plans are kept.
 KEPT = 64
 
-# How many tokens documents have (below 0: it is to be left out), and where they lie, if that is known.
+# How many tokens documents have, the end token that they get included (below 0: it is to be left out), and
+# where they lie, if that is known.
 Sizes = Callable[[I64], tuple[npt.NDArray[Any], Spans | None]]
 
 
@@ -51,8 +52,9 @@ class Pack:
 
     field: what the documents are. strategy: ``best_fit`` (the longest first, each where it fits best),
     ``first_fit``, ``concat_split`` (one after another, cut where a row ends), ``none`` (a document for each
-    row). window: how many documents are packed together. eos: a token put after each document. pad: the
-    token after the last one. overlong: what is longer than a row is ``split``, ``truncate``-d or
+    row). window: how many documents are packed together. eos: a token put after each document that does not
+    end with it; if all of 64 documents of a source do, or none does, so do all of that source. pad: the token
+    after the last document. overlong: what is longer than a row is ``split``, ``truncate``-d or
     ``drop``-ped. across: a row is one sequence, not one for each document.
 
     A batch has ``tokens`` (under the name of the field), ``labels`` (``same``: the tokens, as Hugging Face's
@@ -108,10 +110,9 @@ class Pack:
             if name != "eos" or value is not None:
                 object.__setattr__(self, name, whole(name, value, *bounds))
 
-    @property
-    def mark(self) -> list[Any]:
-        """What decides which documents share a row."""
-        found = [self.length, self.field, self.strategy, self.window, self.eos is not None, self.overlong]
+    def mark(self, eos: bool | str) -> list[Any]:
+        """What decides which documents share a row; ``eos``: which documents get such a token."""
+        found = [self.length, self.field, self.strategy, self.window, eos, self.overlong]
         return found if self.image_tokens is None else [*found, str(orders.mark(self.image_tokens))]
 
 
@@ -123,8 +124,9 @@ class Window(NamedTuple):
     document: I64
     start: I64
     size: I64
-    # Documents that were cut, cut off or left out.
-    overlong: int
+    # For each row, how many documents begin in it that were cut or cut off. Those that were left out count
+    # for the first row.
+    overlong: I64
     # Where the documents lie, if that is known.
     where: Spans | None
 
@@ -138,6 +140,19 @@ class Pieces(NamedTuple):
     start: I64
     size: I64
     where: Spans | None = None
+    overlong: int = 0
+
+
+def plan_window(samples: I64, sizes: I64, pack: Pack, where: Spans | None = None) -> Window:
+    """Pack documents of these sizes, the tokens put after them included; those below 0 are left out."""
+    sizes = np.maximum(sizes, 0)
+    rows, document, start, size = _native.pack(sizes, pack.length, pack.strategy, pack.overlong)
+    too_long = sizes > pack.length
+    row = np.repeat(np.arange(len(rows) - 1), np.diff(rows))
+    begins = row[(start == 0) & too_long[document]]
+    overlong = np.bincount(begins, minlength=len(rows) - 1).astype(np.int64)
+    overlong[:1] += int(too_long.sum()) - len(begins)
+    return Window(samples, rows, document, start, size, overlong, where)
 
 
 class Rows:
@@ -162,8 +177,6 @@ class Rows:
         # The first rows of windows, from the known one on.
         self._base, self._firsts = known[0], [known[1]]
         self._plan = functools.lru_cache(KEPT)(self._planned)
-        # Documents that are longer than a row, in the windows that were planned so far.
-        self.overlong = 0
         # A batch is asked for its documents first, and then for where they go.
         self.pieces = functools.lru_cache(KEPT)(self._pieces)
 
@@ -176,11 +189,7 @@ class Rows:
         samples = self.order[first : first + self.pack.window]
         with self._lock:
             sizes, where = self._sizes(samples)
-        sizes = np.asarray(sizes, dtype=np.int64)
-        # Those below 0 are left out.
-        whole = np.where(sizes < 0, 0, sizes + (self.pack.eos is not None))
-        made = _native.pack(whole, self.pack.length, self.pack.strategy, self.pack.overlong)
-        return Window(samples, *made, int((whole > self.pack.length).sum()), where)
+        return plan_window(samples, np.asarray(sizes, dtype=np.int64), self.pack, where)
 
     def reaches(self, row: int) -> bool:
         """Whether there are so many rows."""
@@ -191,7 +200,6 @@ class Rows:
             while self._firsts[-1] < row and self._base + len(self._firsts) - 1 < self._windows:
                 window = self._plan(self._base + len(self._firsts) - 1)
                 self._firsts.append(self._firsts[-1] + len(window.rows) - 1)
-                self.overlong += window.overlong
             return self._firsts[-1] >= row
 
     def __len__(self) -> int:
@@ -243,6 +251,7 @@ def _part(window: Window, begin: int, end: int) -> Pieces:
         window.start[first:last],
         window.size[first:last],
         None if window.where is None else window.where.take(documents),
+        int(window.overlong[begin:end].sum()),
     )
 
 
@@ -265,6 +274,7 @@ def _joined(parts: list[Pieces]) -> Pieces:
         np.concatenate([none, *(one.start for one in parts)]),
         np.concatenate([none, *(one.size for one in parts)]),
         concat_spans(known) if parts and len(known) == len(parts) else None,
+        sum(one.overlong for one in parts),
     )
 
 

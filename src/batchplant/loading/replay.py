@@ -38,7 +38,9 @@ class Replaying:
         epoch: int = 0,
         start: int = 0,
     ) -> Seen:
-        """Which samples a step of a rank sees, or saw, without reading anything.
+        """Which samples a step of a rank sees, or saw, without reading them.
+
+        (Where ``Pack`` puts a token after documents, a few of each source are looked at: see there.)
 
         rank, world: of that run (default: those of this loader). start: the position that steps count from,
         where the run was resumed there; see ``state_dict``.

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _native
 from .. import order as orders
 from ..columns import I64, dense_of
 from ..conversion.sizes import are_known, sizes_of
 from ..errors import OptionError
+from ..loading.endings import stored_ends
 from ..loading.packed import image_sizes
-from ..loading.packing import Pack
+from ..loading.packing import Pack, Window, plan_window
 from ..mix import Mix
 from ..order.keyed import derive, key_of
 from ..order.mixture import ENDLESS
@@ -167,6 +167,9 @@ class _Run:
         self.order = mix.own_order(order, seed=0, epoch=0)
         self.lengths = _Lengths(mix, token_field(mix, pack))
         self.images = None if pack is None else image_sizes(pack, mix)
+        self.ends = None
+        if pack is not None and pack.eos is not None:
+            self.ends = stored_ends(mix, pack.field, pack.eos)
         self.size = UNPACKED if pack is None else pack.window
         self.samples = np.zeros(len(mix.names), dtype=np.int64)
         self.tokens = np.zeros(len(mix.names), dtype=np.int64)
@@ -199,22 +202,20 @@ class _Run:
         """More windows than so many rows take, going by the first."""
         if self.pack is None:
             return -(-needed // self.size)
-        rows = len(self._packed(0)[1]) - 1
+        rows = len(self._packed(0).rows) - 1
         return 2 + 2 * needed // max(rows, 1)
 
-    def _packed(self, number: int) -> tuple[I64, I64, I64, I64, I64]:
-        """The samples of a window, and what packing makes of them: rows, document, size, whole lengths."""
+    def _packed(self, number: int) -> Window:
+        """A window as the loader packs it."""
         assert self.pack is not None
         samples = self.order[number * self.size : (number + 1) * self.size]
-        whole = self.lengths(samples)
-        assert whole is not None
-        whole = whole + (self.pack.eos is not None)
+        sizes = self.lengths(samples)
+        assert sizes is not None
+        if self.ends is not None:
+            sizes = sizes + ~self.ends(samples)
         if self.images is not None:
-            whole += self.images(samples)
-        rows, document, _, size = _native.pack(
-            whole, self.pack.length, self.pack.strategy, self.pack.overlong
-        )
-        return samples, rows, document, size, whole
+            sizes = sizes + self.images(samples)
+        return plan_window(samples, sizes, self.pack)
 
     def _window(self, number: int, left: int | None) -> None:
         """Add what a window comes to, or its first rows."""
@@ -229,15 +230,16 @@ class _Run:
                 self.row_tokens.append(lengths)
             self.rows.append(self.rows[-1] + len(samples))
             return
-        samples, rows, document, size, whole = self._packed(number)
-        rows = rows if left is None else rows[: left + 1]
-        document, size = document[: rows[-1]], size[: rows[-1]]
-        source = self.mix.origin(samples)[0]
-        self.samples += np.bincount(source[np.unique(document)], minlength=count)
+        window = self._packed(number)
+        rows = window.rows if left is None else window.rows[: left + 1]
+        document, size = window.document[: rows[-1]], window.size[: rows[-1]]
+        begins = document[window.start[: rows[-1]] == 0]
+        source = self.mix.origin(window.samples)[0]
+        self.samples += np.bincount(source[begins], minlength=count)
         self.tokens += np.bincount(source[document], weights=size, minlength=count).astype(np.int64)
         before = np.concatenate([[0], np.cumsum(size)])
         self.row_tokens.append(np.diff(before[rows]))
-        self.overlong += int((whole > self.pack.length).sum())
+        self.overlong += int(window.overlong[:left].sum())
         self.rows.append(self.rows[-1] + len(rows) - 1)
 
     def _scale(self, needed: int | None) -> None:
@@ -290,8 +292,12 @@ def dry_run(
     made = whole.steps if steps is None else min(steps, whole.steps)
     ended = endless or (steps is not None and made == steps and run.positions[-1] < run.order.length)
     exact = run.stride == 1
-    ranks = _ranks(run, rows, world, batch_size, drop_last, made, exact)
     used = min(rows, made * world * batch_size) if drop_last else rows
+    if exact and used < rows:
+        # The rows of the last step that is not full are left out of what is counted.
+        rows, run = used, _Run(mix, pack, order)
+        run.go(used, progress)
+    ranks = _ranks(run, rows, world, batch_size, drop_last, made, exact)
     told = run.lengths.field is not None
     total = int(run.tokens.sum())
     end = min(run.positions[-1], run.order.length)
