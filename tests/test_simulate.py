@@ -66,6 +66,21 @@ def test_yaml_toml_and_json_say_the_same(tmp_path: Path) -> None:
     assert (found[0].data.samples, found[0].cluster.ranks) == (10**6, 16)
 
 
+@pytest.mark.parametrize("given", ["289kB", "289 kB", "289000", 289000, 289e3])
+def test_every_number_of_bytes_takes_a_unit(tmp_path: Path, given: Any) -> None:
+    names = ("data.sample_bytes", "data.block_bytes", "data.index_bytes", "loader.fetch_bytes", "node.cache")
+    text = ["data: {samples: 1e6, files: 10}", "loader: {order: random}"]
+    (tmp_path / "plan.yaml").write_text("\n".join(text))
+    plan = read_plan(tmp_path / "plan.yaml").set(dict.fromkeys(names, given))
+    found = plan.as_dict()
+    assert [found[part][name] for part, name in (one.split(".") for one in names)] == [289_000] * 5
+    assert plan.set({"index_bytes": "0.5"}).data.index_bytes == 0.5
+    (tmp_path / "plan.yaml").write_text("data:\n  index_bytes: 289kB\n")
+    assert read_plan(tmp_path / "plan.yaml").data.index_bytes == 289_000
+    with pytest.raises(BatchplantError, match="index_bytes is a number of bytes"):
+        plan.set({"index_bytes": "9" * 5000})
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -34,6 +34,7 @@ def _hints(found: Simulation) -> Iterator[str]:
     if found.open_seconds > MUCH * found.start_seconds:
         size = plan.data.index_bytes * plan.data.samples
         yield (
-            f"opening is most of the start: the index is {size / 1e9:,.1f} GB for every rank; keep a copy on "
-            "each node, or use a format whose files need none (index_bytes: 0)"
+            f"opening is most of the start: the index is {size / 1e9:,.1f} GB for every rank (index_bytes "
+            "counts for each sample); keep a copy on each node, or use a format whose files need none "
+            "(index_bytes: 0)"
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import order as orders
 from ..errors import OptionError, listed, near
-from ..storage.settings import DEFAULT_FETCH_BYTES, bytes_of
+from ..storage.settings import DEFAULT_FETCH_BYTES, bytes_of, size_of
 
 # Orders that need nothing but numbers.
 ORDERS = ("sequential", "random", "shards", "quasi_random", "windowed")
@@ -52,6 +52,14 @@ def share(name: str, given: Any) -> float:
 def size(name: str, given: Any) -> int:
     """100kB, 64 MiB, 4TB."""
     return bytes_of(name, int(given) if isinstance(given, float) and given.is_integer() else given)
+
+
+def mean_size(name: str, given: Any) -> float:
+    """Bytes on average, which may be a fraction: 16, 0.5, 2kB."""
+    try:
+        return number(name, given)
+    except OptionError:
+        return size_of(name, given)
 
 
 def rate(name: str, given: Any) -> float:
@@ -104,7 +112,9 @@ class Data:
     files: int = _is(count, 100_000, "shards that the samples lie in", "1e5")
     block_bytes: int = _is(size, 64 << 20, "what quasi_random and shards mix: 0 for whole files", "64MiB")
     aligned: bool = _is(flag, False, "blocks begin at multiples of block_bytes, as pages of .beton do")
-    index_bytes: float = _is(number, 16.0, "of the index that opening fetches, for each sample; 0 for none")
+    index_bytes: float = _is(
+        mean_size, 16.0, "of the index that opening fetches, for each sample; 0 for none", "16B"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -131,10 +131,16 @@ def bytes_of(name: str, given: Any, where: str | None = None) -> int:
     """A number of bytes: 1000000, "200GB", "64 MiB"."""
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
         return given
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", str(given).lower())
+    return int(size_of(name, given, where))
+
+
+def size_of(name: str, given: Any, where: str | None = None) -> float:
+    """A number of bytes, perhaps a fraction, from text with or without a unit: "200GB", "0.5"."""
+    found = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?i?)b?\s*", str(given)[:100].lower())
     if found is None or found[2] not in UNITS:
-        raise OptionError(f"{name} is a number of bytes, such as 200GB, not {given!r}", path=where)
-    return int(float(found[1]) * UNITS[found[2]])
+        shown = repr(given)[:60]
+        raise OptionError(f"{name} is a number of bytes, such as 200GB, not {shown}", path=where)
+    return float(found[1]) * UNITS[found[2]]
 
 
 def config_path() -> str:
