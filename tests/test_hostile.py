@@ -377,9 +377,11 @@ def test_a_side_car_that_lies_is_made_anew(suffix, tmp_path):
 # --- names that lead elsewhere ------------------------------------------------------------------------
 
 ODD_NAMES = ["", ".", "..", "../a", "a/../../b", "/etc/passwd", "a\0b", HALF, f"{HALF}.jpg", 5, None]
+# Names that would be taken for URLs. (No driver may be asked for, and no server.)
+URL_NAMES = ["http://127.0.0.1:9/x", "simplecache::http://127.0.0.1:9/x", "memory://x", "simplecache::x"]
 
 
-@pytest.mark.parametrize("name", ODD_NAMES)
+@pytest.mark.parametrize("name", ODD_NAMES + URL_NAMES)
 def test_names_that_are_not_below_a_folder(name):
     assert not storage.is_below(name)
     assert not storage.is_plain(name)
@@ -392,7 +394,7 @@ def test_names_that_are():
     assert not storage.is_plain("a/b")
 
 
-@pytest.mark.parametrize("name", [one for one in ODD_NAMES if one not in (".", "")])
+@pytest.mark.parametrize("name", [one for one in ODD_NAMES if one not in (".", "")] + URL_NAMES)
 def test_every_index_refuses_them(name, tmp_path):
     pictures = tmp_path / "pictures"
     pictures.mkdir()
@@ -406,6 +408,36 @@ def test_every_index_refuses_them(name, tmp_path):
     for index in ("m.safetensors.index.json", "pytorch_model.bin.index.json"):
         (tmp_path / index).write_text(json.dumps({"weight_map": {"a": name}}))
         assert isinstance(use(tmp_path / index), bp.DamagedError)
+    for suffix, shard in (("mds", lambda said: said["shards"][0]["raw_data"]), ("litdata", first_chunk)):
+        folder = tmp_path / f"t.{suffix}"
+        with bp.create(folder, {"x": bp.Int()}) as out:
+            out.append({"x": 1})
+        said = json.loads((folder / "index.json").read_text())
+        shard(said)["basename" if suffix == "mds" else "filename"] = name
+        (folder / "index.json").write_text(json.dumps(said))
+        assert isinstance(use(folder), bp.DamagedError)
+    if isinstance(name, str) and "\0" not in name and HALF not in name:
+        (pictures / "annotations.json").write_text(coco_of(name))
+        assert isinstance(use(pictures / "annotations.json", format="coco"), bp.DamagedError)
+        (tmp_path / "t.lst").write_text(f"0\t1.0\t{name}\n")
+        assert isinstance(use(tmp_path / "t.lst"), bp.DamagedError)
+
+
+def first_chunk(said):
+    return said["chunks"][0]
+
+
+def coco_of(name):
+    image = {"id": 1, "file_name": name, "width": 4, "height": 4}
+    return json.dumps({"images": [image], "annotations": [], "categories": [{"id": 1, "name": "a"}]})
+
+
+def test_classes_may_be_called_like_a_chain_of_file_systems(tmp_path):
+    """As those of a programming language are: only names out of an index are no URLs."""
+    folder = tmp_path / "pictures"
+    with bp.create(folder, {"image": bp.Image(), "label": bp.Int(names=("std::map", "std::set"))}) as out:
+        out.append({"image": np.zeros((4, 4, 3), np.uint8), "label": 1})
+    assert bp.open(folder).schema["label"].names == ("std::map", "std::set")
 
 
 def test_names_of_files_that_are_no_text(tmp_path):

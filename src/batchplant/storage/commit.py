@@ -2,8 +2,13 @@
 
 What is to move out of a hidden folder, and what has to go, is written into the file ``.batchplant.commit`` of
 the target's folder. When it is complete on the disk, the change is decided: whoever is killed after that
-leaves the rest of it to the next one who opens or writes anything in the folder (:func:`recover`). Before
-that, nothing has changed.
+leaves the rest of it to the next process of the same user that opens or writes anything in the folder
+(:func:`recover`). Before that, nothing has changed.
+
+A note is an order to replace and remove files, so only the user who wrote it carries it out: the note, the
+hidden folder and all files in it that it names belong to the effective user, and nobody else may write to
+them. Any other note is ignored, with one warning. The note also has the inode of everything that it names:
+what has taken the place of one of these files since stays untouched.
 """
 
 from __future__ import annotations
@@ -19,7 +24,8 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +37,10 @@ NAME = ".batchplant.commit"
 MOST_BYTES = 256 << 20
 # Seconds to wait for a process that is at it; it only renames.
 WAIT = 60.0
+# Seconds to wait for a process of another user, which may hold its note for ever on purpose.
+FOREIGN_WAIT = 1.0
 POLL = 0.01
+WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 # More than so many files are synced together with all others.
 MANY = 16
 
@@ -66,9 +75,11 @@ def commit(
     plan = {
         "hidden": hidden.name,
         "inode": os.lstat(hidden).st_ino,
+        "folder": os.stat(folder).st_ino,
         "moves": [[inside, name, os.lstat(hidden / inside).st_ino] for inside, name in moves],
         "removes": gone,
         "patches": grown,
+        "old": {name: _inode(folder / name) for name in [*(name for _, name in moves), *gone]},
     }
     fd = _begin(folder)
     try:
@@ -84,10 +95,10 @@ def commit(
                 (folder / NAME).unlink(missing_ok=True)
             raise
         try:
-            _carry_out(folder, plan)
+            _carry_out(folder, plan, hidden)
         except BaseException as error:
             # It is decided. Once more, and if that fails too, the next one who comes by will do it.
-            _carry_out(folder, plan)
+            _carry_out(folder, plan, hidden)
             if not isinstance(error, OSError):
                 raise
     finally:
@@ -96,49 +107,132 @@ def commit(
 
 def is_decided(hidden: Path) -> bool:
     """Whether a change that takes from this hidden folder is to be finished by whoever comes by."""
-    try:
-        data = (hidden.parent / NAME).read_bytes()
-        return data.endswith(b"\n") and bool(json.loads(data)["hidden"] == hidden.name)
-    except (OSError, ValueError, LookupError, TypeError):
+    fd = _open(os.fspath(hidden.parent / NAME))
+    if fd is None:
         return False
+    try:
+        # Whoever owns it: what is kept in vain does no harm.
+        data = _read(fd)
+        return data.endswith(b"\n") and bool(json.loads(data)["hidden"] == hidden.name)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
+    finally:
+        os.close(fd)
 
 
 def recover(folder: str | Path) -> None:
-    """Finish what a process that is no more has decided to do in this folder; mostly there is nothing."""
+    """Finish what a process of this user that is no more has decided to do in this folder.
+
+    Mostly there is nothing to do. A note that another user wrote, or could have written, is ignored.
+    """
+    _recover(folder)
+
+
+def _recover(folder: str | Path) -> str | None:
+    """Why the note of this folder is ignored; None where none is there any more."""
     path = os.path.join(os.fspath(folder) or ".", NAME)
     give_up = None
     while True:
         fd = _open(path)
         if fd is None:
-            return
+            return None
         try:
+            facts = os.fstat(fd)
+            reason = _distrust(facts)
+            if reason is not None:
+                return _ignore(fd, path, facts, reason)
             if _locked(fd, path):
-                _finish(Path(path).parent, fd)
-                return
+                with _pinned(folder) as here:
+                    return _finish(here, fd, path)
+            if give_up is None:
+                give_up = time.monotonic() + WAIT + _patience(fd)
         except OSError as error:
             raise BatchplantError(
-                f"a write into this folder was interrupted, and cannot be finished now: {error}", path=folder
+                "a write into this folder was interrupted, and cannot be finished now: "
+                f"{error.strerror or error}",
+                path=folder,
             ) from None
         finally:
             os.close(fd)
-        give_up = give_up or time.monotonic() + WAIT + _patience(path)
         if time.monotonic() > give_up:
             raise BusyError("another process is about to finish a write into this folder", path=folder)
         time.sleep(POLL)
 
 
-def _patience(path: str) -> float:
-    """Seconds that what the file says may take beyond some renames."""
+def _distrust(facts: os.stat_result, what: str = "it") -> str | None:
+    """Why another user may have made a note, or a hidden folder; None where only this user can have."""
+    if facts.st_uid != os.geteuid():
+        return f"{what} belongs to the user {facts.st_uid}"
+    if facts.st_mode & WRITABLE_BY_OTHERS:
+        return f"other users may write to {what}"
+    # A name that another user gave to a file of ours.
+    if stat.S_ISREG(facts.st_mode) and facts.st_nlink != 1:
+        return f"{what} is a hard link"
+    return None
+
+
+# Notes that a warning was given about: path, inode, and time of the last change.
+_IGNORED: set[tuple[str, int, int]] = set()
+
+
+def _ignore(fd: int, path: str, facts: os.stat_result, reason: str) -> str | None:
+    """Pass over a note that is not this user's: warn once, and give its writer a moment to finish."""
+    known = os.path.abspath(path), facts.st_ino, facts.st_mtime_ns
+    if known in _IGNORED:
+        return reason
+    give_up = time.monotonic() + FOREIGN_WAIT
+    while time.monotonic() < give_up:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            time.sleep(POLL)
+        except OSError:
+            break
+    if not os.path.lexists(path):
+        return None
+    _IGNORED.add(known)
+    ours = facts.st_uid == os.geteuid()
+    advice = (
+        "write them anew and remove it" if ours else "its owner finishes that write by opening one of them"
+    )
+    warnings.warn(
+        f"{path} is ignored, for {reason}: a write was interrupted, so that files beside it may be "
+        f"old and new mixed; {advice}",
+        RuntimeWarning,
+        stacklevel=5,
+    )
+    return reason
+
+
+@contextlib.contextmanager
+def _pinned(folder: str | Path) -> Iterator[Path]:
+    """A path that leads to this very folder until the end, even if another is given its name meanwhile."""
+    fd = os.open(os.fspath(folder) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return patching.patience(json.loads(Path(path).read_bytes())["patches"])
+        way = Path(f"/proc/self/fd/{fd}")
+        yield way if way.exists() else Path(folder)
+    finally:
+        os.close(fd)
+
+
+def _patience(fd: int) -> float:
+    """Seconds that what the note says may take beyond some renames."""
+    try:
+        return patching.patience(json.loads(_read(fd))["patches"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return 0
 
 
+def _read(fd: int) -> bytes:
+    return os.pread(fd, min(os.fstat(fd).st_size, MOST_BYTES), 0)
+
+
 def _open(path: str) -> int | None:
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     for mode in (os.O_RDWR, os.O_RDONLY):
         try:
-            return os.open(path, mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            return os.open(path, mode | flags)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -161,12 +255,31 @@ def _begin(folder: Path) -> int:
     """The file of the folder's change, empty, and locked by us."""
     path = folder / NAME
     while True:
-        recover(folder)
-        with contextlib.suppress(FileExistsError):
+        reason = _recover(folder)
+        try:
+            # Only its owner may write to it, whatever the umask says.
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            if _locked(fd, os.fspath(path)):
-                return fd
-            os.close(fd)
+        except FileExistsError:
+            reason = reason or _obstacle(path)
+            if reason is not None:
+                message = (
+                    f"it stands in the way of this write, for {reason}; remove it, or have its owner do so"
+                )
+                raise ExistsError(message, path=path) from None
+            continue
+        if _locked(fd, os.fspath(path)):
+            return fd
+        os.close(fd)
+
+
+def _obstacle(path: Path) -> str | None:
+    """Why something of a note's name is none; None where another process of ours is about to commit."""
+    with contextlib.suppress(FileNotFoundError):
+        facts = os.lstat(path)
+        if not stat.S_ISREG(facts.st_mode):
+            return "it is no file"
+        return _distrust(facts) or (None if os.access(path, os.R_OK) else "it cannot be read")
+    return None
 
 
 def _write(fd: int, data: bytes) -> None:
@@ -176,28 +289,41 @@ def _write(fd: int, data: bytes) -> None:
     os.fsync(fd)
 
 
-def _finish(folder: Path, fd: int) -> None:
-    """Do what the file says; one that was not complete says nothing."""
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
-        raise DamagedError("it is no file of ours; remove it", path=folder / NAME)
-    data = os.pread(fd, found.st_size, 0)
+def _finish(folder: Path, fd: int, path: str) -> str | None:
+    """Do what the note says, or give the reason to ignore it; one that was not complete says nothing."""
+    facts = os.fstat(fd)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > MOST_BYTES:
+        raise DamagedError("it is no file of ours; remove it", path=path)
+    data = _read(fd)
     try:
         plan = json.loads(data) if data.endswith(b"\n") else None
     except (ValueError, RecursionError):
         plan = None
     if plan is None:
-        (folder / NAME).unlink(missing_ok=True)
-        return
+        # Nothing was decided, so that it may as well stay where it cannot be removed.
+        with contextlib.suppress(OSError):
+            (folder / NAME).unlink(missing_ok=True)
+        return None
     if not _is_ours(folder, plan):
         raise DamagedError(
             "it is of an interrupted write that happened elsewhere: what lies here may be old and new mixed; "
             "write it anew and remove this file",
-            path=folder / NAME,
+            path=path,
         )
-    _carry_out(folder, plan)
-    with contextlib.suppress(OSError):
-        shutil.rmtree(folder / plan["hidden"])
+    with _pinned(folder / plan["hidden"]) as hidden:
+        reason = _distrust_any(hidden, plan)
+        if reason is not None:
+            return _ignore(fd, path, facts, reason)
+        try:
+            complete = _carry_out(folder, plan, hidden, only_old=True)
+        except BatchplantError as error:
+            error.path = path
+            raise
+        with contextlib.suppress(OSError):
+            for name in os.listdir(hidden) if complete else ():
+                _remove_all(hidden / name)
+            os.rmdir(folder / plan["hidden"])
+    return None
 
 
 def _is_ours(folder: Path, plan: Any) -> bool:
@@ -214,7 +340,9 @@ def _is_ours(folder: Path, plan: Any) -> bool:
         )
         if not plain or not all(isinstance(number, int) for _, _, number in plan["moves"]):
             return False
-        if not patching.are_sound(patches):
+        if not patching.are_sound(patches) or not isinstance(plan.get("old", {}), dict):
+            return False
+        if plan.get("folder") not in (None, os.stat(folder).st_ino):
             return False
         found = os.lstat(folder / plan["hidden"])
     except (LookupError, TypeError, ValueError, AttributeError, OSError):
@@ -222,28 +350,75 @@ def _is_ours(folder: Path, plan: Any) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_ino == plan["inode"]
 
 
-def _carry_out(folder: Path, plan: dict[str, Any]) -> None:
-    """All that is still to do, however much was done before."""
-    hidden = folder / plan["hidden"]
+def _distrust_any(hidden: Path, plan: dict[str, Any]) -> str | None:
+    """Why another user may have made the hidden folder, or something in it that the note names."""
+    reason = _distrust(os.stat(hidden), plan["hidden"])
+    named: list[tuple[str, int | None]] = [(inside, inode) for inside, _, inode in plan["moves"]]
+    named += [(one["inside"], None) for one in plan.get("patches", ())]
+    for inside, inode in named if reason is None else ():
+        for way in [*reversed(Path(inside).parents[:-1]), Path(inside)]:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                facts = os.lstat(hidden / way)
+                # After it was moved, what it has replaced may have its place.
+                if way == Path(inside) and inode not in (None, facts.st_ino):
+                    continue
+                if stat.S_ISLNK(facts.st_mode) or facts.st_uid != os.geteuid():
+                    return f"{plan['hidden']}/{way} is a link, or belongs to another user"
+    return reason
+
+
+def _carry_out(folder: Path, plan: dict[str, Any], hidden: Path, *, only_old: bool = False) -> bool:
+    """All that is still to do, however much was done before.
+
+    ``only_old``: what has taken the place of an old file since stays. Whether nothing had.
+    """
+    # Older versions noted no inodes of what they replaced.
+    old, complete = plan.get("old"), True
+
+    def replaces(name: str) -> bool:
+        nonlocal complete
+        fits = not only_old or old is None or _inode(folder / name) in (None, old.get(name))
+        complete = complete and fits
+        return fits
+
     for one in plan.get("patches", ()):
         patching.carry_out(folder, hidden, one)
     for number, (inside, name, inode) in enumerate(plan["moves"]):
         made = hidden / inside
         with contextlib.suppress(FileNotFoundError):
-            if os.lstat(made).st_ino == inode:
+            if os.lstat(made).st_ino == inode and replaces(name):
                 patching.check_way(folder, name)
                 _replace(made, folder / name, hidden / f"replaced-{number}")
     below = {(folder / name).parent for _, name, _ in plan["moves"] if "/" in name}
     sync_all(below)
     for number, name in enumerate(plan["removes"]):
-        old = folder / name
+        there = folder / name
         with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISDIR(os.lstat(old).st_mode):
-                os.rename(old, hidden / f"removed-{number}")
+            if not replaces(name):
+                continue
+            if stat.S_ISDIR(os.lstat(there).st_mode):
+                os.rename(there, hidden / f"removed-{number}")
             else:
-                os.unlink(old)
+                os.unlink(there)
     sync(folder)
     (folder / NAME).unlink(missing_ok=True)
+    return complete
+
+
+def _inode(path: Path) -> int | None:
+    """The inode of what has this name, be it a link; None where nothing has."""
+    try:
+        return os.lstat(path).st_ino
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _remove_all(path: Path) -> None:
+    """Remove a file, or a folder and all that is in it."""
+    if stat.S_ISDIR(os.lstat(path).st_mode):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
 
 
 def _replace(made: Path, there: Path, aside: Path) -> None:

@@ -86,12 +86,20 @@ def stat_files(folder: str, names: Sequence[str]) -> tuple[I64, I64]:
     return _native.stat_files(os.fsencode(folder or "."), text)
 
 
-def is_below(name: object) -> bool:
+# What makes a path a URL, or a chain of file systems (fsspec).
+URL_MARKS = ("://", "::")
+
+
+def is_below(name: object, *, is_listed: bool = False) -> bool:
     """Whether a name that data gave is a path below a folder: relative, without ``..``, one a file can have.
 
-    Links are followed, as all programs do: people make them (a cache of models is nothing else).
+    A name that would be taken for a URL is none. ``is_listed``: the name is of a class, or of a file that
+    is there, and may hold such marks. Links are followed, as all programs do: people make them (a cache of
+    models is nothing else).
     """
     if not isinstance(name, str) or name in ("", ".") or name[0] == "/" or "\0" in name:
+        return False
+    if not is_listed and any(mark in name for mark in URL_MARKS):
         return False
     return is_text(name) and ".." not in name.split("/")
 
@@ -102,6 +110,6 @@ def files_below(folder: Path) -> list[str]:
     return sorted(one.relative_to(folder).as_posix() for one in found)
 
 
-def is_plain(name: object) -> bool:
-    """Whether a name that data gave is one of a file right in a folder."""
-    return is_below(name) and "/" not in str(name)
+def is_plain(name: object, *, is_listed: bool = False) -> bool:
+    """Whether a name that data gave is one of a file right in a folder; see :func:`is_below`."""
+    return is_below(name, is_listed=is_listed) and "/" not in str(name)

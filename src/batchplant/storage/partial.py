@@ -21,7 +21,7 @@ from typing import Any
 from .. import _native
 from ..columns import as_bytes
 from ..errors import BatchplantError, BusyError, ExistsError
-from .commit import put_file
+from .commit import WRITABLE_BY_OTHERS, put_file
 from .patches import Patch
 from .targets import LocalTarget, target_of
 from .work import LOCK, STATE, drop, empty
@@ -110,6 +110,7 @@ class Partial:
         else:
             self._take_lock(fcntl.LOCK_SH if crew else fcntl.LOCK_EX)
         try:
+            self._refuse_foreign(crew)
             self._target.taken(self.folder)
             self._check()
             self.state = self._load() if resume else None
@@ -164,15 +165,31 @@ class Partial:
     def _make_folder(self) -> None:
         """The folder, made by us; one that is there may have come along in an archive."""
         try:
-            os.mkdir(self.folder)
+            # Whatever the umask allows: a commit is finished only from a folder that others cannot write to.
+            os.mkdir(self.folder, 0o755)
         except FileExistsError:
             found = os.lstat(self.folder)
-            # Whoever owns the folder around it may do there what he likes.
-            owners = os.geteuid(), os.stat(self.folder.parent).st_uid
+            owners = {os.geteuid()}
+            if isinstance(self._target, LocalTarget):
+                # Whoever owns the folder around it can replace all that is in it anyway.
+                owners.add(os.stat(self.folder.parent).st_uid)
             if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners:
+                where = "beside it" if isinstance(self._target, LocalTarget) else f"in {self.folder.parent}"
                 raise ExistsError(
-                    f"{self.folder.name} beside it is no folder of yours; remove it first", path=self.path
+                    f"{self.folder.name} {where} is no folder of yours; remove it first", path=self.path
                 ) from None
+            if found.st_uid == os.geteuid() and found.st_mode & WRITABLE_BY_OTHERS:
+                with contextlib.suppress(OSError):
+                    os.chmod(self.folder, stat.S_IMODE(found.st_mode) & ~WRITABLE_BY_OTHERS)
+
+    def _refuse_foreign(self, crew: bool) -> None:
+        """Clear a folder that holds links or files of another user: nothing in it is trusted."""
+        if not _is_foreign(self.folder, os.lstat(self.folder).st_uid):
+            return
+        if crew:
+            message = f"{self.folder.name} holds links, or files of another user; remove it first"
+            raise ExistsError(message, path=self.path)
+        empty(self.folder)
 
     def _take_any(self, resume: bool) -> None:
         """Lock the first folder that nobody works in; to resume, one that has a checkpoint goes first."""
@@ -196,11 +213,12 @@ class Partial:
             # Another machine may have begun what goes to a URL.
             text = saved.read_bytes() if saved.exists() else self._target.load()
             state = _unsealed(text or b"")
-            whole = all((self.folder / name).stat().st_size >= size for name, size in state["spools"].items())
+            whole = all(
+                0 <= size <= (self.folder / name).stat().st_size for name, size in state["spools"].items()
+            )
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None
-        # We make no links; what one leads to is not ours to write.
-        return state if whole and not _has_links(self.folder) else None
+        return state if whole else None
 
     def spool(self, name: str) -> Spool:
         """Open a file in the folder; on a resume it is as long as at the last checkpoint."""
@@ -372,12 +390,18 @@ def _checksum(state: dict[str, Any]) -> int:
     return _native.crc32c(json.dumps(state, sort_keys=True).encode())
 
 
-def _has_links(folder: Path) -> bool:
-    """Whether anything below is a symbolic link."""
+def _is_foreign(folder: Path, owner: int) -> bool:
+    """Whether anything below is a symbolic link, or belongs to anybody but the owner.
+
+    We make no links, and what one leads to is not ours to write; nor is a hard link to a file of others.
+    """
     try:
         with os.scandir(folder) as entries:
             return any(
-                entry.is_symlink() or (entry.is_dir() and _has_links(Path(entry.path))) for entry in entries
+                entry.is_symlink()
+                or entry.stat(follow_symlinks=False).st_uid != owner
+                or (entry.is_dir() and _is_foreign(Path(entry.path), owner))
+                for entry in entries
             )
     # Others of a crew rename what they have finished.
     except FileNotFoundError:

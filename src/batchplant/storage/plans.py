@@ -64,13 +64,27 @@ def _describes(key: str, folders: Collection[str]) -> bool:
     return name in folders and ("/" not in inside or inside.startswith(DESCRIBING))
 
 
-def parse(data: bytes | None) -> Any:
-    """A plan of ours; None where there is none, or it was not complete."""
+def stem_of(target: str) -> str:
+    """How the names of a target, of its shards (``NAME.shards``) and of its side-cars begin."""
+    # A suffix may have several dots, and a hidden name begins with one.
+    return target[:1] + target[1:].partition(".")[0].partition("%")[0] if target[:1] != "%" else ""
+
+
+def parse(data: bytes | None, target: str) -> Any:
+    """A plan of ours; None where there is none, or it was not complete.
+
+    It is about names that begin as those of the target do, so that whoever can put a plan into the staging
+    reaches nothing but what belongs to this target.
+    """
+    stem = stem_of(target)
     try:
         plan = json.loads(data or b"")
-        keys = [key for _, keys in plan.get("steps", ()) for key in keys]
-        keys += [one for pair in plan.get("moves", ()) for one in pair]
-        keys += [*plan.get("removes", ()), *plan.get("side_cars", ())]
-        return plan if all(isinstance(key, str) and is_below(key) for key in keys) else None
+        names = [key for _, keys in plan.get("steps", ()) for key in keys]
+        names += [name for _, name in plan.get("moves", ())]
+        names += [*plan.get("removes", ()), *plan.get("side_cars", ())]
+        keys = [*names, *(inside for inside, _ in plan.get("moves", ()))]
+        if not all(isinstance(name, str) and name.startswith(stem) for name in names):
+            return None
+        return plan if all(is_below(key, is_listed=True) for key in keys) else None
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None

@@ -114,7 +114,8 @@ class RemoteTarget(Target):
 
     def _finish(self, folder: Path) -> None:
         """Do what a killed writer had decided, and see what else he left."""
-        plan = plans.parse((folder / SENDING).read_bytes() if (folder / SENDING).is_file() else None)
+        sending = (folder / SENDING).read_bytes() if (folder / SENDING).is_file() else None
+        plan = plans.parse(sending, self.name)
         if plan is not None:
             moves = [(str(inside), str(name)) for inside, name in plan["moves"]]
             if all((folder / inside).is_file() for inside, _ in moves):
@@ -123,7 +124,8 @@ class RemoteTarget(Target):
             (folder / SENDING).unlink(missing_ok=True)
         with contextlib.suppress(RefusedError):
             found = uploads.below(self._staging)
-            plan = plans.parse(uploads.get_bytes(join(self._staging, NAME)) if NAME in found else None)
+            staged = uploads.get_bytes(join(self._staging, NAME)) if NAME in found else None
+            plan = plans.parse(staged, self.name)
             # Without what it is about, somebody was clearing it away.
             if plan is not None and plans.copied(plan["steps"]) <= found.keys():
                 self._carry_out(plan["steps"])

@@ -31,6 +31,7 @@ from .listings import (
     once,
     told,
 )
+from .plans import stem_of
 from .remote import Entry, client_of, trying
 from .urls import is_remote, join, like, parent, place_of
 
@@ -187,7 +188,7 @@ def entries_below(path: str, most: int | None = None) -> Iterator[tuple[str, Ent
     for one in found:
         inside = one.name[cut:]
         # A name with .. in it would lead out of the folder wherever it is copied to.
-        if is_below(inside) and not inside.endswith("/"):
+        if is_below(inside, is_listed=True) and not inside.endswith("/"):
             yield inside, one
 
 
@@ -257,7 +258,7 @@ def check_settled(paths: Iterable[str]) -> None:
         for name in () if level is None else level[1]:
             if not (name.startswith(".") and name.endswith(".shards.partial")):
                 continue
-            stem = name[1:].removesuffix(".shards.partial").rpartition(".")[0].partition("%")[0]
+            stem = stem_of(name[1:].removesuffix(".partial"))
             ours = next((one for one in files if os.path.basename(one).startswith(stem)), None)
             if ours is not None and is_file(join(parent(ours), name, COMMIT)):
                 raise BusyError(UNSETTLED, path=ours)

@@ -13,13 +13,14 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..errors import AccessError, BatchplantError, shown
-from .commit import put_file
+from .commit import WRITABLE_BY_OTHERS, put_file
 from .settings import StorageOptions, bytes_of, options_of, settings_for
 from .urls import Url, is_remote, options_at
 
@@ -147,14 +148,20 @@ def _found() -> Iterator[Leftover]:
     except OSError:
         return
     for folder in folders:
-        if not folder.is_dir() or folder.is_symlink():
+        try:
+            facts = os.lstat(folder)
+        except OSError:
+            continue
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
             continue
         said: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError, RecursionError):
             found = json.loads((folder / NOTE).read_bytes())
             said = found if isinstance(found, dict) else {}
         options = None
-        if said.get("whole") is True and isinstance(said.get("options"), dict):
+        # What another user may have put there is cleared away, and nothing of it is sent anywhere.
+        trusted = not facts.st_mode & WRITABLE_BY_OTHERS
+        if trusted and said.get("whole") is True and isinstance(said.get("options"), dict):
             with contextlib.suppress(BatchplantError):
                 options = options_of(said["options"])
         url = said.get("url")

@@ -389,7 +389,11 @@ def open_store(path: str, roots: Iterable[str]) -> Store:
 
 def good_name(name: str) -> bool:
     """Whether a name out of a file stays inside of its store."""
-    return is_below(name) and "\\" not in name and not any(part in ("", ".") for part in name.split("/"))
+    return (
+        is_below(name, is_listed=True)
+        and "\\" not in name
+        and not any(part in ("", ".") for part in name.split("/"))
+    )
 
 
 def human(size: float) -> str:

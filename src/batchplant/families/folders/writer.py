@@ -63,7 +63,7 @@ class FolderWriter(Writer):
         names = only.names if isinstance(only, Int) and not only.optional else None
         self._classes = tuple(names) if names else None
         for name in self._classes or ():
-            if not is_plain(name) or name.startswith("."):
+            if not is_plain(name, is_listed=True) or name.startswith("."):
                 raise SchemaError(f"the class {name!r} cannot be a folder's name", path=self.path)
         if self._classes and len(set(self._classes)) < len(self._classes):
             raise SchemaError("two classes have one name, and would be one folder", path=self.path)

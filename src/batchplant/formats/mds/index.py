@@ -116,7 +116,7 @@ def _usual(said: list[dict[str, Any]]) -> list[Shard] | None:
     plain = (
         text.isascii()
         and all(names)
-        and not any(part in text for part in ("/", "\0", ".."))
+        and not any(part in text for part in ("/", "\0", "..", "::"))
         and "." not in names
     )
     if not fit or not plain:

@@ -360,7 +360,7 @@ def remove(path: str) -> list[str]:
     for place in (*places(path), *(one for folder in _remembered(path) for one in folder.glob("*" + SUFFIX))):
         if draft_path(place).is_file():
             # Where a process is at work on it, it stays.
-            with contextlib.suppress(TooLongError), Draft(place, wait=0):
+            with contextlib.suppress(OSError, TooLongError), Draft(place, wait=0):
                 found.append(str(draft_path(place)))
         if place.is_file():
             place.unlink(missing_ok=True)

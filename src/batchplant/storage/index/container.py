@@ -13,9 +13,11 @@ the JSON, zeros up to a multiple of 64, then the arrays, each from a multiple of
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
+import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +27,8 @@ import numpy.typing as npt
 from ... import _native
 from ...columns import U8, as_bytes
 from ...schema import MOST_BYTES
-from .. import open_regular, parse_object
+from .. import parse_object
+from ..files import open_known
 
 MAGIC = b"BPIDX1\n\0"
 ALIGN = 64
@@ -115,9 +118,16 @@ def parse(data: U8) -> Content:
 
 
 def read(place: Path) -> Content:
-    """The same of a local file, mapped."""
-    fd = open_regular(place)
+    """The same of a local file, mapped; OSError where another user may have put it there.
+
+    Its owner could change offsets after they were checked, for it is mapped. Where everybody may write to
+    the folder, only the folder's owner, root and this user count.
+    """
+    fd, facts = open_known(place)
     try:
+        around = os.stat(place.parent)
+        if around.st_mode & stat.S_IWOTH and facts.st_uid not in (os.geteuid(), 0, around.st_uid):
+            raise PermissionError(errno.EPERM, "it belongs to another user", place)
         return parse(np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_READ), dtype=np.uint8))
     finally:
         os.close(fd)

@@ -19,10 +19,12 @@ A side-car that is stale, damaged, or of another kind is no error. It is made an
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -237,7 +239,19 @@ class Draft:
 
     def _take(self) -> bool:
         # Whoever may write to the folder could have put a link there, to have another file overwritten.
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            fd = os.open(self.path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            try:
+                fd = os.open(self.path, flags)
+            except FileNotFoundError:
+                return False
+            facts = os.fstat(fd)
+            # Nor is a file of another user, or with another name, ours to write; nobody waits for its lock.
+            if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_nlink > 1:
+                os.close(fd)
+                raise PermissionError(errno.EPERM, "it is no file of this user", self.path) from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The one who held it may have renamed or removed the file since it was opened here.

@@ -120,7 +120,8 @@ class DiskCache:
         fd = self.room.open_block(key, name)
         try:
             facts = os.fstat(fd)
-            if not stat.S_ISREG(facts.st_mode):
+            # In a folder that others may write to, somebody could have put other bytes there.
+            if not stat.S_ISREG(facts.st_mode) or facts.st_uid not in self.room.owners:
                 return None
             if self._whole.get(name) != (facts.st_ino, facts.st_size):
                 if not _is_whole(fd, name, size, facts.st_size):

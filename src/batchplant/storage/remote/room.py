@@ -88,6 +88,8 @@ class Room:
         self.most = most
         self.evicted = 0
         self._total = Total(folder, most)
+        # Whose blocks are used.
+        self.owners = {os.geteuid(), os.stat(folder).st_uid}
         self._unit = max(UNIT, min(os.statvfs(folder).f_frsize, 1 << 20))
 
     def cost(self, size: int) -> int:
