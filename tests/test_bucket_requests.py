@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def opens(proxy):
 
 @pytest.fixture
 def traffic(proxy):
-    """Requests and bytes that were answered so far."""
+    """Requests and bytes that were answered so far; on a busy machine, a few are made twice."""
     return lambda: np.array([proxy.count(), proxy.bytes_sent])
 
 
@@ -71,7 +72,7 @@ def test_an_epoch_of_shards_takes_a_request_for_each_cell_and_shard(name, order,
     assert sorted(np.concatenate(labels).tolist()) == list(range(300))
     # For each shard one that opens it, and one for each 8 MiB of it; some may be fetched in two.
     assert requests <= 3 * files + size / (8 * MIB) + 4
-    assert fetched <= 1.2 * size + files * (64 << 10)
+    assert fetched <= 1.5 * size + files * (64 << 10)
 
 
 @pytest.mark.parametrize("suffix", ["mds", "litdata"])
@@ -86,3 +87,92 @@ def test_a_single_sample_of_a_shard_costs_little_more_than_itself(suffix, place,
         requests, fetched = traffic() - before
     assert requests <= 12
     assert fetched <= 10 * (64 << 10) + 2 * (64 << 10)
+
+
+# -- Parquet -----------------------------------------------------------------------------------------------
+
+
+def test_opening_a_foreign_parquet_file_reads_the_first_pages_only(place, opens, traffic):
+    """What a column of bytes holds is seen in its first rows."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rng = np.random.default_rng(1)
+    path, url = place("foreign.parquet")
+    cells = [rng.bytes(3_000) for _ in range(1_000)]
+    files = [{"bytes": cell, "path": f"{number}.bin"} for number, cell in enumerate(cells)]
+    table = pa.table({"number": range(1_000), "plain": cells, "file": files})
+    pq.write_table(table, path)
+    before = traffic()
+    with opens(url) as data, bp.open(path) as local:
+        requests, fetched = traffic() - before
+        assert data.schema == local.schema
+    assert requests <= 14
+    assert fetched <= 0.1 * os.path.getsize(path)
+
+
+def test_a_single_sample_of_parquet_costs_its_pages(place, opens, traffic):
+    pytest.importorskip("pyarrow")
+    path, url = place("train.parquet")
+    write_shards(path, samples=1_000)
+    with opens(url) as data, bp.open(path) as local:
+        before = traffic()
+        for number in range(10, 1_000, 250):
+            assert data[number] == local[number]
+        fetched = (traffic() - before)[1]
+        # All of a row group is read when its samples are wanted one after another.
+        before = traffic()
+        for number in range(150):
+            assert data[number] == local[number]
+        requests, followed = traffic() - before
+    assert fetched <= 0.35 * os.path.getsize(path)
+    assert requests <= 20
+    assert followed <= 0.4 * os.path.getsize(path)
+
+
+# -- Zarr --------------------------------------------------------------------------------------------------
+
+
+def write_arrays(path, samples=600, **options):
+    rng = np.random.default_rng(2)
+    noise = rng.integers(0, 4, (64, 64, 3), dtype=np.uint8)
+    with bp.create(path, {"value": bp.Tensor("uint8", (64, 64, 3)), "label": bp.Int()}, **options) as out:
+        for number in range(samples):
+            out.append({"value": np.roll(noise, number) + np.uint8(number % 200), "label": number})
+
+
+@pytest.mark.parametrize("name", ["plain.zarr", "plain.zarr.zip"])
+def test_a_single_row_of_a_large_plain_chunk_costs_little_more_than_itself(name, place, opens, traffic):
+    path, url = place(name)
+    write_arrays(path, compression="none", chunk_samples=400)
+    with opens(url) as data, bp.open(path) as local:
+        before = traffic()
+        for number in range(10, 600, 100):
+            assert np.array_equal(data[number]["value"], local[number]["value"])
+        fetched = (traffic() - before)[1]
+    assert fetched <= 600_000
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_epoch_of_zarr_fetches_each_packed_chunk_once_in_little_memory(order, place, opens, traffic):
+    path, url = place("train.zarr")
+    write_arrays(path, compression="zstd", chunk_samples=20)
+    with opens(url, fetch_bytes=MIB) as data, warnings.catch_warnings():
+        # That a random order is dear where it does not fit into memory.
+        warnings.simplefilter("ignore")
+        before = traffic()
+        labels = [batch["label"] for batch in bp.Loader(data, 32, order=order)]
+        fetched = (traffic() - before)[1]
+    assert sorted(np.concatenate(labels).tolist()) == list(range(600))
+    assert fetched <= 2 * stored(path)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_padding_behind_the_last_row_of_a_chunk_is_not_fetched(order, place, opens, proxy):
+    """A chunk of plain values has its full size, however few rows are left for it."""
+    path, url = place("padded.zarr")
+    write_arrays(path, compression="none", chunk_samples=500)
+    assert stored(path) > 1.6 * 600 * 64 * 64 * 3
+    with opens(url) as data:
+        assert sum(len(batch["label"]) for batch in bp.Loader(data, 32, order=order)) == 600
+    asked = [one.range for one in proxy.requests if "/value/c/1/" in one.path]
+    assert asked
+    assert all(end <= 100 * 64 * 64 * 3 for _, end in asked)

@@ -59,6 +59,10 @@ class Reader(Made, Keyed, Filterable, Exported):
         found = [self._spans(name, indices) for name in fields]
         return concat_spans([one for one in found if one is not None]) if None not in found else None
 
+    def _unread(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """The same without what the reader holds in memory, and will still hold when it is asked for it."""
+        return self._ranges(fields, indices)
+
     def _bytes_of(self, fields: Sequence[str]) -> int | None:
         """The bytes that all cells of these fields take, where that costs nothing to know."""
         return None

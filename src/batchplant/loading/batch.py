@@ -70,12 +70,12 @@ class Executor(Running):
         self.timer, self.functions = Timer(), Timer()
 
     def ranges(self, ids: I64) -> Spans | None:
-        """Which bytes these samples take; of pictures that are kept decoded, none."""
+        """Which bytes these samples take; of what is in memory decoded, none."""
         fields, held = self.plan.fields, None if self.decoded is None else self.decoded.holds(ids)
         if held is None or not held.any():
-            return self.reader.ranges(fields, ids)
+            return self.reader._unread(fields, ids)
         parts = [(fields, ids[~held]), (self.plan.columns, ids[held])]
-        found = [self.reader.ranges(names, some) for names, some in parts if names and len(some)]
+        found = [self.reader._unread(names, some) for names, some in parts if names and len(some)]
         return concat_spans([one for one in found if one is not None])
 
     def run(self, ids: I64, epoch: int) -> Batch:

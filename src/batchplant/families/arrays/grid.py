@@ -21,7 +21,7 @@ from ...errors import BatchplantError, DamagedError
 from ...schema import Bytes, Field, Text
 from ...storage.cache import ChunkCache
 from .compression import sums_of
-from .store import Blob, Place, Store, human
+from .store import Blob, Part, Place, Store, human
 
 Index = tuple[int, ...]
 # What an open mapping is charged with in the cache: it holds no memory, but a process may have only so many.
@@ -31,6 +31,8 @@ CHUNK_MOST = 1 << 40
 FILES_MOST = 4096
 # Chunks, as they are when unpacked, that are fetched side by side.
 AHEAD_BYTES = 64 << 20
+# Larger chunks of plain values on a server are not fetched whole: rows are read by ranges.
+MAX_WHOLE_CHUNK_BYTES = 1 << 20
 
 
 @dataclasses.dataclass
@@ -91,6 +93,12 @@ class Grid:
     def whole_rows(self) -> bool:
         """Whether a chunk holds rows one after another, nothing between."""
         return self.chunks[1:] == self.row and not self.dtype.hasobject
+
+    @property
+    def by_range(self) -> bool:
+        """Whether rows are read out of chunks on a server without the rest of the chunks."""
+        large = self.chunk_bytes > MAX_WHOLE_CHUNK_BYTES
+        return self.store.slow and self.plain and self.header is None and self.whole_rows and large
 
     @functools.cached_property
     def _stored(self) -> int | None:
@@ -168,19 +176,39 @@ class Grid:
         blob = None if place is None else self.store.place(*place)
         if place is None or blob is None:
             return None
-        data, before, least = blob.data, 0, self.chunk_bytes
+        data, before = blob.data, 0
         try:
             if self.header is not None:
                 before = self.header(data)
                 data = data[before:]
-            if self.cropped:
-                least = min(least, (self.shape[0] - index[0] * self.chunks[0]) * self.width)
-            if not least <= len(data) <= self.chunk_bytes or len(data) * self.chunks[0] % self.chunk_bytes:
-                raise DamagedError(f"the chunk has {len(data)} bytes, and {least} are needed")
+            self._check_size(len(data), index)
         except DamagedError as error:
             offset = place.start + before or None
             raise error.at(path=self.store.full(place.name), offset=offset) from None
         return Blob(data, blob.file, blob.start + before, blob.keep)
+
+    def _check_size(self, size: int, index: Index) -> None:
+        """DamagedError where a chunk of plain values has fewer or more bytes than it may."""
+        least = self.chunk_bytes
+        if self.cropped:
+            least = min(least, (self.shape[0] - index[0] * self.chunks[0]) * self.width)
+        if not least <= size <= self.chunk_bytes or size * self.chunks[0] % self.chunk_bytes:
+            raise DamagedError(f"the chunk has {size} bytes, and {least} are needed")
+
+    def _part(self, number: int, sample: Any) -> Part | None:
+        """The file that a chunk of whole rows lies in, and where; None where it is missing."""
+        index = (number, *(0,) * len(self.row))
+        place = self.locate(index)
+        found = None if place is None else self.store.part(place.name)
+        if place is None or found is None:
+            return None
+        try:
+            size = found.size - place.start if place.size is None else place.size
+            found.source.check_bounds(found.start + place.start, size)
+            self._check_size(size, index)
+        except BatchplantError as error:
+            raise error.at(path=self.store.full(place.name), sample=int(sample)) from None
+        return Part(found.source, found.start + place.start, size)
 
     # -- rows ------------------------------------------------------------------------------------------
 
@@ -201,7 +229,7 @@ class Grid:
         if self._files is not None and self._know(cache, numbers, indices):
             values = self._files.rows(self.width, numbers, inside)
             return values.view(self.dtype).reshape(len(indices), *self.row)
-        if self.whole_rows and (numbers == numbers[0]).all():
+        if self.whole_rows and (numbers == numbers[0]).all() and not self.by_range:
             chunk = self._named(cache, (int(numbers[0]), *(0,) * len(self.row)), indices[0])
             return np.ascontiguousarray(chunk[inside])
         out: npt.NDArray[Any] = np.empty((len(indices), *self.row), dtype=self.dtype)
@@ -243,6 +271,9 @@ class Grid:
         self, cache: ChunkCache, numbers: I64, starts: I64, counts: I64, out: U8, places: I64, samples: I64
     ) -> None:
         """Runs of rows inside of chunks to their places; ``samples`` are for errors."""
+        if self.by_range:
+            self._copy_ranges(numbers, starts, counts, out, places, samples)
+            return
         width, rest = self.width, (0,) * len(self.row)
         for number, members in self._soon(cache, _groups(numbers)):
             data = self._named(cache, (number, *rest), samples[members[0]])
@@ -251,6 +282,26 @@ class Grid:
                 # Fill values, which are not made for a whole chunk.
                 data, begin = data[: int(size.max())], np.zeros_like(begin)
             _native.copy_runs(as_bytes(data), begin * width, size * width, out, places[members] * width)
+
+    def _copy_ranges(
+        self, numbers: I64, starts: I64, counts: I64, out: U8, places: I64, samples: I64
+    ) -> None:
+        """The same without reading whole chunks."""
+        width, found = self.width, []
+        for number, members in _groups(numbers):
+            part = self._part(number, samples[members[0]])
+            begin, size = starts[members] * width, counts[members] * width
+            if part is not None:
+                found.append((part.source, part.start + begin, size, places[members] * width))
+                continue
+            rows = self._filled((number, *(0,) * len(self.row)))[: int(counts[members].max())]
+            filled, zeros = as_bytes(np.ascontiguousarray(rows)), np.zeros_like(begin)
+            _native.copy_runs(filled, zeros, size, out, places[members] * width)
+        if len(found) > 1:
+            for source, begin, size, _ in found:
+                source.will_need(begin, size)
+        for source, begin, size, where in found:
+            source.gather_into(begin, size, out, where)
 
     def _named(self, cache: ChunkCache, index: Index, sample: Any) -> Any:
         try:
@@ -295,16 +346,44 @@ class Grid:
     def ahead(self, cache: ChunkCache, chunks: Sequence[Index]) -> None:
         """These chunks will be read now: begin to fetch those that are not in the cache, side by side."""
         if self.store.slow:
-            keys = [((self.name, "place", one) if self.plain else (self.name, one)) for one in chunks]
-            missing = (one for one, key in zip(chunks, keys, strict=True) if cache.all_of([key]) is None)
-            self.store.ahead(self.located(missing))
+            self.store.ahead(self.located(one for one in chunks if not self._is_held(cache, one)))
 
-    def chunks_of(self, starts: I64, counts: I64) -> list[Place]:
-        """Where the chunks of runs of rows lie."""
+    def _is_held(self, cache: ChunkCache, index: Index) -> bool:
+        key = (self.name, "place", index) if self.plain else (self.name, index)
+        return cache.all_of([key]) is not None
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """The bytes of all chunks in memory."""
+        counts = (-(-size // chunk) for size, chunk in zip(self.shape, self.chunks, strict=True))
+        return self.chunk_bytes * math.prod(counts)
+
+    def chunks_of(self, starts: I64, counts: I64, held: ChunkCache | None = None) -> list[Place]:
+        """Where the chunks of runs of rows lie, but for those that are in a cache."""
         first, last = starts // self.chunks[0], (starts + counts - 1) // self.chunks[0]
         runs = zip(first[counts > 0].tolist(), last[counts > 0].tolist(), strict=True)
         numbers = sorted({number for begin, end in runs for number in range(begin, end + 1)})
-        return self.located((number, *rest) for number in numbers for rest in self._across())
+        chunks: Iterable[Index] = ((number, *rest) for number in numbers for rest in self._across())
+        return self.located(one for one in chunks if held is None or not self._is_held(held, one))
+
+    def runs_of(self, starts: I64, counts: I64, held: ChunkCache | None = None) -> list[Place]:
+        """Where reading runs of rows reads: these rows, or the chunks that they are in and no cache has."""
+        if not self.by_range:
+            return self.chunks_of(starts, counts, held)
+        size, found = self.chunks[0], []
+        known: dict[int, Place | None] = {}
+        for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
+            at = start
+            while at < start + count:
+                number = at // size
+                if number not in known:
+                    known[number] = self.locate((number, *(0,) * len(self.row)))
+                end, place = min(start + count, (number + 1) * size), known[number]
+                if place is not None:
+                    first = place.start + (at - number * size) * self.width
+                    found.append(Place(place.name, first, (end - at) * self.width))
+                at = end
+        return found
 
     def located(self, chunks: Iterable[Index]) -> list[Place]:
         """Where these chunks lie, as far as there are any."""
@@ -342,7 +421,7 @@ class Grid:
 
     def places(self, cache: ChunkCache, starts: I64, counts: I64) -> tuple[list[str], I32, I64, I64] | None:
         """Files, and file, start and size of each run; None where some run is no plain run of bytes."""
-        if not self.plain or not self.whole_rows or not self.width:
+        if not self.plain or not self.whole_rows or not self.width or self.store.slow:
             return None
         size = self.chunks[0]
         number = starts // size

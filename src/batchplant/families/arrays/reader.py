@@ -36,6 +36,8 @@ from .store import Store, ZipStore, open_store
 # The field of an array that stands alone.
 PLAIN = "data"
 PROBED_SAMPLES = 16
+# Rows of plain values are read without the rest of their chunk: no more of them make a block.
+BLOCK_BYTES = 8 << 20
 
 
 # Every array by its path (the top itself: an empty path), or why it is not read.
@@ -306,9 +308,18 @@ class GridReader(PackedReader):
         return GridArray(self.path, field, grid, self._cache)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        """The chunks; the offsets of cells of differing length are read for it."""
+        """Rows of large plain chunks, other chunks whole; offsets of cells of differing length are read."""
+        return self._runs_of(fields, indices) if self.store.slow else super()._ranges(fields, indices)
+
+    def _unread(self, fields: Sequence[str], indices: I64) -> Spans | None:
         if not self.store.slow:
-            return super()._ranges(fields, indices)
+            return super()._unread(fields, indices)
+        chunks = [grid for (name, _), grid in self.parts.items() if name in fields and not grid.by_range]
+        # Where the cache has no room for all chunks, one that is there now may be gone when it is needed.
+        fits = sum(grid.unpacked_bytes for grid in chunks) <= self._cache.most
+        return self._runs_of(fields, indices, self._cache if fits else None)
+
+    def _runs_of(self, fields: Sequence[str], indices: I64, held: ChunkCache | None = None) -> Spans | None:
         found: list[tuple[str, int, int]] = []
         ones = np.ones_like(indices)
         for (name, part), grid in self.parts.items():
@@ -317,7 +328,7 @@ class GridReader(PackedReader):
             starts, counts = indices, ones + (part == OFFSETS)
             if part == VALUES and (name, OFFSETS) in self.parts:
                 starts, counts = self._runs(name, indices)
-            runs = self.store.runs(grid.chunks_of(starts, counts))
+            runs = self.store.runs(grid.runs_of(starts, counts, held))
             if runs is None:
                 return None
             found += runs
@@ -347,7 +358,7 @@ class GridReader(PackedReader):
         return self
 
     def blocks(self) -> I64 | None:
-        """By the chunks of the field that has the most bytes."""
+        """By the chunks of the field with the most bytes; large ones of plain values in several blocks."""
         if not self.length:
             return None
         heavy = {name: self.parts.get((name, ""), self.parts.get((name, VALUES))) for name in self.schema}
@@ -356,7 +367,12 @@ class GridReader(PackedReader):
         )
         assert grid is not None
         rows = np.arange(self.length, dtype=np.int64)
-        return (self._runs(name, rows)[0] if (name, OFFSETS) in self.parts else rows) // grid.chunks[0]
+        first = self._runs(name, rows)[0] if (name, OFFSETS) in self.parts else rows
+        chunk = grid.chunks[0]
+        if not (grid.plain and grid.whole_rows and grid.width):
+            return first // chunk
+        piece = min(chunk, max(1, BLOCK_BYTES // grid.width))
+        return first // chunk * -(-chunk // piece) + first % chunk // piece
 
     def facts(self) -> dict[str, Any]:
         found = {

@@ -60,6 +60,14 @@ class Blob(NamedTuple):
     keep: Any = None
 
 
+class Part(NamedTuple):
+    """A part of a file."""
+
+    source: Source
+    start: int
+    size: int
+
+
 class Store:
     """Names to bytes, read only, safe from many threads."""
 
@@ -100,6 +108,10 @@ class Store:
         """The same without a copy where they lie in a local file as they are."""
         data = self.read(name, start, size)
         return None if data is None else Blob(data)
+
+    def part(self, name: str) -> Part | None:
+        """The bytes behind a name as a part of a file that is read by ranges; None: not there, or packed."""
+        return None
 
     def ahead(self, places: Sequence[Place]) -> None:
         """These will be read now, one by one: begin to fetch them side by side, where that is of use."""
@@ -205,6 +217,8 @@ class ZipStore(Store):
         self.slow = not isinstance(self._source, MappedSource)
         self._members = ZipMembers(self._source)
         self._top = zip_top(self._members, roots) or ""
+        # Where members begin, of those that are read by ranges.
+        self._starts: dict[str, int] = {}
         self._folders: dict[str, set[str]] = {}
         for name in self._members:
             if name.startswith(self._top):
@@ -235,18 +249,29 @@ class ZipStore(Store):
         start = max(0, len(found.data) + start) if start < 0 else start
         return found.data[start:] if size is None else found.data[start : start + size]
 
+    def part(self, name: str) -> Part | None:
+        member = self._top + name
+        if member not in self._members or not self._members.stored(member):
+            return None
+        if member not in self._starts:
+            self._starts[member] = self._members.start(member)
+        return Part(self._source, self._starts[member], self._members.size(member))
+
     def children(self, name: str) -> list[str]:
         return sorted(self._folders.get(name, ()))
 
     def runs(self, places: Sequence[Place]) -> list[tuple[str, int, int]]:
         """Members with the headers before them, of which only those who read them know the size."""
-        infos = [self._members.infos.get(self._top + one.name) for one in places]
-        starts = [
-            (one.header_offset, HEADER_MOST + len(one.filename) + one.compress_size)
-            for one in infos
-            if one is not None
-        ]
-        return [(self.path, start, min(size, self._source.size - start)) for start, size in starts]
+        found, whole = [], self._source.size
+        for one in places:
+            info = self._members.infos.get(self._top + one.name)
+            if info is None:
+                continue
+            start, size = info.header_offset, HEADER_MOST + len(info.filename) + info.compress_size
+            if one.size is not None and self._members.stored(self._top + one.name):
+                start, size = start + one.start, HEADER_MOST + len(info.filename) + one.size
+            found.append((self.path, start, max(0, min(size, whole - start))))
+        return found
 
     def size(self, name: str) -> int:
         below = f"{self._top}{name}/" if name else self._top
@@ -291,14 +316,18 @@ class UrlStore(Store):
                 coming = self._coming.pop(name, None)
             found = coming or fetch_many([self.full(name)], [self._known.get(name)])
             return next(found)
-        source = self._part(name)
+        source = self._open(name)
         if source is None:
             return None
         start = max(0, source.size + start) if start < 0 else min(start, source.size)
         end = source.size if size is None else min(source.size, start + size)
         return source.view(start, end - start)
 
-    def _part(self, name: str) -> Source | None:
+    def part(self, name: str) -> Part | None:
+        source = self._open(name)
+        return None if source is None else Part(source, 0, source.size)
+
+    def _open(self, name: str) -> Source | None:
         with self._lock:
             source = self._parts.get(name)
         if source is None:
@@ -316,7 +345,7 @@ class UrlStore(Store):
 
     def ahead(self, places: Sequence[Place]) -> None:
         for one in places:
-            source = self._part(one.name) if one.size else None
+            source = self._open(one.name) if one.size else None
             if isinstance(source, RemoteSource) and one.start + (one.size or 0) <= source.size:
                 pool, object = source.blocks
                 pool.ask(object, [(one.start, one.start + (one.size or 0))], NEVER)

@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from ...codecs.arrow import numbers
+from ...codecs.arrow import numbers, pyarrow
+from ...codecs.arrow.types import is_binary, is_file_struct
 from ...columns import I64, U8
 from ...expressions import Bound, Bounds, Lookup, can_match
 from ...schema import Field
 from ...storage import MappedSource, Source
 from .bloom import bloom_filter
 from .excerpt import Excerpts, Plan, is_run
-from .footer import Chunk, Footer
+from .footer import Chunk, Footer, Group, Leaf
+from .heads import first_cells
 from .held import Held
-from .pagemap import PageMap, page_bounds, page_map
+from .pagemap import HEADER_BYTES, PageMap, first_pages, page_bounds, page_map
 from .stats import Meaning, bounds_of, chunk_bounds, meaning_of
 
 # Of a column of which more than this is needed, all pages are read: one piece is quicker than many.
@@ -57,7 +59,7 @@ class ByPage:
         for number, group in enumerate(self._footer.groups):
             if group.rows and can_match(bound, self._of_group(number, fields, fixed, meanings, False)):
                 left.append(number)
-        self._expect(left, [column for column, _ in fields.values()])
+        self.expect(left, [column for column, _ in fields.values()], bounds=True)
         for number in left:
             whole = self._of_group(number, fields, fixed, meanings, True)
             if can_match(bound, whole):
@@ -154,18 +156,19 @@ class ByPage:
                     runs.append((start, end))
         return runs
 
-    def _expect(self, groups: Sequence[int], columns: Sequence[str]) -> None:
-        """Ask for the indexes of pages that are needed next, all together."""
+    def expect(self, groups: Sequence[int], columns: Sequence[str], *, bounds: bool = False) -> None:
+        """Ask for the indexes of pages that are needed next, all together; ``bounds``: of values too."""
         if self._mapped:
             return
         runs = []
         for number in groups:
             for column in columns:
                 chunk, _ = self._only(number, column)
-                if chunk is not None and chunk.size >= SMALL:
-                    runs += [
-                        run for run in (chunk.pages, chunk.page_bounds) if run is not None and run[1] > 0
-                    ]
+                if chunk is None or chunk.size < SMALL:
+                    continue
+                known = (number, self._leaves[column][0]) in self._maps
+                wanted = None if known else chunk.pages, chunk.page_bounds if bounds else None
+                runs += [run for run in wanted if run is not None and run[1] > 0]
         if runs:
             both = np.array(runs, dtype=np.int64)
             self._source.will_need(both[:, 0], both[:, 1])
@@ -216,6 +219,54 @@ class ByPage:
             with ThreadPoolExecutor(threads, thread_name_prefix="batchplant-pages") as pool:
                 columns = list(pool.map(read, plans))
         return {name: column for name, column in zip(plans, columns, strict=True) if column is not None}
+
+    def first(self, number: int, columns: Sequence[str], rows: int) -> dict[str, Any]:
+        """Some of the first cells of columns of bytes or files, as Arrow arrays; little else is read.
+
+        Left out are small columns, those with lists in them, and those whose pages are damaged.
+        """
+        group, chunks = self._footer.groups[number], {}
+        for column in columns:
+            found = [(group.chunks[leaf], self._footer.leaves[leaf]) for leaf in self._leaves[column]]
+            known = [(chunk, leaf) for chunk, leaf in found if chunk is not None and not leaf.lists]
+            if len(known) == len(found) and max(chunk.size for chunk, _ in known) > HEADER_BYTES:
+                chunks[column] = known
+        starts = np.array([chunk.start for some in chunks.values() for chunk, _ in some], np.int64)
+        sizes = np.array([chunk.size for some in chunks.values() for chunk, _ in some], np.int64)
+        self._source.will_need(starts, np.minimum(sizes, HEADER_BYTES))
+        read: dict[str, Any] = {}
+        for column, some in chunks.items():
+            # The library raises what it likes on nonsense; whoever reads the whole column says what it is.
+            with contextlib.suppress(Exception):
+                made = self._first_cells(column, some, rows)
+                read[column] = self._first_rows(group, column, some, rows) if made is None else made
+        return {column: made for column, made in read.items() if made is not None}
+
+    def _first_cells(self, column: str, chunks: Sequence[tuple[Chunk, Leaf]], rows: int) -> Any:
+        """Cells out of the first bytes of a page; files without their paths. None: they do not tell."""
+        kind = self._schema.field(column).type
+        is_file = is_file_struct(kind)
+        place = [one.name for one in kind].index("bytes") if is_file else 0
+        chunk, leaf = chunks[place]
+        # A file that has no bytes may have a path.
+        if not (is_file or is_binary(kind)) or (is_file and chunk.nulls != 0):
+            return None
+        cells = first_cells(self._source, chunk, leaf, rows)
+        if not cells:
+            return None
+        return pyarrow().array([{"bytes": one, "path": None} for one in cells] if is_file else cells, kind)
+
+    def _first_rows(self, group: Group, column: str, chunks: Sequence[tuple[Chunk, Leaf]], rows: int) -> Any:
+        """The first rows, out of whole pages."""
+        plans = []
+        for chunk, leaf in chunks:
+            pages = first_pages(self._source, group, chunk, rows)
+            if pages is None:
+                return None
+            plans.append(Plan(chunk, leaf, pages, np.arange(len(pages.starts))))
+        held = Held(self._source)
+        held.fetch(*np.array([run for plan in plans for run in plan.runs], np.int64).T, ahead=False)
+        return self._excerpts.first(column, plans, rows, held.view)
 
 
 def rows_of(table: Any, rows: I64) -> Any:

@@ -95,19 +95,46 @@ class Excerpts:
         column = decode_lists(data[len(MAGIC) :], chunk, plan.leaf, self._schema.field(name).type)
         if column is not None and len(column) == plan.rows:
             return plan.taken(column, rows)
-        first = len(MAGIC) + (plan.pages.head[1] if dictionary and plan.pages.head else 0)
-        whole = dict(self._head(name))
-        whole[3] = (_I64, plan.rows)
-        whole[4] = (9, (STRUCT, [_group(plan, chunk, first, dictionary)]))
-        end = np.frombuffer(footer_bytes(whole), np.uint8)
+        end = self._footer_of(name, plan.rows, [_column(plan, chunk, dictionary)])
         numbered = [".".join(plan.leaf.path)] if claim.by_dictionary else None
-        column = _decoded(np.concatenate([data, end]), numbered)
+        file = _opened(np.concatenate([data, end]), numbered)
+        column = file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)
         if len(column) != plan.rows:
             raise DamagedError(f"its pages have {len(column)} rows, and {plan.rows} were promised")
         column = plan.taken(column, rows)
         if claim.by_dictionary:
             limits.check("its pages", plain_size(column), size)
         return column.cast(self._schema.field(name).type) if claim.by_dictionary else column
+
+    def first(self, name: str, plans: Sequence[Plan], rows: int, view: Callable[[int, int], U8]) -> Any:
+        """The first rows of a column of several leaves, of each of which the first pages are at hand.
+
+        DamagedError where they unpack to too much. Pages of leaves may have differing numbers of rows.
+        """
+        pieces: list[U8] = [np.frombuffer(MAGIC, np.uint8)]
+        columns, at = [], len(MAGIC)
+        for plan in plans:
+            data = np.concatenate([view(start, size) for start, size in plan.runs])
+            dictionary = plan.pages.head is not None
+            chunk = plan.chunk._replace(start=at, size=len(data), values=plan.rows)
+            claim = claim_of(data, chunk, plan.leaf)
+            if claim.by_dictionary:
+                raise DamagedError("its dictionary repeats too much")
+            limits.check("its pages", claim.size, len(data))
+            columns.append(_column(plan, chunk, dictionary))
+            pieces.append(data)
+            at += len(data)
+        count = min(rows, *(plan.rows for plan in plans))
+        end = self._footer_of(name, count, columns)
+        file = _opened(np.concatenate([*pieces, end]), None)
+        return next(file.iter_batches(batch_size=count, use_threads=False)).column(0)
+
+    def _footer_of(self, name: str, rows: int, columns: list[Struct]) -> U8:
+        """The footer of a file with this column alone."""
+        size = sum(column[3][1][6][1] for column in columns)
+        group: Struct = {1: (9, (STRUCT, columns)), 2: (_I64, size), 3: (_I64, rows)}
+        whole = {**self._head(name), 3: (_I64, rows), 4: (9, (STRUCT, [group]))}
+        return np.frombuffer(footer_bytes(whole), np.uint8)
 
     def _values(self, plan: Plan, data: U8, dictionary: bool) -> int:
         """How many values the pages have, by their own headers; an index may say what is not true."""
@@ -143,15 +170,14 @@ class Excerpts:
         return self._heads[name]
 
 
-def _decoded(data: U8, dictionaries: Sequence[str] | None) -> Any:
-    """The only column of a file."""
+def _opened(data: U8, dictionaries: Sequence[str] | None) -> Any:
+    """A file in memory, as the library has it."""
     pa = pyarrow()
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(
+    return pq.ParquetFile(
         pa.BufferReader(pa.py_buffer(data)), read_dictionary=dictionaries, page_checksum_verification=True
     )
-    return file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)
 
 
 def is_run(rows: I64) -> bool:
@@ -168,14 +194,15 @@ def _end(elements: Sequence[Struct], at: int) -> int:
     return at
 
 
-def _group(plan: Plan, chunk: Chunk, first: int, dictionary: bool) -> Struct:
+def _column(plan: Plan, chunk: Chunk, dictionary: bool) -> Struct:
+    """What a footer says of a column whose pages lie together, behind the dictionary where there is one."""
     path = [one.encode(errors="surrogateescape") for one in plan.leaf.path]
+    before = plan.pages.head[1] if dictionary and plan.pages.head else 0
     data: Struct = {
         1: (_I32, chunk.kind), 2: (9, (_I32, list(_ENCODINGS))), 3: (9, (BINARY, path)),
         4: (_I32, chunk.codec), 5: (_I64, chunk.values), 6: (_I64, chunk.size), 7: (_I64, chunk.size),
-        9: (_I64, first),
+        9: (_I64, chunk.start + before),
     }  # fmt: skip
     if dictionary:
         data[11] = (_I64, chunk.start)
-    column: Struct = {2: (_I64, 0), 3: (STRUCT, data)}
-    return {1: (9, (STRUCT, [column])), 2: (_I64, chunk.size), 3: (_I64, plan.rows)}
+    return {2: (_I64, 0), 3: (STRUCT, data)}

@@ -20,6 +20,10 @@ from .thrift import LISTS, Struct, read_struct
 
 # No index of pages is larger than this, or than the column that it is of.
 MOST_INDEX = 64 << 20
+# What is read at a time to see the header of a page.
+HEADER_BYTES = 64 << 10
+# Pages that hold the first rows, at most: each has many.
+MAX_FIRST_PAGES = 64
 # A smaller dictionary is read in any case: to see who needs it takes a look at every page.
 SMALL_DICTIONARY = 16 << 10
 Bound = tuple[bytes | None, bytes | None, int | None]
@@ -136,6 +140,40 @@ def _by_headers(source: Source, group: Group, chunk: Chunk) -> PageMap | None:
     numbers, places, lengths = (np.array(one, dtype=np.int64) for one in (firsts, starts, sizes))
     made = PageMap(numbers, places, lengths, head, bounds, np.array(coded, dtype=np.bool_))
     return made if rows == group.rows and _fits(made, chunk) else None
+
+
+def first_pages(source: Source, group: Group, chunk: Chunk, rows: int) -> PageMap | None:
+    """The dictionary and the pages of the first rows of a column that lies in no list, by their headers.
+
+    Nothing behind them is read. None where the headers are damaged.
+    """
+    at, end, seen = chunk.start, chunk.start + chunk.size, 0
+    firsts, starts, sizes = [0], [], []
+    head = None
+    try:
+        for _ in range(MAX_FIRST_PAGES):
+            if seen >= min(rows, group.rows):
+                break
+            header, body = page_header(source.only(at, min(HEADER_BYTES, end - at)), 0)
+            kind, size = header[1][1], body + header[3][1]
+            if not body <= size <= end - at:
+                return None
+            if kind == DICTIONARY:
+                head = at, size
+            if kind in (DATA, DATA_2):
+                count = header[5 if kind == DATA else 8][1][1][1]
+                if not 0 < count <= group.rows - seen:
+                    return None
+                seen += count
+                firsts.append(seen)
+                starts.append(at)
+                sizes.append(size)
+            at += size
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return None
+    numbers, places, lengths = (np.array(one, dtype=np.int64) for one in (firsts, starts, sizes))
+    made = PageMap(numbers, places, lengths, head)
+    return made if seen >= min(rows, group.rows) and _fits(made, chunk) else None
 
 
 def _said(statistics: Struct) -> Bound:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...codecs.arrow import KEY, from_arrow, pyarrow, schema_of
 from ...codecs.arrow.files import with_files
+from ...codecs.arrow.types import is_binary, is_file_struct
 from ...codecs.cells import encode_samples
 from ...columns import I64, Column, Columns, Ragged, Spans, starts_of
 from ...errors import BatchplantError, DamagedError, SchemaError
@@ -25,6 +26,8 @@ from .part import ParquetPart, first_line
 from .picked import File, ParquetRows, cell_bounds
 from .places import FEW, Places
 
+# Rows that show what bytes are.
+PROBED_ROWS = 16
 # What `verify` calls the checksums of Parquet's pages.
 CHECKED = "CRC of every page that has one"
 
@@ -85,17 +88,12 @@ class PartsReader(ParquetRows):
 
     def _sample(self, part: ParquetPart, names: Sequence[str]) -> Any:
         """A few rows of the columns that may be pictures."""
-        pa = pyarrow()
-        kinds = [part.schema.field(name).type for name in names if name in part.schema.names]
-        looked = [
-            name
-            for name, kind in zip((n for n in names if n in part.schema.names), kinds, strict=True)
-            if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_struct(kind)
-        ]
+        kinds = {name: part.schema.field(name).type for name in names if name in part.schema.names}
+        looked = [name for name, kind in kinds.items() if is_binary(kind) or is_file_struct(kind)]
         if not looked or not len(part.rows):
             return None
         try:
-            return with_files(part.load(0, looked).slice(0, 16), part.path, self.path)
+            return with_files(part.first_cells(looked, PROBED_ROWS), part.path, self.path)
         # Whoever reads it will meet the same damage, and say where.
         except Exception:
             return None
@@ -110,6 +108,9 @@ class PartsReader(ParquetRows):
 
     def _path_of(self, unit: int) -> str:
         return self._part_of(unit)[0].path
+
+    def _are_planned(self, units: Sequence[int]) -> bool:
+        return any(self._part_of(unit)[0].is_planned for unit in units)
 
     def _load(self, unit: int, fields: Sequence[str]) -> Columns:
         return self._load_rows(unit, None, fields)

@@ -16,7 +16,7 @@ from ...codecs.arrow.sizes import plain_size
 from ...codecs.arrow.types import is_file_struct
 from ...columns import I64, U8
 from ...errors import BatchplantError, DamagedError, SchemaError
-from ...storage import MappedSource, open_source
+from ...storage import MappedSource, RemoteSource, open_source
 from .bypage import ByPage, rows_of
 from .excerpt import ARROW_SCHEMA
 from .footer import MAGIC, Footer
@@ -141,8 +141,19 @@ class ParquetPart:
             found |= {name: table.column(name) for name in whole}
         return self._table({name: found[name] for name in names})
 
+    def first_cells(self, names: Sequence[str], rows: int) -> Any:
+        """Some of the first cells of columns; of large ones, no more is read than the beginning."""
+        found = self.by_page.first(0, names, rows)
+        rest = [name for name in names if name not in found]
+        if rest:
+            table = self.load(0, rest, ahead=False).slice(0, rows)
+            found |= {name: table.column(name) for name in rest}
+        count = min(len(column) for column in found.values())
+        return self._table({name: found[name].slice(0, count) for name in names})
+
     def row_runs(self, group: int, names: Sequence[str], rows: I64) -> list[tuple[int, int]]:
         """Start and size of what reading these rows takes."""
+        self.by_page.expect([group], names)
         plans = {name: self.by_page.plan(group, name, rows) for name in names}
         whole = self.runs(group, [name for name in names if plans[name] is None])
         return [*whole, *(run for plan in plans.values() if plan is not None for run in plan.runs)]
@@ -280,6 +291,11 @@ class ParquetPart:
         """The columns that nobody can read without a key."""
         locked = set(self.footer.encrypted)
         return [name for name, leaves in self._leaves.items() if locked.intersection(leaves)]
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether a loader asks for the bytes of a file on a server ahead."""
+        return isinstance(self._source, RemoteSource) and self._source.planned
 
     @property
     def size(self) -> int:

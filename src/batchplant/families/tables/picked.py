@@ -21,6 +21,8 @@ from .part import ParquetPart
 from .reader import TableReader
 from .scattered import Scattered, by_unit
 
+# Rows of a file on a server that are read by pages, at most: what a batch reads is soon needed again.
+SINGLE_ROWS = 4
 # Decoded row groups that a quasi-random epoch shuffles at a time: with the next they stay in the cache.
 WINDOW_BYTES, MOST_WINDOW = 128 << 20, 32
 
@@ -79,13 +81,27 @@ class ParquetRows(TableReader):
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         units, rows = self._units_of(indices)
-        scattered = self._is_local and self._scattered.wants(units, rows, tuple(fields))
+        names = tuple(fields)
+        if self._is_local:
+            scattered = self._scattered.wants(units, rows, names)
+        else:
+            scattered = self._are_single(units, names) and self._scattered.saves(units, rows, names)
         self._scattered.note(units)
         if scattered:
             # Whoever reads all of it says what is wrong, and where.
             with contextlib.suppress(Exception):
                 return self._read_pages(by_unit(units, rows), fields)
         return super()._read(indices, fields)
+
+    def _are_single(self, units: I64, names: tuple[str, ...]) -> bool:
+        """Whether a few rows of a file on a server are read by themselves: no loader asks for row groups."""
+        used = np.unique(units).tolist()
+        held = (self._cache.all_of([(unit, names)]) is not None for unit in used)
+        return len(units) <= SINGLE_ROWS and not self._are_planned(used) and not any(held)
+
+    def _are_planned(self, units: Sequence[int]) -> bool:
+        """Whether a loader has asked for the bytes of units ahead, or nobody knows."""
+        return True
 
     def _read_pages(self, wanted: Sequence[tuple[int, I64, I64]], fields: Sequence[str]) -> Columns:
         """The pages that rows are in, of each unit; arrays go where they belong at once."""
@@ -114,6 +130,15 @@ class ParquetRows(TableReader):
             return super()._batch_runs(indices, fields)
         found = [self._row_runs(unit, np.unique(some), fields) for unit, some, _ in by_unit(units, rows)]
         return None if None in found else [run for runs in found for run in runs or ()]
+
+    def _unread(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        """On a server without the units that are decoded, where all of them stay in the cache."""
+        names = tuple(fields)
+        if self._is_local or not names or not self._scattered.all_fit(names):
+            return self._ranges(fields, indices)
+        units, _ = self._units_of(indices)
+        held = [unit for unit in np.unique(units).tolist() if self._cache.all_of([(unit, names)]) is not None]
+        return self._ranges(fields, indices[~np.isin(units, held)])
 
     @property
     def _is_local(self) -> bool:

@@ -39,6 +39,8 @@ class Scattered:
         # How many row groups had been asked for when each was last.
         self._last = np.full(units, -(1 << 62), np.int64)
         self._asked = 0
+        # Bytes of each row group that single rows took.
+        self._spent = np.zeros(units, np.int64)
         self._sizes: dict[tuple[str, ...], float] = {}
 
     def wants(self, units: I64, rows: I64, names: tuple[str, ...]) -> bool:
@@ -47,7 +49,7 @@ class Scattered:
         if not names or not len(used) or len(units) > FEW * len(used):
             return False
         size = self._size(names)
-        if size * len(self._last) <= self._most:
+        if self.all_fit(names):
             return False
         lately = self._last[used] > self._asked - self._most / size
         if lately.mean() > 0.5:
@@ -55,6 +57,20 @@ class Scattered:
         first = int(used[0])
         some = self._some(first, np.unique(rows[units == first]), names)
         return some is not None and _bytes(some) < SAVES * _bytes(self._whole(first, names))
+
+    def saves(self, units: I64, rows: I64, names: tuple[str, ...]) -> bool:
+        """Whether these rows by pages, and all that were read so before, take less than their row groups."""
+        used = np.unique(units).tolist()
+        for unit in used:
+            some = _bytes(self._some(unit, np.unique(rows[units == unit]), names))
+            if not names or self._spent[unit] + some >= _bytes(self._whole(unit, names)):
+                return False
+            self._spent[unit] += some
+        return bool(used)
+
+    def all_fit(self, names: tuple[str, ...]) -> bool:
+        """Whether the cache has room for these fields of all row groups."""
+        return self._size(names) * len(self._last) <= self._most
 
     def note(self, units: I64) -> None:
         """These are asked for now. Threads may overtake each other: then it is about so."""
