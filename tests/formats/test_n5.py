@@ -271,3 +271,29 @@ def test_one_array_that_is_not_read_leaves_the_others(tmp_path):
         assert "odd: the compression 'lossy' is not read" in reader.facts()["left out"]
     with pytest.raises(bp.SchemaError, match="'lossy' is not read"):
         bp.open(top, fields=["odd"])
+
+
+def test_an_array_below_a_folder_without_attributes_is_recognised(tmp_path):
+    """As tensorstore writes it: no attributes of the top."""
+    for below in ("v", "setup0/timepoint0/s0"):
+        top = tmp_path / f"{below.count('/')}.n5"
+        (top / below / "0").mkdir(parents=True)
+        (top / below / "attributes.json").write_text(json.dumps(attributes()))
+        with bp.open(top) as data, bp.open(top, format="n5") as named:
+            assert data.format == "n5"
+            assert data.schema == named.schema
+    (tmp_path / "other.n5" / "v").mkdir(parents=True)
+    with pytest.raises(bp.UnknownFormatError):
+        bp.open(tmp_path / "other.n5")
+
+
+def test_the_missing_library_is_asked_for_by_the_name_of_the_format(tmp_path, monkeypatch):
+    path = tmp_path / "made.n5"
+    with bp.create(path, {"x": bp.Int()}, compression="zstd") as out:
+        out.append({"x": 1})
+    for name in ("numcodecs", "numcodecs.zstd", "numcodecs.blosc", "numcodecs.lz4"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(bp.MissingLibraryError, match=r"batchplant\[n5\]"):
+        bp.open(path)[0]
+    with pytest.raises(bp.MissingLibraryError, match=r"batchplant\[n5\]"):
+        bp.create(tmp_path / "other.n5", {"x": bp.Int()}, compression="zstd")

@@ -730,3 +730,21 @@ def test_only_single_values_are_one_sample(tmp_path):
     group.create_array("step", shape=(), dtype="i4")[...] = 7
     with bp.open(tmp_path / "a.zarr") as reader:
         assert list(reader) == [{"loss": 0.25, "step": 7}]
+
+
+@pytest.mark.parametrize("axes", [64, 65, 2000])
+def test_more_axes_than_numpy_has_are_refused(axes, tmp_path):
+    group = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+    array = {
+        "zarr_format": 3, "node_type": "array", "shape": [1] * axes, "data_type": "uint8", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1] * axes}}, "attributes": {},
+        "chunk_key_encoding": {"name": "default"}, "codecs": [{"name": "bytes"}],
+    }  # fmt: skip
+    (tmp_path / "a.zarr" / "x").mkdir(parents=True)
+    (tmp_path / "a.zarr" / "zarr.json").write_text(json.dumps(group))
+    (tmp_path / "a.zarr" / "x" / "zarr.json").write_text(json.dumps(array))
+    if axes == 64:
+        assert bp.open(tmp_path / "a.zarr")[0]["x"].ndim == 63
+    else:
+        with pytest.raises(bp.SchemaError, match=f"{axes} dimensions"):
+            bp.open(tmp_path / "a.zarr")

@@ -48,11 +48,11 @@ from ..families.arrays import (
     regions,
     zip_top,
 )
-from ..families.arrays.compression import pack, unpack
+from ..families.arrays.compression import numcodecs, pack, unpack
 from ..families.arrays.layout import parts_of
 from ..format import Format, Probe
 from ..schema import EVERY_KIND, Field, Schema
-from ..storage import join, parse_object, read_beside
+from ..storage import join, parse_object, read_beside, tree
 from ..storage.zips import ZIP_ERRORS
 from ..writer import WriteOptions
 
@@ -63,9 +63,12 @@ VERSION = "2.0.0"
 TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float32", "float64"}
 # Our names of compressions are N5's, but for the one that is none.
 PACKINGS = ("none", "gzip", "bzip2", "xz", "blosc", "zstd")
+BY_NUMCODECS = ("blosc", "zstd")
 # Attributes that say how an array lies.
 OWN = {"n5", "dimensions", "blockSize", "dataType", "compression", "compressionType"}
 DEEPEST, ARRAYS_MOST = 32, 100_000
+# Folders below the top that are looked into for an array where the top has no attributes, and how deep.
+PROBED_FOLDERS, PROBED_DEPTH = 8, 4
 
 
 def stored_as(dtype: np.dtype[Any], row: tuple[int, ...]) -> tuple[np.dtype[Any], tuple[int, ...]]:
@@ -106,6 +109,8 @@ def _block(dtype: np.dtype[Any], chunks: tuple[int, ...], kind: str, data: U8) -
     if any(have > most for have, most in zip(shape, chunks, strict=True)):
         raise DamagedError(f"the block has the shape {shape}, and blocks are {chunks}")
     need = dtype.itemsize * math.prod(shape)
+    if kind in BY_NUMCODECS:
+        numcodecs("n5")
     values: Any = data[start:] if kind == "none" else unpack(kind, data[start:], need)
     if len(values) != need:
         raise DamagedError(f"the block has {len(values)} bytes, and {need} are needed")
@@ -212,6 +217,7 @@ class N5Style(Style):
     """How blocks and attributes are written."""
 
     packings = PACKINGS
+    extra = "n5"
 
     def pack(self, part: Part, values: npt.NDArray[Any]) -> Any:
         stored, row = stored_as(part.dtype, values.shape[1:])
@@ -285,11 +291,24 @@ def write_range(path: str, start: int, columns: Mapping[str, Column]) -> None:
         regions.write_range(reader, N5Style(), start, columns)
 
 
+def _has_array(path: str, depth: int) -> bool:
+    """Whether a folder holds an array, which others write without attributes of the top."""
+    names = [one.name for one in tree.entries(path) if one.folder][:PROBED_FOLDERS]
+    for name in names:
+        data = read_beside(join(path, name, ATTRIBUTES))
+        if data is not None and {"dimensions", "blockSize"} <= set(parse_object(data, finite=False)):
+            return True
+    return depth > 1 and any(_has_array(join(path, name), depth - 1) for name in names[:2])
+
+
 def sniff(probe: Probe) -> bool:
-    """Attributes at the top that are those of a container or of an array."""
+    """Attributes at the top that are those of a container or of an array; or an array in a folder NAME.n5."""
     try:
         if probe.folder:
             data = read_beside(join(probe.path, ATTRIBUTES)) or b""
+            if not data:
+                named = probe.path.rstrip("/").lower().endswith(".n5")
+                return named and _has_array(probe.path, PROBED_DEPTH)
         elif probe.head[:4] == b"PK\3\4":
             with zipfile.ZipFile(probe.source.file()) as archive:
                 top = zip_top(archive.namelist(), (ATTRIBUTES,))

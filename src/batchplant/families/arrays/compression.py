@@ -25,8 +25,8 @@ BLOSC_HEADER = 16
 XZ_MEMORY = 256 << 20
 
 
-def numcodecs() -> Any:
-    """The library, imported when it is needed."""
+def numcodecs(extra: str = "zarr") -> Any:
+    """The library, imported when it is needed; ``extra``: what a user installs to have it."""
     try:
         import numcodecs as found
         import numcodecs.blosc
@@ -34,7 +34,7 @@ def numcodecs() -> Any:
         import numcodecs.zstd
     except ImportError:
         raise MissingLibraryError(
-            'Zstandard, Blosc and the filters of Zarr need numcodecs: pip install "batchplant[zarr]"'
+            f'Zstandard, Blosc and the filters of Zarr need numcodecs: pip install "batchplant[{extra}]"'
         ) from None
     return found
 

@@ -17,7 +17,7 @@ from ... import _native, limits
 from ...arrays import each
 from ...codecs import npy
 from ...columns import I32, I64, U8, Column, Ragged, as_bytes, starts_of
-from ...errors import BatchplantError, DamagedError
+from ...errors import BatchplantError, DamagedError, SchemaError
 from ...schema import Bytes, Field, Text
 from ...storage.cache import ChunkCache
 from .compression import sums_of
@@ -27,6 +27,8 @@ Index = tuple[int, ...]
 # What an open mapping is charged with in the cache: it holds no memory, but a process may have only so many.
 MAPPING_COST = 64 << 10
 CHUNK_MOST = 1 << 40
+# NumPy's own limit.
+MAX_DIMENSIONS = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 # Files of an array that are kept mapped.
 FILES_MOST = 4096
 # Chunks, as they are when unpacked, that are fetched side by side.
@@ -65,6 +67,9 @@ class Grid:
     may_miss: bool = True
 
     def __post_init__(self) -> None:
+        if len(self.shape) > MAX_DIMENSIONS:
+            said = f"arrays of {len(self.shape)} dimensions are not read; NumPy has at most {MAX_DIMENSIONS}"
+            raise SchemaError(said, path=self._path)
         sizes = [*self.shape, *self.chunks]
         good = len(self.shape) == len(self.chunks) and all(type(size) is int for size in sizes)
         if not good or min(self.shape, default=0) < 0 or min(self.chunks, default=1) < 1:

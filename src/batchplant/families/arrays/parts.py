@@ -119,6 +119,8 @@ class Style:
     """How a format writes a part."""
 
     packings: tuple[str, ...] = ()
+    # What a user installs for the compressions that need a library.
+    extra = "zarr"
     # Of the top.
     attributes: Mapping[str, Any] = types.MappingProxyType({})
 

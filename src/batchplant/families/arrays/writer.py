@@ -74,7 +74,7 @@ class GridWriter(Writer):
         level = level_of(kind, level, style.packings)
         self._how = kind, level
         if kind in ("zstd", "blosc"):
-            numcodecs()
+            numcodecs(style.extra)
         self.paths = paths_of(schema)
         self.parts = _parts(schema, compression, level, chunk_samples, shapes, chunks_per_file, attributes)
         self._packers: ThreadPoolExecutor | None = None
