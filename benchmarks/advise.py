@@ -7,7 +7,7 @@ question, written with the advised settings. A pick is good if it is within 10 %
 the goal is about:
 
     train    samples/s of a shuffled epoch through the Loader, files in memory (from a bucket: the first one)
-    stream   samples/s from start to end
+    stream   samples/s of an epoch in order through the Loader
     analyse  samples/s of one column
     archive  bytes on disk
     share    bytes on disk
@@ -34,7 +34,7 @@ from _servers import KEY, SECRET, serving
 
 import batchplant as bp
 from batchplant import advise, measure
-from batchplant.advise.predict import FIGURES
+from batchplant.advise.trial import FIGURES, ORDERS
 
 NEAR = 0.10
 # More than `bench formats` has by itself, and so the time is longer.
@@ -43,7 +43,6 @@ BUCKET = "bench"
 # How `measure` calls what a trial calls so; from a bucket, an epoch is what comes over the network.
 MEASURED = {
     "epoch_rate": "epoch_warm",
-    "sequential_rate": "sequential_rate",
     "column_rate": "column_rate",
     "bytes": "bytes",
 }
@@ -104,11 +103,15 @@ def one(dataset: Dataset, folder: Path, scale: float, seconds: float) -> dict[st
             source = bp.open(str(made), format=found.format)
         # Those too that there was no time to try.
         ways = [way for way in found.tried if not way.way.stays and not way.aside]
+        if found.now is not None and found.facts.format not in [way.way.format for way in ways]:
+            # Written anew, it is as the source is.
+            ways.append(found.now)
         # The pictures are as they are to be already.
         plain = [
             measure.Candidate(way.way.format, dict(way.way.options), way.way.suffix or None) for way in ways
         ]
-        rows = measure.formats(source, plain, seconds=seconds, rounds=ROUNDS, **how)
+        order = ORDERS.get(goal, "random")
+        rows = measure.formats(source, plain, seconds=seconds, rounds=ROUNDS, order=order, **how)
     figures = {
         way.way.format: {
             "predicted": predicted_figure(way, goal, row.samples, remote=remote),

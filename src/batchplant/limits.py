@@ -83,3 +83,14 @@ def too_large(what: str, size: int | None, stored: int = 0) -> str:
         f"{what} unpacks to {found}{source}, and the limit is {allowed(stored):,}; "
         f"raise it with {VARIABLE} or batchplant.max_bytes"
     )
+
+
+def human_size(size: float | None) -> str:
+    """Return a number of bytes as people read it: ``"17 B"``, ``"3.2 kB"``, ``"4.1 GB"``."""
+    if size is None:
+        return "unknown"
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

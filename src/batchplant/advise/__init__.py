@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from .advice import Advice, advise
 from .answers import GOALS, QUESTIONS, STORAGES, Answers
-from .facts import Facts, look
-from .fields import FieldFacts
+from .facts import Facts, FieldFacts, look
 from .machine import Machine, machine
-from .predict import Prediction
 from .rules import RULES, Case, Rule, Seen
+from .trial import Prediction
 
 __all__ = [
     "GOALS",

@@ -16,23 +16,22 @@ from ..registry import open as open_reader
 from ..tensors import is_tensors
 from . import commands
 from .answers import Answers
+from .choice import choose, eligible, untried
+from .contest import Progress, Tried, tries
 from .facts import Facts, look
 from .machine import Machine, machine
-from .predict import Prediction
 from .rules import RULES, Case, Rule, Seen
-from .tries import Tried, choose, eligible, tries
-from .untried import untried
+from .trial import Prediction
 
-SECONDS = 6.0
-
-Progress = Callable[[int, int], None]
+SECONDS = 8.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Advice:
     """What to do with a dataset, why, and what that would give.
 
-    best: the way that is advised; alternatives: others, best first; now: the dataset as it lies; tried: all.
+    best: the way that is advised, and reason: why, in words; alternatives: others, best first; now: the
+    dataset as it lies; tried: all.
     rules: every rule with what it saw. settings: what the rules that apply advise. unmet: what no format can
     do, though it was asked for. left_out: why formats were not considered. commands: to be pasted into a
     shell; opened: what they make; loop: the Loader in Python.
@@ -44,6 +43,7 @@ class Advice:
     rules: Sequence[tuple[Rule, Seen]]
     settings: Mapping[str, Any]
     best: Tried
+    reason: str
     alternatives: Sequence[Tried]
     now: Tried | None
     tried: Sequence[Tried]
@@ -57,7 +57,7 @@ class Advice:
     @property
     def not_tried(self) -> dict[str, list[str]]:
         """The formats that were not tried, by the reason."""
-        return untried(self.facts.schema, self.tried, self.answers.formats)
+        return untried(self.facts.schema, self.tried, self.answers.formats, self.facts.format)
 
     @property
     def format(self) -> str:
@@ -78,6 +78,7 @@ class Advice:
             "facts": facts, "machine": dataclasses.asdict(self.machine),
             "answers": {**dataclasses.asdict(self.answers), "yes": sorted(self.answers.yes)},
             "format": self.format, "settings": dict(self.settings), "advice": self.best.to_json(),
+            "reason": self.reason,
             "alternatives": [one.to_json() for one in self.alternatives],
             "now": None if self.now is None else self.now.to_json(), "unmet": list(self.unmet),
             "left out": dict(self.left_out), "not tried": self.not_tried,
@@ -126,6 +127,7 @@ def advise(
         facts = look(reader)
         here = on or machine(reader, answers.storage)
         case = Case(facts, here, answers)
+        answers = dataclasses.replace(answers, size=case.size)
         rules = ask(case)
         settings = merged(seen for _, seen in rules)
         musts = list(dict.fromkeys(one for _, seen in rules if seen.applies for one in seen.must))
@@ -135,7 +137,8 @@ def advise(
                 reader, case, [get_format(name) for name in formats], settings, str(folder),
                 seconds=seconds, progress=progress,
             )  # fmt: skip
-    best, now, others = choose(case, tried, settings)
+    choice = choose(case, tried, settings, musts)
+    best = choice.best
     if settings.get("order") == "quasi_random" and not best.trial.blocks:
         # This format's samples stand by themselves: there are no blocks to go by.
         settings["order"] = "random"
@@ -143,8 +146,9 @@ def advise(
     found, opened = commands.commands(called, best.way, settings, answers, reading=reading)
     return Advice(
         facts=facts, machine=here, answers=answers, rules=rules, settings=settings, best=best,
-        alternatives=others, now=now, tried=tried, unmet=unmet, left_out=left_out, commands=found,
-        opened=opened, loop=commands.loop(opened, facts.schema, settings, answers),
+        reason=choice.reason, alternatives=choice.others, now=choice.now, tried=tried, unmet=unmet,
+        left_out=left_out, commands=found, opened=opened,
+        loop=commands.loop(opened, facts.schema, settings, answers),
         seconds=time.perf_counter() - began,
     )  # fmt: skip
 

@@ -43,8 +43,9 @@ class Answers:
     """The goal and what goes with it.
 
     storage: where it will be read from, None: where it lies now. step_ms: how long the GPU works on a batch
-    of ``batch_size``. size: of pictures in a batch. interop: a program that must read it. yes: the names of
-    the questions (:data:`QUESTIONS`) that are answered with yes. formats: only these are considered.
+    of ``batch_size``. size: of images in a batch, None: 224, or less where they are smaller.
+    interop: a program that must read it. yes: the names of the questions (:data:`QUESTIONS`) that are
+    answered with yes. formats: only these are tried.
     """
 
     goal: str = "train"
@@ -52,7 +53,7 @@ class Answers:
     gpus: int = 1
     step_ms: float | None = None
     batch_size: int = 256
-    size: int = 224
+    size: int | None = None
     interop: str | None = None
     yes: frozenset[str] = frozenset()
     formats: tuple[str, ...] = ()
@@ -62,7 +63,7 @@ class Answers:
             raise OptionError(f"the goal is one of {', '.join(GOALS)}, not {self.goal!r}")
         if self.storage is not None and self.storage not in STORAGES:
             raise OptionError(f"the storage is one of {', '.join(STORAGES)}, not {self.storage!r}")
-        if min(self.gpus, self.batch_size, self.size) < 1:
+        if min(self.gpus, self.batch_size, self.size or 1) < 1 or self.size == 0:
             raise OptionError("gpus, batch_size and size are at least 1")
         if self.step_ms is not None and not self.step_ms > 0:
             raise OptionError(f"step_ms is more than 0, not {self.step_ms}")

@@ -11,7 +11,8 @@ from typing import Any
 from ..schema import Image, Schema
 from ..storage import is_remote
 from .answers import Answers
-from .ways import Way
+from .facts import CROP
+from .trial import Way
 
 PICTURES = {"max_resolution": "--max-resolution", "image_format": "--image-format", "quality": "--quality"}
 
@@ -63,7 +64,7 @@ def commands(
 
 def _size(answers: Answers) -> list[str]:
     flags = ["--batch-size", str(answers.batch_size)] if answers.batch_size != Answers().batch_size else []
-    return flags + (["--size", str(answers.size)] if answers.size != Answers().size else [])
+    return flags + (["--size", str(answers.size)] if answers.size not in (None, CROP) else [])
 
 
 def _convert(source: str, target: str, way: Way, settings: Mapping[str, Any], reading: Sequence[str]) -> str:
@@ -93,7 +94,7 @@ def loop(opened: str, schema: Schema, settings: Mapping[str, Any], answers: Answ
     lines = ["import batchplant as bp"]
     if pictures:
         lines.append("from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop")
-        steps = f"[RandomResizedCrop({answers.size}), RandomHorizontalFlip()]"
+        steps = f"[RandomResizedCrop({answers.size or CROP}), RandomHorizontalFlip()]"
         pipes = ", ".join(f'"{name}": {steps}' for name in pictures)
         options.append(f"pipelines={{{pipes}}}")
     said = "".join(f"    {one},\n" for one in [f'"{opened}"', str(answers.batch_size), *options])

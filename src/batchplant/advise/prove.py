@@ -10,8 +10,9 @@ from .. import measure
 from ..measure import Candidate, Measured
 from ..reader import Reader
 from .advice import Advice
-from .predict import FIGURES
-from .tries import Tried
+from .contest import Tried
+from .facts import CROP
+from .trial import FIGURES, ORDERS
 
 # The way that is advised and the next best.
 PROVED = 2
@@ -67,8 +68,9 @@ def prove(
     ways = [advice.best, *advice.alternatives][:PROVED]
     told = None if progress is None else lambda done, total, what: progress(done, total)
     rows = measure.formats(
-        reader, [candidate(one) for one in ways], size=advice.answers.size,
-        batch_size=advice.answers.batch_size, seconds=seconds, progress=told,
+        reader, [candidate(one) for one in ways], size=advice.answers.size or CROP,
+        batch_size=advice.answers.batch_size, order=ORDERS.get(advice.answers.goal, "random"),
+        seconds=seconds, progress=told,
     )  # fmt: skip
     return [compare(one, row, advice.answers.goal) for one, row in zip(ways, rows, strict=True)]
 
@@ -82,7 +84,6 @@ def compare(tried: Tried, row: Measured, goal: str) -> Proof:
     written = None if tried.way.stays or not seconds else row.samples / seconds
     pairs = [
         ("samples/s of an epoch", trial.epoch_rate, row.best.get("epoch_warm")),
-        ("samples/s from start to end", trial.sequential_rate, row.best.get("sequential_rate")),
         ("samples/s of one column", trial.column_rate, row.best.get("column_rate")),
         ("bytes", trial.disk(row.samples), row.bytes),
         ("samples/s written", written, row.write_rate),
@@ -91,6 +92,6 @@ def compare(tried: Tried, row: Measured, goal: str) -> Proof:
         Figure(what, mine, theirs) for what, mine, theirs in pairs if mine is not None and theirs is not None
     ]
     wanted = FIGURES[goal][0]
-    first = {"epoch_rate": 0, "sequential_rate": 1, "column_rate": 2, "bytes": 3}.get(wanted, 0)
+    first = {"epoch_rate": 0, "column_rate": 1, "bytes": 2}.get(wanted, 0)
     lead = [one for one in found if one.what == pairs[first][0]]
     return Proof(tried.way.label, (*lead, *(one for one in found if one not in lead)), row.samples)

@@ -24,9 +24,9 @@ from typing import Any
 
 from ..advise import GOALS, QUESTIONS, STORAGES, Advice, Answers
 from ..advise.advice import SECONDS, advise
-from ..advise.predict import FIGURES
+from ..advise.contest import Tried
 from ..advise.prove import Proof, prove
-from ..advise.tries import Tried
+from ..advise.trial import FIGURES
 from ..errors import OptionError
 from ..measure.machine import busy
 from .terminal import (
@@ -59,9 +59,12 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step-ms", type=float, metavar="T", help="how long a GPU works on a batch")
     parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="of one GPU (default 256)")
     parser.add_argument(
-        "--size", type=int, default=224, metavar="PX", help="of pictures in a batch (default 224)"
+        "--size",
+        type=int,
+        metavar="PX",
+        help="of images in a batch (default 224, or less where the images are smaller)",
     )
-    parser.add_argument("--formats", metavar="A,B", help="consider only these")
+    parser.add_argument("--formats", metavar="A,B", help="try only these")
     asked = parser.add_argument_group("questions of the decision guide")
     for one in QUESTIONS:
         asked.add_argument(f"--{one.name}", action="store_true", help=one.text.rstrip("?").lower())
@@ -140,10 +143,12 @@ def _print(found: Advice, proofs: list[Proof], load: str | None) -> None:
         f"{counted(machine.cores, 'core')}, {human_size(machine.memory)}{gpus}, {machine.storage} {speed}",
     )
     if load is not None:
-        _row("busy", load)
+        _row("busy", f"{load}: speeds are computed from CPU time, for the machine without that load")
     print()
     stays = best.way.stays
     _row("advice", f"leave it as it is ({best.way.format})" if stays else f"convert it to {best.way.label}")
+    if found.reason:
+        _row("because", found.reason)
     for name, value in _settings(found):
         _row("", f"{name}: {value}")
     for line in found.unmet:
@@ -209,16 +214,22 @@ def _predicted(one: Tried, found: Advice) -> str:
     said = [_short(one, found)]
     first = one.prediction.first
     if first is not None and one.prediction.rate is not None and first < 0.95 * one.prediction.rate:
-        said.append(f"first epoch {first:,.0f} samples/s")
+        said.append(f"at first {_speed(first, found)}")
     if not one.way.stays:
         said.append(f"conversion {_duration(one.prediction.seconds)}")
     return ", ".join(said)
 
 
 def _short(one: Tried, found: Advice) -> str:
-    rate = one.trial.column_rate if found.answers.goal == "analyse" else one.prediction.rate
-    said = [f"{rate:,.0f} samples/s"] if rate else []
+    said = [_speed(one.prediction.rate, found)] if one.prediction.rate else []
     return ", ".join([*said, f"{human_size(one.prediction.bytes)} on disk"])
+
+
+def _speed(rate: float, found: Advice) -> str:
+    if found.answers.goal != "analyse":
+        return f"{rate:,.0f} samples/s"
+    # Nobody reads millions of rows a second as a speed; the time of a query is what is felt.
+    return f"a column of {counted(found.facts.samples, 'row')} in {_duration(found.facts.samples / rate)}"
 
 
 def _enough(found: Advice) -> str:
@@ -230,6 +241,8 @@ def _enough(found: Advice) -> str:
 
 
 def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2g} ms"
     if seconds < 100:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes = seconds / 60

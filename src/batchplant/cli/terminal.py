@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import OptionError
 from ..errors import printable as printable
+from ..limits import human_size as human_size
 from ..options import Typed
 from ..reader import Reader
 from ..registry import open as open_reader
@@ -153,16 +154,6 @@ def parse_size(text: str) -> int:
 
 def counted(number: int, what: str = "sample") -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def human_size(size: float | None) -> str:
-    if size is None:
-        return "unknown"
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
 
 
 def plain(value: Any) -> Any:

@@ -28,13 +28,29 @@ def describe() -> str:
 
 
 def busy() -> str | None:
-    """What else the machine does, where that is so much that whatever is measured comes out too low."""
+    """How busy the machine is, in words, where more wants to run than it has cores."""
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     if load <= cores:
         return None
-    return (
-        f"a load of {load:.1f} on {cores} core{'' if cores == 1 else 's'}: speeds are lower than it can give"
-    )
+    return f"a load of {load:.1f} on {cores} core{'' if cores == 1 else 's'}"
+
+
+def core_seconds() -> tuple[float, float]:
+    """Seconds that the living threads of this process ran, and that they waited for a core; 0 if unknown."""
+    ran = waited = 0
+    with contextlib.suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            # A thread may end meanwhile.
+            with contextlib.suppress(OSError, ValueError):
+                running, waiting, _ = Path("/proc/self/task", thread, "schedstat").read_text().split()
+                ran, waited = ran + int(running), waited + int(waiting)
+    return ran / 1e9, waited / 1e9
+
+
+def core_share(since: tuple[float, float]) -> float:
+    """Fraction of the time that our threads got a core when they wanted one, since :func:`core_seconds`."""
+    ran, waited = (max(0.0, now - then) for now, then in zip(core_seconds(), since, strict=True))
+    return ran / (ran + waited) if ran else 1.0
 
 
 def _processor() -> str:

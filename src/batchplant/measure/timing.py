@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from ..loading.batch import PRODUCERS
 from ..loading.loader import Loader
 from ..reader import Reader
 from ..schema import Schema
+from .machine import core_seconds, core_share
 from .pipelines import image_fields, pipelines
 from .watching import rows
 
@@ -37,6 +39,8 @@ BATCHES = 4
 LEAST = 8
 # Few samples are taken again and again in one epoch, for between two the threads have nothing to do.
 LONG = 64
+# Samples of a first batch and batches of an epoch where other processes want the cores too.
+CROWDED_BATCH, CROWDED_BATCHES = 64, 256
 # How many times longer than it should, something may take that is slow, and than how much at least.
 LONGER, MOMENT = 6, 0.1
 SCAN_BYTES = 4 << 20
@@ -72,7 +76,8 @@ class Timed:
     """What came: so many samples; the first batch after ``first`` seconds.
 
     ``rate``: samples/s once the threads are busy; ``whole``: with the start. ``parts``: where the time went,
-    by the loader's own account.
+    by the loader's own account. ``share``: fraction of the time that the threads got a core when they wanted
+    one; less than 1 where other processes, or more threads than cores, compete for them.
     """
 
     samples: int
@@ -80,6 +85,7 @@ class Timed:
     rate: float
     whole: float
     parts: Mapping[str, float]
+    share: float = 1.0
 
 
 def quick_epoch(
@@ -106,6 +112,40 @@ def quick_epoch(
             return found, batch
         # Larger batches may be quicker, and these then larger still.
         batch = larger
+
+
+def crowded_epoch(
+    reader: Reader,
+    how: How,
+    *,
+    sample_bytes: float,
+    seconds: float,
+    batch: int = 0,
+    indices: I64 | None = None,
+) -> tuple[Timed, int]:
+    """As :func:`quick_epoch`, on a machine where other processes want the cores too.
+
+    The rate is the one that there would be without them: they stretch the time by as much as our threads
+    wait for a core, and the threads of all cores cannot be faster than the CPU time that samples take.
+    ``seconds``: of CPU time.
+    """
+    most = how.large_batch(reader.schema, sample_bytes)
+    batch = max(batch, min(CROWDED_BATCH, how.small_batch(reader.schema, sample_bytes)))
+    samples = np.arange(len(reader)) if indices is None else indices
+    batches = BATCHES
+    while True:
+        before = time.process_time()
+        # To its end: the CPU time is then that of these samples and no others.
+        found = epoch(reader, how, batch=batch, seconds=None, indices=np.resize(samples, batches * batch))
+        spent = max(time.process_time() - before, 1e-6)
+        rate = min(found.whole / found.share, len(os.sched_getaffinity(0)) * found.samples / spent)
+        larger = min(most, _power(BATCH_SECONDS * rate))
+        if larger > batch:
+            batch = larger
+        elif spent < seconds / 2 and batches < CROWDED_BATCHES:
+            batches = min(CROWDED_BATCHES, math.ceil(batches * seconds / spent))
+        else:
+            return dataclasses.replace(found, rate=rate), batch
 
 
 def _power(size: float) -> int:
@@ -151,6 +191,7 @@ def epoch(
         # Until every buffer was used once: a new one has pages that the system has to clear.
         starting = min(loader.ahead + PRODUCERS, len(loader) // 2)
         began = now = time.perf_counter()
+        cores = core_seconds()
         over = False
         while not over:
             start = asked = time.perf_counter()
@@ -174,11 +215,12 @@ def epoch(
             spent += now - start
             over = over or once or seconds is None
             starting = min(PRODUCERS, starting)
+        share = core_share(cores)
         stats = loader.stats()
     whole = done / max(now - began, 1e-9)
     rate = counted / spent if counted and spent else whole
     parts = {name: float(stats[name]) for name in ("storage", "decode", "transforms")}
-    return Timed(done, first, rate, whole, parts)
+    return Timed(done, first, rate, whole, parts, share)
 
 
 def scan(
@@ -201,7 +243,7 @@ def scan(
         before = done
         for columns in reader.scan(at_once, fields):
             done += columns.rows
-            size += touch(columns)
+            size += touch(columns, whole=fields is not None)
             if seconds is not None and time.perf_counter() - began > 2 * seconds:
                 break
         spent = time.perf_counter() - began
@@ -209,13 +251,20 @@ def scan(
             return done / spent, size / spent
 
 
-def touch(columns: Columns) -> int:
-    """Read something of every page, as cells may be views of a file that nobody has read; their bytes."""
+def touch(columns: Columns, *, whole: bool = False) -> int:
+    """Read something of every page, as cells may be views of a file that nobody has read; their bytes.
+
+    whole: read every byte of cells that lie side by side, as a query does.
+    """
     total = 0
     for column in columns.values():
         data, starts, sizes = column_runs(column)
+        size = int(sizes.clip(0).sum())
         if len(starts):
             first, end = int(starts.min()), int((starts + sizes.clip(0)).max())
-            int(data[first:end:PAGE].sum(dtype=np.int64))
-        total += int(sizes.clip(0).sum())
+            if whole and end - first == size:
+                np.count_nonzero(data[first:end])
+            else:
+                int(data[first:end:PAGE].sum(dtype=np.int64))
+        total += size
     return total

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...columns import I64, Spans
 from ...errors import BatchplantError
+from ...limits import human_size
 from ...schema import Audio, Bytes, Image, Video
 from ...storage import open_source
 from ...storage.compressed import is_zstd, kind_of
@@ -97,7 +98,7 @@ class TinyFiles(Check):
             return
         what = "every sample is a file of its own" if single else "the dataset is in many files"
         yield self.finding(
-            f"{what}: {count:,} files of {size / 1000:,.0f} kB each on average", count, count,
+            f"{what}: {count:,} files of {human_size(size)} each on average", count, count,
             "put them into a few: " + subject.command("--shard-size 500MB"),
             examples=[subject.place(0)], facts={"files": count, "bytes": size},
         )  # fmt: skip

@@ -1,0 +1,203 @@
+"""Is the advice good for data that it was not tuned on? Ten datasets; every sensible format is measured.
+
+usage: advise_unseen.py [--only NAME …] [--rounds N]
+
+For each dataset, advice is taken as `batchplant advise` gives it. Then the whole dataset is converted to
+every format that can hold it, with the options that advise would give it, and whole shuffled epochs go
+through the Loader, from each of them and from the dataset as it lies, in turns. After the first round,
+formats of less than half the best speed are left out, and after three those of less than four fifths. A pick
+is good if its best round is within 10 % of the best round of all. Formats that would take ten times the space
+are not measured.
+
+Where other processes keep the cores busy, speeds are those that there would be without them: the time is
+shortened by as much as our threads waited for a core (`timing.crowded_epoch`). Takes about five minutes on a
+machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _advise_data import DATASETS
+from _advise_unseen import UNSEEN
+from _common import RESULTS, ROOT, others, save, workplace
+
+import batchplant as bp
+from batchplant import advise, measure
+from batchplant.advise.rules import Case
+from batchplant.advise.trial import FIGURES, ORDERS, Way, way_of
+from batchplant.measure import timing
+from batchplant.measure.machine import busy, core_seconds, core_share
+from batchplant.measure.pipelines import column_of
+from batchplant.registry import get_format
+
+NEAR = 0.10
+ROUNDS = 10
+BATCH = 256
+MAX_GROWTH = 10
+MIN_BATCHES = 32
+# Epochs of few samples are repeated until they take so long.
+MIN_SECONDS = 0.25
+# Of the best: slower formats are not measured after the first round, and after a few.
+CLEARLY_SLOWER, NEARLY = 0.5, 0.8
+FEW_ROUNDS = 3
+
+
+def main() -> None:
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
+    known: dict[str, tuple[Callable[[Path], Path], str]] = {
+        **UNSEEN,
+        # Those of advise.py, for whoever changes the advice: the ten above are for judging it.
+        **{
+            name: (lambda folder, one=one: one.make(folder, 1.0), one.goal)
+            for name, one in DATASETS.items()
+            if not one.remote
+        },
+    }
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=list(known),
+        default=list(UNSEEN),
+        metavar="NAME",
+        help="default: the ten",
+    )
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the JSON")
+    args = parser.parse_args()
+    results: dict[str, Any] = {
+        "date": datetime.date.today().isoformat(), "commit": commit(), "rounds": args.rounds, "datasets": {},
+    }  # fmt: skip
+    with workplace() as folder, others(results):
+        for number, name in enumerate(args.only):
+            inside = folder / str(number)
+            inside.mkdir()
+            make, goal = known[name]
+            found = results["datasets"][name] = judge(make(inside), goal, inside, args.rounds)
+            print(line(name, found), flush=True)
+    results["good"] = sum(one["good"] for one in results["datasets"].values())
+    print(f"{results['good']} of {len(results['datasets'])} picks within {NEAR:.0%} of the best")
+    save(args.out, "advise_unseen", results)
+
+
+def commit() -> str:
+    said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return said.stdout.strip()
+
+
+def judge(path: Path, goal: str, folder: Path, rounds: int) -> dict[str, Any]:
+    """The pick for a dataset, and how far it is from the best of all formats."""
+    with bp.open(str(path)) as reader:
+        began = time.perf_counter()
+        found = advise.advise(reader, goal=goal)
+        took = time.perf_counter() - began
+        case = Case(found.facts, found.machine, found.answers)
+        tried = {one.way.format: one.way for one in found.tried if not one.way.stays and not one.aside}
+        names = list(dict.fromkeys([*tried, *measure.candidates(reader.schema)]))
+        pick = "as it is" if found.best.way.stays else found.format
+        readers, sizes, skipped = {"as it is": reader}, {"as it is": float(found.facts.bytes or 0)}, []
+        for name in names:
+            way = tried.get(name) or way_of(get_format(name), found.settings, reader.schema)
+            if name == found.facts.format and name != pick:
+                continue
+            target = folder / f"{name}{way.suffix}"
+            grown = growth(reader, way, folder, name)
+            if grown * len(reader) > MAX_GROWTH * (found.facts.bytes or 1):
+                skipped.append(name)
+                continue
+            done = bp.convert(
+                reader, target, target_format=name, images=way.image_options, target_options=dict(way.options)
+            )
+            sizes[name] = sum(size_of(Path(one)) for one in done.files)
+            readers[name] = bp.open(str(target), format=name)
+        speeds = measured(readers, case, rounds, sizes, pick)
+    more = FIGURES[goal][1]
+    best = (max if more else min)(speeds, key=lambda name: speeds[name])
+    behind = (speeds[best] / speeds[pick] if more else speeds[pick] / speeds[best]) - 1
+    return {
+        "goal": goal, "pick": pick, "way": found.best.way.label, "reason": found.reason, "best": best,
+        "behind the best": behind, "good": behind <= NEAR, "seconds": took, "samples": found.facts.samples,
+        "figure": FIGURES[goal][2], "measured": speeds, "bytes": sizes, "too large": skipped,
+        "predicted": {one.way.format if not one.way.stays else "as it is": one.value for one in found.tried},
+    }  # fmt: skip
+
+
+def growth(reader: bp.Reader, way: Way, folder: Path, name: str) -> float:
+    """Bytes that a sample takes, from a handful of them."""
+    sizes = []
+    for count in (8, 32):
+        done = bp.convert(
+            reader, folder / f"few-{count}-{name}{way.suffix}", target_format=name, images=way.image_options,
+            target_options=dict(way.options), limit=count,
+        )  # fmt: skip
+        sizes.append(sum(size_of(Path(one)) for one in done.files))
+    return (sizes[1] - sizes[0]) / 24
+
+
+def size_of(path: Path) -> int:
+    if path.is_dir():
+        return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
+    return path.stat().st_size
+
+
+def measured(
+    readers: dict[str, bp.Reader], case: Case, rounds: int, sizes: dict[str, float], pick: str
+) -> dict[str, float]:
+    """The best round of each, in what the goal is about."""
+    if FIGURES[case.goal][0] == "bytes":
+        return sizes
+    best: dict[str, float] = {}
+    for number in range(rounds):
+        # Those that may be the best are told apart by more rounds; the others by few.
+        least = 0.0 if number < 1 else CLEARLY_SLOWER if number < FEW_ROUNDS else NEARLY
+        for name, reader in readers.items():
+            if name != pick and best.get(name, 0.0) < least * max(best.values(), default=0.0):
+                continue
+            speed = column(reader) if case.goal == "analyse" else epoch(reader, case)
+            best[name] = max(best.get(name, 0.0), speed)
+    return best
+
+
+def column(reader: bp.Reader) -> float:
+    field, cores = column_of(reader.schema), core_seconds()
+    rate = timing.scan(reader, sample_bytes=1, seconds=MIN_SECONDS, fields=[field])[0]
+    return rate / core_share(cores) if busy() is not None else rate
+
+
+def epoch(reader: bp.Reader, case: Case) -> float:
+    """Samples/s of whole epochs."""
+    how = timing.How(BATCH, order=ORDERS.get(case.goal, "random"), size=case.size)
+    crowded = busy() is not None
+    # Few samples are taken again and again, or most of an epoch would be its start.
+    batch = min(BATCH, max(4, len(reader) // 8))
+    rows = np.resize(np.arange(len(reader)), max(len(reader), MIN_BATCHES * batch))
+    done, wall, free = 0, 0.0, 0.0
+    before = time.process_time()
+    while free < MIN_SECONDS:
+        timed = timing.epoch(reader, how, batch=batch, seconds=None, indices=rows, seed=done)
+        done, wall = done + timed.samples, wall + timed.samples / timed.whole
+        free += timed.samples / timed.whole * (timed.share if crowded else 1.0)
+    spent = time.process_time() - before
+    # No faster than the CPU time that the samples take, on all cores.
+    return min(done / free, len(os.sched_getaffinity(0)) * done / spent) if crowded else done / wall
+
+
+def line(name: str, found: dict[str, Any]) -> str:
+    said = f"{found['pick']:<11} {found['behind the best']:6.1%} behind {found['best']:<11}"
+    speeds = sorted(found["measured"].items(), key=lambda pair: -pair[1])[:5]
+    shown = ", ".join(f"{one} {speed:,.0f}" for one, speed in speeds)
+    return f"{'' if found['good'] else '!'}{name:<24} {said} {found['seconds']:.0f} s  ({shown})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
