@@ -291,3 +291,45 @@ def test_a_figure(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "<!-- eel -->" in drawn
     assert "<!-- score, median 112.2 -->" in drawn
     assert main(["stats", str(path), "--figure", str(tmp_path / "a.doc")]) == 2
+
+
+def test_numbers_of_boxes_and_points_are_told_apart() -> None:
+    """x, y, width and height of boxes have nothing to do with each other, whatever the format."""
+    same = {"xywh": [10, 20, 30, 40], "xyxy": [10, 20, 40, 60], "cxcywh": [25, 40, 30, 40]}
+    for format, box in same.items():
+        kinds = {"boxes": bp.Boxes(format), "points": bp.Keypoints(2)}
+        data = {"boxes": [np.float32([box])], "points": [np.float32([[[5, 7, 2], [0, 0, 0]]])]}
+        found = stats.collect(bp.open(data, schema=bp.Schema(kinds))).fields
+        sides = {name: (one.min, one.max) for name, one in found["boxes"].numbers.items()}
+        assert sides == {"left": (10, 10), "top": (20, 20), "width": (30, 30), "height": (40, 40)}
+        # A point that is not there lies nowhere.
+        assert {name: (one.min, one.max) for name, one in found["points"].numbers.items()} == {
+            "x": (5, 5),
+            "y": (7, 7),
+        }
+
+
+@pytest.mark.parametrize(("low", "high"), [(18, 89), (0, 299), (-7, 93), (0, 72)])
+def test_bins_of_whole_numbers_hold_equally_many_of_them(low: int, high: int) -> None:
+    numbers = stats.collect(bp.open({"age": np.arange(low, high + 1)})).fields["age"].numbers["values"]
+    edges, counts = numbers.histogram
+    assert 12 <= len(counts) <= 24
+    assert sum(counts) == high - low + 1
+    assert len(set(counts[:-1])) == 1
+    assert counts[-1] <= counts[0]
+    assert (edges[0], edges[-1]) == (low, high)
+
+
+def test_many_numbers_are_drawn_as_a_histogram(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with bp.create(
+        tmp_path / "x.npz", schema={"age": bp.Int(), "few": bp.Int(), "city": bp.Text()}
+    ) as writer:
+        for number in range(720):
+            writer.append({"age": number % 72, "few": number % 3, "city": f"city {number % 40}"})
+    assert main(["stats", str(tmp_path / "x.npz"), "--figure", str(tmp_path / "x.svg"), "--quiet"]) == 0
+    # Comments of the file say what its letters are; only texts have "others".
+    text = (tmp_path / "x.svg").read_text()
+    assert "age, median" in text
+    assert text.count("others") == 1
+    assert "30 others" in text

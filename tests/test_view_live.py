@@ -624,3 +624,30 @@ def _policy(url: str) -> str:
     with contextlib.closing(connection):
         connection.request("GET", parts.path)
         return connection.getresponse().headers["Content-Security-Policy"]
+
+
+def test_a_report_draws_annotations(tmp_path: Path) -> None:
+    """Boxes, outlines and points lie over their picture, and classes have names."""
+    (tmp_path / "coco" / "images").mkdir(parents=True)
+    (tmp_path / "coco" / "images" / "a.jpg").write_bytes(
+        image.encode(np.zeros((40, 60, 3), np.uint8), "jpeg")
+    )
+    annotation = {
+        "id": 1, "image_id": 1, "category_id": 7, "bbox": [6, 4, 30, 20], "area": 600, "iscrowd": 0,
+        "segmentation": [[6, 4, 36, 4, 36, 24]], "keypoints": [8, 9, 2], "num_keypoints": 1,
+    }  # fmt: skip
+    found = {
+        "images": [{"id": 1, "file_name": "a.jpg", "width": 60, "height": 40}],
+        "categories": [{"id": 7, "name": "dog\u202e", "keypoints": ["nose"], "skeleton": []}],
+        "annotations": [annotation],
+    }
+    (tmp_path / "coco" / "annotations.json").write_text(json.dumps(found))
+    target = tmp_path / "report.html"
+    assert main(["view", str(tmp_path / "coco"), "--export", str(target)]) == 0
+    page = target.read_text()
+    assert '<rect x="6.0" y="4.0" width="30.0" height="20.0"/>' in page
+    assert '<polygon points="6,4 36,4 36,24">' in page
+    assert '<path d="M8 9h0">' in page
+    assert "dog[U+202E]" in page
+    assert "int64 ?" not in page
+    assert "\u202e" not in page

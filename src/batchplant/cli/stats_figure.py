@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import stats
+from ..errors import brief, printable, shortened
 from ..measure import figures
 
 COLUMNS = 3
@@ -33,8 +34,9 @@ def _panels(found: stats.Stats) -> Iterator[Panel]:
     for name, field in found.fields.items():
         drawn = set()
         for which, values in field.values.items():
-            # Values that are hardly ever there twice make no bars.
-            if values.exact and 1 < len(values.counts) <= sum(values.counts.values()) // 2:
+            # Many numbers make a histogram instead; values that are hardly ever there twice make no bars.
+            often = values.exact and 1 < len(values.counts) <= sum(values.counts.values()) // 2
+            if often and (len(values.counts) <= BARS or not _is_number(next(iter(values.counts)))):
                 drawn.add(which)
                 yield _label(name, which), _bars(values)
         for which, numbers in field.numbers.items():
@@ -44,8 +46,12 @@ def _panels(found: stats.Stats) -> Iterator[Panel]:
                 yield _label(name, which) + said, _histogram(numbers, ends)
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _label(name: str, which: str) -> str:
-    return name if which == "values" else f"{name}: {which}"
+    return brief(name) if which == "values" else f"{brief(name)}: {which}"
 
 
 def _histogram(numbers: stats.Numbers, ends: list[str] | None) -> Callable[[Any], None]:
@@ -54,7 +60,7 @@ def _histogram(numbers: stats.Numbers, ends: list[str] | None) -> Callable[[Any]
     def paint(axes: Any) -> None:
         edges, counts = np.array(numbers.histogram[0]), np.array(numbers.histogram[1])
         # The outer bins may reach far; whole numbers have a bin each, whose last one ends where it begins.
-        each = edges[-1] == edges[-2]
+        each = edges[-1] == edges[-2] and edges[1] - edges[0] == 1
         width = 1.0 if each else float(np.median(np.diff(edges)))
         left = np.append(edges[:1].clip(edges[1] - width), edges[1:-1]) - (0.5 if each else 0)
         axes.bar(
@@ -89,7 +95,7 @@ def _bars(values: stats.Values) -> Callable[[Any], None]:
 
 
 def _cut(text: str) -> str:
-    return (text if len(text) <= 20 else f"{text[:19]}…") or "(empty)"
+    return printable(shortened(text, 20)) or "(empty)"
 
 
 def _safe(text: str) -> str:

@@ -16,7 +16,23 @@ from ..codecs.media import audio, image
 from ..codecs.media.video import header as video
 from ..columns import Column, Masked, Ragged, column_runs
 from ..errors import BatchplantError, DataError, MissingLibraryError
-from ..schema import Audio, Bool, Bytes, Duration, Field, Image, Int, Labels, List, Tensor, Text, Time, Video
+from ..schema import (
+    Audio,
+    Bool,
+    Boxes,
+    Bytes,
+    Duration,
+    Field,
+    Image,
+    Int,
+    Keypoints,
+    Labels,
+    List,
+    Tensor,
+    Text,
+    Time,
+    Video,
+)
 from .numbers import Numbers, Sums
 from .values import Copies, Hashes, Tally, Values
 
@@ -31,9 +47,10 @@ class FieldStats:
     """What a field holds in ``count`` cells, without those that are missing.
 
     ``numbers``: by what they measure, such as values, length (characters of text, bytes, items of a list),
-    bytes (of a cell), width, height, seconds. ``values``: values, resolutions, modes, encodings, …, by how
-    often they are there. ``times``: of a Time or Duration the numbers as text: min, median, max.
-    ``unknown``: cells that do not say what they are, though they should.
+    bytes (of a cell), width, height, seconds; of boxes left, top, width and height, of keypoints x and y.
+    ``values``: values, resolutions, modes, encodings, …, by how often they are there. ``times``: of a Time or
+    Duration the numbers as text: min, median, max. ``unknown``: cells that do not say what they are, though
+    they should.
     """
 
     kind: str
@@ -208,8 +225,32 @@ class FieldScan:
             self._sums("length").add(np.array([shape[0] for shape in shapes], dtype=np.int64))
         else:
             self._tally("shapes").add("×".join(map(str, shape)) for shape in shapes)
-        if made:
-            self._look_numbers(np.concatenate(made))
+        if not made:
+            return
+        values = np.concatenate(made)
+        if isinstance(field, Boxes):
+            self._boxes(values.reshape(-1, 4), field.format)
+        elif isinstance(field, Keypoints):
+            self._points(values.reshape(-1, field.shape[-1] or 2))
+        else:
+            self._look_numbers(values)
+
+    def _boxes(self, boxes: npt.NDArray[Any], format: str) -> None:
+        """Where boxes begin and how large they are, whatever their format."""
+        boxes = boxes.astype(np.float64)
+        start, size = boxes[:, :2], boxes[:, 2:]
+        if format == "xyxy":
+            size = size - start
+        elif format == "cxcywh":
+            start = start - size / 2
+        for name, values in zip(("left", "top", "width", "height"), (*start.T, *size.T), strict=True):
+            self._sums(name).add(values)
+
+    def _points(self, points: npt.NDArray[Any]) -> None:
+        """Where the points lie that are there."""
+        there = points if points.shape[1] < 3 else points[points[:, 2] > 0]
+        for name, values in zip("xy", there.T, strict=False):
+            self._sums(name).add(values)
 
 
 def is_hashed(field: Field) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -12,6 +14,8 @@ WIDTH = 2048
 BINS = 24
 # What most values lie between; the outer bins of a histogram hold the rest.
 INNER = (0.005, 0.995)
+# Whole numbers above this may have no float of their own.
+MAX_EXACT = 2.0**52
 
 
 class Sketch:
@@ -100,5 +104,14 @@ def _edges(low: float, high: float, first: float, last: float, *, whole: bool) -
     # A few far away would leave one bin for all the others.
     if high - low <= 4 * (last - first) or first == last:
         first, last = low, high
-    inner = np.linspace(first, last, BINS + 1)
-    return np.concatenate([[low], inner[1:-1], [high]])
+    inner: F64 = np.linspace(first, last, BINS + 1)[:-1]
+    if whole and high - low < MAX_EXACT:
+        begin, end = math.floor(first), math.ceil(last) + 1
+        inner = np.arange(begin, end, _whole_step(end - begin)).astype(np.float64)
+    return np.concatenate([[low], inner[1:], [high]])
+
+
+def _whole_step(span: int) -> int:
+    """How many whole numbers a bin holds: equally many in each, and the last one as full as can be."""
+    steps = (math.ceil(span / bins) for bins in range(BINS, BINS // 2, -1))
+    return min(dict.fromkeys(steps), key=lambda step: -span % step / step)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..codecs import image
 from ..errors import BatchplantError
-from ..loading.plan import Output
+from ..kinds import Labels
+from ..loading.plan import Output, Plan
 from ..loading.preview import Cut, mixes, preview
+from ..ops.moving import MoveBoxes, MovePolygons, Mover
 from .cells.cell import cells_of
 from .media import png
+from .media.annotations import Drawn, of_json, of_labels, of_numbers
 from .pixels import as_shown, stretched
 from .session import Session, Side
 
@@ -47,6 +51,8 @@ def augmented(
                 originals[output.field, cut.turn] = _original(side, sample, output.field, cut)
             drawn = {} if cut is None else {"box": cut.box, "flip": cut.flip, "turn": cut.turn}
             shown = shown_value(output, made.values[output.name])
+            if "src" in shown and output.image is not None:
+                shown["annotations"] = _annotations(side, loader.plan, output, made.values)
             outputs.append({"name": output.name, "field": output.field, **shown, **drawn})
         views.append({"epoch": number, "outputs": outputs, "batch": len(made.batch)})
     order = loader._options["order"]
@@ -55,6 +61,33 @@ def augmented(
         "batch_size": loader.batch_size, "order": order if isinstance(order, str) else "its own",
         "originals": list(originals.values()), "views": views,
     }  # fmt: skip
+
+
+def _annotations(side: Side, plan: Plan, picture: Output, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Boxes, points and polygons as they come out of the loader, to be drawn over their picture."""
+    found = []
+    for output in plan.outputs:
+        mover = output.mover
+        # Further steps may have made anything of the positions.
+        if mover is None or mover.of != picture.name or output.steps:
+            continue
+        drawn = _moved(mover, values[output.name])
+        if not drawn:
+            continue
+        for labels in plan.outputs:
+            kind = side.reader.schema[labels.field] if labels.drawn is None else None
+            same_rows = labels.rows_of in (output.name, output.rows_of) and labels.rows_of is not None
+            if same_rows and isinstance(kind, Labels) and not labels.steps:
+                drawn["labels"] = of_labels(values[labels.name], kind.names or ())
+        format = getattr(mover, "format", None) or "xyxy"
+        found.append({"field": output.field, "format": format, "relative": bool(mover.normalized), **drawn})
+    return found
+
+
+def _moved(mover: Mover, value: Any) -> Drawn:
+    if isinstance(mover, MovePolygons):
+        return of_json([{"segmentation": rings} for rings in value or []])
+    return of_numbers("boxes" if isinstance(mover, MoveBoxes) else "points", value)
 
 
 def _original(side: Side, sample: int, field: str, cut: Cut) -> dict[str, Any]:
@@ -103,7 +136,8 @@ def shown_value(output: Output, value: Any) -> dict[str, Any]:
     pixels = _pixels(output, array)
     if pixels is not None:
         uri = data_uri(pixels[0], LONGEST_SIDE if array.ndim == 4 else VIEW_SIDE)
-        return {**said, "src": uri, **({"note": pixels[1]} if pixels[1] else {})}
+        size = pixels[0].shape[:2]
+        return {**said, "src": uri, "size": size, **({"note": pixels[1]} if pixels[1] else {})}
     if array.size >= 32 and min(array.shape) <= 16 and array.ndim <= 2:
         # A sound, or something like it: its first channel.
         long = array if array.ndim == 1 else array.take(0, axis=int(np.argmin(array.shape)))

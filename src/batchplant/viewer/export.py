@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .markup import Markup, style, tag
+from .media.colours import css, of_label
 from .report import text_of
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -32,6 +33,10 @@ th, td { text-align: left; vertical-align: top; padding: 2px 14px 2px 0; }
 .card svg.thin { height: 4px; }
 .bar, .ends { display: flex; justify-content: space-between; gap: 8px; } .ends { font-size: 12px; }
 .wide { overflow-x: auto; }
+.shot { position: relative; width: fit-content; max-width: 100%; }
+.card .shot svg { position: absolute; inset: 0; width: 100%; height: 100%; }
+.shot :is(rect, polygon, path) { vector-effect: non-scaling-stroke; stroke-width: 2px; }
+.shot .dots { stroke-width: 5px; stroke-linecap: round; } .shot .dots path { stroke-width: inherit; }
 @media print { .card { break-inside: avoid; } }
 """
 
@@ -172,12 +177,21 @@ def _number(value: Any) -> str:
 
 def _sample(one: dict[str, Any]) -> Markup:
     parts: list[Any] = [tag("h3", None, f"{one['sample']:,}")]
+    drawn = {
+        shape["field"]: name
+        for name, cell in one["cells"].items()
+        if "src" in cell
+        for shape in cell.get("annotations", [])
+    }
     for name, cell in one["cells"].items():
         if "src" in cell:
             parts.append(thumbnail(name, cell, 148, 148))
         else:
             kind = {"class": "bad"} if "error" in cell else None
-            parts.append(tag("p", kind, tag("span", {"class": "dim"}, f"{name}: "), _cut(text_of(cell))))
+            # Of boxes it is said how many there are; the numbers of an outline tell nobody anything.
+            lines = name in drawn and cell["shows"] != "boxes" and "error" not in cell
+            text = f"drawn over {drawn[name]}" if lines else text_of(cell)
+            parts.append(tag("p", kind, tag("span", {"class": "dim"}, f"{name}: "), _cut(text)))
     return tag("article", {"class": "card"}, parts)
 
 
@@ -186,4 +200,56 @@ def thumbnail(name: str, cell: dict[str, Any], widest: int, tallest: int) -> Mar
     width, height = max(1, cell.get("width", 1)), max(1, cell.get("height", 1))
     scale = min(widest / width, tallest / height)
     size = {"width": max(1, round(width * scale)), "height": max(1, round(height * scale))}
-    return tag("img", {"src": cell["src"], "alt": f"{name}, {width}×{height}", **size})
+    image = tag("img", {"src": cell["src"], "alt": f"{name}, {width}×{height}", **size})
+    if not cell.get("annotations"):
+        return image
+    return tag("div", {"class": "shot"}, image, _drawing(cell["annotations"], width, height))
+
+
+def _drawing(annotations: list[dict[str, Any]], width: int, height: int) -> Markup:
+    """Boxes, polygons and points as lines over a picture; what they are is said where the pointer is."""
+    view = {"viewBox": f"0 0 {width} {height}", "preserveAspectRatio": "none", "aria-hidden": "true"}
+    return tag("svg", view, [_shapes(one, width, height) for one in annotations])
+
+
+def _shapes(one: dict[str, Any], width: int, height: int) -> list[Markup]:
+    across, down = (width, height) if one["relative"] else (1, 1)
+    labels = one.get("labels", [])
+    found: list[Markup] = []
+    for name in ("polygons", "boxes", "points"):
+        for at, value in enumerate(one.get(name, [])):
+            label = labels[at] if at < len(labels) else None
+            colour = css(of_label(at if label is None else label))
+            title = tag("title", None, f"{one['field']}: {'' if label is None else label}")
+            lines = {"stroke": colour, "fill": "none"}
+            if value is None:
+                continue
+            if name == "boxes":
+                x, y, wide, high = _corner_and_size(value, one["format"])
+                box = {
+                    "x": x * across,
+                    "y": y * down,
+                    "width": abs(wide * across),
+                    "height": abs(high * down),
+                }
+                found.append(tag("g", lines, title, tag("rect", box)))
+            elif name == "polygons":
+                rings = [
+                    " ".join(
+                        f"{x * across:g},{y * down:g}" for x, y in zip(ring[::2], ring[1::2], strict=False)
+                    )
+                    for ring in value
+                ]
+                filled = {**lines, "fill": colour, "fill-opacity": 0.25}
+                found.append(tag("g", filled, title, [tag("polygon", {"points": ring}) for ring in rings]))
+            else:
+                dots = [f"M{x * across:g} {y * down:g}h0" for x, y, there in value if there]
+                found.append(tag("g", {**lines, "class": "dots"}, title, tag("path", {"d": "".join(dots)})))
+    return found
+
+
+def _corner_and_size(box: list[float], format: str) -> tuple[float, float, float, float]:
+    a, b, c, d = box
+    if format == "xyxy":
+        return min(a, c), min(b, d), c - a, d - b
+    return (a - c / 2, b - d / 2, c, d) if format == "cxcywh" else (a, b, c, d)

@@ -13,6 +13,7 @@ from typing import Any
 
 from .. import ops
 from ..errors import NotFoundError, OptionError, no_such
+from ..kinds import Boxes, Keypoints, Labels, Polygons
 from ..loading.loader import Loader
 from ..loading.pipes import Pipe
 from ..reader import Reader
@@ -134,9 +135,22 @@ def picked(text: str, reader: Reader) -> dict[str, Any]:
     if not isinstance(given, list) or len(given) > MOST_OPS:
         raise OptionError(f"the ops are a list of at most {MOST_OPS}")
     name = _picture(reader)
-    # Only this field: others may be of kinds that no batch can have.
-    others = {other: None for other in reader.schema if other != name}
+    # Only this field and its annotations: others may be of kinds that no batch can have.
+    annotations = _annotations(reader, name)
+    others = {other: None for other in reader.schema if other != name and other not in annotations}
     return {"pipelines": {**others, name: [_op(one) for one in given]}}
+
+
+def _annotations(reader: Reader, picture: str) -> set[str]:
+    """The fields that move with a picture, and the classes of its boxes."""
+    schema = reader.schema
+    found = {
+        name
+        for name, kind in schema.items()
+        if isinstance(kind, Boxes | Keypoints | Polygons) and kind.of == picture
+    }
+    labels = {label for name in found for label in getattr(schema[name], "labels", ())}
+    return found | {name for name in labels if isinstance(schema.get(name), Labels)}
 
 
 def _op(given: Any) -> ops.Op:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..codecs import image
 from ..errors import BatchplantError, shown
 from .cells import short
 from .cells.cell import cells_of
+from .media import overlays
 from .overview import overview
 from .pixels import Pictures
 from .session import Side
@@ -30,11 +32,12 @@ def report(side: Side, count: int, *, exact: bool = False, told: Progress | None
     """What the dataset is, statistics of some samples (``exact``: of all), the first ``count`` samples."""
     reader = side.reader
     pictures = Pictures()
+    drawings = _overlays(side)
     samples: list[dict[str, Any]] = []
     try:
         for start in range(0, min(count, len(reader)), STEP):
             numbers = list(range(start, min(start + STEP, count, len(reader))))
-            samples += described(side, pictures, numbers)
+            samples += described(side, pictures, numbers, drawn=drawings)
             if told is not None:
                 told(len(samples), min(count, len(reader)))
     finally:
@@ -58,18 +61,37 @@ def _facts(side: Side) -> dict[str, str]:
         return {"error": str(error)}
 
 
+def _overlays(side: Side) -> list[overlays.Overlay]:
+    try:
+        return overlays.found(side) if side.picture is not None else []
+    except (BatchplantError, OSError, MemoryError):
+        # Its samples say what is wrong.
+        return []
+
+
 def described(
-    side: Side, pictures: Pictures, numbers: list[int], size: int = THUMBNAIL
-) -> list[dict[str, Any]]:
-    """Samples in short, their pictures as ``src``: a square that stands for width × height."""
+    side: Side, pictures: Pictures, numbers: list[int], size: int = THUMBNAIL,
+    drawn: Sequence[overlays.Overlay] = (),
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Samples in short, their pictures as ``src``: a square that stands for width × height.
+
+    ``drawn``: the overlays whose shapes come with them, as ``annotations`` of their picture.
+    """
     found = cells_of(side, numbers, side.reader.schema)
-    samples = [
+    samples: list[dict[str, Any]] = [
         {"sample": number, "cells": {name: short(cell) for name, cell in cells.items()}}
         for number, cells in zip(numbers, found, strict=True)
     ]
     for field, shows in side.shows.items():
         if shows in ("picture", "mask"):
             _add_thumbnails(side, pictures, field, samples, size)
+    for one, cells in zip(samples, found, strict=True):
+        for overlay in drawn:
+            # A damaged annotation is told as the text of its own field.
+            with contextlib.suppress(BatchplantError, OSError, MemoryError):
+                if shapes := overlays.drawn(side, overlay, cells):
+                    told = {"field": overlay.field, "format": overlay.format, "relative": overlay.relative}
+                    one["cells"][overlay.picture].setdefault("annotations", []).append({**told, **shapes})
     return samples
 
 
@@ -108,7 +130,9 @@ def text_of(cell: dict[str, Any]) -> str:
         return str(cell["text"])
     if "width" in cell:
         return f"{cell['width']}×{cell['height']}"
-    own = {name: value for name, value in cell.items() if name not in ("field", "shows", "src")}
+    own = {
+        name: value for name, value in cell.items() if name not in ("field", "shows", "src", "annotations")
+    }
     if len(own) == 1:
         return str(next(iter(own.values())))
     return ", ".join(f"{name} {value}" for name, value in own.items() if isinstance(value, str | int | float))

@@ -16,6 +16,7 @@ from ...errors import BatchplantError
 from ...kinds import (
     Audio,
     Bool,
+    Boxes,
     Bytes,
     Decimal,
     Duration,
@@ -23,13 +24,14 @@ from ...kinds import (
     Image,
     Int,
     Json,
+    Labels,
     Tensor,
     Text,
     Time,
     Uuid,
     Video,
 )
-from . import array, boxes, mask, picture, plain, sound, tokens, tree, video
+from . import array, boxes, labels, mask, picture, plain, sound, tokens, tree, video
 from .cell import Cell
 from .place import place_of
 
@@ -43,6 +45,7 @@ MODULES: dict[str, ModuleType] = {
     "tokens": tokens,
     "array": array,
     "boxes": boxes,
+    "labels": labels,
 }
 BYTES_SHOWN = 256
 
@@ -70,7 +73,11 @@ _HOW: dict[type[Field], str] = {
 def _array(name: str, kind: Tensor) -> str:
     if kind.shape == ():
         return "time" if np.dtype(kind.dtype).kind in "mM" else "number"
+    if isinstance(kind, Labels) and kind.names:
+        return "labels"
     lower = name.lower()
+    if isinstance(kind, Boxes):
+        return "boxes"
     if len(kind.shape) == 2 and kind.shape[1] == 4 and ("box" in lower or "bbox" in lower):
         return "boxes"
     whole = np.dtype(kind.dtype).kind in "iu" and np.dtype(kind.dtype).itemsize > 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...kinds import Field, Tensor
 from ..media import slices
 from . import plain
 
@@ -15,9 +16,22 @@ if TYPE_CHECKING:
 
 # Numbers that are told one by one.
 FEW = 1024
+# Values along each of two axes of an array that is shown as a heat map in the grid.
+FEWEST_ACROSS = 8
 
 
 def short(cell: Cell) -> dict[str, Any]:
+    return {**_in_words(cell), **({"map": True} if is_map(cell.kind) else {})}
+
+
+def is_map(kind: Field) -> bool:
+    """Whether cells are worth a small heat map: volumes, matrices, stacks of them; all of one size."""
+    if not isinstance(kind, Tensor) or kind.cell is None or np.dtype(kind.dtype).kind not in "biuf":
+        return False
+    return sum(size is not None and size >= FEWEST_ACROSS for size in kind.shape) >= 2
+
+
+def _in_words(cell: Cell) -> dict[str, Any]:
     if not cell.loaded or getattr(cell.kind, "dtype", None) is None:
         sizes = _sizes(getattr(cell.kind, "shape", ()))
         return {"text": f"{getattr(cell.kind, 'dtype', 'array')} {sizes}".strip()}

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # A cell of one size that has more bytes than this is not read to tell of it in short.
 LARGE = 1 << 16
+# Numbers in a row of a cell whose count of rows differs, to be read with the other cells of a sample.
+MAX_ROW_NUMBERS = 256
 
 
 class Cell:
@@ -83,6 +85,10 @@ class Cell:
         height, width, channels = (int(size) for size in column.shape[self._row])
         return height, width, channels
 
+    def beside(self, name: str) -> Cell:
+        """Another field of the same sample."""
+        return Cell(self.side, self.sample, name, self.side.shows[name])
+
     def value(self) -> Any:
         """Its value, decoded; None where it is missing."""
         column = self.column
@@ -110,6 +116,8 @@ def cells_of(side: Side, samples: list[int], fields: Iterable[str]) -> list[dict
         columns: list[Column] | None = None
         if isinstance(kind, Image | Audio | Video | Bytes | Tensor) and dense_of(kind) is None:
             columns = _in_place(side, name, ids)
+            if columns is None and _is_row_of_numbers(kind):
+                together.append(name)
         elif _size(kind) <= LARGE:
             together.append(name)
         for row, sample in enumerate(samples):
@@ -123,6 +131,13 @@ def cells_of(side: Side, samples: list[int], fields: Iterable[str]) -> list[dict
         for row, cells in enumerate(found):
             cells[name] = Cell(side, samples[row], name, side.shows[name], whole, row)
     return found
+
+
+def _is_row_of_numbers(kind: Field) -> bool:
+    """Whether cells are as long as a sample has objects, and each row is short: boxes, labels, keypoints."""
+    if not isinstance(kind, Tensor) or kind.shape[:1] != (None,) or None in kind.shape[1:]:
+        return False
+    return math.prod(size or 0 for size in kind.shape[1:]) <= MAX_ROW_NUMBERS
 
 
 def _in_place(side: Side, name: str, ids: np.ndarray[Any, np.dtype[np.int64]]) -> list[Column] | None:

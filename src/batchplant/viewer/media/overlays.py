@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import BatchplantError
-from ...kinds import Boxes, Field, Image, Json, Keypoints, List, Polygons, Tensor
+from ...kinds import Boxes, Field, Image, Json, Keypoints, Labels, List, Polygons, Tensor
 from ..cells.cell import Cell, cells_of
 from ..cells.picture import short as size_of
 from .annotations import Drawn, of_json, of_labels, of_numbers, of_rle
@@ -48,6 +48,8 @@ class Overlay:
     format: str = "xyxy"
     relative: bool = False
     why: str = ""
+    # Which of these people may change: what the schema says of outlines and masks is no guess.
+    choices: tuple[str, ...] = ()
 
 
 def found(side: Side) -> list[Overlay]:
@@ -71,14 +73,16 @@ def drawn(side: Side, overlay: Overlay, cells: dict[str, Cell]) -> Drawn:
     value = cells[overlay.field].value()
     if value is None or overlay.draws == "mask":
         return {}
-    if isinstance(side.reader.schema[overlay.field], Polygons):
-        return of_json([{"segmentation": rings} for rings in value])
-    if _is_rle(overlay.field, side.reader.schema[overlay.field]):
+    kind = side.reader.schema[overlay.field]
+    if isinstance(kind, Polygons):
+        made = of_json([{"segmentation": rings} for rings in value])
+    elif _is_rle(overlay.field, kind):
         size = size_of(cells[overlay.picture])
-        return of_rle(value, int(size["height"]), int(size["width"]))
-    if overlay.draws == "annotations":
+        made = of_rle(value, int(size["height"]), int(size["width"]))
+    elif overlay.draws == "annotations":
         return of_json(value)
-    made = of_numbers(overlay.draws, value)
+    else:
+        made = of_numbers(overlay.draws, value)
     for name, field in (("labels", overlay.labels), ("scores", overlay.scores)):
         if made and field is not None:
             made[name] = of_labels(cells[field].value(), _names(side, field))
@@ -137,6 +141,7 @@ def _looked_at(one: Overlay, samples: list[dict[str, Cell]], schema: Any) -> Ite
         one = dataclasses.replace(one, relative=kind.normalized, why="outlines")
     if _is_rle(one.field, kind):
         one = dataclasses.replace(one, why="run-length masks")
+    one = dataclasses.replace(one, labels=_classes_of_rows(one.field, schema))
     if one.draws == "mask" or isinstance(kind, Polygons) or _is_rle(one.field, kind):
         yield one
         return
@@ -163,7 +168,8 @@ def _looked_at(one: Overlay, samples: list[dict[str, Cell]], schema: Any) -> Ite
     if draws == "points" or (draws == "annotations" and points and not boxes):
         relative = bool(points) and max(float(flat.max(initial=0)) for flat, _, _ in points) <= 1.0
         relative = kind.normalized if isinstance(kind, Keypoints) else relative
-        yield dataclasses.replace(one, draws=draws, relative=relative, why=_why("", relative))
+        why = _why("", relative)
+        yield dataclasses.replace(one, draws=draws, relative=relative, why=why, choices=("unit",))
     elif boxes or draws == "boxes":
         if isinstance(kind, Boxes):
             format, relative = kind.format, kind.normalized
@@ -171,7 +177,9 @@ def _looked_at(one: Overlay, samples: list[dict[str, Cell]], schema: Any) -> Ite
             format, relative = guess(boxes, one.field if draws == "boxes" else "bbox of COCO")
         beside = _beside(one, schema) if draws == "boxes" else {}
         why = _why(format, relative)
-        yield dataclasses.replace(one, draws=draws, format=format, relative=relative, why=why, **beside)
+        yield dataclasses.replace(
+            one, draws=draws, format=format, relative=relative, why=why, choices=("format", "unit"), **beside
+        )
 
 
 def guess(boxes: Sequence[tuple[npt.NDArray[np.float64], float, float]], name: str) -> tuple[str, bool]:
@@ -206,6 +214,14 @@ def guess(boxes: Sequence[tuple[npt.NDArray[np.float64], float, float]], name: s
     )
     best = max(shares.values())
     return next(format for format in (*order, *FORMATS) if shares[format] >= best - 1e-9), relative
+
+
+def _classes_of_rows(field: str, schema: Any) -> str | None:
+    """The classes of the objects that a field has a row for each of, as the boxes beside it say."""
+    rows = next(
+        (kind.labels for kind in schema.values() if isinstance(kind, Boxes) and field in kind.labels), ()
+    )
+    return next((name for name in rows if isinstance(schema.get(name), Labels)), None)
 
 
 def _why(format: str, relative: bool) -> str:

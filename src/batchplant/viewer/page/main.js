@@ -20,7 +20,7 @@ const PANELS = [
 
 const context = { dataset: null, say };
 const shown = new Map();
-let current = null;
+let current = null, wanted = null;
 
 function say(text) {
   put(document.getElementById("status"), text);
@@ -36,9 +36,16 @@ async function show(now) {
     tab.setAttribute("aria-selected", String(tab.dataset.panel === panel.id));
   }
   if (!shown.has(panel.id)) {
+    // Seen at once; what it stands for may take a while to come.
+    current?.hide?.();
+    current = null;
+    put(document.getElementById("main"), loading());
     shown.set(panel.id, import(`./panels/${panel.id}.js`).then((module) => module.create(context)));
   }
+  wanted = panel.id;
   const made = await shown.get(panel.id);
+  // Another tab was chosen while this one came.
+  if (wanted !== panel.id) return;
   if (current !== made) {
     current?.hide?.();
     put(document.getElementById("main"), made.element);
@@ -46,6 +53,8 @@ async function show(now) {
   }
   await made.show(state.get());
 }
+
+const loading = () => h("p.loading", { role: "status" }, "Loading …");
 
 function tabs() {
   put(

@@ -22,6 +22,12 @@ export function overlays(side = "a") {
   return known.get(side);
 }
 
+/** How the boxes of a field are meant, as far as that is known: "xyxy", … */
+export async function formatOf(field, side = "a") {
+  const found = (await overlays(side)).find((one) => one.field === field && one.draws === "boxes");
+  return found && meant(found).format;
+}
+
 /** What people chose: FIELD → {off, format, relative}. In the address as FIELD~off or FIELD~format~relative, with ";" between. */
 function chosen() {
   const found = {};
@@ -94,7 +100,8 @@ export function corners([a, b, c, d], { format, relative }, width, height) {
   return [a * w, b * ht, c * w, d * ht];
 }
 
-function shape(one, found, width, height, labels) {
+/** Boxes, points and polygons over a picture of this size: {format, relative} says how their numbers are meant. */
+export function shape(one, found, width, height, labels) {
   const count = Math.max(...["boxes", "points", "polygons"].map((name) => found[name]?.length ?? 0));
   const parts = [], names = [];
   const [w, ht] = one.relative ? [width, height] : [1, 1];
@@ -145,5 +152,5 @@ function control(one) {
   const relative = h("select", { "aria-label": `Unit of ${one.field}`, onchange: () => choose(one.field, kept()) },
     [["0", "pixels"], ["1", "0 to 1"]].map(([value, text]) => h("option", { value, selected: (value === "1") === one.relative }, text)));
   return h("span.overlay-control", { title: one.why ? `${one.field} ${one.why}` : null }, h("label", {}, on, ` ${one.field}`),
-    one.off || one.draws === "mask" ? null : [one.draws === "points" ? null : format, relative]);
+    one.off ? null : [one.choices.includes("format") ? format : null, one.choices.includes("unit") ? relative : null]);
 }

@@ -6,7 +6,7 @@ import { bytes, h, number, put, visible } from "./dom.js";
 import * as state from "./state.js";
 
 // What needs room, and how many letters of a text do.
-const WIDE = new Set(["picture", "mask", "video", "sound", "tree", "tokens", "array", "boxes"]), LONG = 300;
+const WIDE = new Set(["picture", "mask", "video", "sound", "tree", "tokens", "array", "boxes", "labels"]), LONG = 300;
 
 export class Sample {
   /** close() goes back to the list; move({sample, row}) to another sample. */

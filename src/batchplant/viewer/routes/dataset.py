@@ -10,6 +10,7 @@ from ..._version import __version__
 from ...errors import BatchplantError, shortened, shown
 from ...kinds import Field
 from ...tensors import is_tensors
+from ..cells.array import is_map
 from ..session import Session, Side
 
 # Class names that the page gets; more are shown sample by sample.
@@ -75,7 +76,8 @@ def _field(name: str, kind: Field, how: str) -> dict[str, Any]:
 def _layout(side: Side) -> str:
     if is_tensors(side.reader.schema):
         return "model"
-    return "grid" if any(how in SEEN for how in side.shows.values()) else "table"
+    seen = any(how in SEEN for how in side.shows.values()) or any(map(is_map, side.reader.schema.values()))
+    return "grid" if seen else "table"
 
 
 def _label(side: Side) -> str | None:

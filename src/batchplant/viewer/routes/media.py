@@ -13,7 +13,7 @@ from ...errors import MissingLibraryError, OptionError
 from ...tensors import is_tensors
 from ..cells.cell import Cell, cells_of
 from ..jobs import Job, Progress
-from ..media import masks, model, overlays, png, slices, sound, statistics, tree, video
+from ..media import colours, masks, model, overlays, png, slices, sound, statistics, tree, video
 from ..ranged import ranged
 from ..session import Session, Side, digits, whole
 
@@ -118,6 +118,17 @@ def array_slice(session: Session, request: Request) -> Response:
     # What is not a number is counted, and JSON has no name for it.
     headers = {**KEPT, "X-Slice": json.dumps(told, allow_nan=False)}
     return Response(values, media_type="application/octet-stream", headers=headers)
+
+
+def heat(session: Session, request: Request) -> Response:
+    """The slice in the middle of an array as a picture, for the grid."""
+    source = slices.source(_cell(session, request))
+    axes = slices.drawn_axes(source.shape)
+    facts, values = slices.take(source, axes, [size // 2 for size in source.shape])
+    if len(facts["shape"]) != 2 or not facts["values"]:
+        return Response(status_code=204)
+    across = np.frombuffer(values, dtype=f"<{facts['type']}").reshape(facts["shape"]).astype(np.float64)
+    return _png(png.encode(colours.of_values(across, facts["low"] or 0, facts["high"] or 0)))
 
 
 def _numbers(params: Any, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
@@ -225,7 +236,8 @@ ROUTES = {
     "sound/{n}/{field:path}": play, "wave/{n}/{field:path}": wave,
     "spectrogram/{n}/{field:path}": spectrogram,
     "video/{n}/{field:path}": movie, "frame/{n}/{field:path}": frame, "strip/{n}/{field:path}": strip,
-    "slice/{n}/{field:path}": array_slice, "statistics/{n}/{field:path}": array_statistics,
+    "slice/{n}/{field:path}": array_slice, "heat/{n}/{field:path}": heat,
+    "statistics/{n}/{field:path}": array_statistics,
     "tensors": tensors, "mask/{n}/{field:path}": mask, "tree/{n}/{field:path}": branch, "overlays": overlaid,
     "drawn": drawn,
 }  # fmt: skip

@@ -6,10 +6,16 @@ import { h, number, put } from "../dom.js";
 import { histogram, lines } from "../plots.js";
 import * as plain from "./plain.js";
 
-export const { small } = plain;
+/** In a card of the grid the slice in the middle; in a table words. */
+export function small(cell, ctx) {
+  if (!cell.map || !ctx?.card) return plain.small(cell);
+  const image = h("img.heat-small", { src: address(`heat/${ctx.sample}/${encodeURIComponent(cell.field)}`, { side: ctx.side }), alt: `The middle of ${cell.field}`, title: cell.text, loading: "lazy",
+    onerror: () => image.replaceWith(plain.small(cell)) });
+  return image;
+}
 
-// A heat map is at least so wide, where its cells can be seen.
-const WIDE = 420, LARGEST_PIXEL = 24;
+// Pixels of the screen that a value of a heat map is wide.
+const LARGEST_PIXEL = 48;
 // So few numbers are read, not drawn.
 const FEW = 64;
 
@@ -131,8 +137,8 @@ function heat(cell, found, { map, middle, log }) {
     image.data.set([...colour, 255], 4 * one);
   }
   context.putImageData(image, 0, 0);
-  const pixel = Math.max(1, Math.min(LARGEST_PIXEL, Math.round(WIDE / Math.max(width, height))));
-  canvas.style.width = `${width * pixel}px`;
+  // As large as the pane is wide or most of the window is high, but no cell larger than this.
+  canvas.style.width = `min(100%, ${width * LARGEST_PIXEL}px, calc(60vh * ${width / Math.max(1, height)}))`;
   const told = h("output.dim", { "aria-hidden": "true" }, "\u00a0");
   canvas.addEventListener("pointermove", (event) => {
     const box = canvas.getBoundingClientRect();
@@ -152,14 +158,16 @@ function gradient(table) {
   return canvas;
 }
 
-/** The values of a small array: rows and columns of its last two axes. */
-export function numbers(cell) {
+/** The values of a small array: rows and columns of its last two axes. heads: of columns; names: of rows. */
+export function numbers(cell, { heads = null, names = null } = {}) {
   const { values, shape } = cell;
   if (!values) return h("p.dim", {}, `${shape.join("×")} values`);
   const wide = shape.at(-1) ?? 1;
   const lines = [];
   for (let from = 0; from < values.length; from += wide) lines.push(values.slice(from, from + wide));
-  return h("div.numbers.own-keys", { tabindex: "0", role: "region", "aria-label": `Numbers of ${cell.field}` }, h("table.mono", {}, h("tbody", {}, lines.map((line) => h("tr", {}, line.map((one) => h("td.number", {}, show(one))))))));
+  return h("div.numbers.own-keys", { tabindex: "0", role: "region", "aria-label": `Numbers of ${cell.field}` }, h("table.mono", {},
+    heads ? h("thead", {}, h("tr", {}, names ? h("th", { scope: "col" }, "class") : null, heads.map((one) => h("th.number", { scope: "col" }, one)))) : null,
+    h("tbody", {}, lines.map((line, at) => h("tr", {}, names ? h("th", { scope: "row" }, h("bdi", {}, names[at] ?? "")) : null, line.map((one) => h("td.number", {}, show(one))))))));
 }
 
 /** Statistics and a histogram of all values, on request: they have to be read. */

@@ -3,6 +3,7 @@
 import { h } from "../dom.js";
 import * as array from "./array.js";
 import * as boxes from "./boxes.js";
+import * as labels from "./labels.js";
 import * as mask from "./mask.js";
 import * as picture from "./picture.js";
 import * as plain from "./plain.js";
@@ -13,7 +14,7 @@ import * as tree from "./tree.js";
 import * as video from "./video.js";
 
 // What shows a cell by its `shows`; what is not here is shown as text.
-const MODULES = { picture, mask, sound, video, text, tokens, tree, array, boxes };
+const MODULES = { picture, mask, sound, video, text, tokens, tree, array, boxes, labels };
 
 /** An element for a cell in a grid or a table. ctx: {sample, side, dataset}. */
 export function small(cell, ctx) {

@@ -13,11 +13,16 @@ export function small(cell, ctx) {
   return h("img.small", { src: source(cell, ctx, 128), alt: `${cell.field} of sample ${ctx.sample}`, loading: "lazy" });
 }
 
+// Pixels of a picture that is drawn without smoothing.
+const SMALL = 128;
+
 export function large(cell, ctx) {
   const said = h("figcaption.dim", {}, [`${cell.width}×${cell.height}`, cell.encoding, cell.mode, cell.bits > 8 ? `${cell.bits} bits` : null].filter(Boolean).join(" · "));
   const image = h("img.large", { src: source(cell, ctx, 2048), alt: `${cell.field} of sample ${ctx.sample}`, width: cell.width, height: cell.height,
     onerror: () => stage.replaceWith(h("p.error", { role: "alert" }, "This picture cannot be decoded.")) });
   const { field, width, height } = cell;
-  const stage = h("div.stage", {}, image, overlay.layer({ sample: ctx.sample, side: ctx.side, field, width, height }));
+  // As large as the pane is wide or the window is high; the pixels of small ones are seen as such.
+  image.classList.toggle("pixels", Math.max(width, height) <= SMALL);
+  const stage = h("div.stage", { style: { width: `min(100%, calc(65vh * ${width / Math.max(1, height)}))` } }, image, overlay.layer({ sample: ctx.sample, side: ctx.side, field, width, height }));
   return h("figure", {}, stage, said, overlay.controls(ctx.side, field));
 }

@@ -4,9 +4,10 @@ import { small } from "../cells/index.js";
 import { h, number, put } from "../dom.js";
 
 const HEIGHT = 32, TALL = 56, HEADER = 34;
-const WIDTHS = { number: 120, class: 140, bool: 80, time: 180, text: 320, tree: 280, picture: 110, mask: 110, video: 140, sound: 220, array: 200, boxes: 160, tokens: 260, bytes: 220 };
+const WIDTHS = { number: 120, class: 140, bool: 80, time: 180, text: 320, tree: 280, picture: 110, mask: 110, video: 140, sound: 220, array: 200, boxes: 160, labels: 220, tokens: 260, bytes: 220 };
 // Of these the letters tell how wide they are.
-const TEXTS = new Set(["number", "class", "bool", "time", "text", "tree", "tokens"]), LETTER = 8;
+const TEXTS = new Set(["number", "class", "bool", "time", "text", "tree", "tokens", "labels"]), LETTER = 8;
+const ROOMY = new Set(["tokens", "tree", "labels", "array", "bytes"]);
 const RIGHT = new Set(["number"]);
 const SEEN = new Set(["picture", "mask", "video", "sound"]);
 
@@ -37,8 +38,13 @@ export class Table {
       const most = WIDTHS[field.shows] ?? 160;
       return TEXTS.has(field.shows) ? Math.max(56, Math.min(most, letters[at] * LETTER + 12)) : most;
     });
-    const texts = this.fields.map((field, at) => (field.shows === "text" ? letters[at] : 0));
-    this.longest = Math.max(0, ...texts) ? texts.indexOf(Math.max(...texts)) : -1;
+    // Texts first; without one, what else can use the room.
+    const longest = (kinds) => {
+      const texts = this.fields.map((field, at) => (kinds.has(field.shows) ? letters[at] : 0));
+      return Math.max(0, ...texts) ? texts.indexOf(Math.max(...texts)) : -1;
+    };
+    this.longest = longest(new Set(["text"]));
+    if (this.longest < 0) this.longest = longest(ROOMY);
   }
 
   /** The columns as CSS says them. */

@@ -78,7 +78,7 @@ export class Tiles {
 
   describe(tile, sample) {
     const { dataset } = this.ctx;
-    const ctx = { ...this.ctx, sample: sample.sample };
+    const ctx = { ...this.ctx, sample: sample.sample, card: true };
     const label = dataset.label && sample.cells[dataset.label];
     const name = sample.key ?? `${number(sample.sample)}`;
     put(tile.caption, h("span.name", { title: name }, sample.key ? name.split("/").at(-1) : name), label ? h("span.label", {}, small(label, ctx)) : null);

@@ -2,6 +2,7 @@
 
 import { ask, wait } from "../api.js";
 import { h, number, put, svg } from "../dom.js";
+import { shape } from "../overlay.js";
 import { colour, lines } from "../plots.js";
 import * as state from "../state.js";
 
@@ -182,13 +183,19 @@ function original(one, views) {
 function card(view, at, found) {
   const head = h("h2", {}, h(`span.swatch.${colour(at % 8)}`, { "aria-hidden": "true" }), `Epoch ${number(view.epoch)}`);
   if (view.error) return h("div.card.aug-view", {}, head, h("p.error", {}, view.error));
-  return h("div.card.aug-view", {}, head, view.outputs.map((one) => value(one, view.epoch, found)));
+  // What is drawn over the picture is read as numbers on request only.
+  const drawn = new Set(view.outputs.flatMap((one) => (one.annotations ?? []).map((each) => each.field)));
+  const [seen, read] = [view.outputs.filter((one) => !drawn.has(one.field)), view.outputs.filter((one) => drawn.has(one.field))];
+  return h("div.card.aug-view", {}, head, seen.map((one) => value(one, view.epoch, found)),
+    read.length ? h("details.dim", {}, h("summary", {}, read.map((one) => one.name).join(", ")), read.map((one) => value(one, view.epoch, found))) : null);
 }
 
 function value(one, epoch) {
   const what = one.shape ? `${one.dtype}${one.shape.length ? ` ${one.shape.join("×")}` : ""}` : "";
   if (one.src) {
-    return h("figure", {}, h("img.aug-picture", { src: one.src, alt: `${one.name} in epoch ${epoch}` }),
+    const [height, width] = one.size;
+    return h("figure", {}, h("div.aug-shown", {}, h("img.aug-picture", { src: one.src, alt: `${one.name} in epoch ${epoch}${one.annotations?.length ? `, with its ${one.annotations.map((each) => each.field).join(", ")}` : ""}` }),
+      one.annotations?.length ? h("div.overlay", { "aria-hidden": "true" }, one.annotations.map((each) => shape(each, each, width, height, true))) : null),
       h("figcaption.dim", {}, `${one.name}: ${what}${one.flip ? ", mirrored" : ""}${one.note ? ` (${one.note})` : ""}`));
   }
   if (one.peaks) {

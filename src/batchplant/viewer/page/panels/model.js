@@ -9,14 +9,42 @@ const PAGE = 200;
 const COLUMNS = [["name", "Name", false], ["dtype", "Dtype", false], [null, "Shape", false], ["parameters", "Parameters", true], ["bytes", "Size", true]];
 
 export function create() {
-  const search = h("input", { type: "search", placeholder: "Part of a name", "aria-label": "Find tensors by name", autocomplete: "off", oninput: () => later() });
+  const search = h("input", { type: "search", placeholder: "Part of a name", "aria-label": "Find tensors by name", autocomplete: "off", oninput: () => later(),
+    onkeydown: (event) => { if (event.key === "Enter") open(0); else if (event.key === "ArrowDown") focus(0); else return; event.preventDefault(); } });
   const summary = h("p.dim", { role: "status" });
-  const head = h("thead"), body = h("tbody");
-  const table = h("table.tensors", {}, head, body);
+  const head = h("thead", { role: "rowgroup" }), body = h("tbody", { role: "rowgroup" });
+  // CSS lays the table out anew on a phone, which takes its meaning: the roles keep it.
+  const table = h("table.tensors", { role: "table" }, head, body);
   const more = h("button", { hidden: true, onclick: () => load(shown) }, "Show more");
   const wrong = h("p.error", { role: "alert" });
   const element = h("div.model", {}, h("div.row", {}, search, summary), wrong, h("div.scrolling", {}, table), more);
   let shown = 0, timer = 0, asked = null, controller = null, side = "a";
+
+  const buttons = () => [...body.querySelectorAll("button.tensor")];
+
+  function focus(at) {
+    const all = buttons();
+    all[Math.max(0, Math.min(at, all.length - 1))]?.focus();
+  }
+
+  /** Opens a tensor as a click does, and goes there. */
+  function open(at) {
+    const button = buttons()[at];
+    if (button?.getAttribute("aria-expanded") === "false") button.click();
+    button?.focus();
+  }
+
+  /** The keys of the list of samples: up and down, and Enter for the first one where nothing has the focus. */
+  function pressed(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, select, .opened")) return;
+    const at = buttons().indexOf(document.activeElement);
+    const to = { ArrowDown: at + 1, j: at + 1, ArrowUp: at - 1, k: at - 1, Home: 0, End: Infinity }[event.key];
+    if (to !== undefined) focus(to);
+    else if (event.key === "Enter" && at < 0 && !event.target.closest?.("button, a, summary")) open(0);
+    else if (event.key === "/") { search.focus(); search.select(); }
+    else return;
+    event.preventDefault();
+  }
 
   function later() {
     clearTimeout(timer);
@@ -49,15 +77,15 @@ export function create() {
   }
 
   function line(one) {
-    const inside = h("td", { colspan: COLUMNS.length });
-    const below = h("tr.opened", { hidden: true }, inside);
+    const inside = h("td", { colspan: COLUMNS.length, role: "cell" });
+    const below = h("tr.opened", { hidden: true, role: "row" }, inside);
     const button = h("button.tensor", { "aria-expanded": "false", onclick: () => {
       below.hidden = !below.hidden;
       button.setAttribute("aria-expanded", String(!below.hidden));
       if (!below.hidden && !inside.firstChild) put(inside, opened(one));
     } }, one.name || "(no name)");
-    return [h("tr", {}, h("th", { scope: "row" }, button, one.error ? h("span.error", {}, ` ${one.error}`) : null), h("td.mono", {}, one.dtype), h("td.mono", {}, one.shape.length ? one.shape.join("×") : "one value"),
-      h("td.number", {}, number(one.parameters)), h("td.number", {}, bytes(one.bytes))), below];
+    return [h("tr", { role: "row" }, h("th", { scope: "row", role: "rowheader" }, button, one.error ? h("span.error", {}, ` ${one.error}`) : null), h("td.mono", { role: "cell" }, one.dtype), h("td.mono", { role: "cell" }, one.shape.length ? one.shape.join("×") : "one value"),
+      h("td.number", { role: "cell" }, number(one.parameters)), h("td.number", { role: "cell" }, bytes(one.bytes))), below];
   }
 
   function opened(one) {
@@ -68,15 +96,16 @@ export function create() {
   }
 
   async function show(now) {
+    document.addEventListener("keydown", pressed);
     side = now.side ?? "a";
     const key = JSON.stringify([side, now.model_search, now.model_sort, now.model_down]);
     if (key === asked) return;
     asked = key;
     if (document.activeElement !== search) search.value = now.model_search ?? "";
-    put(head, h("tr", {}, COLUMNS.map(([name, title, right]) => h(right ? "th.number" : "th", { scope: "col", "aria-sort": name && now.model_sort === name ? (now.model_down ? "descending" : "ascending") : null },
+    put(head, h("tr", { role: "row" }, COLUMNS.map(([name, title, right]) => h(right ? "th.number" : "th", { scope: "col", role: "columnheader", "aria-sort": name && now.model_sort === name ? (now.model_down ? "descending" : "ascending") : null },
       name ? h("button.sort", { onclick: () => sorted(name) }, title, now.model_sort === name ? (now.model_down ? " ↓" : " ↑") : "") : title))));
     await load(0);
   }
 
-  return { element, show, hide() { controller?.abort(); } };
+  return { element, show, hide() { controller?.abort(); document.removeEventListener("keydown", pressed); } };
 }
