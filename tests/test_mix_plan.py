@@ -336,3 +336,16 @@ def test_a_loader_counts_what_its_dry_run_counts(tmp_path: Path, overlong: str, 
     names = ("rows", "documents", "tokens", "overlong")
     assert [counted[name] for name in names] == [seen.rows, seen.samples, seen.tokens, seen.overlong]
     assert counted["fill"] == pytest.approx(seen.fill)
+
+
+def test_a_plan_by_tokens(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = PLAN.replace("stop: all", "stop: all\nby: tokens")
+    (folder / "tokens.yaml").write_text(plan)
+    code, by_plan = command(capsys, folder / "tokens.yaml", "--dry-run")
+    assert code == 0
+    assert command(capsys, folder / "plan.yaml", "--by", "tokens")[1]["sources"] == by_plan["sources"]
+    assert by_plan["by"] == "tokens"
+    assert command(capsys, folder / "plan.yaml")[1]["sources"] != by_plan["sources"]
+    loader = Loader.from_file(folder / "tokens.yaml")
+    assert sum(len(batch["tokens"]) for batch in loader) == by_plan["rows"]
+    assert loader.stats()["packing"]["tokens"] == by_plan["tokens"]

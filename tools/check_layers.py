@@ -50,6 +50,7 @@ LAYERS = [
         "patches",
         "windows",
         "tokenized",
+        "tokencounts",
         "mix",
         "mixplan",
         "joining",

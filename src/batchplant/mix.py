@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+import threading
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,20 @@ from .columns import I64, Column, Columns, Spans, starts_of
 from .errors import OptionError, SchemaError, listed, near
 from .joined import Concat
 from .order import mixture, orders
-from .order.keyed import key_of, whole
+from .order.keyed import LONGEST, key_of, whole
+from .order.metered import Metered
 from .reader import Reader
 from .registry import open as open_reader
 from .schema import Field
 from .split import rows_by_value
+from .tokencounts import Meter
 
+# What weights count, unless a field of tokens is named.
+SAMPLES = "samples"
+# Epochs whose plans are kept, where weights count tokens.
+METERED_EPOCHS = 4
+# Sources that a state names one by one; of more it has a checksum.
+NAMED_SOURCES = 256
 # Weights within this share of each other are taken as one, where there are more than so many.
 ALIKE, GROUPS = 0.01, 4096
 
@@ -34,6 +44,8 @@ class Seen:
     weight: float
     size: int
     samples: int
+    # Where weights count tokens.
+    tokens: int | None = None
 
     @property
     def passes(self) -> float:
@@ -46,8 +58,13 @@ class Mix(Reader):
 
     sources: (source, weight) each, a dict of them by name, or sources alone, whose ``weights`` are given in
     the same order, or are their sizes; a source is a Reader or what :func:`batchplant.open` takes. They have
-    the same fields, or ``fields`` names those that all have. At every position, each source has come weight
-    times position times, give or take one.
+    the same fields, or ``fields`` names those that all have.
+
+    by: what weights count: ``samples`` (documents), or a field of tokens, as ``tokens``. By samples, at every
+    position each source has come weight times position times, give or take one. By tokens, each source has
+    given its share of all tokens so far, give or take half of the longest document of every source; where
+    epochs end then depends on the lengths of the documents that came. A field of whole numbers counts as many
+    tokens as it says.
 
     temperature: weights to the power of 1/temperature; 2 or more make small sources come more often.
     schedule: (position, weights) from which on other weights hold; where ``step`` says how many samples a
@@ -62,6 +79,8 @@ class Mix(Reader):
     """
 
     format = "mix"
+    # Counts tokens, where weights do.
+    _meter: Meter | None = None
 
     def __init__(
         self,
@@ -75,6 +94,7 @@ class Mix(Reader):
         max_repeats: int | None = None,
         fields: Sequence[str] | None = None,
         seed: int = 0,
+        by: str = SAMPLES,
     ) -> None:
         named = sources.items() if isinstance(sources, Mapping) else ((None, one) for one in sources)
         found = [(name, *_weighted(one)) for name, one in named]
@@ -93,7 +113,11 @@ class Mix(Reader):
         self.base: Reader = Concat(_alike(readers, fields))
         self.schema, self.path = self.base.schema, f"mixture of {listed(self.names)}"
         sizes = [len(one) for one in readers]
-        plan = [(0, given or sizes), *((whole("step", step, 1) * at, one) for at, one in schedule)]
+        amounts: Sequence[float] = sizes
+        if by != SAMPLES:
+            self._meter = Meter(readers, by, self.names)
+            amounts = self._meter.totals.tolist()
+        plan = [(0, given or amounts), *((whole("step", step, 1) * at, one) for at, one in schedule)]
         self._blend(sizes, plan, temperature, stop, max_repeats, seed)
 
     def _blend(
@@ -110,12 +134,24 @@ class Mix(Reader):
         cooled = [(at, _cooled(one, temperature)) for at, one in plan]
         for at, one in cooled:
             self._check_weights(at, one)
-        self.blend = mixture.blend(
-            sizes, cooled[0][1], schedule=cooled[1:], stop=stop, max_repeats=max_repeats
-        )
+        self._plan: dict[str, Any] = {"schedule": cooled[1:], "stop": stop, "max_repeats": max_repeats}
+        self._weights = cooled[0][1]
         self._firsts = starts_of(self.sizes_of_sources)
+        self._metered: dict[Any, mixture.Mixed] = {}
+        self._lock = threading.Lock()
         # As many as an epoch may name.
-        self.length = mixture.mixed(self.blend, seed=0, epoch=0).samples
+        if self._meter is None:
+            self._by_samples = mixture.blend(sizes, self._weights, **self._plan)
+            self.length = mixture.mixed(self._by_samples, seed=0, epoch=0).samples
+        else:
+            self.length = self._meter.numbers(self.sizes_of_sources, self._weights, **self._plan)
+
+    @property
+    def blend(self) -> mixture.Plan:
+        """Who comes when; where weights count tokens, in the first epoch of a run with the seed 0."""
+        if self._meter is None:
+            return self._by_samples
+        return self.own_order("random", seed=0, epoch=0).blend
 
     def _check_weights(self, at: int, weights: Sequence[float]) -> None:
         """Which source it is that a weight does not fit."""
@@ -124,6 +160,10 @@ class Mix(Reader):
                 raise OptionError(f"the weight of {name} must be finite and not below 0, not {weight}")
             if weight and not size:
                 raise OptionError(f"{name} has the weight {weight:g}, but no samples")
+        if self._meter is not None:
+            for name, total, weight in zip(self.names, self._meter.totals, weights, strict=False):
+                if weight and not total:
+                    raise OptionError(f"{name} has the weight {weight:g}, but no tokens")
 
     @classmethod
     def by_class(
@@ -172,14 +212,47 @@ class Mix(Reader):
 
     # -- who comes when --------------------------------------------------------------------------------
 
-    def own_order(self, order: Any, *, seed: int, epoch: int, **options: Any) -> orders.Order:
+    def own_order(self, order: Any, *, seed: int, epoch: int, **options: Any) -> mixture.Mixed:
         """An epoch: the order that was asked for is that of every source, in every pass another."""
         if self.seed:
             seed = int(key_of(seed, self.seed, 10)[0])
-        if order == "random":
-            return mixture.mixed(self.blend, seed=seed, epoch=epoch)
         if not isinstance(order, str):
             raise OptionError("a mixture takes an order by its name: random, sequential, quasi_random …")
+        of_source = None if order == "random" else self._order_of_source(order, seed, epoch, options)
+        if self._meter is None:
+            return mixture.mixed(self._by_samples, seed=seed, epoch=epoch, order=of_source)
+        # Planning an epoch takes a while, and a loader asks for it several times.
+        key = (order, seed, epoch, repr(sorted(options.items())))
+        with self._lock:
+            if key not in self._metered:
+                made = self._metered_order(self._meter, seed, epoch, of_source)
+                kept = list(self._metered.items())[1 - METERED_EPOCHS :]
+                self._metered = {**dict(kept), key: made}
+            return self._metered[key]
+
+    def _metered_order(
+        self, meter: Meter, seed: int, epoch: int, of_source: Callable[[int, int], orders.Order] | None
+    ) -> mixture.Mixed:
+        sizes = self.sizes_of_sources
+        numbers = mixture.numbering(sizes, seed=seed, epoch=epoch, order=of_source)
+
+        def lengths(source: I64, turn: I64) -> I64:
+            return meter(source, self._rows(numbers(source, turn)) - self._firsts[source])
+
+        plan = Metered(sizes.tolist(), self._weights, meter.totals, lengths, **self._plan)
+        length = min(plan.length, self.length, LONGEST) if self.length else 0
+        # Tells this order from others, and is there without the plan.
+        plain = mixture.mixed(
+            mixture.blend(sizes.tolist(), self._weights, stop="never"),
+            seed=seed,
+            epoch=epoch,
+            order=of_source,
+        )
+        return mixture.Mixed(self.length, length, lambda at: numbers(*plan.at(at)), _base=plain, blend=plan)
+
+    def _order_of_source(
+        self, order: str, seed: int, epoch: int, options: Mapping[str, Any]
+    ) -> Callable[[int, int], orders.Order]:
         sizes = self.sizes_of_sources
         blocks: dict[int, orders.BlockIndex] = {}
 
@@ -194,7 +267,19 @@ class Mix(Reader):
                 order, int(sizes[source]), seed=own, epoch=int(key_of(epoch, lap, 9)[0]), **known
             )
 
-        return mixture.mixed(self.blend, seed=seed, epoch=epoch, order=of_source)
+        return of_source
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether an epoch has no end."""
+        return self._plan["stop"] == "never" and self.blend.length >= mixture.ENDLESS
+
+    @property
+    def weighted_sources(self) -> npt.NDArray[np.bool_]:
+        """Which sources have a weight at some position."""
+        every = [self._weights, *(weights for _, weights in self._plan["schedule"])]
+        found: npt.NDArray[np.bool_] = np.max(every, axis=0) > 0
+        return found
 
     def _blocks_of(self, source: int) -> orders.BlockIndex:
         reader = self.base.readers[source] if isinstance(self.base, Concat) else None
@@ -210,18 +295,57 @@ class Mix(Reader):
         source = np.searchsorted(self._firsts, rest, side="right") - 1
         return source, rest - self._firsts[source], lap
 
+    def token_counts(self, samples: I64, field: str) -> I64 | None:
+        """How many tokens samples have in a field; None unless weights count these."""
+        if self._meter is None or self._meter.field != field:
+            return None
+        return self._meter(*self.origin(samples)[:2])
+
     def seen(self, position: int | None = None) -> list[Seen]:
         """What a run has seen of each source before a position (default: in an epoch)."""
-        position = self.blend.length if position is None else position
-        counts = self.blend.counts(position)
-        weights = self.weights(position)
-        rows = zip(self.names, weights, self.sizes_of_sources.tolist(), counts.tolist(), strict=True)
-        return [Seen(name, float(weight), size, count) for name, weight, size, count in rows]
+        blend = self.blend
+        position = blend.length if position is None else position
+        counts, weights = blend.counts(position).tolist(), self.weights(position).tolist()
+        tokens = blend.tokens(position).tolist() if isinstance(blend, Metered) else [None] * len(counts)
+        rows = zip(self.names, weights, self.sizes_of_sources.tolist(), counts, tokens, strict=True)
+        return [Seen(*row) for row in rows]
 
     def weights(self, position: int = 0) -> npt.NDArray[np.float64]:
         """The weights at a position, which sum up to 1."""
-        begun = [one for one in self.blend.segments if one.start <= position]
-        return begun[-1].weights
+        return self.blend.weights(position)
+
+    def mark(self) -> dict[str, Any]:
+        """What decides who comes when, as something that JSON can hold; see :meth:`difference`."""
+        sources: Any = [
+            [name, size, weight]
+            for name, size, weight in zip(
+                self.names, self.sizes_of_sources.tolist(), self._weights, strict=True
+            )
+        ]
+        if len(sources) > NAMED_SOURCES:
+            sources = [len(sources), zlib.crc32(repr([one[1:] for one in sources]).encode())]
+        schedule = [[at, list(weights)] for at, weights in self._plan["schedule"]]
+        return {
+            "by": SAMPLES if self._meter is None else self._meter.field, "sources": sources,
+            "schedule": schedule, "stop": self._plan["stop"], "max_repeats": self._plan["max_repeats"],
+            "seed": self.seed,
+        }  # fmt: skip
+
+    def difference(self, mark: Mapping[str, Any]) -> str | None:
+        """How the mixture of a mark differs from this one, in words; names of sources do not count."""
+        mine = self.mark()
+        theirs, ours = mark.get("sources"), mine["sources"]
+        if isinstance(theirs, list) and theirs != ours:
+            said = _changed_sources(theirs, ours)
+            if said:
+                return said
+        for name, what in (
+            ("by", "weights counted"), ("schedule", "the schedule was"), ("stop", "stop was"),
+            ("max_repeats", "max_repeats was"), ("seed", "the seed of the mixture was"),
+        ):  # fmt: skip
+            if name in mark and mark[name] != mine[name]:
+                return f"{what} {mark[name]}, and now {mine[name]}"
+        return None
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -296,6 +420,25 @@ def _by_weight(weights: npt.NDArray[np.float64], count: int, path: str) -> list[
     order = np.argsort(code, kind="stable")
     cuts = np.flatnonzero(np.diff(code[order])) + 1
     return [(used[one], float(weights[used[one]].sum())) for one in np.split(order, cuts)]
+
+
+def _changed_sources(theirs: Sequence[Any], ours: Sequence[Any]) -> str:
+    """How sources of [name, size, weight] have changed; of many, only that they have."""
+    if not all(isinstance(one, list) and len(one) == 3 for one in (*theirs, *ours)):
+        return "its sources, or their weights, have changed"
+    names = [name for name, *_ in theirs], [name for name, *_ in ours]
+    if len(theirs) != len(ours):
+        new = [name for name in names[1] if name not in names[0]]
+        gone = [name for name in names[0] if name not in names[1]]
+        parts = [f"{what} {listed(some)}" for what, some in (("without", new), ("with", gone)) if some]
+        return f"it was made {' and '.join(parts)}" if parts else f"it had {len(theirs)} sources"
+    changed = []
+    for (_, size, weight), (name, own_size, own_weight) in zip(theirs, ours, strict=True):
+        if weight != own_weight:
+            changed.append(f"the weight of {name} was {weight:g} and is {own_weight:g}")
+        if size != own_size:
+            changed.append(f"{name} had {size:,} samples and has {own_size:,}")
+    return "; ".join(changed[:4]) + ("; …" if len(changed) > 4 else "")
 
 
 def _weighted(one: Any) -> tuple[Any, float | None]:

@@ -18,7 +18,7 @@ from .registry import open as open_reader
 T = TypeVar("T")
 
 # What a plan may say: of the mixture, of how it is loaded, and of a source.
-MIXTURE = ("sources", "schedule", "temperature", "step", "stop", "max_repeats", "fields", "seed")
+MIXTURE = ("sources", "schedule", "temperature", "step", "stop", "max_repeats", "fields", "seed", "by")
 LOADING = ("batch_size", "order", "drop_last", "pack", "steps", "world")
 SOURCE = ("path", "weight", "format", "where", "options")
 CHANGE = ("at", "weights")
@@ -29,8 +29,9 @@ EXAMPLE = """\
 sources:
   web:
     path: web.idx               # file, folder, URL or glob of shards
-    weight: 0.7                 # samples (documents) out of all; none at all: by sizes
+    weight: 0.7                 # share of this source, in what `by` says; none at all: by sizes
   books: {path: books.idx, weight: 0.3}
+by: samples                     # what weights count: samples (documents), or tokens (a field of them)
 schedule:                       # other weights from a position on; what is not named keeps its own
   - at: 2000
     weights: {web: 0.4, books: 0.6}
@@ -119,6 +120,10 @@ class _Checker:
             options["stop"] = self._stop(given["stop"])
         if given.get("fields") is not None:
             options["fields"] = self._texts(given["fields"], "fields")
+        if given.get("by") is not None:
+            if not isinstance(given["by"], str):
+                self._wrong(f"by is samples, or a field of tokens, not {given['by']!r}", "by")
+            options["by"] = given["by"]
         loading = self._loading(given)
         pack = given.get("pack")
         if isinstance(pack, int) and not isinstance(pack, bool):

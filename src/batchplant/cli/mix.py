@@ -4,6 +4,7 @@ examples:
   batchplant mix --example > plan.yaml             (a plan to start from)
   batchplant mix plan.yaml --dry-run
   batchplant mix plan.yaml --dry-run --world 64 --steps 100000
+  batchplant mix plan.yaml --dry-run --by tokens   (weights count tokens, not documents)
   batchplant mix plan.yaml --dry-run --figure mix.png
   batchplant mix plan.yaml --dry-run --json
 
@@ -12,8 +13,9 @@ so. The run itself is `batchplant.Loader.from_file("plan.yaml")`, or a Loader of
 `batchplant.Mix.from_file("plan.yaml")`; both give exactly what is said here.
 
 A plan (.yaml, .toml, .json) names sources with paths and weights, and may have: schedule, temperature, step,
-stop, max_repeats, fields, seed; batch_size, order, drop_last, pack, steps, world. `--example` explains them.
-Weights count samples. Where these are documents, the share of tokens is another one, which is shown too.
+stop, max_repeats, fields, seed, by; batch_size, order, drop_last, pack, steps, world. `--example` explains
+them. Weights count samples. Where these are documents, the share of tokens is another one, which is shown
+too; `by: tokens` in the plan, or --by tokens, makes weights count tokens.
 Where a format does not know how long its documents are, some of them are read, and the output says so.
 """
 
@@ -48,6 +50,9 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         "--steps", type=int, metavar="N", help="of the run (default: the plan's, or an epoch)"
     )
     parser.add_argument("--batch-size", type=int, metavar="N", help="of a process (default: the plan's)")
+    parser.add_argument(
+        "--by", metavar="WHAT", help="what weights count: samples, or a field of tokens (default: the plan's)"
+    )
     parser.add_argument("--example", action="store_true", help="print a plan to start from")
     parser.add_argument("--figure", metavar="FILE", help="draw the schedule into a .png, .svg or .pdf")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -69,12 +74,14 @@ def run(args: argparse.Namespace) -> int:
     loading = {**plan.loading, **_given(args)}
     if "batch_size" not in loading:
         raise OptionError("how large are batches? give batch_size, there or as --batch-size", path=plan.path)
-    mix = plan.located(lambda: Mix(plan.open(), **plan.options))
+    options = {**plan.options, **({} if args.by is None else {"by": args.by})}
+    mix = plan.located(lambda: Mix(plan.open(), **options))
     with mix, progress_bar("planning", quiet=args.quiet or args.json) as progress:
         found = plan.located(lambda: dry_run(mix, pack=pack, progress=progress, **loading))
     length = None if pack is None else pack.length
     said = {
-        "plan": plan.path, "order": loading["order"], "seed": mix.seed, "length": length, **found.as_dict()
+        "plan": plan.path, "order": loading["order"], "seed": mix.seed,
+        "by": options.get("by", "samples"), "length": length, **found.as_dict(),
     }  # fmt: skip
     show(args, said, lambda: _print(plan.path, found, length, loading, mix.seed), lambda: draw(found, length))
     return 0

@@ -16,6 +16,7 @@ from .. import order as orders
 from ..codecs.tokenizers import limit_threads
 from ..columns import I64
 from ..errors import OptionError, Problem
+from ..mix import Mix
 from ..reader import Reader
 from ..registry import open as open_reader
 from .advice import Traffic, warn_of_obstacles
@@ -37,7 +38,7 @@ from .pipes import Pipelines
 from .planned import Planned
 from .planning import make_plan
 from .replay import Replaying
-from .state import STATE_VERSION, place_in
+from .state import STATE_VERSION, check_mixture, place_in
 from .stats import Stats
 
 # How nice the engine's threads are to those that feed a device: they do little, but must do it at once.
@@ -304,6 +305,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         return {
             "version": STATE_VERSION, "epoch": epoch, "position": position, "seed": self.seed,
             "samples": self.samples, **self._ordering.marks(),
+            **({"mixture": self.reader.mark()} if isinstance(self.reader, Mix) else {}),
             "drawn": self._drawn(order) if position else None,
             **(self._packing.state(epoch, position) if self._packing else {}),
         }  # fmt: skip
@@ -315,6 +317,8 @@ class Loader(Bridges, Planned, Replaying, Stats):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, exactly, with any number of workers and ranks, and any batch size."""
         marks = {**self._ordering.marks(), **({"pack": self._packing.mark} if self._packing else {})}
+        if isinstance(self.reader, Mix):
+            check_mixture(state, self.reader, self.samples)
         epoch, position = place_in(state, self.samples, self.seed, marks)
         if self._packing is not None:
             self._packing.go_to(epoch, state.get("window"))
@@ -323,7 +327,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
         if own is not None and state.get("drawn") not in (None, own):
             raise OptionError(
                 f"the order of epoch {epoch} is not the one that the state was made with: another function, "
-                "or a file with other blocks"
+                "a file with other blocks, or a mixture with other weights"
             )
         self.go_to(epoch, position)
         self.loaded += 1

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import order as orders
 from ..errors import OptionError
+from ..mix import Mix
 
 STATE_VERSION = 1
 
@@ -26,3 +27,16 @@ def place_in(state: Mapping[str, Any], samples: int, seed: int, marks: Mapping[s
     if other is not None:
         raise OptionError(other)
     return epoch, position
+
+
+def check_mixture(state: Mapping[str, Any], mix: Mix, samples: int) -> None:
+    """OptionError where a state is of another mixture, and that matters: within an epoch."""
+    mark = state.get("mixture")
+    if not isinstance(mark, Mapping) or (not state.get("position") and state.get("samples") == samples):
+        return
+    other = mix.difference(mark)
+    if other is not None:
+        raise OptionError(
+            f"the mixture is not the one that the state was made with: {other}; go on with the same mixture, "
+            "or begin an epoch"
+        )

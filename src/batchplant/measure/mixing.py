@@ -23,7 +23,6 @@ from ..loading.packed import image_sizes
 from ..loading.packing import Pack, Window, plan_window
 from ..mix import Mix
 from ..order.keyed import derive, key_of
-from ..order.mixture import ENDLESS
 from ..reader import Reader
 from ..schema import Tensor
 
@@ -114,7 +113,9 @@ class _Lengths:
             self._fixed = int(kind.shape[0] or 0)
             return
         firsts = np.concatenate([[0], np.cumsum(mix.sizes_of_sources)])
-        comes = np.any([one.shares > 0 for one in mix.blend.segments], axis=0)
+        if mix.token_counts(np.zeros(0, np.int64), field) is not None:
+            return
+        comes = mix.weighted_sources
         for source, name in enumerate(mix.names):
             if comes[source] and not self._known(source):
                 self._samples[source] = self._read(source, int(firsts[source]))
@@ -142,6 +143,9 @@ class _Lengths:
             return None
         if self._fixed is not None:
             return np.full(len(samples), self._fixed, dtype=np.int64)
+        counted = self._mix.token_counts(samples, self.field)
+        if counted is not None:
+            return counted
         if not self._samples:
             return self._exact(samples)
         found = np.empty(len(samples), dtype=np.int64)
@@ -249,7 +253,7 @@ class _Run:
         part = 1.0 if needed is None else min(1.0, needed / max(self.rows[-1], 1))
         self.tokens = np.round(self.tokens * self.stride * part).astype(np.int64)
         end = round(self.positions[-1] * part)
-        self.samples = self.mix.blend.counts(end)
+        self.samples = self.order.blend.counts(end)
         if needed is not None and self.rows[-1] > needed:
             self.rows[-1], self.positions[-1] = needed, end
 
@@ -282,7 +286,7 @@ def dry_run(
     progress: Progress = lambda done, total: None,
 ) -> DryRun:
     """What ``Loader(mix, batch_size, order=order, pack=pack)`` gives to each of ``world`` processes."""
-    endless = mix.blend.length >= ENDLESS
+    endless = mix.is_endless
     if endless and steps is None:
         raise OptionError("the mixture never ends: say how many steps the run has (steps)")
     run = _Run(mix, pack, order)
@@ -314,12 +318,12 @@ def dry_run(
         fill=None if pack is None or not rows else total / (rows * pack.length),
         overlong=run.overlong, sources=_sources(run, end, told), ranks=ranks,
         changes=[
-            (one.start, int(run.row_of(one.start)) // (world * batch_size))
-            for one in mix.blend.segments[1:] if one.start < end
+            (one, int(run.row_of(one)) // (world * batch_size))
+            for one in run.order.blend.starts(end)[1:]
         ],
         estimated=estimated, at=at, positions=places,
-        weights=np.array([mix.weights(int(one)) for one in places]),
-        passes=np.array([mix.blend.passes(int(one)) for one in places]),
+        weights=np.array([run.order.blend.weights(int(one)) for one in places]),
+        passes=np.array([run.order.blend.passes(int(one)) for one in places]),
     )  # fmt: skip
 
 
@@ -330,8 +334,8 @@ def _shard(rows: int, rank: int, world: int, batch_size: int, drop_last: bool) -
 
 
 def _sources(run: _Run, end: int, told: bool) -> list[SourceSeen]:
-    first, last = run.mix.blend.span(end)
-    weights, sizes = run.mix.weights(0), run.mix.sizes_of_sources
+    first, last = run.order.blend.span(end)
+    weights, sizes = run.order.blend.weights(0), run.mix.sizes_of_sources
     return [
         SourceSeen(
             name, int(sizes[one]), float(weights[one]), int(run.samples[one]),
@@ -373,7 +377,7 @@ def _ranks(
 
 def _places(run: _Run, end: int, step: int) -> tuple[F64, F64]:
     """Steps along the run, and the positions there; on either side of where weights change."""
-    borders = [one.start for one in run.mix.blend.segments if 0 < one.start < end]
+    borders = run.order.blend.starts(end)[1:]
     some = np.linspace(0, end, CURVE)
     near = np.array([place for border in borders[:CURVE] for place in (border - 1, border)], dtype=np.float64)
     places = np.unique(np.concatenate([some, near]))

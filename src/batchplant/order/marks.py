@@ -46,7 +46,8 @@ def difference(state: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
 
 def drawn(order: Order) -> int:
     """A checksum of some places of an epoch, all over it."""
-    order = order._base or order
+    while order._base is not None:
+        order = order._base
     at = np.linspace(0, order.length - 1, min(order.length, PROBED_SAMPLES)).astype(np.int64)
     return zlib.crc32(order.take(at).astype("<i8").tobytes())
 

@@ -13,6 +13,7 @@ import fractions
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -109,6 +110,21 @@ def _table(shares: bytes) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32
     return _native.interleave(np.frombuffer(shares, dtype=np.int64))
 
 
+class Plan(Protocol):
+    """Who comes when in an epoch of a mixture; :class:`Blend` and ``metered.Metered`` are such plans."""
+
+    @property
+    def sizes(self) -> I64: ...
+    @property
+    def length(self) -> int: ...
+    def at(self, positions: I64) -> tuple[I64, I64]: ...
+    def counts(self, position: int) -> I64: ...
+    def span(self, position: int) -> tuple[I64, I64]: ...
+    def passes(self, position: int) -> npt.NDArray[np.float64]: ...
+    def weights(self, position: int) -> npt.NDArray[np.float64]: ...
+    def starts(self, end: int) -> list[int]: ...
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Blend:
     """The plan of a mixture: no seed, no samples, only who comes when. See :func:`blend`."""
@@ -148,6 +164,14 @@ class Blend:
         """How often each source was gone through before a position."""
         return self.counts(position) / np.maximum(self.sizes, 1)
 
+    def starts(self, end: int) -> list[int]:
+        """The positions before ``end`` from which on other weights hold, 0 first."""
+        return [one.start for one in self.segments if one.start < end]
+
+    def weights(self, position: int) -> npt.NDArray[np.float64]:
+        """The weights at a position, which sum up to 1."""
+        return next(one.weights for one in reversed(self.segments) if one.start <= position)
+
 
 def blend(
     sizes: Sequence[int],
@@ -165,6 +189,21 @@ def blend(
     number). max_repeats: how often a source is gone through at most; then it leaves the mixture, and the
     others go on in their proportion.
     """
+    counts, plan, stop, most = checked_plan(
+        sizes, list(sizes) if weights is None else weights, schedule, stop, max_repeats
+    )
+    found = _Planner(counts, plan, stop, max_repeats).plan()
+    return dataclasses.replace(found, length=min(found.length, most))
+
+
+def checked_plan(
+    sizes: Sequence[int],
+    weights: Sequence[float],
+    schedule: Sequence[tuple[int, Sequence[float]]],
+    stop: str | int,
+    max_repeats: int | None,
+) -> tuple[I64, list[tuple[int, list[float]]], str, int]:
+    """Check what :func:`blend` takes: sizes, all weights with their positions, when to stop, the length."""
     counts = np.array([whole("size", one, 0) for one in sizes], dtype=np.int64)
     most = ENDLESS
     if not isinstance(stop, str):
@@ -173,10 +212,7 @@ def blend(
         raise OptionError(f"stop is {', '.join(STOPS)} or a number of samples, not {stop!r}")
     if max_repeats is not None:
         whole("max_repeats", max_repeats, 1)
-    plan = [
-        (0, list(counts.tolist() if weights is None else weights)),
-        *((at, list(w)) for at, w in schedule),
-    ]
+    plan = [(0, list(weights)), *((at, list(w)) for at, w in schedule)]
     for number, (at, one) in enumerate(plan):
         if not all(0 <= weight < math.inf for weight in one) or not sum(one):
             raise OptionError("weights must be finite, none below 0 and not all 0")
@@ -187,8 +223,7 @@ def blend(
         for source, weight in enumerate(one):
             if weight and not counts[source]:
                 raise OptionError(f"source {source} has a weight, but no samples")
-    found = _Planner(counts, plan, stop, max_repeats).plan()
-    return dataclasses.replace(found, length=min(found.length, most))
+    return counts, plan, stop, most
 
 
 class _Planner:
@@ -246,7 +281,7 @@ class _Planner:
 class Mixed(Order):
     """What :func:`mixed` gives: it can also say whose sample stands at a position."""
 
-    blend: Blend = dataclasses.field(repr=False, kw_only=True)
+    blend: Plan = dataclasses.field(repr=False, kw_only=True)
 
 
 def mixed(
@@ -262,37 +297,41 @@ def mixed(
     again has its number plus that of all samples. Every pass through a source is shuffled anew, unless
     ``order(source, pass)`` gives another order of its samples.
     """
-    firsts = starts_of(plan.sizes)
-    total = int(firsts[-1])
+    total = int(plan.sizes.sum())
     most = plan.counts(plan.length) if plan.length < ENDLESS else np.full(len(plan.sizes), ENDLESS)
     used = plan.sizes > 0
     passes = int((-(-most[used] // plan.sizes[used])).max(initial=1)) if used.any() else 1
-    samples = min(max(passes, 1) * max(total, 1), LONGEST) if total else 0
-    take = _take_own(plan, firsts, order) if order else _take_shuffled(plan, firsts, seed, epoch)
-    return Mixed(samples, min(plan.length, LONGEST), take, blend=plan)
+    numbers = numbering(plan.sizes, seed=seed, epoch=epoch, order=order)
+    return Mixed(
+        numbered(passes, total), min(plan.length, LONGEST), lambda at: numbers(*plan.at(at)), blend=plan
+    )
 
 
-def _take_shuffled(plan: Blend, firsts: I64, seed: int, epoch: int) -> Callable[[I64], I64]:
-    key = key_of(seed, epoch, 7)
-
-    def take(at: I64) -> I64:
-        source, turn = plan.at(at)
-        size = plan.sizes[source]
-        lap, place = turn // size, turn % size
-        found: I64 = permute(place, size, derive(derive(key, source), lap)) + firsts[source]
-        found += lap * firsts[-1]
-        return found
-
-    return take
+def numbered(passes: int, total: int) -> int:
+    """How many numbers samples have in so many passes through all sources."""
+    return min(max(passes, 1) * max(total, 1), LONGEST) if total else 0
 
 
-def _take_own(plan: Blend, firsts: I64, order: Callable[[int, int], Order]) -> Callable[[I64], I64]:
-    made = functools.lru_cache(max(64, 4 * len(plan.sizes)))(order)
+def numbering(
+    sizes: I64, *, seed: int, epoch: int, order: Callable[[int, int], Order] | None = None
+) -> Callable[[I64, I64], I64]:
+    """The numbers of samples by their sources and the turns of these; see :func:`mixed`."""
+    firsts = starts_of(sizes)
+    if order is None:
+        key = key_of(seed, epoch, 7)
 
-    def take(at: I64) -> I64:
-        source, turn = plan.at(at)
-        lap, place = turn // plan.sizes[source], turn % plan.sizes[source]
-        found: I64 = np.empty_like(at)
+        def shuffled(source: I64, turn: I64) -> I64:
+            lap, place = np.divmod(turn, sizes[source])
+            found: I64 = permute(place, sizes[source], derive(derive(key, source), lap)) + firsts[source]
+            found += lap * firsts[-1]
+            return found
+
+        return shuffled
+    made = functools.lru_cache(max(64, 4 * len(sizes)))(order)
+
+    def ordered(source: I64, turn: I64) -> I64:
+        lap, place = np.divmod(turn, sizes[source])
+        found: I64 = np.empty_like(turn)
         groups, rows = np.unique(np.stack([source, lap]), axis=1, return_inverse=True)
         for number, (one, which) in enumerate(groups.T.tolist()):
             own = rows.reshape(-1) == number
@@ -300,4 +339,4 @@ def _take_own(plan: Blend, firsts: I64, order: Callable[[int, int], Order]) -> C
         found += firsts[source] + lap * firsts[-1]
         return found
 
-    return take
+    return ordered

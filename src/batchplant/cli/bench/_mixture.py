@@ -66,10 +66,9 @@ class _Weights:
     """The weights at every position: they change where the schedule says, or a source leaves."""
 
     def __init__(self, mix: Mix, count: int) -> None:
-        parts = [one for one in mix.blend.segments if one.start < count]
-        self.starts = [one.start for one in parts]
+        self.starts = mix.blend.starts(count)
         self.sizes = np.diff([*self.starts, count])
-        self.parts = [one.weights for one in parts]
+        self.parts = [mix.weights(start) for start in self.starts]
 
     def of(self, source: int) -> Any:
         return np.repeat([one[source] for one in self.parts], self.sizes)
