@@ -167,6 +167,7 @@ def test_a_change_reaches_no_other_folder(tmp_path, name):
     for plan in (
         {"hidden": ".t.partial", "inode": inode, "moves": [["t", name, made]], "removes": []},
         {"hidden": ".t.partial", "inode": inode, "moves": [], "removes": [name]},
+        {"hidden": ".t.partial", "moves": [], "removes": []},
         {"hidden": ".t.partial", "inode": inode, "moves": [[f"../{name}", "t", made]], "removes": []},
     ):
         (root / commit.NAME).write_text(json.dumps(plan) + "\n")

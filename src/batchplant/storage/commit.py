@@ -344,10 +344,10 @@ def _is_ours(folder: Path, plan: Any) -> bool:
             return False
         if plan.get("folder") not in (None, os.stat(folder).st_ino):
             return False
-        found = os.lstat(folder / plan["hidden"])
+        hidden = os.lstat(folder / plan["hidden"])
+        return stat.S_ISDIR(hidden.st_mode) and bool(hidden.st_ino == plan["inode"])
     except (LookupError, TypeError, ValueError, AttributeError, OSError):
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_ino == plan["inode"]
 
 
 def _distrust_any(hidden: Path, plan: dict[str, Any]) -> str | None:
