@@ -19,11 +19,13 @@ from rich.console import Console
 
 import batchplant as bp
 import processes
+from batchplant import measure
 from batchplant.cli import main
 from batchplant.cli.bench import formats
 from batchplant.cli.terminal import human_size
 from batchplant.engines.inline import Inline
 from batchplant.measure import Measured, figures, report, spread
+from batchplant.measure.measured import caveats
 from batchplant.measure.pipelines import PIPELINES
 
 N = 40
@@ -263,3 +265,29 @@ def test_ctrl_c_leaves_nothing(table: str, place: Path) -> None:
         assert run.wait(processes.PATIENCE) in processes.STOPPED
         assert run.stderr.read() == b"batchplant: stopped\n"
     assert os.listdir(place) == []
+
+
+def test_a_report_says_when_the_order_may_be_chance() -> None:
+    pytest.importorskip("matplotlib")
+    once = [made("a", 100, 1000.0, samples=60), made("b", 90, 900.0, samples=60)]
+    text = report.html(once, about(samples=60), human_size)
+    assert "Only one round was measured" in text
+    assert "60 samples takes 60 ms" in text
+    # Without a second round there is no best of them.
+    assert "(1,000)" not in text
+    more = {"samples": 100_000, "rounds": 3}
+    near = [
+        made(name, 100, speed, best={"epoch_warm": 1.1 * speed}, **more)
+        for name, speed in (("a", 1000.0), ("b", 950.0), ("c", 500.0))
+    ]
+    assert caveats(near) == [
+        "b is within 10% of a, and rounds of one format differ as much: take them as equally fast."
+    ]
+    assert caveats([near[0], near[2]]) == []
+
+
+def test_what_is_left_out_is_said_without_names_of_modules() -> None:
+    found = measure.refusals(bp.Schema({"image": bp.Image(), "score": bp.Float()}))
+    assert found["coco"] == "coco has no place for score"
+    assert found["safetensors"] == "safetensors holds named tensors only"
+    assert "batchplant." not in " ".join(found.values())

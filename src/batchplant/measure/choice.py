@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..errors import OptionError, SchemaError
+from ..errors import OptionError, SchemaError, listed
 from ..format import Format
 from ..options import Typed, own_options
 from ..registry import all_formats, get_format
@@ -97,7 +97,11 @@ def refusal(found: Format, schema: Mapping[str, Field]) -> str | None:
     try:
         found.check(Schema(schema))
     except SchemaError as error:
-        # Its second half is advice for a conversion.
+        extra = [name for name in schema if name not in found.fields]
+        if found.only is not None or (found.fields and extra):
+            # The whole list of its fields is advice for a conversion.
+            lacks = f"has no place for {listed(extra)}" if found.only is None else f"holds {found.holds} only"
+            return f"{found.name} {lacks}"
         return error.message.partition(";")[0]
     lacking = missing(found)
     if not lacking:

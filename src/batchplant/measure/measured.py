@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+# Epochs that are shorter measure the start of threads and the clock.
+MIN_EPOCH_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +59,35 @@ class Measured:
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "bytes_per_sample": self.bytes_per_sample}
+
+
+def caveats(rows: Iterable[Measured], speed: str = "epoch_warm") -> list[str]:
+    """Reasons why the order of the fastest may be chance, each as a sentence; none where it is not."""
+    known = [one for one in rows if one.error is None and getattr(one, speed)]
+    ordered = sorted(known, key=lambda one: -getattr(one, speed))
+    if len(ordered) < 2:
+        return []
+    found = []
+    first = ordered[0]
+    if max(one.rounds for one in ordered) < 2:
+        found.append("Only one round was measured, so a difference may be chance: --rounds 5 tells more.")
+    else:
+        # How much better the best round of a format is than its median.
+        spreads = [one.best[speed] / getattr(one, speed) - 1 for one in ordered if one.best.get(speed)]
+        noise = max(statistics.median(spreads), 0.0) if spreads else 0.0
+        near = [
+            one.label for one in ordered[1:] if getattr(one, speed) >= getattr(first, speed) * (1 - noise)
+        ]
+        if near:
+            who = f"{', '.join(near)} {'is' if len(near) == 1 else 'are'} within {noise:.0%} of {first.label}"
+            found.append(f"{who}, and rounds of one format differ as much: take them as equally fast.")
+    seconds = first.samples / getattr(first, speed)
+    if speed.startswith("epoch") and seconds < MIN_EPOCH_SECONDS:
+        found.append(
+            f"An epoch of {first.samples:,} samples takes {seconds * 1e3:.0f} ms, which is too short to rank "
+            "by: measure more samples (--sample, --seconds)."
+        )
+    return found
 
 
 def pareto(rows: Iterable[Measured], speed: str = "epoch_warm") -> list[Measured]:

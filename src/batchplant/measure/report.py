@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import shown
 from . import figures, labels
-from .measured import Measured, pareto
+from .measured import Measured, caveats, pareto
 
 # What "fast" may mean, and how it is called.
 SPEEDS = {
@@ -189,13 +189,16 @@ STYLE = """
     --soft: #1b2027 }
 }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); margin: 2rem auto;
-  max-width: 62rem; padding: 0 1.2rem }
+  max-width: 76rem; padding: 0 1.2rem }
 h1 { font-size: 1.4rem; overflow-wrap: anywhere } h2 { font-size: 1.05rem; margin-top: 2rem }
-figure { margin: 1rem 0 } svg { width: 100%; height: auto; fill: currentColor }
+figure { margin: 1rem 0; max-width: 60rem } svg { width: 100%; height: auto; fill: currentColor }
 .wide { overflow-x: auto }
+.doubt { border-left: 3px solid var(--front); background: var(--soft); padding: .5rem .8rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100% }
-th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap }
-th { color: var(--faint); font-weight: 600 } th:first-child, td:first-child { text-align: left }
+th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap }
+th { color: var(--faint); font-weight: 600; vertical-align: bottom }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--page);
+  white-space: normal; overflow-wrap: anywhere; min-width: 6rem }
 tr.front td:first-child { color: var(--front); font-weight: 700 }
 small, .faint { color: var(--faint) } li { overflow-wrap: anywhere }
 code { background: var(--soft); padding: .1rem .3rem; border-radius: 3px; overflow-wrap: anywhere }
@@ -210,7 +213,9 @@ def html(rows: Sequence[Measured], about: About, size: Any) -> str:
     rows = ranked(rows, about.by)
     front = [one.label for one in pareto(rows, SPEEDS[about.by][0])]
     columns = _columns(about, size)
-    head = "".join(f"<th>{escape(name)}</th>" for name, _ in columns)
+    head = "".join(
+        f'<th scope="col">{"<br>".join(map(escape, name.splitlines()))}</th>' for name, _ in columns
+    )
     body = "".join(
         ('<tr class="front">' if one.label in front else "<tr>")
         + "".join(f"<td>{escape(value(one))}</td>" for _, value in columns)
@@ -218,7 +223,8 @@ def html(rows: Sequence[Measured], about: About, size: Any) -> str:
         for one in rows
         if one.error is None
     )
-    table = f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    region = 'class="wide" tabindex="0" role="region" aria-label="Measured"'
+    table = f"<div {region}><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     picture = svg(draw(rows, about, title=False))
     remarks = [f"{one.label}: {text}" for one in rows for text in one.remarks]
     failed = [f"{one.label}: {one.error}" for one in rows if one.error is not None]
@@ -226,10 +232,11 @@ def html(rows: Sequence[Measured], about: About, size: Any) -> str:
     parts = [
         f"<h1>{escape(about.title)}</h1>",
         f'<p class="faint">{escape(about.how)}<br>{escape(about.machine)}</p>',
+        "".join(f'<p class="doubt">{escape(text)}</p>' for text in caveats(rows, SPEEDS[about.by][0])),
         f'<figure role="img" aria-label="Size against speed of each format">{picture}</figure>',
         f"<h2>Measured</h2>{table}",
         "<p><small>Those in colour are on the Pareto front: no other is smaller and faster. Speeds are the "
-        "median of the rounds, with the best of them in brackets.</small></p>",
+        "median of the rounds, with the best of them in brackets where there were several.</small></p>",
         _listed("Remarks", remarks),
         _listed("Could not be measured", failed),
         _listed("Left out", left_out),
@@ -258,22 +265,24 @@ def _columns(about: About, size: Any) -> list[tuple[str, Any]]:
         def value(one: Measured) -> str:
             found = getattr(one, name)
             best = one.best.get(name)
-            return "" if found is None else f"{found:,.0f}" + ("" if best is None else f" ({best:,.0f})")
+            several = best is not None and one.rounds > 1
+            return "" if found is None else f"{found:,.0f}" + (f" ({best:,.0f})" if several else "")
 
         return value
 
+    # What people look for first; on a narrow page the rest is scrolled to.
     columns = [
         ("format", lambda one: one.label),
         ("whole dataset", lambda one: size(whole(one, about.total))),
+        (f"warm\n{about.unit}/s", rate("epoch_warm")),
+        (f"cold\n{about.unit}/s", rate("epoch_cold")),
+        ("single\nsamples/s", rate("random_rate")),
+        ("in sequence\nMB/s", rate("sequential_mb_s")),
+        (f"written\n{about.unit}/s", lambda one: f"{one.write_rate:,.0f}"),
+        ("memory", lambda one: size(one.memory)),
+        ("open", lambda one: "" if one.open_seconds is None else f"{one.open_seconds * 1e3:,.1f} ms"),
         ("per sample", lambda one: size(one.bytes_per_sample)),
         ("files", lambda one: f"{one.files:,}"),
-        (f"written {about.unit}/s", lambda one: f"{one.write_rate:,.0f}"),
-        ("open", lambda one: "" if one.open_seconds is None else f"{one.open_seconds * 1e3:,.1f} ms"),
-        ("memory", lambda one: size(one.memory)),
-        ("in sequence MB/s", rate("sequential_mb_s")),
-        ("single samples/s", rate("random_rate")),
-        (f"cold {about.unit}/s", rate("epoch_cold")),
-        (f"warm {about.unit}/s", rate("epoch_warm")),
     ]
     if about.remote is not None:
         columns += [

@@ -42,6 +42,7 @@ from ...engines.sources import for_others
 from ...errors import NotFoundError, OptionError, shown
 from ...measure import Measured, figures, report
 from ...measure.machine import describe
+from ...measure.measured import caveats
 from ...measure.pipelines import PIPELINES, image_fields
 from ...measure.running import QUICK
 from ...storage import put_file
@@ -185,6 +186,7 @@ def _as_json(rows: list[Measured], about: report.About) -> dict[str, Any]:
         "path": about.path, "format": about.format, "samples": about.total, "sample": about.samples,
         "how": about.how, "machine": about.machine, "seconds": about.seconds, "remote": about.remote,
         "by": about.by, "left out": about.refused,
+        "caveats": caveats(rows, report.SPEEDS[about.by][0]),
         "formats": [
             {**one.to_json(), "whole": report.whole(one, about.total), "front": one.label in front}
             for one in rows
@@ -239,6 +241,8 @@ def _print(rows: list[Measured], about: report.About) -> None:
     if front:
         words = report.SPEEDS[about.by][1]
         say(f"* no other is smaller and faster ({words}); the fastest first")
+    for text in caveats(rows, report.SPEEDS[about.by][0]):
+        say(f"note: {text}")
     if about.samples < about.total:
         say(f"size: of all {about.total:,} samples, estimated from {about.samples:,}")
     _notes(rows, about)
