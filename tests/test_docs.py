@@ -183,30 +183,39 @@ def test_every_page_with_code_is_run() -> None:
     assert len(EXAMPLES) > 25
 
 
-@pytest.mark.exhaustive
-def test_the_example_format_passes_the_suite(tmp_path: Path) -> None:
+def run_suites(folder: Path, chosen: str, *files: str) -> None:
+    """Run suites of the formats of the guide, which are installed in a folder."""
     for text in blocks(ADD, "python"):
         first, _, code = text.partition("\n")
         if not first.startswith("# src/"):
-            (tmp_path / first.removeprefix("# ")).write_text(code, "utf-8")
+            (folder / first.removeprefix("# ")).write_text(code, "utf-8")
     [project] = blocks(ADD, "toml")
     entry_points = tomllib.loads(project)["project"]["entry-points"]
-    info = tmp_path / "batchplant_rec-0.1.dist-info"
+    info = folder / "batchplant_rec-0.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: batchplant-rec\nVersion: 0.1\n")
     lines = [f"{name} = {value}" for name, value in entry_points["batchplant.formats"].items()]
     (info / "entry_points.txt").write_text("\n".join(["[batchplant.formats]", *lines, ""]))
-    # What is left out damages records; the formats' own tests do that to the same base class.
-    quick = "not (TestFrames and (damage or other_formats or another_process))"
-    files = ["test_rec.py", "test_frames.py"]
     done = processes.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", quick, *files],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *files],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+@pytest.mark.exhaustive
+def test_the_example_format_passes_the_suite(tmp_path: Path) -> None:
+    # What is left out damages records; the formats' own tests do that to the same base class.
+    quick = "not (TestFrames and (damage or other_formats or another_process))"
+    run_suites(tmp_path, quick, "test_rec.py", "test_frames.py", "test_idx.py")
+
+
+def test_a_format_of_one_array_passes_the_suite(tmp_path: Path) -> None:
+    # What is left out writes files of all formats, and starts processes.
+    run_suites(tmp_path, "not (other_formats or another_process)", "test_idx.py")
 
 
 def test_the_reader_of_the_exercise_has_60_lines() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,16 +27,7 @@ from .damage import EXHAUSTIVE
 
 
 class Bench:
-    """The attributes and helpers of a suite.
-
-    options: given to every ``create``; open_options: to every ``open``. beside: name → (field, value) that a
-    dataset of this format cannot do without; left out where the field under test is of that kind itself.
-    leave_out: names of ``all_cases`` that do not apply; values: other values for some of them. keeps_schema:
-    the very same kinds come back. keeps_jpeg: JPEG files are stored byte for byte. in_place: some field has
-    spans. wraps: the same parser as that of another suite, behind a compression for example: it is tried with
-    fewer kinds and less damage. notices_cuts: no truncation goes unnoticed. golden: a folder with one folder
-    of files per format.
-    """
+    """The attributes and helpers of a suite; :class:`FormatSuite` explains the attributes."""
 
     format: ClassVar[str]
     suffix: ClassVar[str] = ""
@@ -51,6 +42,7 @@ class Bench:
     wraps: ClassVar[bool] = False
     notices_cuts: ClassVar[bool] = True
     golden: ClassVar[Path | None] = None
+    only_field: ClassVar[tuple[str, Field, Callable[[int], Any]] | None] = None
 
     # -- what a subclass may override ------------------------------------------------------------------
 
@@ -111,6 +103,8 @@ class Bench:
     def around(self, name: str, field: Field, values: Iterable[Any]) -> tuple[dict[str, Field], list[Sample]]:
         """A dataset with one field of these values, and those that the format cannot do without."""
         beside = {key: one for key, one in self.beside.items() if one[0].kind != field.kind}
+        if self.only_field is not None and self.spec.refuses(field) is None:
+            name = self.only_field[0]
         if self.spec.fields and self.spec.refuses(field) is None:
             name = next(iter(self.spec.fields))
         schema = {**{key: other for key, (other, _) in beside.items()}, name: field}
@@ -119,6 +113,9 @@ class Bench:
 
     def dataset(self, count: int, *fields: str) -> tuple[dict[str, Field], list[Sample]]:
         """Samples with one field of every kind that the format holds, or with these fields."""
+        if self.only_field is not None:
+            name, field, value = self.only_field
+            return {name: field}, [{name: value(n)} for n in range(count)]
         chosen = {name: ORDINARY[name] for name in fields or ORDINARY}
         if self.spec.fields:
             chosen = ordinary(self.spec.fields)
