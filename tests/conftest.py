@@ -113,6 +113,8 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith(("AWS_", "BATCHPLANT_", "GOOGLE_", "AZURE_", "XDG_")) or "_proxy" in name.lower():
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    # What fails for good shall not take a minute; a request is tried three times in any case.
+    monkeypatch.setenv("BATCHPLANT_RETRY_SECONDS", "0.1")
     from batchplant.storage.remote import cells, fetch
 
     # On a busy machine everything stalls, and would be fetched twice; tests of that set it themselves.

@@ -18,7 +18,6 @@ from PIL import Image
 import batchplant as bp
 from batchplant import _native, storage
 from batchplant.registry import all_formats
-from batchplant.storage.remote import fetch
 from proxy import Fault, answers, ignored_range, truncated
 
 HALF = "\ud800"
@@ -491,8 +490,6 @@ FAILURES = [500, 503, 404, 403, "cut", "drop", "whole"]
 @pytest.fixture
 def server(web, monkeypatch):
     pytest.importorskip("obstore")
-    # As many tries as ever, but no pauses between them.
-    monkeypatch.setattr(fetch, "PAUSE", 0.001)
     # More than opening brings along, packed or not.
     text = np.random.default_rng(0).bytes(50 * 2000).hex()
     for suffix in ("beton", "tfrecord", "tfrecord.gz", "npz", "csv"):

@@ -483,7 +483,6 @@ def test_damage_is_named_by_url_and_byte(bucket: Bucket, options: dict[str, Any]
 def test_a_server_that_fails_is_named_by_url_byte_and_sample(
     bucket: Bucket, proxy: Proxy, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "PAUSE", 0.001)
     url = bucket.put("a.tar", archive(0, 100, 2000))
 
     def late(request: Request) -> Any:

@@ -18,7 +18,7 @@ import batchplant as bp
 from batchplant.cli import main
 from batchplant.families import records
 from batchplant.loading import locate
-from batchplant.storage.remote import fetch, opened
+from batchplant.storage.remote import opened
 from batchplant.storage.remote.cells import PART
 from processes import PATIENCE
 from proxy import answers, reset, truncated
@@ -57,7 +57,6 @@ def place(bucket, made):
 def at(bucket, made, monkeypatch):
     """Opens the file in the bucket, with options."""
     place(bucket, made)
-    monkeypatch.setattr(fetch, "PAUSE", 0.001)
     monkeypatch.setattr(records, "BLOCK_BYTES", CELL)
     for name, module in list(sys.modules.items()):
         if name.startswith("batchplant.") and getattr(module, "PART", None) == PART:

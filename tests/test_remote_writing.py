@@ -109,7 +109,6 @@ def shelf(
 @pytest.fixture
 def behind(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Shelf, Proxy]]:
     """The same, with a proxy before it; failures are tried again without pauses."""
-    monkeypatch.setattr("batchplant.storage.remote.fetch.PAUSE", 0.001)
     with Proxy(shelf.endpoint) as proxy:
         yield dataclasses.replace(shelf, endpoint=proxy.endpoint), proxy
 

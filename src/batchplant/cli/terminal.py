@@ -105,7 +105,7 @@ def add_reading(parser: argparse.ArgumentParser, *, where: bool = True) -> None:
         action="append",
         default=[],
         help="an option of the reader, e.g. allow_pickle=true (`batchplant formats NAME` lists them), or for "
-        "URLs: endpoint, region, anonymous, profile, cache, cache_bytes, fetch_bytes",
+        "URLs: endpoint, region, anonymous, profile, cache, cache_bytes, fetch_bytes, retry_seconds",
     )
     parser.add_argument("--skip", metavar="FILE", help="leave out samples: a list of verify --quarantine")
     if where:

@@ -15,6 +15,7 @@ import numpy as np
 from .. import order as orders
 from ..columns import I64
 from ..errors import OptionError, Problem
+from ..storage.remote import waiting_until
 from . import threads
 from .batch import Batch, Executor, Prepared
 from .convoy import Pace, cut
@@ -162,6 +163,11 @@ class _Shared:
 
 
 def _produce(shared: _Shared) -> None:
+    with waiting_until(lambda: shared.stopped):
+        _produce_batches(shared)
+
+
+def _produce_batches(shared: _Shared) -> None:
     while True:
         prepared: Any = None
         with shared.in_order:

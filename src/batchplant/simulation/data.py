@@ -58,6 +58,9 @@ class Dataset:
         last = np.array([min(self.each * (number + 1), len(self)) - 1])
         return int((self._borders(last) + self.sizes(last))[0])
 
+    def _bytes_of(self, fields: Sequence[str]) -> int | None:
+        return self.plan.bytes
+
     def ranges(self, fields: Sequence[str] | None, indices: Any) -> Spans:
         samples = np.asarray(indices, dtype=np.int64)
         files, file = np.unique(samples // self.each, return_inverse=True)

@@ -30,6 +30,7 @@ CONFIG = "BATCHPLANT_CONFIG"
 CACHE = "BATCHPLANT_CACHE"
 CACHE_BYTES = "BATCHPLANT_CACHE_BYTES"
 FETCH_BYTES = "BATCHPLANT_FETCH_BYTES"
+RETRY_SECONDS = "BATCHPLANT_RETRY_SECONDS"
 
 UNITS = {
     "": 1,
@@ -46,6 +47,8 @@ UNITS = {
 DEFAULT_CACHE_BYTES = 100 * 10**9
 # Of blocks in memory, in flight or waiting for their batches: two windows of quasi_random, and a little more.
 DEFAULT_FETCH_BYTES = 576 << 20
+DEFAULT_RETRY_SECONDS = 60.0
+MAX_RETRY_SECONDS = 86_400.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +57,8 @@ class StorageOptions:
 
     endpoint: the server of an S3-, GCS- or Azure-compatible store. region: of the bucket. anonymous: send no
     credentials. profile: of ``~/.aws``. cache: a folder that keeps what was fetched; cache_bytes: how much at
-    most (100 GB). fetch_bytes: memory for blocks that were fetched ahead (576 MiB).
+    most (100 GB). fetch_bytes: memory for blocks that were fetched ahead (576 MiB). retry_seconds: how long a
+    request that fails is tried again (60); 0 for once.
     """
 
     endpoint: str | None = None
@@ -64,12 +68,15 @@ class StorageOptions:
     cache: str | None = None
     cache_bytes: int | None = None
     fetch_bytes: int | None = None
+    retry_seconds: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("cache_bytes", "fetch_bytes"):
             given = getattr(self, name)
             if given is not None and given < 0:
                 raise OptionError(f"{name} is a number of bytes, not {given}")
+        if self.retry_seconds is not None:
+            seconds_of("retry_seconds", self.retry_seconds)
 
     def over(self, below: StorageOptions) -> StorageOptions:
         """These, and the others' where one is not given."""
@@ -105,6 +112,8 @@ def options_of(given: Mapping[str, Any], where: str | None = None) -> StorageOpt
             continue
         if name in ("cache_bytes", "fetch_bytes"):
             value = bytes_of(name, value, where)
+        elif name == "retry_seconds":
+            value = seconds_of(name, value, where)
         elif name == "anonymous":
             if isinstance(value, str) and value.lower() in (
                 "true",
@@ -143,6 +152,18 @@ def size_of(name: str, given: Any, where: str | None = None) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
+def seconds_of(name: str, given: Any, where: str | None = None) -> float:
+    """A number of seconds: 60, "2.5", "90s"."""
+    try:
+        found = float(str(given).strip().lower().removesuffix("s"))
+    except ValueError:
+        found = -1.0
+    if isinstance(given, bool) or not 0 <= found <= MAX_RETRY_SECONDS:
+        limit = f"from 0 to {MAX_RETRY_SECONDS:,.0f}"
+        raise OptionError(f"{name} is a number of seconds {limit}, not {repr(given)[:60]}", path=where)
+    return found
+
+
 def config_path() -> str:
     """Where the configuration file is, or would be."""
     given = os.environ.get(CONFIG)
@@ -154,7 +175,7 @@ def settings_for(url: str, given: StorageOptions) -> StorageOptions:
     """All that is known about how to reach a URL."""
     variables = {
         "cache": os.environ.get(CACHE), "cache_bytes": os.environ.get(CACHE_BYTES),
-        "fetch_bytes": os.environ.get(FETCH_BYTES),
+        "fetch_bytes": os.environ.get(FETCH_BYTES), "retry_seconds": os.environ.get(RETRY_SECONDS),
     }  # fmt: skip
     found = given.over(
         options_of({name: value for name, value in variables.items() if value}, "the environment")

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import AccessError, NotFoundError
-from .remote import Entry, RefusedError, client_of, trying
+from .remote import Entry, RefusedError, client_of
+from .remote import trying as try_again
 
 PIECE = 4 << 20
 # Up to here a file goes in one request.
@@ -27,8 +28,12 @@ REMOVED_AT_ONCE = 500
 POLL = 0.05
 # Seconds after which a thread that does not run was not started.
 NEVER_STARTED = 1.0
+# Seconds that work has to break off. A request that waits for a server takes longer, and is left alone then.
+MAX_STOP_SECONDS = 5.0
 
 T = TypeVar("T")
+# Of a thread that does work side by side with others: the event that tells all of them to stop.
+_THREAD = threading.local()
 # Told how far large files are: URL, bytes, and of how many.
 Watcher = Callable[[str, int, int], None]
 _WATCHERS: list[Watcher] = []
@@ -46,6 +51,12 @@ def watching(report: Watcher) -> Iterator[None]:
 
 class Stopped(BaseException):
     """Somebody does not want it any more."""
+
+
+def trying(run: Callable[[], T], stop: threading.Event | None = None, **options: Any) -> T:
+    """As in storage.remote; ends when ``stop`` is set, or the work that this thread is part of is stopped."""
+    events = [one for one in (stop, getattr(_THREAD, "stopped", None)) if one is not None]
+    return try_again(run, stop=lambda: any(one.is_set() for one in events), **options)
 
 
 class Background:
@@ -81,9 +92,10 @@ class Background:
 
     def stop(self) -> None:
         self.stopped.set()
-        give_up = time.monotonic() + NEVER_STARTED
+        began = time.monotonic()
         while not self.ended.wait(POLL):
-            if not self._thread.is_alive() and time.monotonic() > give_up:
+            waited = time.monotonic() - began
+            if waited > (MAX_STOP_SECONDS if self._thread.is_alive() else NEVER_STARTED):
                 return
 
 
@@ -148,7 +160,8 @@ def send(
         # Pieces take three requests.
         return client.put(name, b"".join(pieces()), size)
 
-    tag = trying(put, stop=stopped.is_set)
+    # The parts of a large file are tried again one by one.
+    tag = trying(put, stopped, **({"least": 1} if size > SMALL else {}))
     if not check:
         return
     try:
@@ -189,17 +202,24 @@ def side_by_side(
     rest = iter(given)
     waiting: set[Future[Any]] = set()
     pool = ThreadPoolExecutor(SIDE_BY_SIDE, "batchplant-upload")
+    over = threading.Event()
+
+    def run(one: T) -> None:
+        _THREAD.stopped = over
+        work(one)
+
     try:
         while True:
             if stopped is not None and stopped.is_set():
                 raise Stopped
-            waiting |= {pool.submit(work, one) for one in islice(rest, SIDE_BY_SIDE - len(waiting))}
+            waiting |= {pool.submit(run, one) for one in islice(rest, SIDE_BY_SIDE - len(waiting))}
             if not waiting:
                 return
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for one in done:
                 one.result()
     finally:
+        over.set()
         pool.shutdown(wait=True, cancel_futures=True)
 
 

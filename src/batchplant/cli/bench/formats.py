@@ -92,7 +92,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--remote-option", metavar="NAME=VALUE", action="append", default=[],
-        help="of --remote: endpoint, region, anonymous, profile, cache, fetch_bytes",
+        help="of --remote: endpoint, region, anonymous, profile, cache, fetch_bytes, retry_seconds",
     )  # fmt: skip
     parser.add_argument(
         "--scratch", metavar="DIR", help="where files are written (default: where there is room)"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from .blocks import NEVER, Pool, RemoteObject
 from .client import Entry, Got, RefusedError
 from .clients import client_of, totals
-from .fetch import fetcher, trying
+from .fetch import fetcher, trying, waiting_until
 from .objects import Objects, fetch_many
 from .source import RANGE_GAP, RANGE_MOST, RemoteSource, fetch_whole, opened, plan_ranges
 
@@ -33,4 +33,5 @@ __all__ = [
     "plan_ranges",
     "totals",
     "trying",
+    "waiting_until",
 ]

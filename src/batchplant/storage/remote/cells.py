@@ -113,5 +113,7 @@ class Cells:
             raise AccessError(CHANGED, path=self.url, offset=start)
         if len(got.data) != end - start:
             message = f"{len(got.data)} of {end - start} bytes came"
-            raise TransientError(message, path=self.url, offset=start)
+            short = TransientError(message, path=self.url, offset=start)
+            short.outage = self.client.outage
+            raise short
         return got.data

@@ -1,20 +1,25 @@
 """What a client of a server is: :class:`Client`, what it gives, and how it fails.
 
-A client makes one request for each call and tries it once; fetch.py tries again.
+A client makes one request for each call and tries it once; fetch.py tries again. What came of a request is
+noted in the client's :class:`~.outage.Outage`, by which fetch.py decides for how long.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsInt
 
 import numpy as np
 
 from ...columns import U8
-from ...errors import AccessError
-from ..settings import StorageOptions
+from ...errors import AccessError, BatchplantError
+from ..settings import DEFAULT_RETRY_SECONDS, StorageOptions
+from .outage import Outage
 
 # Answers after which trying again is of use.
 BUSY = (408, 425, 429, 500, 502, 503, 504, 509)
@@ -33,10 +38,17 @@ class TransientError(AccessError):
     """A request failed, and may succeed the next time; ``after``: seconds that the server asks for."""
 
     after: float = 0.0
+    # Of the server that it is about, and whether that answered at all.
+    outage: Outage | None = None
+    answered = False
 
 
 class RefusedError(AccessError):
     """The server does not let us."""
+
+
+class NoServerError(AccessError):
+    """There is no server of this name."""
 
 
 class BeyondError(AccessError):
@@ -60,6 +72,7 @@ class Got(NamedTuple):
 
 
 Data = bytes | Path | Iterable[Any]
+REQUESTS = ("head", "get", "get_whole", "level", "walk", "put", "copy", "delete")
 
 
 class Client(ABC):
@@ -67,8 +80,16 @@ class Client(ABC):
 
     def __init__(self, url: str, options: StorageOptions) -> None:
         self.url, self.options = url, options
+        seconds = options.retry_seconds
+        self.outage = Outage(url, DEFAULT_RETRY_SECONDS if seconds is None else seconds)
         # Requests that were made, by what they were for.
         self.requests = self.bytes = 0
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in REQUESTS:
+            if name in cls.__dict__:
+                setattr(cls, name, _noted(cls.__dict__[name]))
 
     def counted(self, got: Got) -> Got:
         """What came, counted."""
@@ -110,6 +131,38 @@ class Client(ABC):
     @abstractmethod
     def delete(self, names: list[str]) -> None:
         """Remove objects; those that are not there are none."""
+
+
+def _noted(request: Callable[..., Any]) -> Callable[..., Any]:
+    """The request, which also notes in the client's outage whether the server answered."""
+
+    @contextlib.contextmanager
+    def noting(self: Client) -> Iterator[None]:
+        try:
+            yield
+        except TransientError as error:
+            error.outage = self.outage
+            if error.answered:
+                self.outage.answered = True
+            raise
+        except NoServerError:
+            raise
+        except BatchplantError:
+            self.outage.end()
+            raise
+        self.outage.end()
+
+    @functools.wraps(request)
+    def noted(self: Client, *args: Any, **options: Any) -> Any:
+        with noting(self):
+            return request(self, *args, **options)
+
+    @functools.wraps(request)
+    def noted_entries(self: Client, *args: Any, **options: Any) -> Iterator[Any]:
+        with noting(self):
+            yield from request(self, *args, **options)
+
+    return noted_entries if inspect.isgeneratorfunction(request) else noted
 
 
 def checked_size(told: SupportsInt | str | None, path: str) -> int:

@@ -11,28 +11,24 @@ import contextlib
 import heapq
 import itertools
 import os
-import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ...errors import AccessError
+from ..settings import DEFAULT_RETRY_SECONDS
 from .client import TransientError
+from .outage import MIN_TRIES, Outage
 
 # Requests in flight.
 LEAST, FIRST, MOST = 4, 8, 64
 # A request of this many bytes counts as one of them, a smaller one as less.
 LARGE, SMALLEST = 1 << 20, 1 / 8
-# How often a request is made before its failure is told, and the seconds between: doubled, with jitter.
-TRIES = 6
-PAUSE, LONGEST_PAUSE = 0.1, 10.0
-# Its own: whoever seeds the module's draws the same numbers again, whatever we do meanwhile.
-JITTER = random.SystemRandom()
 # A request that takes this many times as long as others of its size is made a second time.
 STALLED = 5.0
 STALLED_LEAST = 1.0
@@ -44,19 +40,37 @@ GAIN = 1.1
 FORGET = 40
 # Seconds without work after which a thread ends.
 PATIENCE = 5.0
+# Seconds after which a pause looks whether it is still wanted.
+POLL = 0.05
 # The urgency of a request that is made a second time.
 AGAIN = float("-inf")
 
 T = TypeVar("T")
+# Of a thread: whether it need not wait for answers any more.
+_THREAD = threading.local()
+
+
+@contextlib.contextmanager
+def waiting_until(stopped: Callable[[], bool]) -> Iterator[None]:
+    """Within it, this thread waits for answers only until ``stopped()``; then AccessError is raised."""
+    before = getattr(_THREAD, "stopped", None)
+    _THREAD.stopped = stopped
+    try:
+        yield
+    finally:
+        _THREAD.stopped = before
 
 
 class Answer(Future[T]):
     """A Future that a Ctrl-C ends the wait for: one that comes as a wait begins is seen when it ends."""
 
     def result(self, timeout: float | None = None) -> T:
+        stopped = getattr(_THREAD, "stopped", None)
         while timeout is None and not self.done():
             with contextlib.suppress(TimeoutError):
                 return super().result(WINDOW)
+            if stopped is not None and stopped():
+                raise AccessError("nobody waits for it any more")
         return super().result(timeout)
 
 
@@ -271,10 +285,12 @@ class Fetcher:
             task.future.set_result(value)
 
     def _tried(self, task: Task) -> Any:
-        def count() -> None:
+        def count(pause: float) -> None:
             with self._changed:
                 self.counts.retries += 1
                 self._pace.slow_down()
+                # What pauses does not stall.
+                task.began = time.monotonic() + pause
 
         with self._changed:
             task.began = time.monotonic()
@@ -306,22 +322,42 @@ class Fetcher:
 
 
 def trying(
-    run: Callable[[], T], *, stop: Callable[[], bool] | None = None, failed: Callable[[], None] | None = None
+    run: Callable[[], T],
+    *,
+    stop: Callable[[], bool] | None = None,
+    failed: Callable[[float], None] | None = None,
+    least: int = MIN_TRIES,
 ) -> T:
-    """What ``run`` gives; what may be better the next time is tried again, with pauses that grow."""
+    """What ``run`` gives; what may be better the next time is tried again, with pauses that grow.
+
+    How long, the server's :class:`Outage` decides. stop: whether nobody wants it any more. failed: is told of
+    every pause. least: tries that it has even if the window of the outage is over.
+    """
+    began = time.monotonic()
     for attempt in itertools.count(1):
         try:
             return run()
         except TransientError as error:
-            if attempt >= TRIES or (stop is not None and stop()):
-                told = AccessError(f"{error.message} ({attempt} tries)", path=error.path, offset=error.offset)
+            outage = error.outage or Outage(error.path or "the server", DEFAULT_RETRY_SECONDS)
+            pause = outage.pause(attempt, began, error.message, error.after, least)
+            if pause is not None and failed is not None:
+                failed(pause)
+            if pause is None or not _sleep(pause, stop):
+                tries = f"{attempt} tries in {time.monotonic() - began:.1f} s" if attempt > 1 else "1 try"
+                told = AccessError(f"{error.message} ({tries})", path=error.path, offset=error.offset)
                 raise told from None
-            pause = min(LONGEST_PAUSE, PAUSE * 2 ** (attempt - 1))
-            pause = max(JITTER.uniform(pause / 2, pause), min(error.after, LONGEST_PAUSE * 3))
-        if failed is not None:
-            failed()
-        time.sleep(pause)
     raise AssertionError
+
+
+def _sleep(seconds: float, stop: Callable[[], bool] | None) -> bool:
+    """Sleep; False, and at once, when nobody wants it any more."""
+    until = time.monotonic() + seconds
+    while stop is None or not stop():
+        left = until - time.monotonic()
+        if left <= 0:
+            return True
+        time.sleep(left if stop is None else min(left, POLL))
+    return False
 
 
 _FETCHER: Fetcher | None = None

@@ -27,11 +27,13 @@ from .client import (
     Data,
     Entry,
     Got,
+    NoServerError,
     RefusedError,
     TransientError,
     checked_size,
 )
 from .engine import obstore
+from .outage import FIRST_PAUSE, MAX_PAUSE, PAUSE_GROWTH
 
 # Of a request that goes on: a large part, a slow way.
 TIMEOUT = f"{client.MAX_REQUEST_SECONDS:.0f}s"
@@ -42,8 +44,8 @@ PARTS = 4
 MOST_PARTS = 9000
 MOST_COPIED = 5 << 30
 WRITE_ADVICE = "check that the credentials (environment, profile or role) may write there"
-# How often a part is sent.
-TRIES = 5
+# Tries of a part of an upload: as many as its time allows.
+MAX_PART_TRIES = 10_000
 # What obstore says where a range comes with another status than 206, or the whole does.
 NO_206 = ("non-partial response", "Range request not supported")
 # What obstore says of headers that mean nothing; asked again, the server would send them again.
@@ -54,6 +56,9 @@ NO_MEANING = (
     "Invalid content length",
     "non-ASCII data",
 )
+# What resolvers say of a name that does not exist; for want of an answer they say something else.
+NO_SUCH_NAME = ("Name or service not known", "nodename nor servname", "No address associated with hostname")
+NO_SUCH_SERVER = "there is no server of this name"
 # How long a signed URL is good for, and when it is renewed.
 SIGNED = datetime.timedelta(hours=1)
 
@@ -187,7 +192,7 @@ class ObstoreClient(Client):
     def _uploads(self) -> Any:
         """A store that sends a part again that did not arrive: all others would have to be sent again too."""
         if self._sends is None:
-            self._sends = _store(*self._made_of, retries=TRIES)
+            self._sends = _store(*self._made_of, retry_seconds=self.outage.window)
         return self._sends
 
     def copy(self, name: str, to: str) -> None:
@@ -257,9 +262,11 @@ class ObstoreClient(Client):
         if code is not None and code not in BUSY:
             return AccessError(f"the server answered {code}{_hint(code, status)}", path=path, offset=start)
         if code is not None:
-            return TransientError(
+            busy = TransientError(
                 f"the server answered {code}{status[2] if status else ''}", path=path, offset=start
             )
+            busy.answered = True
+            return busy
         if "Content-Length Header missing" in text:
             return AccessError(NO_SIZE, path=path, offset=start)
         if isinstance(error, ValueError | OverflowError) or any(words in text for words in NO_MEANING):
@@ -271,7 +278,10 @@ class ObstoreClient(Client):
             return AccessError(text.partition("\n")[0][:200], path=path, offset=start)
         if "imdsv2" in text.lower() or "169.254." in text or "credential" in text.lower():
             return RefusedError(f"there are no credentials: {self._advice()}", path=path, offset=start)
-        return TransientError(_why(text), path=path, offset=start)
+        why = _why(text)
+        # A name that was known a moment ago will be known again.
+        missing = why == NO_SUCH_SERVER and not self.outage.answered
+        return (NoServerError if missing else TransientError)(why, path=path, offset=start)
 
     def _advice(self) -> str:
         if self._http:
@@ -284,8 +294,8 @@ class ObstoreClient(Client):
 def _why(text: str) -> str:
     """Why there was no answer, in a few words."""
     for told, why in (
+        *((words, NO_SUCH_SERVER) for words in NO_SUCH_NAME),
         ("kind: Connect", "the server cannot be reached"),
-        ("dns error", "there is no such server"),
         ("TimedOut", "the server did not answer in time"),
         ("timed out", "the server did not answer in time"),
         ("kind: Timeout", "the server did not answer in time"),
@@ -325,7 +335,7 @@ def _is_plain_http(endpoint: str) -> bool:
     raise OptionError(f"the endpoint is a URL, such as http://minio.example:9000, and not {said!r}")
 
 
-def _store(url: str, place: Place, options: StorageOptions, retries: int = 0) -> Any:
+def _store(url: str, place: Place, options: StorageOptions, retry_seconds: float = 0.0) -> Any:
     store = obstore(place.scheme).store
     endpoint = options.endpoint
     shared: dict[str, Any] = {
@@ -334,7 +344,15 @@ def _store(url: str, place: Place, options: StorageOptions, retries: int = 0) ->
             "connect_timeout": CONNECT,
             "read_timeout": datetime.timedelta(seconds=client.SILENCE),
         },
-        "retry_config": {"max_retries": retries},
+        "retry_config": {
+            "max_retries": MAX_PART_TRIES if retry_seconds else 0,
+            "retry_timeout": datetime.timedelta(seconds=retry_seconds),
+            "backoff": {
+                "init_backoff": datetime.timedelta(seconds=FIRST_PAUSE),
+                "max_backoff": datetime.timedelta(seconds=MAX_PAUSE),
+                "base": PAUSE_GROWTH,
+            },
+        },
     }
     bucket = place.root.partition("://")[2]
     if place.scheme in ("http", "https"):

@@ -92,7 +92,7 @@ def _read(answer: http.client.HTTPResponse, shown: str, start: int, end: int) ->
     if code in BUSY:
         error = TransientError(f"the server answered {code} {reason}", path=shown, offset=start)
         wait = RETRY_AFTER.fullmatch(answer.headers.get("Retry-After", ""))
-        error.after = float(wait[0]) if wait else 0.0
+        error.after, error.answered = float(wait[0]) if wait else 0.0, True
         raise error
     if code == 416:
         raise BeyondError("the range lies behind the end", path=shown, offset=start)
