@@ -274,10 +274,11 @@ def _alike(readers: tuple[Reader, ...]) -> tuple[Reader, ...]:
     if all(reader.schema == readers[0].schema for reader in readers):
         return readers
     schemas = list(dict.fromkeys(reader.schema for reader in readers if len(reader)))
+    widens = all(reader.widens_floats for reader in readers)
     wide: dict[str, Field] = {}
     for schema in schemas:
         for name, field in schema.items():
-            joined = _joined(wide.get(name, field), field)
+            joined = _joined(wide.get(name, field), field, widens=widens)
             if joined is None:
                 return readers
             wide[name] = joined
@@ -288,19 +289,28 @@ def _alike(readers: tuple[Reader, ...]) -> tuple[Reader, ...]:
     return tuple(one for one in made if one is not None) if wide and None not in made else readers
 
 
-def _joined(one: Field, other: Field) -> Field | None:
-    """The field that holds the cells of both; None where their kinds differ."""
+def _joined(one: Field, other: Field, *, widens: bool) -> Field | None:
+    """The field that holds the cells of both; None where their kinds differ.
+
+    ``widens``: float32 beside float64 becomes float64.
+    """
     optional = one.optional or other.optional
     one, other = dataclasses.replace(one, optional=optional), dataclasses.replace(other, optional=optional)
     if isinstance(one, Image) and isinstance(other, Image):
         encoding = one.encoding if one.encoding == other.encoding else None
         return Image(encoding, one.mode if one.mode == other.mode else None, optional=optional)
     one, other = _as_row(one, other), _as_row(other, one)
-    if isinstance(one, Tensor) and isinstance(other, Tensor) and len(one.shape) == len(other.shape):
+    if widens and isinstance(one, Tensor) and type(one) is type(other):
+        dtypes = {one.dtype, getattr(other, "dtype", "")}
+        if dtypes == {"float32", "float64"}:
+            one, other = (dataclasses.replace(each, dtype="float64") for each in (one, other))
+    if one == other:
+        return one
+    if type(one) is Tensor and type(other) is Tensor and len(one.shape) == len(other.shape):
         pairs = zip(one.shape, other.shape, strict=True)
         shape = tuple(size if size == there else None for size, there in pairs)
         return dataclasses.replace(one, shape=shape) if one.dtype == other.dtype else None
-    return one if one == other else None
+    return None
 
 
 def _as_row(field: Field, beside: Field) -> Field:

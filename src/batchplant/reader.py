@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import numpy as np
 
@@ -94,6 +94,9 @@ class Reader(Made, Keyed, Filterable, Exported):
     def where(self, sample: int) -> str:
         """The file that a sample lies in."""
         return self.path
+
+    # Whether ``with_schema`` can give arrays of float32 as float64.
+    widens_floats: ClassVar[bool] = False
 
     def with_schema(self, schema: Schema) -> Reader | None:
         """The same samples with these fields, where they were inferred from the data; else None."""

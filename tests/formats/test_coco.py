@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
 
@@ -280,6 +281,159 @@ def test_outlines_that_reach_far_are_refused(tmp_path):
     reader = bp.open(coco(tmp_path / "data", [box(segmentation=far)]), masks="classes")
     with reader, pytest.raises(bp.DamagedError, match="reaches too far"):
         reader[0]
+
+
+# --- nothing is lost --------------------------------------------------------------------------------------
+
+
+def written(folder):
+    """The one file of annotations that our writer wrote."""
+    [file] = (folder / "annotations").glob("*.json")
+    return json.loads(file.read_text())
+
+
+RICH = {"license": 4, "coco_url": 'http://x/a"b".jpg', "date_captured": None, "meta": {"id": [1, {}]}}
+THIRDS = [box(1, category=12), box(2, category=3), box(3, 51, 7)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.beton", "a.parquet", "a.arrow", "a.h5", "a.zarr", "a.tfrecord", "a.jsonl", "a.tar", "a.mds", "a.npz"],
+)
+def test_category_ids_survive_every_format(name, tmp_path):
+    categories = [("cat", 3), ("dog", 7), ("emu", 12)]
+    data = coco(tmp_path / "data", THIRDS, images=2, categories=categories)
+    with bp.open(data) as reader:
+        assert reader.schema["labels"].ids == (3, 7, 12)
+        assert bp.Schema.from_json(reader.schema.to_json())["labels"].ids == (3, 7, 12)
+    made = bp.convert(data, tmp_path / name)
+    assert not [one for one in made.remarks if "categories" in one]
+    bp.convert(tmp_path / name, tmp_path / "again.coco")
+    found = written(tmp_path / "again.coco")
+    assert [(one["name"], one["id"]) for one in found["categories"]] == categories
+    assert [one["category_id"] for one in found["annotations"]] == [12, 3, 7]
+    assert bp.verify(tmp_path / "again.coco", against=data).ok
+
+
+def test_verify_compares_the_ids_and_names_of_classes(tmp_path):
+    first = coco(tmp_path / "first", THIRDS, images=2, categories=[("cat", 3), ("dog", 7), ("emu", 12)])
+    moved = [{**one, "category_id": {3: 1, 7: 2, 12: 3}[one["category_id"]]} for one in THIRDS]
+    second = coco(tmp_path / "second", moved, images=2, categories=[("cat", 1), ("dog", 2), ("emu", 3)])
+    third = coco(tmp_path / "third", THIRDS, images=2, categories=[("cat", 3), ("dog", 7), ("gnu", 12)])
+    [problem] = bp.verify(first, against=second).problems
+    assert (problem.field, "class ids are 3, 7, 12, and those of" in problem.message) == ("labels", True)
+    [problem] = bp.verify(first, against=third).problems
+    assert (problem.field, "classes are cat, dog, emu, and" in problem.message) == ("labels", True)
+
+
+def test_ids_of_labels_are_checked():
+    assert bp.Labels(("a", "b"), ids=(9, 4)) == bp.Labels(("a", "b"))
+    assert str(bp.Labels(("a", "b"), ids=(9, 4))) == str(bp.Labels(("a", "b")))
+    for ids in [(1,), (1, 1), (1, 2.5), (True, 2)]:
+        with pytest.raises(bp.OptionError, match="another one for each"):
+            bp.Labels(("a", "b"), ids=ids)
+
+
+@pytest.mark.parametrize("between", [None, "a.parquet", "a.h5"])
+def test_unknown_keys_are_carried(between, tmp_path):
+    extra = {"attributes": {"occluded": True}, "track_id": 4, "score": 0.25, "note": 'a "quoted", {note}'}
+    categories = [{"id": 90, "name": "dog", "supercategory": "animal", "frequency": "r"}]
+    found = [
+        box(5, 51, 90, bbox=[1.123456789, 2, 3.5, 4.25], area=702.1057499999998, **extra),
+        box(6, 51, 90, area=14, segmentation=[[1, 2, 4, 2, 4, 6]]),
+    ]
+    top = {"type": "instances", "licenses": [{"id": 4, "name": "L"}], "videos": [{"id": 1}]}
+    data = coco(tmp_path / "data", found, images=2, categories=categories, **top)
+    file = data / "annotations" / "instances_val2017.json"
+    before = json.loads(file.read_text())
+    before["images"][0] |= RICH
+    file.write_text(json.dumps(before))
+    with bp.open(data) as reader:
+        first, second = reader
+        assert reader.schema["boxes"].dtype == reader.schema["area"].dtype == "float64"
+    assert first["image_extra"] == RICH
+    assert (second["image_extra"], first["object_extra"]) == ({}, [])
+    assert second["object_extra"] == [extra, {}]
+    source = data
+    if between is not None:
+        bp.convert(data, tmp_path / between)
+        source = tmp_path / between
+    again = tmp_path / "again.coco"
+    assert bp.convert(source, again).remarks == []
+    after = written(again)
+    assert bp.verify(again, against=data).ok
+    assert after["images"] == before["images"]
+    assert [{"segmentation": [], **one} for one in before["annotations"]] == after["annotations"]
+    assert [one["bbox"][0] for one in after["annotations"]] == [1.123456789, 1]
+    if between != "a.parquet":
+        assert after["categories"] == categories
+        assert {key: after[key] for key in top} == top
+    # What differs in a key that has no field is seen.
+    file.write_text(file.read_text().replace('"score": 0.25', '"score": 0.5'))
+    [problem] = bp.verify(again, against=data).problems
+    assert (problem.sample, problem.field) == (1, "object_extra")
+
+
+def test_rows_of_unknown_keys_go_with_their_boxes(tmp_path):
+    found = [box(1, bbox=[0, 0, 2, 2], score=1), box(2, bbox=[6, 4, 3, 3], score=2)]
+    pipelines = {"image": [bp.ops.CenterCrop(4, ratio=None)]}
+    with closing(bp.Loader(coco(tmp_path / "data", found), 1, pipelines=pipelines, workers=1)) as loader:
+        [batch] = loader
+    assert batch["object_extra"] == [[{"score": 2}]]
+
+
+@pytest.mark.parametrize("value", [473.07, 1234.567, 0.1, 16777216, 640])
+def test_numbers_of_few_digits_stay_float32(value, tmp_path):
+    data = coco(tmp_path / "data", [box(bbox=[value, 1, 2, 3])])
+    assert bp.open(data).schema["boxes"].dtype == "float32"
+    bp.convert(data, tmp_path / "again.coco")
+    assert written(tmp_path / "again.coco")["annotations"][0]["bbox"][0] == value
+    assert bp.open(data, float64=["boxes"]).schema["boxes"].dtype == "float64"
+
+
+def test_files_of_few_and_of_many_digits_are_one_dataset(tmp_path):
+    few = coco(tmp_path / "few", [box(bbox=[1, 2, 3, 4])])
+    many = coco(tmp_path / "many", [box(bbox=[1.123456789, 2, 3, 4], area=1.5)])
+    for paths in ([few, many], [many, few]):
+        with bp.open(paths) as reader:
+            assert reader.schema["boxes"].dtype == "float64"
+            assert sorted(one["boxes"][0, 0] for one in reader) == [1, 1.123456789]
+
+
+def test_keypoints_only_for_classes_that_have_some(tmp_path):
+    categories = [{"id": 7, "name": "person", "keypoints": ["nose", "chin"]}, {"id": 3, "name": "car"}]
+    found = [box(1, keypoints=[1, 2, 2, 3, 4, 1]), box(2, category=3), box(3, keypoints=[0] * 6)]
+    data = coco(tmp_path / "data", found, categories=categories)
+    bp.convert(data, tmp_path / "again.coco")
+    after = written(tmp_path / "again.coco")
+    assert after["categories"] == categories
+    assert ["keypoints" in one for one in after["annotations"]] == [True, False, True]
+    # Without the categories' own notes, the classes that have keypoints tell.
+    bp.convert(data, tmp_path / "a.beton")
+    bp.convert(tmp_path / "a.beton", tmp_path / "third.coco")
+    assert written(tmp_path / "third.coco")["categories"] == categories
+
+
+def test_captions_keep_their_ids(tmp_path):
+    first = {"id": 77, "image_id": 50, "caption": "a"}
+    found = [first, {"id": 5, "image_id": 51, "caption": "b", "by": "me"}]
+    data = coco(tmp_path / "data", found, images=2, name="captions_val2017.json", categories=())
+    bp.convert(data, tmp_path / "again.coco")
+    assert written(tmp_path / "again.coco")["annotations"] == found
+
+
+def test_extras_that_are_none(tmp_path):
+    schema = {
+        "image": bp.Image(), "boxes": bp.Boxes("xywh", labels=["labels"]), "labels": bp.Labels(("a",)),
+        "object_extra": bp.Json(),
+    }  # fmt: skip
+    sample = {"image": jpeg(8, 10), "boxes": np.ones((2, 4), np.float32), "labels": np.zeros(2, np.int64)}
+    for extra in ([{}], [{}, 3], {}):
+        with (
+            pytest.raises(bp.BatchplantError, match="object_extra is a list with"),
+            bp.create(tmp_path / "a.coco", schema) as out,
+        ):
+            out.append({**sample, "object_extra": extra})
 
 
 # --- checks ---------------------------------------------------------------------------------------------

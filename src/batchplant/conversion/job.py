@@ -260,11 +260,27 @@ class Job:
         found: Mapping[str, Mapping[str, Any]] = {} if "attributes" in self.can else self.reader.attributes
         if not found:
             return said
-        some = [f"{name}.{key}" if name else key for name, values in found.items() for key in values]
+        some = [
+            f"{name}.{key}" if name else key
+            for name, values in found.items()
+            for key, value in values.items()
+            if not self._in_schema(name, key, value)
+        ]
+        if not some:
+            return said
         return [
             *said,
             f"the source's attributes are not kept: {', '.join(some[:8])}{', …' * (len(some) > 8)}",
         ]
+
+    def _in_schema(self, name: str, key: str, value: Any) -> bool:
+        """Whether the names and ids of the classes are all that an attribute says."""
+        ids = getattr(self.chosen[name], "ids", None) if name in self.chosen else None
+        if key != "categories" or not ids or not isinstance(value, list):
+            return False
+        plain = all(isinstance(one, dict) and set(one) <= {"id", "name"} for one in value)
+        # Detection formats without ids number the classes in order, and COCO does it from 1 on.
+        return plain and (not self.made_by.leaves or list(ids) == list(range(1, len(ids) + 1)))
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:

@@ -69,11 +69,16 @@ class Boxes(Tensor):
 
 @dataclasses.dataclass(frozen=True)
 class Labels(Tensor):
-    """The classes of the objects in a sample: a whole number for each, an index into ``names``."""
+    """The classes of the objects in a sample: a whole number for each, an index into ``names``.
+
+    ids: the numbers that a COCO file gives these classes (its category ids), one for each name. Values are
+    indices all the same, so two fields that differ in ``ids`` alone are equal.
+    """
 
     wide: ClassVar[type[Field] | None] = Tensor
     names: tuple[str, ...] | None = None
     dtype: str = dataclasses.field(default="int64", kw_only=True)
+    ids: tuple[int, ...] | None = dataclasses.field(default=None, kw_only=True, compare=False, repr=False)
     shape: tuple[int | None, ...] = dataclasses.field(default=(None,), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -82,10 +87,16 @@ class Labels(Tensor):
             object.__setattr__(self, "names", tuple(str(name) for name in self.names))
             if not all(map(is_text, self.names)):
                 raise OptionError("a class has a name that is no text")
+        if self.ids is not None:
+            ids = tuple(self.ids)
+            whole = all(isinstance(one, int) and not isinstance(one, bool) for one in ids)
+            if not whole or len(set(ids)) < len(ids) or len(ids) != len(self.names or ()):
+                raise OptionError("ids are whole numbers, another one for each of the names")
+            object.__setattr__(self, "ids", ids)
 
     def __str__(self) -> str:
         if self.names is None or len(self.names) <= 4:
-            return super().__str__()
+            return str(dataclasses.replace(self, ids=None)) if self.ids else super().__str__()
         return f"Labels({len(self.names)} classes: {', '.join(map(brief, self.names[:3]))}, …)"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..checks import read_sound
 from ..codecs.cells import cell_bytes, decode_cell
 from ..columns import I64, Column, Columns, Ragged
-from ..errors import BatchplantError, Problem
+from ..errors import BatchplantError, Problem, shown
 from ..quarantine import place_of
 from ..reader import Reader
 from ..schema import Field
@@ -32,6 +32,13 @@ class Comparison:
         if set(mine.schema) != set(other.schema):
             these, those = ", ".join(mine.schema), ", ".join(other.schema)
             yield Problem(f"its fields are {these}, and those of {other.path} are {those}", mine.path)
+        for name in self._fields:
+            for part, what in (("names", "classes"), ("ids", "class ids")):
+                here, there = (getattr(one.schema[name], part, None) for one in (mine, other))
+                # Not every format has a place for them.
+                if here and there and here != there:
+                    message = f"its {what} are {_shown(here)}, and those of {other.path} are {_shown(there)}"
+                    yield Problem(message, mine.path, None, name)
 
     def differences(self, columns: Columns, rows: I64, most: int) -> Iterator[tuple[Problem, bool]]:
         """Problems, and whether they are cells that differ; else the other dataset is damaged."""
@@ -83,6 +90,10 @@ class Differences:
             samples = f"the first {self._compared:,} samples" if self._compared > 1 else "the first sample"
             where = f"{other.path} in {self._count:,} cells of {samples}"
             yield f"it differs from {where}; the rest was not compared"
+
+
+def _shown(values: tuple[object, ...]) -> str:
+    return ", ".join(shown(str(one)) for one in values[:8]) + ", …" * (len(values) > 8)
 
 
 def _same(mine: tuple[Field, Column], theirs: tuple[Field, Column], row: int) -> bool:

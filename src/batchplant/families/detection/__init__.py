@@ -6,16 +6,17 @@ A sample is a picture with its objects. Fields that have a row for each object s
 - ``boxes``, ``labels``: where the objects are, and their classes;
 - ``polygons``, ``rle``, ``keypoints``: their outlines, masks in COCO's run-length text, keypoints;
 - what else a format knows: ``area``, ``iscrowd``, ``difficult`` …
+- ``image_extra``, ``object_extra``: what a file says of the image and of each object besides, as JSON.
 """
 
 from ..folders.annotated import COCO, VOC, YOLO, annotated, coco_files, is_coco, is_yaml
-from .boxes import boxes_as, outside
+from .boxes import boxes_as, narrowed, outside
 from .fields import FIELDS, boxes_field, left_out
 from .reader import DetectionReader, ragged, spread, with_boxes
 from .writer import DetectionWriter
 
 __all__ = [
     "COCO", "FIELDS", "VOC", "YOLO", "DetectionReader", "DetectionWriter", "annotated", "boxes_as",
-    "boxes_field", "coco_files", "is_coco", "is_yaml", "left_out", "outside", "ragged",
+    "boxes_field", "coco_files", "is_coco", "is_yaml", "left_out", "narrowed", "outside", "ragged",
     "spread", "with_boxes",
 ]  # fmt: skip

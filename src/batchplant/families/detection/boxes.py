@@ -24,6 +24,29 @@ def boxes_as(boxes: npt.NDArray[Any], have: Boxes, want: Boxes, sizes: npt.NDArr
     return found
 
 
+def narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Real numbers as float32 where its shortest digits are those of every value, else as they are.
+
+    473.07 has no exact float32, and its nearest float32 is written as 473.07 again: nothing is lost.
+    """
+    with np.errstate(all="ignore"):
+        small = values.astype(np.float32)
+        rest = np.unique(values[(small != values) & ~np.isnan(values)])
+        rest = rest[~_survives(rest)]
+        lost = any(float(str(np.float32(one))) != one for one in rest.tolist())
+    return values if lost else small
+
+
+def _survives(values: F64) -> npt.NDArray[np.bool_]:
+    """Which values have up to seven digits, and no neighbour of as many digits that is the same float32."""
+    exponent = np.floor(np.log10(np.abs(values)))
+    up, down = 10.0 ** np.maximum(6 - exponent, 0), 10.0 ** np.maximum(exponent - 6, 0)
+    seven_digits = np.rint(values * up / down) / up * down == values
+    apart = np.abs(np.spacing(values.astype(np.float32))) < down / up
+    found: npt.NDArray[np.bool_] = seven_digits & apart & (np.abs(values) > 1e-15) & (np.abs(values) < 1e15)
+    return found
+
+
 def outside(boxes: npt.NDArray[Any], kind: Boxes, sizes: npt.NDArray[Any], slack: float = 1.0) -> Any:
     """Which boxes are none in their picture: not finite, without size, or more than ``slack`` pixels out."""
     corners = _corners(np.asarray(boxes, dtype=np.float64).reshape(-1, 4), kind.format)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...schema import Boxes, Field, Image, Int, Keypoints, Labels, List, Polygons, Tensor, Text
+from ...schema import Boxes, Field, Image, Int, Json, Keypoints, Labels, List, Polygons, Tensor, Text
 
 # Every field that one of the formats has. Those of a row for each object begin with ``boxes``.
 FIELDS: dict[str, Field] = {
@@ -25,6 +25,8 @@ FIELDS: dict[str, Field] = {
     "rle": List(Text()),
     "keypoints": Keypoints(1),
     "captions": List(Text()),
+    "image_extra": Json(),
+    "object_extra": Json(),
     "mask": Image(mask=True),
     "panoptic": Image(mode=None, mask=True),
     "instances": Image(mask=True),
@@ -32,14 +34,16 @@ FIELDS: dict[str, Field] = {
 # What has a row for each box: where one is dropped, so is that.
 _BESIDE_BOXES = (
     "labels", "area", "iscrowd", "ids", "difficult", "truncated", "occluded", "pose", "polygons", "rle",
-    "keypoints",
+    "keypoints", "object_extra",
 )  # fmt: skip
 
 
-def boxes_field(format: str, fields: Iterable[str], *, normalized: bool = False) -> Boxes:
+def boxes_field(
+    format: str, fields: Iterable[str], *, normalized: bool = False, dtype: str = "float32"
+) -> Boxes:
     """Boxes, with those of these fields that have a row for each."""
     beside = tuple(name for name in _BESIDE_BOXES if name in set(fields))
-    return Boxes(format, normalized=normalized, labels=beside)
+    return Boxes(format, normalized=normalized, labels=beside, dtype=dtype)
 
 
 def left_out(held: Iterable[str]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from ...codecs.media import image
 from ...columns import I64, Columns, Ragged, Spans, as_bytes, concat_spans, starts_of
 from ...errors import DamagedError, Problem
 from ...reader import Reader
-from ...schema import Boxes, Field, Image, Labels, Schema, Text
+from ...schema import Boxes, Field, Image, Keypoints, Labels, Schema, Tensor, Text
 from ...storage import is_below, is_remote
 from ..folders.files import Files, placed
 from .boxes import outside
@@ -48,7 +48,7 @@ def with_boxes(fields: Mapping[str, Field]) -> Schema:
     """These fields; boxes name those of them that have a row for each."""
     boxes = fields.get("boxes")
     if isinstance(boxes, Boxes):
-        found = boxes_field(boxes.format, fields, normalized=boxes.normalized)
+        found = boxes_field(boxes.format, fields, normalized=boxes.normalized, dtype=boxes.dtype)
         return Schema({**fields, "boxes": found})
     return Schema(fields)
 
@@ -106,6 +106,22 @@ class DetectionReader(Reader):
         return with_boxes(
             fields if noted is None else {name: fields[name] for name in noted if name in fields}
         )
+
+    def with_schema(self, schema: Schema) -> Reader | None:
+        """The same, with float64 in the place of float32; None where other fields are asked for."""
+        if list(schema) != list(self.schema) or not self.widens_floats:
+            return None
+        wide = []
+        for name, field in schema.items():
+            have = self.schema[name]
+            if isinstance(have, Boxes | Keypoints) or type(have) is Tensor:
+                if getattr(field, "dtype", "") == "float64":
+                    wide.append(name)
+                have = dataclasses.replace(have, dtype=getattr(field, "dtype", have.dtype))
+            if have != field and not (isinstance(have, Image) and isinstance(field, Image)):
+                return None
+        args, options = self._made_with
+        return type(self)(*args, **{**options, "float64": tuple(wide)})
 
     def _look(self, field: str = "image", *, mask: bool = False) -> Image:
         """What the pictures of a field are, from some of them."""

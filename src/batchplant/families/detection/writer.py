@@ -15,7 +15,7 @@ from ...codecs.cells import decode_sample
 from ...codecs.media import image
 from ...codecs.nested import json_text
 from ...columns import Columns, Ragged
-from ...errors import BatchplantError, EncodeError, ExistsError, OptionError, SchemaError
+from ...errors import BatchplantError, EncodeError, ExistsError, OptionError, SchemaError, shown
 from ...kinds import BOX_FORMATS
 from ...schema import Boxes, Field, Image, Keypoints, Labels, Polygons, Schema, Tensor
 from ...storage import checksums, is_below
@@ -45,6 +45,8 @@ class DetectionWriter(Writer):
     boxes: ClassVar[Boxes]
     # The folder of the pictures.
     pictures: ClassVar[str] = "images"
+    # Whether boxes that come as float64 are stored with all of their digits.
+    keeps_float64: ClassVar[bool] = True
 
     def __init__(self, path: str, schema: Schema, options: WriteOptions, *, boxes: str | None = None) -> None:
         self._given = boxes
@@ -98,7 +100,8 @@ class DetectionWriter(Writer):
         if name != "boxes":
             return field
         beside = field.labels if isinstance(field, Boxes) else self.boxes.labels
-        return dataclasses.replace(self.boxes, labels=beside)
+        wide = self.keeps_float64 and getattr(field, "dtype", "") == "float64"
+        return dataclasses.replace(self.boxes, labels=beside, dtype="float64" if wide else self.boxes.dtype)
 
     def remarks(self) -> list[str]:
         have = self._have.get("boxes")
@@ -131,6 +134,8 @@ class DetectionWriter(Writer):
                     f"{one[row]} rows, and {first} has {known[first][row]}: each object needs one in both"
                 )
                 found.setdefault(row, EncodeError(message, field=name))
+        for row, error in self._bad_extras(columns, None if first is None else known[first]):
+            found.setdefault(row, error)
         if "labels" in columns and self.classes is not None:
             field = self.schema["labels"]
             assert isinstance(field, Tensor)
@@ -139,6 +144,21 @@ class DetectionWriter(Writer):
             for row in np.unique(bad).tolist():
                 found.setdefault(row, EncodeError("a label is none of the classes", field="labels"))
         return found
+
+    @staticmethod
+    def _bad_extras(columns: Columns, counts: Any) -> Iterator[tuple[int, EncodeError]]:
+        """Samples whose image_extra is no JSON object, or whose object_extra has not one for each object."""
+        for name in ("image_extra", "object_extra"):
+            for row, cell in enumerate(columns.get(name, ())):
+                found = json.loads(bytes(cell))
+                if name == "image_extra":
+                    fits = isinstance(found, dict)
+                else:
+                    fits = isinstance(found, list) and all(isinstance(one, dict) for one in found)
+                    fits = fits and (counts is None or len(found) == counts[row])
+                if not fits:
+                    what = "a JSON object" if name == "image_extra" else "a list with a JSON object for each"
+                    yield row, EncodeError(f"{name} is {what}, not {shown(str(found)[:60])}", field=name)
 
     def _counts(self, name: str, column: Any) -> Any:
         """How many rows a field has in each sample, where it has one for each object."""
@@ -165,7 +185,8 @@ class DetectionWriter(Writer):
             field = self.schema["boxes"]
             assert isinstance(field, Tensor)
             values, counts = spread(columns["boxes"], field.dtype, field.shape)
-            want = self.boxes
+            want = self._stored(field, "boxes")
+            assert isinstance(want, Boxes)
             if (have.format, have.normalized) != (want.format, want.normalized) or field.dtype != want.dtype:
                 values = boxes_as(values, have, want, np.repeat(sizes, counts, axis=0)).astype(want.dtype)
             done["boxes"] = ragged(values, counts)

@@ -3,7 +3,8 @@
 ``annotations/instances_val2017.json`` beside ``val2017/``; a sample is an image with its annotations. The
 file names pictures (``images``), classes (``categories``) and what lies in the pictures (``annotations``):
 boxes, outlines, keypoints, captions, panoptic segments. A class is its place among the categories here, from
-0 on; the ids that it has in the file are in the attributes of ``labels``.
+0 on; the ids that it has in the file are ``ids`` of the field ``labels``. Keys that COCO does not know are
+``image_extra`` and ``object_extra``.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from __future__ import annotations
 from ...capabilities import Capabilities
 from ...families.detection import COCO, FIELDS, annotated, is_coco, left_out
 from ...format import Format, Probe
-from ...schema import Boxes, Image, Int, Keypoints, Labels, List, Polygons, Tensor, Text
+from ...schema import Boxes, Image, Int, Json, Keypoints, Labels, List, Polygons, Tensor, Text
 from .reader import CocoReader
 from .writer import CocoWriter
 
 HELD = (
     "image", "file_name", "image_id", "boxes", "labels", "area", "iscrowd", "ids", "polygons", "rle",
-    "keypoints", "captions", "panoptic",
+    "keypoints", "captions", "panoptic", "image_extra", "object_extra",
 )  # fmt: skip
 
 
@@ -34,7 +35,7 @@ FORMAT = Format(
     reader=CocoReader,
     writer=CocoWriter,
     sniff=sniff,
-    kinds=(Image, Boxes, Labels, Polygons, Keypoints, Tensor, Int, Text, List),
+    kinds=(Image, Boxes, Labels, Polygons, Keypoints, Tensor, Int, Text, List, Json),
     optional=True,
     fields={name: FIELDS[name] for name in HELD},
     leaves=left_out(HELD),

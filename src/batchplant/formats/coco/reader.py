@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ...codecs.media import image, rle
 from ...codecs.nested import json_text
@@ -18,13 +19,15 @@ from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError,
 from ...families.detection import DetectionReader, coco_files, ragged, with_boxes
 from ...families.folders.files import Files, open_files
 from ...format import Probe
-from ...schema import Boxes, Field, Image, Int, Keypoints, Labels, List, Polygons, Schema, Tensor, Text
+from ...schema import Boxes, Field, Image, Int, Json, Keypoints, Labels, List, Polygons, Schema, Tensor, Text
 from ...storage import absolute, index, is_below, join, like, open_source, parent, tree
-from .scan import LIST, OBJECT, fits, scan
+from .scan import IMAGE_KEYS, LIST, OBJECT, OBJECT_KEYS, REALS, fits, scan
 
 MASKS = ("classes", "instances")
 # Under which name our writer leaves what the fields were, in the file's own notes.
 NOTE = "batchplant"
+# Fields that hold the keys which have no field of their own.
+EXTRA = ("image_extra", "object_extra")
 
 
 class CocoReader(DetectionReader):
@@ -33,8 +36,11 @@ class CocoReader(DetectionReader):
     ``images``: the folder of the pictures (default: found by the first of them). ``annotations``: which file,
     where the path is a folder with several. ``masks``: add a field ``mask`` that is painted with the objects:
     ``classes`` (class + 1) or ``instances`` (number of the object + 1). ``panoptic``: the folder of the
-    panoptic pictures. ``index``: see the guide on index files.
+    panoptic pictures. ``float64``: which of boxes, area and keypoints are float64 even where float32 keeps
+    all digits of the file. ``index``: see the guide on index files.
     """
+
+    widens_floats = True
 
     def __init__(
         self,
@@ -44,9 +50,13 @@ class CocoReader(DetectionReader):
         annotations: str | None = None,
         masks: str | None = None,
         panoptic: str | None = None,
+        float64: Sequence[str] = (),
         index: str = "auto",
     ) -> None:
         self.path = path
+        self._float64 = {float64} if isinstance(float64, str) else set(float64)
+        if not self._float64 <= set(REALS):
+            raise OptionError(f"float64 names some of {', '.join(REALS)}, not {float64!r}", path=path)
         if masks is not None and masks not in MASKS:
             raise OptionError(f"masks is {' or '.join(MASKS)}, not {masks!r}", path=path)
         self._masks = masks
@@ -95,7 +105,7 @@ class CocoReader(DetectionReader):
         return join(self.path, found[0])
 
     def _load(self, mode: str) -> None:
-        found = index.load(self._source, "coco", scan, mode=mode, version=1, check=fits)
+        found = index.load(self._source, "coco", scan, mode=mode, version=2, check=fits)
         self._arrays, self._facts = found.arrays, found.facts
         self._counts: I64 = self._arrays["counts"]
         self._firsts = starts_of(self._counts)
@@ -154,13 +164,15 @@ class CocoReader(DetectionReader):
         self._columns["image_id"] = arrays["image_id"]
         objects = has & {"bbox", "category_id", "segmentation", "keypoints"} or "panoptic" in has
         if objects or "labels" in noted:
-            fields["boxes"] = Boxes("xywh")
-            fields["labels"] = Labels(tuple(str(one.get("name", one["id"])) for one in categories) or None)
-            for name, kind in (("area", "float32"), ("iscrowd", "bool"), ("ids", "int64")):
+            boxes, area = (self._reals(name, noted) for name in ("boxes", "area"))
+            fields["boxes"] = Boxes("xywh", dtype=boxes.dtype.name)
+            names = tuple(str(one.get("name", one["id"])) for one in categories)
+            fields["labels"] = Labels(names, ids=tuple(ids.tolist())) if names else Labels()
+            for name, kind in (("area", area.dtype.name), ("iscrowd", "bool"), ("ids", "int64")):
                 fields[name] = Tensor(kind, (None,))
-            self._columns["boxes"] = ragged(arrays["boxes"].reshape(-1, 4), counts)
+            self._columns["boxes"] = ragged(boxes.reshape(-1, 4), counts)
             self._columns["labels"] = ragged(_places(arrays["category"], ids, bool(categories)), counts)
-            self._columns["area"] = ragged(arrays["area"], counts)
+            self._columns["area"] = ragged(area, counts)
             self._columns["iscrowd"] = ragged(arrays["crowd"].view(np.bool_), counts)
             self._columns["ids"] = ragged(arrays["id"], counts)
             if LIST in kinds or "polygons" in noted:
@@ -169,24 +181,28 @@ class CocoReader(DetectionReader):
                 fields["rle"] = List(Text())
             points = int(self._facts["points"]) or getattr(noted.get("keypoints"), "points", 0)
             if points:
-                fields["keypoints"] = Keypoints(points, _point_names(categories, points))
-                self._columns["keypoints"] = ragged(
-                    arrays["keypoints"].reshape(-1, points, 3) if self._facts["points"]
-                    else np.zeros((len(arrays["id"]), points, 3), np.float32), counts,
-                )  # fmt: skip
+                keypoints = self._reals("keypoints", noted)
+                if not self._facts["points"]:
+                    keypoints = np.zeros(len(arrays["id"]) * points * 3, keypoints.dtype)
+                names = _point_names(categories, points)
+                fields["keypoints"] = Keypoints(points, names, dtype=keypoints.dtype.name)
+                self._columns["keypoints"] = ragged(keypoints.reshape(-1, points, 3), counts)
         if "caption" in has or "captions" in noted:
             fields["captions"] = List(Text())
         if "panoptic" in has:
             fields["panoptic"] = self._look("panoptic", mask=True)
+        self._own_ids = "caption" in has and "boxes" not in fields and not _counts_up(arrays["id"])
+        extra = [name for name in EXTRA if arrays[f"{name}_size"].any()]
+        if self._own_ids:
+            extra.append("object_extra")
+        fields |= {name: Json() for name in EXTRA if name in extra or name in noted}
         if self._masks is not None:
             deep = (len(categories) if self._masks == "classes" else int(counts.max(initial=0))) > 255
             fields["mask"] = Image(mode="I;16" if deep else "L", mask=True)
         self._sizes = np.stack([arrays["width"], arrays["height"]], axis=1)
         # In the order, and with those fields, that our writer was given.
-        chosen = [*(name for name in noted if name in fields), *(["mask"] if "mask" in fields else [])]
-        self.schema = with_boxes(
-            {name: fields[name] for name in (dict.fromkeys(chosen) if noted else fields)}
-        )
+        chosen = [*noted, *extra, "mask"] if noted else list(fields)
+        self.schema = with_boxes({name: fields[name] for name in dict.fromkeys(chosen) if name in fields})
 
     def _noted(self) -> Mapping[str, Field]:
         note = self._facts["info"].get(NOTE)
@@ -194,11 +210,19 @@ class CocoReader(DetectionReader):
             return Schema.from_json(note["fields"]) if isinstance(note, dict) and "fields" in note else {}
         return {}
 
+    def _reals(self, name: str, noted: Mapping[str, Field]) -> npt.NDArray[Any]:
+        """Real numbers, as float64 where our writer was given such."""
+        found = self._arrays[name]
+        wide = name in self._float64 or getattr(noted.get(name), "dtype", None) == "float64"
+        return found.astype(np.float64) if wide else found
+
     # -- reading ---------------------------------------------------------------------------------------
 
     def _column(self, name: str, indices: I64) -> Any:
         if name in self._columns or name in self._pictures:
             return super()._column(name, indices)
+        if name in EXTRA:
+            return self._extras(name, indices)
         numbers = indices.tolist()
         cells: list[Any] = []
         shapes: list[Any] = []
@@ -221,18 +245,50 @@ class CocoReader(DetectionReader):
 
     def _texts(self, indices: I64) -> list[list[tuple[int, bytes]]]:
         """For every sample the kind and the text of the outline, or the caption, of each of its objects."""
+        rows, cuts = self._rows_of(indices)
+        kinds = self._arrays["text_kind"][rows].tolist()
+        parts = list(zip(kinds, self._spelled("text", rows), strict=True))
+        return [parts[a:b] for a, b in itertools.pairwise(cuts)]
+
+    def _rows_of(self, indices: I64) -> tuple[I64, list[int]]:
+        """The objects of samples, one after another, and where those of each sample begin among them."""
         firsts, counts = self._firsts[indices], self._counts[indices]
-        rows = np.repeat(firsts - starts_of(counts)[:-1], counts) + np.arange(int(counts.sum()))
-        kinds = self._arrays["text_kind"][rows]
-        starts, sizes = self._arrays["text"][rows], self._arrays["text_size"][rows].clip(0)
+        cuts = starts_of(counts)
+        return np.repeat(firsts - cuts[:-1], counts) + np.arange(int(counts.sum())), cuts.tolist()
+
+    def _spelled(self, name: str, rows: I64) -> list[bytes]:
+        """The text of the file from ``name`` on, for these rows."""
+        starts, sizes = self._arrays[name][rows], self._arrays[f"{name}_size"][rows].clip(0)
         starts = np.where(sizes > 0, starts, 0)
         if self._source.outside(starts, sizes) is not None:
             raise DamagedError("the index does not fit the file", path=self.path)
         found = self._source.gather(starts, sizes)
         letters, ends = found.data.tobytes(), found.offsets.tolist()
-        parts = [(kind, letters[ends[n] : ends[n + 1]]) for n, kind in enumerate(kinds.tolist())]
-        cuts = starts_of(counts).tolist()
-        return [parts[a:b] for a, b in itertools.pairwise(cuts)]
+        return [letters[a:b] for a, b in itertools.pairwise(ends)]
+
+    def _extras(self, name: str, indices: I64) -> Ragged:
+        """The keys of images, or of their objects, that have no field."""
+        if name == "image_extra":
+            parts, cuts = self._spelled(name, indices), list(range(len(indices) + 1))
+            known = set(IMAGE_KEYS)
+        else:
+            rows, cuts = self._rows_of(indices)
+            parts, known = self._spelled(name, rows), set(OBJECT_KEYS)
+            if self._own_ids:
+                known.remove("id")
+                ids = self._arrays["id"][rows].tolist()
+                parts = [part or b'{"id": %d}' % number for part, number in zip(parts, ids, strict=True)]
+        cells = []
+        for number, (a, b) in enumerate(itertools.pairwise(cuts)):
+            try:
+                found = [
+                    {key: one for key, one in _value(part).items() if key not in known} if part else {}
+                    for part in parts[a:b]
+                ]
+            except BatchplantError as error:
+                raise error.at(path=self.path, sample=int(indices[number]), field=name) from None
+            cells.append(json_text(found[0] if name == "image_extra" else found))
+        return Ragged.from_cells(cells)
 
     def _rle(self, sample: int, kind: int, text: bytes) -> str:
         if kind != OBJECT:
@@ -278,6 +334,7 @@ class CocoReader(DetectionReader):
         note = self._facts["info"].get(NOTE)
         others = note.get("attributes") if isinstance(note, dict) else None
         about |= others if isinstance(others, dict) else {}
+        about |= self._facts["others"]
         found: dict[str, Mapping[str, Any]] = {"": about} if about else {}
         if categories and "labels" in self.schema:
             found["labels"] = {"categories": categories}
@@ -319,6 +376,11 @@ class CocoReader(DetectionReader):
     def close(self) -> None:
         super().close()
         self._source.close()
+
+
+def _counts_up(ids: I64) -> bool:
+    """Whether ids are those that our writer gives."""
+    return bool((ids == np.arange(1, len(ids) + 1)).all())
 
 
 def _value(text: bytes) -> Any:

@@ -6,7 +6,9 @@ captions stay where they are until somebody reads them.
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from ... import _native
 from ...codecs import text
 from ...columns import I64, U8, starts_of
 from ...errors import BatchplantError, DamagedError
+from ...families.detection.boxes import narrowed
 from ...schema import Bool, Field, Float, Int, Tensor
 from ...storage import Source, index, parse
 
@@ -26,9 +29,22 @@ ABSENT, NULL, TRUE, FALSE, NUMBER, STRING, ESCAPED, LIST, OBJECT = range(9)
 TOP = ["info", "licenses", "images", "annotations", "categories"]
 ARRAYS = {
     "image_id": "i8", "width": "i8", "height": "i8", "names": "u1", "name_offsets": "i8", "counts": "i8",
-    "id": "i8", "category": "i8", "boxes": "f4", "area": "f4", "crowd": "u1", "keypoints": "f4",
-    "text": "i8", "text_size": "i8", "text_kind": "u1", "panoptic": "u1", "panoptic_offsets": "i8",
+    "id": "i8", "category": "i8", "crowd": "u1", "text": "i8", "text_size": "i8", "text_kind": "u1",
+    "panoptic": "u1", "panoptic_offsets": "i8", "image_extra": "i8", "image_extra_size": "i8",
+    "object_extra": "i8", "object_extra_size": "i8",
 }  # fmt: skip
+# Real numbers: float32 where that keeps all of their digits, else float64.
+REALS = ("boxes", "area", "keypoints")
+IMAGE_KEYS = ("id", "file_name", "width", "height")
+OBJECT_KEYS = (
+    "id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation", "keypoints", "num_keypoints",
+    "caption",
+)  # fmt: skip
+# Rows and bytes whose quotes are counted at once.
+QUOTED_ROWS, QUOTED_BYTES = 1 << 12, 1 << 26
+# Of a file's other keys together; a file with more keeps them to itself.
+MAX_TOP_BYTES = 1 << 26
+QUOTE = ord('"')
 
 
 def scan(source: Source, report: index.Report) -> tuple[index.Arrays, index.Facts]:
@@ -52,6 +68,7 @@ def scan(source: Source, report: index.Report) -> tuple[index.Arrays, index.Fact
         "categories": _categories(categories),
         "info": _small(data, top["info"], {}),
         "licenses": _small(data, top["licenses"], []),
+        "others": _others(data, top),
     }
     names = [one["keypoints"] for one in facts["categories"] if isinstance(one.get("keypoints"), list)]
     names = [one for one in names if one]
@@ -87,6 +104,24 @@ class _Rows:
         joined = [np.concatenate(each, axis=1) for each in zip(*parts, strict=True)]
         return {key: (joined[0][n], joined[1][n], joined[2][n]) for n, key in enumerate(keys)}
 
+    def with_others(self, places: dict[str, tuple[Any, Any, Any]]) -> tuple[I64, I64]:
+        """Start and size of the rows that have keys besides these; the size of others is 0.
+
+        A key is quoted: it is there where quotes are left outside of the keys and values that are known.
+        """
+        others = np.zeros(len(self), dtype=np.bool_)
+        for first in range(0, len(self), QUOTED_ROWS):
+            some = slice(first, first + QUOTED_ROWS)
+            starts, ends = self.starts[some], self.starts[some] + self.sizes[some]
+            count = _quotes(self.data, int(starts.min()), int(ends.max()))
+            known = np.zeros(len(starts), dtype=np.int64)
+            for kind, start, size in ((one[some] for one in place) for place in places.values()):
+                there, quoted = kind > NULL, (kind == STRING) | (kind == ESCAPED)
+                inside = count(np.where(there, start, starts), np.where(there, start + size, starts))
+                known += inside + 2 * quoted + 2 * (kind != ABSENT)
+            others[some] = count(starts, ends) > known
+        return np.where(others, self.starts, 0), np.where(others, self.sizes, 0)
+
     def numbers(self, key: str, place: tuple[Any, Any, Any], field: Field, default: Any) -> npt.NDArray[Any]:
         """The values of a key as numbers, or lists of them; ``default`` where there is none."""
         kind, start, size = place
@@ -103,6 +138,37 @@ class _Rows:
                     f"{self.what} {row}: {key}: {error.message}", offset=int(start[row])
                 ) from None
         return out
+
+
+def _quotes(data: U8, low: int, high: int) -> Callable[[I64, I64], I64]:
+    """A function that counts the quotes from starts to ends, all of them from ``low`` to ``high``."""
+    if high - low > QUOTED_BYTES:
+        return lambda starts, ends: np.array(
+            [
+                np.count_nonzero(data[start:end] == QUOTE)
+                for start, end in np.stack([starts, ends], axis=1).tolist()
+            ],
+            dtype=np.int64,
+        )
+    before = np.zeros(high - low + 1, dtype=np.int32)
+    np.cumsum(data[low:high] == QUOTE, out=before[1:])
+    return lambda starts, ends: (before[ends - low] - before[starts - low]).astype(np.int64)
+
+
+def _others(data: U8, top: dict[str, tuple[int, int, int]]) -> dict[str, Any]:
+    """Keys of the file that COCO does not know, with their values."""
+    parts, at = [], 0
+    spans = sorted((start, size) for kind, start, size in top.values() if kind in (LIST, OBJECT))
+    for start, size in spans:
+        parts += [data[at:start], np.frombuffer(b"null", dtype=np.uint8)]
+        at = start + size
+    parts.append(data[at:])
+    if sum(map(len, parts)) > MAX_TOP_BYTES:
+        return {}
+    with contextlib.suppress(ValueError, RecursionError, BatchplantError):
+        found = parse(b"".join(part.tobytes() for part in parts).removeprefix(b"\xef\xbb\xbf"))
+        return {key: value for key, value in found.items() if key not in TOP}
+    return {}
 
 
 def _elements(data: U8, place: tuple[int, int, int]) -> tuple[I64, I64]:
@@ -154,7 +220,9 @@ def _images(rows: _Rows) -> index.Arrays:
             f"image {twice} has the id {ids[twice]}, as another has", offset=int(rows.starts[twice])
         )
     sizes = {key: rows.numbers(key, places[key], Int(), 0) for key in ("width", "height")}
-    return {"image_id": ids, "names": names, "name_offsets": offsets, **sizes}
+    start, size = rows.with_others({key: places[key] for key in IMAGE_KEYS})
+    extra = {"image_extra": start, "image_extra_size": size}
+    return {"image_id": ids, "names": names, "name_offsets": offsets, **sizes, **extra}
 
 
 def _names(rows: _Rows, places: dict[str, tuple[Any, Any, Any]]) -> tuple[U8, I64]:
@@ -174,8 +242,8 @@ def _names(rows: _Rows, places: dict[str, tuple[Any, Any, Any]]) -> tuple[U8, I6
 
 def _objects(rows: _Rows, images: I64, points: int) -> tuple[index.Arrays, list[str], int]:
     """The objects, in order of the pictures; which keys they have; how many keypoints."""
-    keys = ["id", "category_id", "bbox", "area", "iscrowd", "segmentation", "keypoints", "caption"]
-    places = rows.find(["image_id", "segments_info", "file_name", *keys])
+    keys = list(OBJECT_KEYS)
+    places = rows.find(["segments_info", "file_name", *keys])
     owners = rows.numbers("image_id", places["image_id"], Int(), np.iinfo(np.int64).min)
     kind, start, size = places["segments_info"]
     has: list[str] = []
@@ -191,10 +259,12 @@ def _objects(rows: _Rows, images: I64, points: int) -> tuple[index.Arrays, list[
         rows = _Rows(rows.data, starts, sizes, "segment")
         places = rows.find(keys)
     has += [key for key in keys if (places[key][0] > NULL).any()]
-    boxes = rows.numbers("bbox", places["bbox"], Tensor("float32", (4,)), 0)
-    area = rows.numbers("area", places["area"], Float("float32"), np.nan)
-    area = np.where(np.isnan(area), boxes[:, 2] * boxes[:, 3], area).astype(np.float32)
+    boxes = narrowed(rows.numbers("bbox", places["bbox"], Tensor("float64", (4,)), 0))
+    area = narrowed(rows.numbers("area", places["area"], Float("float64"), np.nan))
+    with np.errstate(over="ignore", invalid="ignore"):
+        area = np.where(np.isnan(area), (boxes[:, 2] * boxes[:, 3]).astype(area.dtype), area)
     keypoints, points = _keypoints(rows, places["keypoints"], points)
+    extra, extra_size = rows.with_others({key: places[key] for key in keys})
     told = places["caption"] if "caption" in has else places["segmentation"]
     quoted = ((told[0] == STRING) | (told[0] == ESCAPED)).astype(np.int64)
     found = {
@@ -202,7 +272,8 @@ def _objects(rows: _Rows, images: I64, points: int) -> tuple[index.Arrays, list[
         "category": rows.numbers("category_id", places["category_id"], Int(), np.iinfo(np.int64).min),
         "boxes": boxes, "area": area,
         "crowd": rows.numbers("iscrowd", places["iscrowd"], Bool(), False).view(np.uint8),
-        "keypoints": keypoints, "text": told[1] - quoted, "text_size": told[2] + 2 * quoted,
+        "keypoints": keypoints, "object_extra": extra, "object_extra_size": extra_size,
+        "text": told[1] - quoted, "text_size": told[2] + 2 * quoted,
         "text_kind": told[0],
     }  # fmt: skip
     rank = _rank(owners, images)
@@ -235,7 +306,7 @@ def _keypoints(rows: _Rows, place: tuple[Any, Any, Any], points: int) -> tuple[n
         points = len(_elements(rows.data, (LIST, int(start[first]), int(size[first])))[0]) // 3
     if not points:
         raise DamagedError("keypoints are x, y and visibility of each", offset=int(start[there[0]]))
-    return rows.numbers("keypoints", place, Tensor("float32", (3 * points,)), 0), points
+    return narrowed(rows.numbers("keypoints", place, Tensor("float64", (3 * points,)), 0)), points
 
 
 def _files(rows: _Rows, place: tuple[Any, Any, Any], rank: I64, count: int) -> tuple[U8, I64]:
@@ -255,14 +326,21 @@ def fits(found: index.Index) -> bool:
     counts, points = arrays["counts"], int(facts["points"])
     flat = all(
         len(arrays[name]) == objects
-        for name in ("category", "area", "crowd", "text", "text_size", "text_kind")
-    )
+        for name in (
+            "category", "area", "crowd", "text", "text_size", "text_kind", "object_extra",
+            "object_extra_size",
+        )
+    ) and all(
+        arrays[name].ndim == 1 and arrays[name].dtype in (np.float32, np.float64) for name in REALS
+    )  # fmt: skip
     names = arrays["name_offsets"]
     ends = len(names) == images + 1 and int(names[0]) == 0 and int(names[-1]) == len(arrays["names"])
     return (
         found.has(**ARRAYS) and flat and ends and bool((np.diff(names) >= 0).all())
         and len(arrays["width"]) == len(arrays["height"]) == len(counts) == images
+        and len(arrays["image_extra"]) == len(arrays["image_extra_size"]) == images
         and len(arrays["boxes"]) == 4 * objects and len(arrays["keypoints"]) == 3 * points * objects
         and bool((counts >= 0).all()) and int(counts.sum()) == objects
         and isinstance(facts["categories"], list) and isinstance(facts["has"], list)
+        and isinstance(facts["others"], dict)
     )  # fmt: skip

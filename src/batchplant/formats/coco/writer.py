@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from ...families.detection.writer import Entry
 from ...schema import Boxes, Keypoints, Schema
 from ...write_options import WriteOptions
 from .reader import NOTE
+from .scan import TOP
 
 FILE = "annotations/instances.json"
 COPIED = 1 << 20
@@ -38,7 +40,7 @@ class CocoWriter(DetectionWriter):
         boxes: str | None = None,
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        self._attributes = dict(attributes or {})
+        self._attributes = {name: _parsed(values) for name, values in (attributes or {}).items()}
         super().__init__(path, schema, options, boxes=boxes)
 
     def _begin(self, state: dict[str, Any] | None) -> None:
@@ -51,35 +53,47 @@ class CocoWriter(DetectionWriter):
         self._categories = self._given_categories()
         self._images, self._objects = self.partial.spool("images"), self.partial.spool("annotations")
         self._next = int(state["next"]) if state else 1
+        # The classes that have keypoints: those of which it is said, else those of which some are there.
+        named = {row for row, one in enumerate(self._categories) if one.get("keypoints")}
+        self._with_points = named or None
+        self._points_seen = set(state["points_seen"] if state else ())
 
     def _given_categories(self) -> list[dict[str, Any]]:
         """The categories, with the ids and the rest that they had, where they are the same classes."""
         names = self._names_of_classes
-        given = dict(self._attributes.get("labels") or {}).get("categories")
+        given = self._attributes.get("labels", {}).get("categories")
         known = [str(one.get("name", one.get("id"))) for one in given] if isinstance(given, list) else None
-        found = (
-            given
-            if given is not None and known == names
-            else [{"id": number, "name": name} for number, name in enumerate(names, 1)]
-        )
+        if given is not None and known == names:
+            return list(given)
+        labels = self.schema.get("labels") if "labels" in self.schema else None
+        ids = getattr(labels, "ids", None) or range(1, len(names) + 1)
+        return [{"id": number, "name": name} for number, name in zip(ids, names, strict=True)]
+
+    def _pointed_categories(self) -> list[dict[str, Any]]:
+        """The categories, those with keypoints with their names."""
         points = self.schema.get("keypoints") if "keypoints" in self.schema else None
-        if isinstance(points, Keypoints) and points.names:
-            found = [{**one, "keypoints": one.get("keypoints", list(points.names))} for one in found]
-        return list(found)
+        if self._with_points or not isinstance(points, Keypoints) or not points.names:
+            return self._categories
+        seen = self._points_seen or range(len(self._categories))
+        return [
+            {**one, "keypoints": list(points.names)} if row in seen else one
+            for row, one in enumerate(self._categories)
+        ]
 
     def _state(self) -> dict[str, Any]:
-        return {"next": self._next}
+        return {"next": self._next, "points_seen": sorted(self._points_seen)}
 
     def _put(self, entries: list[Entry]) -> None:
         images, objects = [], []
         for one in entries:
             number = int(one.values.get("image_id", one.number + 1))
             about = {"id": number, "file_name": one.file, "width": one.width, "height": one.height}
-            images.append(json_text(about))
+            images.append(json_text(_with(about, one.values.get("image_extra"))))
             if "captions" in one.values:
-                for caption in one.values["captions"]:
-                    about = {"id": self._next, "image_id": number, "caption": caption}
-                    objects.append(json_text(about))
+                extras = one.values.get("object_extra") or [{}] * len(one.values["captions"])
+                for caption, extra in zip(one.values["captions"], extras, strict=True):
+                    about = {"id": extra.get("id", self._next), "image_id": number, "caption": caption}
+                    objects.append(json_text(_with(about, extra)))
                     self._next += 1
             elif "panoptic" in one.values:
                 if one.values["panoptic"] is not None:
@@ -125,14 +139,23 @@ class CocoWriter(DetectionWriter):
                 about["segmentation"] = {"size": [one.height, one.width], "counts": values["rle"][row]}
             elif "polygons" in values:
                 about["segmentation"] = values["polygons"][row]
-            if "keypoints" in values:
+            if "keypoints" in values and self._has_points(values, row):
                 points = values["keypoints"][row]
                 if points.shape[1] == 2:
                     points = np.concatenate([points, np.full((len(points), 1), 2, points.dtype)], axis=1)
                 about["keypoints"] = [_number(value) for value in points.reshape(-1)]
                 about["num_keypoints"] = int((points[:, 2] > 0).sum())
-            found.append(json_text(about))
+            extra = values["object_extra"][row] if "object_extra" in values else None
+            found.append(json_text(_with(about, extra)))
         return found
+
+    def _has_points(self, values: dict[str, Any], row: int) -> bool:
+        """Whether an object has keypoints: some are there, or its class has them."""
+        label = int(values["labels"][row]) if "labels" in values else 0
+        if values["keypoints"][row].any():
+            self._points_seen.add(label)
+            return True
+        return self._with_points is None or label in self._with_points
 
     def _save_other(self, name: str, file: str, column: Any, row: int, number: int) -> str | None:
         cell = column[row]
@@ -143,14 +166,15 @@ class CocoWriter(DetectionWriter):
         return file
 
     def _finish(self) -> str:
-        about = dict(self._attributes.get("") or {})
-        others = {key: value for key, value in about.items() if key not in ("info", "licenses")}
-        note = {"fields": self._noted().to_json(), "attributes": others}
-        info = {**dict(about.get("info") or {}), NOTE: note}
+        about = self._attributes.get("", {})
+        info = {**dict(about.get("info") or {}), NOTE: {"fields": self._noted().to_json()}}
         top = [f'"info": {json.dumps(info)}']
         if about.get("licenses"):
             top.append(f'"licenses": {json.dumps(about["licenses"])}')
-        top.append(f'"categories": {json.dumps(self._categories, ensure_ascii=False)}')
+        for key, value in about.items():
+            if key not in TOP:
+                top.append(f"{json.dumps(key)}: {json.dumps(value)}")
+        top.append(f'"categories": {json.dumps(self._pointed_categories(), ensure_ascii=False)}')
         name = FILE.replace("instances", self._called())
         target = self._folder / name
         target.parent.mkdir(exist_ok=True)
@@ -177,6 +201,22 @@ class CocoWriter(DetectionWriter):
             if name in self.schema:
                 return called
         return "instances"
+
+
+def _parsed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes, with lists and objects that another format keeps as their JSON text as what they are."""
+    found = {}
+    for key, value in attributes.items():
+        found[key] = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+        if isinstance(value, str) and value[:1] in "[{":
+            with contextlib.suppress(ValueError, RecursionError):
+                found[key] = json.loads(value)
+    return found
+
+
+def _with(about: dict[str, Any], extra: dict[str, Any] | None) -> dict[str, Any]:
+    """Known keys, and those of others that are not among them."""
+    return about | {key: value for key, value in (extra or {}).items() if key not in about}
 
 
 def _number(value: Any) -> int | float:

@@ -28,6 +28,7 @@ class YoloWriter(DetectionWriter):
     """
 
     boxes = Boxes("cxcywh", normalized=True)
+    keeps_float64 = False
 
     def __init__(
         self,
