@@ -10,6 +10,7 @@ import pytest
 
 import batchplant as bp
 from batchplant import ops
+from batchplant.codecs import rle
 from batchplant.codecs.cells import decode_bytes, encode_value
 from batchplant.errors import DecodeError, OptionError, SchemaError
 from batchplant.ops import (
@@ -523,3 +524,138 @@ def test_batches_without_any_object(tmp_path, name, optional):
         assert sum(len(batch["image"]) for batch in batches) == 4
         if size == 1:
             assert [len(batches[one]["boxes"][0]) for one in (1, 2)] == [0, 0]
+
+
+# --- run-length masks and areas -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def segmented(tmp_path_factory):
+    """Pictures of two objects: a run-length mask, which is a dense one, too, and an outline."""
+    path = tmp_path_factory.mktemp("segmented") / "a.beton"
+    schema = {
+        "image": bp.Image("png"),
+        "dense": bp.Image("png", mode="L", mask=True),
+        "boxes": bp.Boxes("xywh", labels=("label", "rle", "polygons", "area")),
+        "label": bp.Labels(),
+        "rle": bp.List(bp.Text()),
+        "polygons": bp.Polygons(),
+        "area": bp.Tensor("float32", (None,)),
+    }
+    rng = np.random.default_rng(0)
+    with bp.create(path, schema) as out:
+        for _ in range(6):
+            height, width = rng.integers(50, 90, 2)
+            mask = np.zeros((height, width), np.uint8)
+            x, y = rng.integers(5, 20, 2)
+            mask[y : y + 20, x : x + 25] = rng.integers(0, 2, (20, 25))
+            mask[y + 10, x] = mask[y, x + 3] = mask[y + 19, x + 5] = mask[y + 5, x + 24] = 1
+            ring = [30.0, 10.0, 45.0, 10.0, 45.0, 40.0]
+            out.append(
+                {
+                    "image": np.repeat(mask[..., None] * 255, 3, axis=2),
+                    "dense": mask,
+                    "boxes": np.array([[x, y, 25, 20], [30, 10, 15, 30]], np.float32),
+                    "label": np.arange(2),
+                    "rle": [rle.encode(mask), ""],
+                    "polygons": [[], [ring]],
+                    "area": np.array([mask.sum(), 225.0], np.float32),
+                }
+            )
+    return path
+
+
+RLE_MOVES = PIPELINES | {
+    "flip": [Resize(64), RandomHorizontalFlip(1.0), RandomVerticalFlip(1.0)],
+    "cut": [ops.RandomCrop(40)],
+}
+
+
+@pytest.mark.parametrize("name", RLE_MOVES)
+def test_run_length_masks_and_areas_go_with_their_picture(segmented, name):
+    pipelines = {"image": RLE_MOVES[name], "dense": [ops.MoveMask(of="image")]}
+    with closing(bp.Loader(segmented, 6, pipelines=pipelines, workers=1)) as loader:
+        [batch] = loader
+    areas, offsets = batch["area"]
+    labels = batch["label"][0]
+    different = pixels = seen = 0
+    for row, texts in enumerate(batch["rle"]):
+        mine = slice(offsets[row], offsets[row + 1])
+        assert len(texts) == len(labels[mine])
+        for text, rings, label, area in zip(
+            texts, batch["polygons"][row], labels[mine], areas[mine], strict=True
+        ):
+            if label == 1:
+                assert text == ""
+                x, y = np.array(rings[0]).reshape(-1, 2).T if rings else np.zeros((2, 1))
+                shoelace = abs(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1))) / 2
+                assert area == pytest.approx(shoelace, rel=1e-4, abs=1e-3)
+                continue
+            dense = batch["dense"][row, ..., 0]
+            mask = rle.decode(text, *dense.shape)
+            assert area == mask.sum()
+            different += (mask != dense).sum()
+            pixels += dense.sum()
+            seen += 1
+    assert seen > 2
+    # Which of two pixels is taken that are as near, depends on how numbers are rounded.
+    assert different <= (0.05 * pixels if name == "letterbox" else 0)
+
+
+def test_run_length_masks_in_a_mosaic(segmented):
+    pipelines = {"image": [Resize(64)], "dense": [ops.MoveMask(of="image")]}
+    with closing(bp.Loader(segmented, 6, pipelines=pipelines, joint=[ops.Mosaic()], workers=1)) as loader:
+        [batch] = loader
+    areas, offsets = batch["area"]
+    for row, texts in enumerate(batch["rle"]):
+        own = batch["label"][0][offsets[row] : offsets[row + 1]]
+        found = areas[offsets[row] : offsets[row + 1]]
+        assert len(texts) == len(own)
+        for text, area in zip(np.array(texts)[own == 0], found[own == 0], strict=True):
+            assert rle.decode(str(text), 64, 64).sum() == pytest.approx(area, abs=1e-3)
+
+
+def test_areas_of_boxes_alone(segmented):
+    pipelines = {"image": [Resize(64), RandomHorizontalFlip(1.0)]}
+    reader = bp.open(segmented).select(["image", "boxes", "area"])
+    with closing(bp.Loader(reader, 6, pipelines=pipelines, workers=1, order="sequential")) as loader:
+        [batch] = loader
+    with bp.open(segmented) as stored:
+        for row, sample in enumerate(stored):
+            height, width = sample["image"].shape[:2]
+            mine = slice(*batch["area"][1][row : row + 2])
+            np.testing.assert_allclose(
+                batch["area"][0][mine], sample["area"] * 64 * 64 / height / width, rtol=1e-5
+            )
+
+
+def test_run_length_masks_and_areas_can_stay_as_they_are_stored(segmented):
+    pipelines = {
+        "image": [Resize(32)],
+        "dense": [ops.MoveMask(of="image")],
+        "rle": [ops.MoveRle(of="")],
+        "boxes": [ops.MoveBoxes(areas="")],
+    }
+    with closing(bp.Loader(segmented, 6, pipelines=pipelines, workers=1, order="sequential")) as loader:
+        [batch] = loader
+    with bp.open(segmented) as stored:
+        assert batch["rle"] == [sample["rle"] for sample in stored]
+        assert batch["area"][0].tolist() == np.concatenate([one["area"] for one in stored]).tolist()
+    for asked, reason in (
+        ({"boxes": [ops.MoveBoxes(areas="rle2")]}, "areas names one of the labels"),
+        ({"label": [ops.MoveRle()]}, "needs a list of run-length texts"),
+    ):
+        with pytest.raises(OptionError, match=reason):
+            bp.Loader(segmented, 6, pipelines={"image": [Resize(32)], **asked})
+
+
+def test_run_length_masks_that_are_none(tmp_path):
+    with bp.create(tmp_path / "a.beton", {"image": bp.Image("png"), "rle": bp.List(bp.Text())}) as out:
+        for text in ("", "not a mask"):
+            out.append({"image": np.zeros((8, 8, 3), np.uint8), "rle": [text]})
+    loader = bp.Loader(
+        tmp_path / "a.beton", 2, pipelines={"image": [Resize(4)]}, workers=1, order="sequential"
+    )
+    with closing(loader), pytest.raises(DecodeError, match="no run-length text of 8×8") as caught:
+        list(loader)
+    assert (caught.value.sample, caught.value.field) == (1, "rle")

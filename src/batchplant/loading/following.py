@@ -10,9 +10,9 @@ import numpy as np
 from ..columns import I32, I64
 from ..errors import DataError, OptionError, listed, near
 from ..ops.base import CellErrors, CellOp, Op, Spec
-from ..ops.moving import MOVERS, MoveMask, Mover
+from ..ops.moving import AREA, MOVERS, RLE, MoveBoxes, MoveMask, MovePolygons, Mover, MoveRle
 from ..ops.positions import rows_taken
-from ..schema import Image, Schema
+from ..schema import Boxes, Image, Schema, Tensor
 from .geometry import Moves
 from .pictures import Failures, Request
 from .pipes import Pipe, as_op
@@ -65,9 +65,14 @@ def _mover(pipe: Pipe, pipes: Mapping[str, Pipe], schema: Schema) -> Mover | Non
     field, first = schema[pipe.field], first_op(pipe)
     asked = first if isinstance(first, Mover) else None
     kind = MOVERS.get(type(field))
+    if kind is None and pipe.field == RLE and MoveRle.fits(field):
+        kind = MoveRle
     if asked is None and kind is None:
         return None
     mover = (asked or kind()).bound(field)  # type: ignore[misc]
+    if isinstance(mover, MoveRle) and mover.of is None:
+        boxes = (one for one in schema.values() if isinstance(one, Boxes) and pipe.field in one.labels)
+        mover.of = next((one.of for one in boxes), "image")
     if mover.of == "":
         return None
     pictures = [one for one, other in pipes.items() if isinstance(schema[other.field], Image)]
@@ -85,7 +90,23 @@ def _mover(pipe: Pipe, pipes: Mapping[str, Pipe], schema: Schema) -> Mover | Non
     mover.of = of
     said = asked is not None and asked.labels is not None
     mover.labels = tuple(_labels(mover, pipes, schema, said=said))
+    if isinstance(mover, MoveBoxes):
+        mover._areas = _areas(mover, pipes, schema)
     return mover
+
+
+def _areas(mover: MoveBoxes, pipes: Mapping[str, Pipe], schema: Schema) -> str | None:
+    """The output of the areas of the objects."""
+    labels = {label: pipes[label] for label in mover.labels or ()}
+    if mover.areas:
+        if mover.areas not in labels:
+            raise OptionError(f"areas names one of the labels, and {mover.areas!r} is none of them")
+        return mover.areas
+    for label, pipe in labels.items() if mover.areas is None else ():
+        field = schema[pipe.field]
+        if pipe.field == AREA and isinstance(field, Tensor) and field.shape == (None,):
+            return label
+    return None
 
 
 def _labels(mover: Mover, pipes: Mapping[str, Pipe], schema: Schema, *, said: bool) -> Sequence[str]:
@@ -157,6 +178,7 @@ class Following:
     ) -> tuple[dict[str, Any], Failures]:
         """The values of all that goes along, moved, as its steps take them."""
         values: dict[str, Any] = {}
+        stored: dict[str, Any] = {}
         dropped: dict[str, tuple[Any, I64]] = {}
         for output in dict.fromkeys([one for one, _ in (*self._movers, *self._rows)]):
             values[output.name], failures = read(output)
@@ -167,9 +189,21 @@ class Following:
             for output, mover in self._movers:
                 field = output.field
                 done = moves[mover.of or ""]
+                stored[output.name] = values[output.name]
                 values[output.name], dropped[output.name] = mover.move_with(
                     values[output.name], done.steps, done.sizes
                 )
+            for output, mover in self._movers:
+                if isinstance(mover, MoveBoxes) and mover._areas is not None:
+                    done = moves[mover.of or ""]
+                    outlines = [
+                        (other, stored[one.name], values[one.name])
+                        for one, other in self._movers
+                        if one.name in (mover.labels or ()) and isinstance(other, MoveRle | MovePolygons)
+                    ]
+                    values[mover._areas] = mover.resized(
+                        values[mover._areas], stored[output.name], outlines, (done.steps, done.sizes)
+                    )
             for output, boxes in self._rows:
                 field = output.field
                 kept, offsets = dropped[boxes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -58,11 +59,14 @@ def moves(output: Output, sizes: I32, ids: I64, *, seed: int, epoch: int) -> Mov
     found: list[Motion] = []
     stage = output.image
     first = () if stage is None else stage.steps
-    for step in (*first, *output.steps):
+    for number, step in enumerate((*first, *output.steps)):
         draws = Draws(seed, epoch, ids, step.key)
         # Several that are run as one are told apart: each cuts off what it takes out of the picture.
         one = step.op.chain(at, draws) if isinstance(step.op, Warp) else [step.op.move(at, draws)]
-        found += [moved for moved in one if moved is not None]
+        motions = [moved for moved in one if moved is not None]
+        # The decoder's steps are one for the pixels, and so are several that are run as one.
+        inside = len(motions) if number < len(first) - 1 else max(len(motions) - 1, 0)
+        found += [dataclasses.replace(moved, samples=False) for moved in motions[:inside]] + motions[inside:]
         at = found[-1].sizes if found else at
     return Moves(sizes, tuple(found) or (still(sizes),))
 

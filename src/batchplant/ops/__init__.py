@@ -45,7 +45,7 @@ from .function import Function
 from .joint import JointOp, Map
 from .levels import AutoContrast, Equalize, GaussianNoise, Invert, JpegArtifacts, Posterize, Sharpness
 from .mixing import CopyPaste, Mosaic
-from .moving import MoveBoxes, MoveKeypoints, MoveMask, MovePolygons
+from .moving import MoveBoxes, MoveKeypoints, MoveMask, MovePolygons, MoveRle
 from .policies import AugMix, RandAugment, TrivialAugment
 from .sound import AddNoise, CropOrPad, RandomGain, TimeShift
 from .spectrogram import MelSpectrogram, SpecAugment, Spectrogram
@@ -99,6 +99,7 @@ __all__ = [
     "MoveKeypoints",
     "MoveMask",
     "MovePolygons",
+    "MoveRle",
     "Normalize",
     "Op",
     "Pad",

@@ -21,10 +21,12 @@ class Motion:
     """What a step does to the pictures of a batch, one row for each.
 
     matrix: (n, 3, 3), from positions before to positions after it. sizes: (n, 2), height and width after it.
+    samples: whether pixels are sampled behind it; several motions before that are one step for them.
     """
 
     matrix: F64
     sizes: I32
+    samples: bool = True
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -34,7 +36,7 @@ class Motion:
         return Motion(other.matrix @ self.matrix, other.sizes)
 
     def take(self, rows: Any) -> Motion:
-        return Motion(self.matrix[rows], self.sizes[rows])
+        return Motion(self.matrix[rows], self.sizes[rows], self.samples)
 
     def points(self, row: int, points: Any) -> F64:
         """Where positions (…, 2) of one picture go."""

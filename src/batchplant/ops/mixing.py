@@ -19,7 +19,7 @@ from ..schema import Boxes
 from .base import Draws, Spec, check_probability
 from .geometry import Motion, shifted
 from .joint import JointOp, Known
-from .moving import MoveBoxes
+from .moving import MoveBoxes, MovePolygons, MoveRle
 from .positions import as_ragged, gathered, merged, regrouped, rows_taken
 
 # Of the objects in a picture; those beyond are chosen as the first ones are.
@@ -174,15 +174,22 @@ class Mosaic(MixOp):
         assert self.boxes is not None
         mover = self._mover()
         mover.clip, mover.min_area, mover.min_visibility = True, self.min_area, self.min_visibility
-        boxes = gathered(batch[self.boxes], pieces.sources)
-        boxes, (kept, offsets) = mover.move_with(boxes, pieces.steps, pieces.sizes)
+        before = gathered(batch[self.boxes], pieces.sources)
+        boxes, (kept, offsets) = mover.move_with(before, pieces.steps, pieces.sizes)
         made = {self.boxes: merged(boxes, pieces.first)}
+        values = {name: gathered(batch[name], pieces.sources) for name in self._labels}
+        outlines = []
         for name in self._labels:
-            value = gathered(batch[name], pieces.sources)
             if name in self._movers:
-                value, _ = self._movers[name].move_with(value, pieces.steps, pieces.sizes)
-            value = rows_taken(value, kept, offsets, name, self.boxes)
-            made[name] = merged(value, pieces.first)
+                old, other = values[name], self._movers[name]
+                values[name], _ = other.move_with(old, pieces.steps, pieces.sizes)
+                if isinstance(other, MoveRle | MovePolygons):
+                    outlines.append((other, old, values[name]))
+        if mover._areas in values:
+            moves = pieces.steps, pieces.sizes
+            values[mover._areas] = mover.resized(values[mover._areas], before, outlines, moves)
+        for name, value in values.items():
+            made[name] = merged(rows_taken(value, kept, offsets, name, self.boxes), pieces.first)
         return made
 
 

@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from ..codecs.media import rle
 from ..columns import I64
-from ..errors import OptionError
+from ..errors import BatchplantError, DecodeError, OptionError
 from ..kinds.places import check_box_format, swap_pairs
-from ..schema import Boxes, Field, Keypoints, Polygons, Tensor
-from .base import Draws, Op, Spec, check_probability
+from ..schema import Boxes, Field, Keypoints, List, Polygons, Tensor, Text
+from .base import CellErrors, Draws, Op, Spec, check_probability
+from .cutting import colour, engine
 from .geometry import F64, I32, Motion
 from .positions import (
     area_of,
@@ -31,6 +33,10 @@ from .positions import (
     ring_areas,
     taken,
 )
+from .warping import inverses
+
+# Fields of these names, among those with a row for each box, are run-length masks and areas, as in COCO.
+RLE, AREA = "rle", "area"
 
 
 class Mover(Op):
@@ -79,6 +85,10 @@ class Mover(Op):
     def _all(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
         raise NotImplementedError
 
+    def areas_of(self, batch: Any, rows: I64, sizes: I32, *, stored: bool) -> F64:
+        """The area of each object of a batch, in pixels; ``rows``: of which picture each is."""
+        raise NotImplementedError
+
     def _scaled(self, sizes: Any, *, stored: bool) -> Any:
         """(x, y) of what positions are multiples of."""
         parts = self._normalized if stored else self.normalized
@@ -98,6 +108,8 @@ class MoveBoxes(Mover):
     the picture. min_area: of what is left, in pixels; min_visibility: as a part of the box. format,
     normalized: what comes out (default: as they are stored). A box that is turned becomes the box around it.
     of, labels: outputs of the batch, where several show one field. of="": leave them as they are stored.
+    areas: which of the labels is the area of the object, to be made that of what is left of it (default: the
+    field ``area``; "": none).
     """
 
     def __init__(
@@ -106,6 +118,7 @@ class MoveBoxes(Mover):
         *,
         of: str | None = None,
         labels: Sequence[str] | None = None,
+        areas: str | None = None,
         format: str | None = None,
         normalized: bool | None = None,
         clip: bool = True,
@@ -116,7 +129,7 @@ class MoveBoxes(Mover):
             raise OptionError(f'MoveBoxes takes a Boxes, as in MoveBoxes(Boxes("xywh")), not {kind!r}')
         if not 0 <= min_area < math.inf:
             raise OptionError(f"min_area must not be negative, as {min_area} is")
-        self.kind, self.of = kind, of
+        self.kind, self.of, self.areas = kind, of, areas
         self.labels = None if labels is None else (labels,) if isinstance(labels, str) else tuple(labels)
         self.format = None if format is None else check_box_format(format)
         self.normalized, self.clip = normalized, bool(clip)
@@ -171,7 +184,48 @@ class MoveBoxes(Mover):
         made[:, :4] = from_corners(boxes.reshape(-1, 4), self.format or "xyxy")
         return taken((made, offsets), kept), (kept, offsets)
 
+    def resized(
+        self, areas: Any, boxes: Any, outlines: Sequence[tuple[Mover, Any, Any]], moves: tuple[Any, I32]
+    ) -> Any:
+        """The areas of objects after motions of pictures that had these sizes (``moves``).
+
+        They shrink and grow with the run-length mask or polygon of the object: ``outlines`` has what moves
+        it, and all of these before and after. An object without one does so with its box.
+        """
+        steps, sizes = moves
+        values, offsets = as_ragged(areas)
+        boxes, known = as_ragged(boxes, 4)
+        if not np.array_equal(offsets, known):
+            # Whoever drops rows says so.
+            return areas
+        rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            before, after = np.ones(len(rows)), self._growth(boxes, rows, steps, sizes)
+            for mover, stored, moved in outlines:
+                if [len(one or ()) for one in stored] == np.diff(offsets).tolist():
+                    old = mover.areas_of(stored, rows, sizes, stored=True)
+                    new = mover.areas_of(moved, rows, steps[-1].sizes, stored=False)
+                    before, after = np.where(old > 0, old, before), np.where(old > 0, new, after)
+            found = values.astype(np.float64) * after / before
+            found = found if values.dtype.kind == "f" else np.rint(found)
+            return found.astype(values.dtype), offsets
+
+    def _growth(self, boxes: Any, rows: I64, steps: Sequence[Motion], sizes: I32) -> F64:
+        """By what the area of each box is multiplied: what is cut off is gone."""
+        at, growth = self.corners(boxes, rows, sizes), np.ones(len(boxes))
+        for step in steps:
+            matrix = step.matrix[rows]
+            middle = (at[:, :2] + at[:, 2:]) / 2
+            depth = (matrix[:, 2, :2] * middle).sum(axis=1) + matrix[:, 2, 2]
+            growth *= np.abs(np.linalg.det(matrix) / depth**3)
+            around_it = around(at, matrix)
+            at = np.clip(around_it, 0, step.sizes[:, [1, 0, 1, 0]][rows])
+            growth *= np.nan_to_num(area_of(at) / area_of(around_it))
+        return growth
+
     _stored = "xyxy"
+    # The output of the areas, once the outputs are known.
+    _areas: str | None = None
 
 
 class MoveKeypoints(Mover):
@@ -311,6 +365,77 @@ class MovePolygons(Mover):
         ]
         return made, None
 
+    def areas_of(self, batch: Any, rows: I64, sizes: I32, *, stored: bool) -> F64:
+        objects = [rings for one in batch for rings in one or ()]
+        rings = [(number, ring) for number, rings in enumerate(objects) for ring in rings]
+        points = np.array(list(itertools.chain.from_iterable(ring for _, ring in rings)), dtype=np.float64)
+        ring = np.repeat(np.arange(len(rings)), [len(one) // 2 for _, one in rings])
+        areas = ring_areas(points.reshape(-1, 2), ring, len(rings))
+        owner = np.array([number for number, _ in rings], dtype=np.int64)
+        each = np.bincount(owner, weights=areas, minlength=len(objects))
+        found: F64 = each * self._of(sizes, rows, stored=stored).prod(axis=-1)
+        return found
+
+
+class MoveRle(Mover):
+    """Run-length masks go with their picture: COCO's text of the mask in the stored picture becomes that of
+    the mask in the batch.
+
+    A field of texts called ``rle`` does so by itself; name it for another one. Masks are sampled by the
+    nearest pixel. "" stays "": such an object has no mask. of: an output of the batch; "": leave them as they
+    are stored.
+    """
+
+    def __init__(self, *, of: str | None = None) -> None:
+        self.of = of
+
+    @staticmethod
+    def fits(field: Field) -> bool:
+        return isinstance(field, List) and isinstance(field.of, Text)
+
+    def bound(self, field: Field) -> MoveRle:
+        if not self.fits(field):
+            raise OptionError(f"MoveRle needs a list of run-length texts, List(Text()), not {field}")
+        return copy.copy(self)
+
+    def _all(self, batch: Any, steps: Sequence[Motion], sizes: I32) -> tuple[Any, Any]:
+        still = all((step.matrix == np.eye(3)).all() and np.array_equal(step.sizes, sizes) for step in steps)
+        if still:
+            return batch, None
+        made, errors = [], {}
+        sampled = _sampled(steps, sizes)
+        for row, texts in enumerate(batch):
+            there = [number for number, text in enumerate(texts or ()) if text]
+            if not there:
+                made.append(texts)
+                continue
+            height, width = sizes[row].tolist()
+            try:
+                masks = np.stack([rle.decode(texts[number], height, width) for number in there])
+            except BatchplantError as error:
+                errors[row] = DecodeError(error.message)
+                continue
+            masks = masks[..., None]
+            for inverse, canvases, after in sampled:
+                out = np.empty((len(there), *after[row].tolist(), 1), np.uint8)
+                back = np.repeat(inverse[[row]], len(there), axis=0)
+                size = np.repeat(canvases[[row]], len(there), axis=0)
+                engine().warp(masks, back, size, out, "nearest", colour(np.array(0), 1))
+                masks = out
+            done = dict(zip(there, masks[..., 0], strict=True))
+            made.append([rle.encode(done[n]) if n in done else text for n, text in enumerate(texts)])
+        if errors:
+            raise CellErrors(errors)
+        return made, None
+
+    def areas_of(self, batch: Any, rows: I64, sizes: I32, *, stored: bool) -> F64:
+        texts = [text for one in batch for text in one or ()]
+        areas = [
+            int(rle.counts_of(text.encode(), *sizes[row].tolist())[1::2].sum()) if text else 0
+            for text, row in zip(texts, rows.tolist(), strict=True)
+        ]
+        return np.array(areas, dtype=np.float64)
+
 
 class MoveMask(Op):
     """A mask, or another picture of the same thing, goes with its picture: the first step of its pipeline.
@@ -341,6 +466,17 @@ MOVERS: dict[type[Field], type[Mover]] = {
     Keypoints: MoveKeypoints,
     Polygons: MovePolygons,
 }
+
+
+def _sampled(steps: Sequence[Motion], sizes: I32) -> list[tuple[F64, I32, I32]]:
+    """Motions as ``inverses`` has them, one for each time that pixels are sampled."""
+    found, group = [], []
+    for number, step in enumerate(steps):
+        group.append(step)
+        if step.samples or number == len(steps) - 1:
+            found.append(inverses(sizes, group))
+            group, sizes = [], step.sizes
+    return found
 
 
 def _has_last(field: Tensor, width: int) -> bool:
