@@ -3,6 +3,7 @@
 import lzma
 import multiprocessing
 import os
+import pickle
 import shutil
 import sys
 import zlib
@@ -714,3 +715,58 @@ except OSError as error:
     assert done.stdout.startswith("said File too large")
     assert not path.exists()
     assert partial_folder(str(path)).exists()
+
+
+def episodes(path, sizes, **more):
+    with h5py.File(path, "w") as file:
+        for number, steps in enumerate(sizes):
+            group = file.create_group(f"data/demo_{number}")
+            group["actions"] = np.full((steps, 2), number, np.float32)
+            group["obs/state"] = np.arange(steps) + 100 * number
+            for name, value in more.get(f"demo_{number}", {}).items():
+                group[name] = value
+        file["mask/train"] = np.arange(3)
+
+
+def test_groups_that_match_a_pattern_are_joined(tmp_path):
+    sizes = [3, 5, 0, *[2] * 9]
+    episodes(tmp_path / "a.h5", sizes)
+    with bp.open(tmp_path / "a.h5", group="data/*", group_field="episode") as data:
+        assert list(data.schema) == ["actions", "obs.state", "episode"]
+        assert len(data) == sum(sizes)
+        # demo_2 comes before demo_10.
+        names = [f"demo_{number}" for number, steps in enumerate(sizes) for _ in range(steps)]
+        assert [sample["episode"] for sample in data] == names
+        assert data[4]["obs.state"] == 101
+        assert data[-1]["actions"].tolist() == [11, 11]
+        assert data.boundaries().tolist() == [3, *range(8, 26, 2)]
+        assert pickle.loads(pickle.dumps(data))[4]["episode"] == "demo_1"
+        windows = bp.Windows(data.select(["obs.state"]), length=2)
+        assert [window["obs.state"][0] for window in windows][:7] == [0, 1, 100, 101, 102, 103, 300]
+        batches = list(bp.Loader(data, 8, order="quasi_random"))
+        assert sum(len(batch["actions"]) for batch in batches) == len(data)
+    with bp.open(tmp_path / "a.h5", group="data/demo_1?", fields=["obs.state"]) as data:
+        assert [sample["obs.state"] for sample in data] == [1000, 1001, 1100, 1101]
+    assert bp.verify(tmp_path / "a.h5", group="data/*").ok
+
+
+def test_groups_that_do_not_match_or_differ(tmp_path):
+    path = tmp_path / "a.h5"
+    episodes(path, [3, 5], demo_1={"extra": np.arange(5)})
+    with pytest.raises(bp.SchemaError, match="nothing in data/demo_0") as error:
+        bp.open(path, group="data/*")
+    assert error.value.field == "extra"
+    assert len(bp.open(path, group="data/*", fields=["actions"])) == 8
+    with pytest.raises(
+        bp.OptionError, match=r"no group matches 'nowhere/\*'; there are data, mask, data/demo_0"
+    ):
+        bp.open(path, group="nowhere/*")
+    with pytest.raises(bp.OptionError, match="group_field is for a pattern"):
+        bp.open(path, group="data/demo_0", group_field="episode")
+    with pytest.raises(bp.OptionError, match="a field 'actions' already"):
+        bp.open(path, group="data/demo_0*", group_field="actions")
+    assert list(bp.open(path, group="data/demo_0*", fields=["name"], group_field="name").schema) == ["name"]
+    with h5py.File(path, "a") as file:
+        file["data/demo_2"] = h5py.ExternalLink("/etc/passwd", "/")
+        file["data/demo_3"] = h5py.SoftLink("/data/demo_0")
+    assert len(bp.open(path, group="data/*", fields=["actions"])) == 8

@@ -455,6 +455,42 @@ def test_graphs_nested_without_end(tmp_path):
         bp.open(model(tmp_path / "a.onnx", block(11, block(1, b"x") + block(2, kind))))
 
 
+def written(path, **options):
+    """Tensors, and the model of them that we write."""
+    arrays = {
+        "weight": np.arange(12, dtype=np.float32).reshape(3, 4), "bias": np.array(7, np.int64),
+        "none": np.zeros((0, 3), np.float16), "mask": np.array([True, False]),
+    }  # fmt: skip
+    np.savez(path.with_suffix(".npz"), **arrays)
+    bp.convert(path.with_suffix(".npz"), path, **options)
+    return arrays
+
+
+def test_every_tensor_is_an_output(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    arrays = written(tmp_path / "a.onnx")
+    model = onnx.load(tmp_path / "a.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert [one.name for one in model.graph.initializer] == list(arrays)
+    outputs = {one.name: one.type.tensor_type for one in model.graph.output}
+    assert {name: [d.dim_value for d in one.shape.dim] for name, one in outputs.items()} == {
+        name: list(array.shape) for name, array in arrays.items()
+    }
+    with bp.open(tmp_path / "a.onnx") as data:
+        assert all(np.array_equal(data.tensors()[name], array) for name, array in arrays.items())
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("external", [False, True])
+def test_onnx_runtime_opens_what_we_write(external, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    arrays = written(tmp_path / "a.onnx", target_options={"external": external})
+    session = onnxruntime.InferenceSession(str(tmp_path / "a.onnx"))
+    outputs = dict(zip([one.name for one in session.get_outputs()], session.run(None, {}), strict=True))
+    assert outputs.keys() == arrays.keys()
+    assert all(np.array_equal(outputs[name], array) for name, array in arrays.items())
+
+
 def test_what_is_no_model(tmp_path):
     path = tmp_path / "a.onnx"
     for data in (b"", b"\x08\x08", b"hello world", bytes(100), b"\x0b\x0c", b"\xff" * 20):

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
@@ -23,12 +24,17 @@ from ...errors import BatchplantError, DamagedError, MissingLibraryError, Option
 from ...schema import MOST_BYTES
 from ...storage import Source, StorageOptions, Url, is_remote, open_source
 from ...storage.cache import ChunkCache
+from ...storage.patterns import natural
 from ...storage.urls import options_at
 from . import stored
 from .frames import columns_of, is_frame
 from .types import Part, parts_of, walk
 
+T = TypeVar("T")
+
 NOTE = "batchplant"
+# Groups that are joined, at most.
+MOST_GROUPS = 100_000
 # The names of a dataset's axes, by the name that Zarr and xarray have for them.
 AXES = "_ARRAY_DIMENSIONS"
 # What the library, and that of NetCDF, keep about axes; the first two lead to their names.
@@ -157,10 +163,49 @@ def check_filters(filters: Iterable[int]) -> None:
 
 
 def load(path: str, source: Source, *, group: str, swmr: bool) -> File:
-    """Everything about a file. The library raises all sorts of things at damaged ones."""
+    """Everything about a file."""
+    return _asked(path, source, lambda file: _load(file, source, group), swmr=swmr)
+
+
+def load_groups(path: str, source: Source, pattern: str) -> dict[str, File]:
+    """The same of every group that a pattern such as ``data/*`` matches, by name, in natural order."""
+
+    def load_all(file: Any) -> dict[str, File]:
+        names = sorted(_matching(file, pattern), key=natural)
+        if not names:
+            raise OptionError(f"no group matches {pattern!r}; there are {_some_groups(file)}")
+        return {name: _load(file, source, name) for name in names}
+
+    return _asked(path, source, load_all)
+
+
+def _matching(file: Any, pattern: str) -> list[str]:
+    """The groups that match, part by part; links are not followed."""
+    found = {"": file}
+    for part in pattern.strip("/").split("/"):
+        found = {
+            f"{path}/{name}": here[name]
+            for path, here in found.items()
+            for name in here
+            if fnmatch.fnmatchcase(name, part)
+            and isinstance(here.get(name, getlink=True), h5py.HardLink)
+            and here.get(name, getclass=True) is h5py.Group
+        }
+        if len(found) > MOST_GROUPS:
+            raise SchemaError(f"more than {MOST_GROUPS:,} groups match {pattern!r}")
+    return [name.lstrip("/") for name in found]
+
+
+def _some_groups(file: Any) -> str:
+    names = [*_matching(file, "*"), *_matching(file, "*/*")]
+    return (", ".join(names[:5]) + (" …" if len(names) > 5 else "")) or "none"
+
+
+def _asked(path: str, source: Source, ask: Callable[[Any], T], *, swmr: bool = False) -> T:
+    """What a function finds in a file. The library raises all sorts of things at damaged ones."""
     try:
         with open_file(path, source, swmr=swmr) as file:
-            return _load(file, source, group)
+            return ask(file)
     except BatchplantError as error:
         raise error.at(path=path) from None
     except OSError as error:

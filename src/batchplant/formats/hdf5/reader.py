@@ -1,19 +1,28 @@
-"""Reading: which datasets are fields, and their cells."""
+"""Reading: which datasets are fields, and their cells; several groups as one dataset."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from ...arrays import Array
 from ...codecs.infer import infer_image
 from ...columns import I64, Columns, Ragged, Spans, dense_of
-from ...errors import BatchplantError, DamagedError, FieldNameError, MissingLibraryError, SchemaError, no_such
+from ...errors import (
+    BatchplantError,
+    DamagedError,
+    FieldNameError,
+    MissingLibraryError,
+    OptionError,
+    SchemaError,
+    no_such,
+)
 from ...families.arrays.packed import PackedReader
 from ...families.records import Note
+from ...joined import Concat
 from ...schema import Bytes, Field, Schema, Tensor, Text
 from ...storage import Source, open_source, parse_object
 from ...storage.cache import ChunkCache
@@ -31,11 +40,19 @@ FLETCHER = 3
 
 
 class Hdf5Reader(PackedReader):
-    """Reads HDF5 files. ``fields``: only these; ``group``: only what lies below this group; ``swmr``:
-    another process appends to it, ``refresh()`` sees what has come; ``cache``: bytes of unpacked chunks kept;
+    """Reads HDF5 files. ``fields``: only these; ``group``: only what lies below this group, or a pattern of
+    several with the same fields, such as ``data/*``, which are joined in natural order, an episode each;
+    ``group_field``: of such groups, a text field of this name holds the group's name; ``swmr``: another
+    process appends to it, ``refresh()`` sees what has come; ``cache``: bytes of unpacked chunks kept;
     ``decode``: numbers become what they stand for by their attributes (scale_factor, add_offset, _FillValue,
     missing_value), or stay as they are stored, which without it is warned of.
     """
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        if cls is Hdf5Reader and is_pattern(options.get("group", "/")):
+            # Another class: Python does not call __init__ of this one.
+            return Hdf5Groups(*args, **options)  # type: ignore[return-value]
+        return super().__new__(cls, *args, **options)
 
     def __init__(
         self,
@@ -43,10 +60,13 @@ class Hdf5Reader(PackedReader):
         *,
         fields: Iterable[str] | None = None,
         group: str = "/",
+        group_field: str | None = None,
         swmr: bool = False,
         cache: int | None = None,
         decode: bool | None = None,
     ) -> None:
+        if group_field is not None:
+            raise OptionError(f"group_field is for a pattern of groups, and {group!r} is none", path=path)
         self.path = path
         self._wanted = None if fields is None else tuple(fields)
         self._group = group
@@ -60,18 +80,17 @@ class Hdf5Reader(PackedReader):
         return self._file.attributes
 
     def _open(self) -> None:
-        try:
-            from . import layout
-        except ImportError:
-            raise MissingLibraryError(
-                'HDF5 needs h5py: pip install "batchplant[hdf5]"', path=self.path
-            ) from None
+        layout = layout_of(self.path)
         source = open_source(self.path)
         file = layout.load(self.path, source, group=self._group, swmr=self._swmr)
         if self._swmr:
             # The writer may have been ahead of the mapping.
             source.close()
             source = open_source(self.path)
+        self._begin(file, source)
+
+    def _begin(self, file: File, source: Source) -> None:
+        """Find the fields of a file that was looked through."""
         self._source = source
         self._opened: list[Stored] = []
         try:
@@ -317,6 +336,11 @@ class Hdf5Reader(PackedReader):
         each = max(1, self._source.size // max(1, self.length))
         return numbers // max(1, BLOCK_BYTES // each)
 
+    @property
+    def file_bytes(self) -> int:
+        """The bytes of the file."""
+        return self._source.size
+
     def own_checks(self) -> tuple[str, ...]:
         stored = [one.stored for one in self._cells.values() if isinstance(one, Numbers | Varying)]
         sums = any(code == FLETCHER for one in stored if isinstance(one, Chunks) for code, _ in one.filters)
@@ -345,6 +369,125 @@ class Hdf5Reader(PackedReader):
             one.close()
         self._cache.clear()
         self._source.close()
+
+
+class Hdf5Group(Hdf5Reader):
+    """One group of a file that is open already. ``cache``: what all groups share."""
+
+    def __init__(
+        self,
+        path: str,
+        source: Source,
+        file: File,
+        cache: ChunkCache,
+        *,
+        fields: Sequence[str] | None = None,
+        decode: bool | None = None,
+    ) -> None:
+        self.path, self._cache, self._swmr, self._group = path, cache, False, ""
+        self._wanted = None if fields is None else tuple(fields)
+        self._begin(file, source)
+        self._unpack(decode)
+
+
+class Hdf5Groups(Concat):
+    """The groups that match a pattern, in natural order; all have the same fields."""
+
+    format = "hdf5"
+    readers: Sequence[Hdf5Reader]
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        group: str,
+        fields: Iterable[str] | None = None,
+        group_field: str | None = None,
+        swmr: bool = False,
+        cache: int | None = None,
+        decode: bool | None = None,
+    ) -> None:
+        if swmr:
+            raise OptionError("swmr is for one group, not for a pattern of several", path=path)
+        layout = layout_of(path)
+        source = open_source(path)
+        wanted = None if fields is None else [name for name in fields if name != group_field]
+        shared = ChunkCache(cache)
+        try:
+            files = layout.load_groups(path, source, group)
+            self.groups = tuple(files)
+            readers = [
+                Hdf5Group(path, source, file, shared, fields=wanted or None, decode=decode)
+                for file in files.values()
+            ]
+            self._check_alike(readers)
+            super().__init__(readers)
+            self.path = path
+            self._named = group_field
+            if group_field is not None:
+                if group_field in self.schema:
+                    raise OptionError(
+                        f"there is a field {group_field!r} already; give group_field another name"
+                    )
+                stored = {} if wanted == [] else self.schema
+                self.schema = Schema({**stored, group_field: Text()})
+        except BatchplantError as error:
+            source.close()
+            raise error.at(path=path) from None
+
+    def _check_alike(self, readers: Sequence[Hdf5Reader]) -> None:
+        first = readers[0].schema
+        for name, reader in zip(self.groups, readers, strict=True):
+            differing = [
+                one for one in {**first, **reader.schema} if first.get(one) != reader.schema.get(one)
+            ]
+            if differing:
+                one = differing[0]
+                had, has = first.get(one, "nothing"), reader.schema.get(one, "nothing")
+                said = f"it is {has} in group {name}, and {had} in {self.groups[0]}"
+                raise SchemaError(f"{said}; choose what all groups have with fields=[…]", field=one)
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        stored = [name for name in fields if name != self._named]
+        found = super()._read(indices, stored) if stored else Columns()
+        if len(stored) < len(fields) and self._named is not None:
+            names = [name.rsplit("/", 1)[-1].encode() for name in self.groups]
+            found[self._named] = Ragged.from_cells(names).take(self._parts(indices)[0])
+        return Columns((name, found[name]) for name in fields)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        return None if field == self._named else super()._spans(field, indices)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        stored = [name for name in fields if name != self._named]
+        return super()._ranges(stored, indices) if stored else None
+
+    def blocks(self) -> I64:
+        """About 8 MiB of the file."""
+        each = max(1, self.readers[0].file_bytes // max(1, self.length))
+        return np.arange(self.length, dtype=np.int64) // max(1, BLOCK_BYTES // each)
+
+    def boundaries(self) -> I64:
+        """The first sample of every group: an episode does not go on in the next."""
+        ends = np.unique(self._ends)
+        return ends[(ends > 0) & (ends < self.length)]
+
+    def facts(self) -> dict[str, Any]:
+        return {"groups": len(self.groups), **self.readers[0].facts()}
+
+
+def layout_of(path: str) -> Any:
+    """The module that asks the library; MissingLibraryError where that is not there."""
+    try:
+        from . import layout
+    except ImportError:
+        raise MissingLibraryError('HDF5 needs h5py: pip install "batchplant[hdf5]"', path=path) from None
+    return layout
+
+
+def is_pattern(group: str) -> bool:
+    """Whether it stands for several groups."""
+    return any(sign in group for sign in "*?[")
 
 
 def _value_width(field: Field) -> int:

@@ -6,7 +6,8 @@ lists are put together when they are read. The initialisers of graphs inside of 
 node and its attribute in their name: ``node.then_branch.weight``. Sparse initialisers, and those of text, are
 listed in the facts and are no samples.
 
-What is written is a model that has initialisers and no operators. Only `verify` needs the ``onnx`` library.
+What is written is a model that has initialisers, which are its outputs, and no operators. Only `verify` needs
+the ``onnx`` library.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ FORMAT = Format(
     sniff=sniff,
     extra="onnx",
     only=TENSORS,
-    notes="initialisers, used in place, also in external data; writes a model without operators",
+    notes="initialisers, used in place, also in external data; writes a model of outputs without operators",
     can=Capabilities(
         random_access=True,
         memory_map=True,

@@ -1,4 +1,4 @@
-"""Named tensors as an ONNX model that has initialisers and no operators."""
+"""Named tensors as an ONNX model that has initialisers, which are its outputs, and no operators."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ OLDEST = (8, 17)
 
 
 class OnnxWriter(TensorWriter):
-    """Writes a model without operators. ``metadata``: text by name, for its metadata_props.
+    """Writes a model without operators whose outputs are the tensors, which ONNX Runtime loads and gives.
 
+    ``metadata``: text by name, for its metadata_props.
     ``external``: keep the values in NAME.onnx.data beside the model. What does not fit into the 2 GB that a
     model may have goes there in any case.
     """
@@ -98,6 +99,11 @@ class OnnxWriter(TensorWriter):
         return start
 
     def _finish(self) -> str:
+        # Runtimes refuse a graph without outputs. An initialiser may be one as it is.
+        for entry in self.entries:
+            sizes = b"".join(block(1, number(1, size)) for size in entry.shape)
+            tensor = number(1, CODES[entry.dtype]) + block(2, sizes)
+            self._model.write(block(12, block(1, entry.name.encode()) + block(2, block(1, tensor))))
         size = self._model.size - len(self._head())
         if size >= 1 << 31:
             raise SchemaError("the names and shapes alone are more than the 2 GB of a model", path=self.path)
@@ -108,4 +114,4 @@ class OnnxWriter(TensorWriter):
         return [("data", DATA)] if self._data.size else []
 
     def remarks(self) -> list[str]:
-        return ["the model has initialisers and no operators"]
+        return ["the model has initialisers, which are its outputs, and no operators"]
