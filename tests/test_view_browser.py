@@ -38,9 +38,21 @@ def objects() -> bp.Reader:
 def test_page_opens_and_is_accessible(chromium: Any) -> None:
     reader = bp.open({"label": [0, 1, 2]})
     with viewed(chromium, reader) as tab:
-        tab.go()
-        tab.page.wait_for_selector("[role=tab]")
+        page, held = tab.page, []
+        page.route("**/api/samples?*", lambda route: held.append(route))
+        with page.expect_request("**/api/samples?*"):
+            tab.go()
+        page.wait_for_selector("[role=tab]")
         assert tab.axe() == []
+        # An example of a filter is of fields that are there.
+        assert page.locator("#where").get_attribute("placeholder") == "Filter: label > 5"
+        # A sample that is asked for before it came is opened when it comes.
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        assert page.locator("article").count() == 0
+        held[0].continue_()
+        page.locator("article[aria-label=label]").wait_for()
+        assert page.inner_text(".sample h2") == "Sample 1"
 
 
 def test_class_names_neither_turn_nor_fill_the_page(chromium: Any) -> None:

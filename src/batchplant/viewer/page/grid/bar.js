@@ -1,12 +1,12 @@
 // The bar above the samples: a condition, a text to find, what to sort by, how large.
 
-import { h, number, put } from "../dom.js";
+import { h, number, put, visible } from "../dom.js";
 import * as state from "../state.js";
 
 export class Bar {
   constructor(context, { resized, layout, jump, help }) {
     this.context = context;
-    this.where = h("input.mono", { id: "where", name: "where", placeholder: 'label == "cat" and width > 500', "aria-label": "Filter: a condition", autocomplete: "off", spellcheck: "false", autocapitalize: "off" });
+    this.where = h("input.mono", { id: "where", name: "where", "aria-label": "Filter: a condition", autocomplete: "off", spellcheck: "false", autocapitalize: "off" });
     this.search = h("input", { id: "search", type: "search", name: "search", placeholder: "Search texts  /", "aria-label": "Search in texts, classes and keys", autocomplete: "off" });
     this.sort = h("select", { id: "sort", "aria-label": "Sort by", onchange: () => state.set({ sort: this.sort.value, down: "" }) });
     this.down = h("button", { type: "button", "aria-label": "Largest first", title: "Largest first", onclick: () => state.set({ down: state.get().down ? "" : "1" }) }, "↓");
@@ -35,6 +35,7 @@ export class Bar {
     for (const name of ["where", "search"]) {
       if (document.activeElement !== this[name] || this.shown !== (now[name] ?? "")) this[name].value = now[name] ?? "";
     }
+    this.where.placeholder = example(dataset.fields);
     put(this.sort, h("option", { value: "" }, "as stored"), dataset.fields.map((one) => h("option", { value: one.name, selected: one.name === now.sort }, `by ${one.name}`)));
     this.sort.value = now.sort ?? "";
     this.down.hidden = !now.sort;
@@ -77,4 +78,15 @@ export class Bar {
       put(this.error, h("pre.mono", {}, said.slice(0, at), h("mark", {}, word || " "), said.slice(at + word.length)), h("span.error", {}, reason));
     } else put(this.error, h("span.error", {}, error.message));
   }
+}
+
+/** A condition on fields that are there; empty where none can be compared. */
+function example(fields) {
+  const named = (name) => (/^[A-Za-z_]\w*$/.test(name) ? name : `\`${name}\``);
+  const found = [
+    fields.filter((one) => one.shows === "class" && one.names).map((one) => `${named(one.name)} == ${JSON.stringify(one.names[0].slice(0, 20))}`)[0],
+    fields.filter((one) => one.shows === "number").map((one) => `${named(one.name)} > 5`)[0],
+    fields.filter((one) => one.shows === "text").map((one) => `${named(one.name)} like "%a%"`)[0],
+  ].filter(Boolean).slice(0, 2).join(" and ");
+  return found ? visible(`Filter: ${found}`) : "Filter: a condition";
 }

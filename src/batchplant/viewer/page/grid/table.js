@@ -1,7 +1,7 @@
 // Samples as rows of a table.
 
 import { small } from "../cells/index.js";
-import { h, number, put } from "../dom.js";
+import { h, number, put, visible } from "../dom.js";
 
 const HEIGHT = 32, TALL = 56, HEADER = 34;
 const WIDTHS = { number: 120, class: 140, bool: 80, time: 180, text: 320, tree: 280, picture: 110, mask: 110, video: 140, sound: 220, array: 200, boxes: 160, labels: 220, tokens: 260, bytes: 220 };
@@ -33,7 +33,7 @@ export class Table {
   /** As wide as what the first samples hold needs; the text that is longest takes the rest. */
   fit(samples) {
     this.fitted = true;
-    const letters = this.fields.map((field) => Math.max(field.name.length + 2, ...samples.map((one) => one.cells[field.name]?.text?.length ?? 0)));
+    const letters = this.fields.map((field) => Math.max(field.name.length + 2, ...samples.map((one) => visible(one.cells[field.name]?.text ?? "").length)));
     this.widths = this.fields.map((field, at) => {
       const most = WIDTHS[field.shows] ?? 160;
       return TEXTS.has(field.shows) ? Math.max(56, Math.min(most, letters[at] * LETTER + 12)) : most;

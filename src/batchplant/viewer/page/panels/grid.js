@@ -28,7 +28,7 @@ export function create(context) {
   const datasets = new Map([["a", context.dataset]]);
 
   let dataset = context.dataset, layout = null, view = null, source = null, query = null, looking = null;
-  let cursor = 0, visible = false, width = 0;
+  let cursor = 0, opening = null, visible = false, width = 0;
   let size = Number(kept.get("size")) || 160;
 
   async function show(now) {
@@ -75,6 +75,7 @@ export function create(context) {
     field.setAttribute("aria-label", "Samples");
     if (layout === "grid") field.removeAttribute("aria-rowcount");
     else { field.setAttribute("aria-rowcount", found.count + 1); view.header(now); }
+    opening = null;
     if (other) { cursor = 0; scroller.position = 0; }
     cursor = Math.min(cursor, Math.max(0, found.count - 1));
     bar.found(found);
@@ -102,6 +103,7 @@ export function create(context) {
     const [first, last] = scroller.seen();
     source.want(...view.rows(first, last, source.count), view.thumbnails);
     view.paint(scroller, source, cursor);
+    if (opening !== null && opening === cursor && source.sample(opening)) pick(opening);
     field.setAttribute("aria-activedescendant", document.getElementById(`row-${cursor}`) ? `row-${cursor}` : "");
   }
 
@@ -124,6 +126,8 @@ export function create(context) {
   function pick(row) {
     cursor = row;
     const found = source.sample(row);
+    // What is not there yet is opened when it comes.
+    opening = found ? null : row;
     if (found) state.set({ sample: found.sample, row });
     else paint();
   }
@@ -196,6 +200,7 @@ export function create(context) {
 
   function hide() {
     visible = false;
+    opening = null;
     document.removeEventListener("keydown", pressed);
     sample.hide();
   }

@@ -120,7 +120,7 @@ function epoch(found, params, samples, pick) {
   const world = Number(params.world);
   const groups = Array.from({ length: Math.min(world, COLOURED + 1) }, (_, rank) => ({ name: rank < COLOURED ? `rank ${rank}` : "other ranks", points: [] }));
   for (const [position, step, sample, rank] of found.dots) {
-    groups[Math.min(rank, COLOURED)].points.push([found.steps > 200 ? step : position / (world * Number(params.batch_size)), sample, 1, [step, rank]]);
+    groups[Math.min(rank, COLOURED)].points.push([found.steps > 200 ? step : position * (found.steps / found.length), sample, 1, [step, rank]]);
   }
   const facts = [
     `${number(found.steps)} ${found.steps === 1 ? "step" : "steps"}`,
