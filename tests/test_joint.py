@@ -328,3 +328,38 @@ def test_device_forms_give_the_same(dataset, step):
     with pytest.warns(UserWarning, match=r"Mosaic\(masks=.*\) has no device form"):
         there = first(dataset, joint, device="cpu", decode="cpu")
     np.testing.assert_allclose(there["image"].numpy(), here["image"], atol=1)
+
+
+def test_columns_become_one_matrix() -> None:
+    rows = {f"f{n}": np.arange(50, dtype=np.float32) + n for n in range(200)}
+    rows |= {"label": np.arange(50), "v": np.arange(100, dtype=np.int16).reshape(50, 2)}
+    names = [f"f{n}" for n in range(200)]
+    loader = bp.Loader(bp.open(rows), 16, joint=[ops.Stack([*names, "v"], into="x")])
+    assert loader.plan.names == ("label", "x")
+    batches = list(loader)
+    assert [list(batch) for batch in batches] == [["label", "x"]] * 4
+    found = np.concatenate([batch["x"] for batch in batches])
+    assert found.dtype == np.float32
+    expected = np.column_stack([*(rows[name] for name in names), rows["v"]])
+    np.testing.assert_array_equal(found, expected)
+    both = next(iter(bp.Loader(bp.open(rows), 4, joint=[ops.Stack(["f0", "label"], "x", keep=True)])))
+    assert both["x"].dtype == np.float64
+    assert "f0" in both
+    half = ops.Stack(["f0", "label"], "x", dtype="float16")
+    assert next(iter(bp.Loader(bp.open(rows), 4, joint=[half])))["x"].dtype == np.float16
+
+
+def test_what_cannot_be_stacked_is_named() -> None:
+    reader = bp.open({"a": [1, 2], "text": ["x", "y"], "m": np.zeros((2, 3, 3))})
+    for names, said in ((["a", "text"], "'text' is"), (["a", "m"], "'m' is"), (["a", "b"], "needs 'b'")):
+        with pytest.raises(OptionError, match=said):
+            bp.Loader(reader, 2, joint=[ops.Stack(names, into="x")])
+    # What a step took away is not there for the next.
+    twice = [ops.Stack(["a"], into="x"), ops.Stack(["a", "x"], into="y")]
+    with pytest.raises(OptionError, match="needs 'a'"):
+        bp.Loader(reader, 2, joint=twice)
+
+
+def test_a_pipe_of_several_fields_says_what_to_write() -> None:
+    with pytest.raises(OptionError, match=r"one field, not at \['a', 'b'\].*joint=\[Stack"):
+        bp.Pipe(["a", "b"], [])  # type: ignore[arg-type]

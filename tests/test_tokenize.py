@@ -478,3 +478,22 @@ def test_a_mask_has_steps_of_its_own_and_a_name_of_its_own() -> None:
 def test_padding_that_makes_no_sense(options: dict[str, Any], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         Pad(**options)
+
+
+def test_ids_of_two_bytes(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main = importlib.import_module("batchplant.cli").main
+    command = ["convert", str(source), str(tmp_path / "a.idx"), "--tokenize", str(FILE), "--dtype", "uint16"]
+    assert main([*command, "--field", "text"]) == 0
+    with batchplant.open(tmp_path / "a.idx") as reader:
+        assert reader.schema["tokens"] == Tensor("uint16", (None,))
+        assert [sample["tokens"].tolist() for sample in reader] == expected(source)
+    capsys.readouterr()
+    assert main(["convert", str(source), str(tmp_path / "b.idx"), "--dtype", "uint16"]) != 0
+    assert "--dtype goes with --tokenize" in capsys.readouterr().err
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"does not fit into uint8: it has ids up to .* holds up to 255"):
+        Tokenize(FILE, dtype="uint8")
+    with pytest.raises(OptionError, match="does not fit into uint16: it has ids up to 70,000"):
+        Tokenize(letters, eos=70_000, dtype="uint16")

@@ -22,6 +22,11 @@ def add_tokenizing(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--bos", metavar="TOKEN", help="put before each document unless it is there")
     parser.add_argument("--max-length", type=int, metavar="N", help="cut documents off after N tokens")
     parser.add_argument(
+        "--dtype",
+        choices=("uint16", "int32", "uint32", "int64"),
+        help="of the ids (default: int32; uint16 takes half of it, for vocabularies of up to 65,536)",
+    )
+    parser.add_argument(
         "--no-special-tokens", action="store_true", help="without those that the tokenizer itself adds"
     )
 
@@ -29,7 +34,7 @@ def add_tokenizing(parser: argparse._ArgumentGroup) -> None:
 def tokenizing(args: argparse.Namespace) -> Any:
     """What ``convert`` takes as ``tokenize``."""
     if args.tokenize is None:
-        given = ("field", "eos", "append_eos", "bos", "max_length", "no_special_tokens")
+        given = ("field", "eos", "append_eos", "bos", "max_length", "dtype", "no_special_tokens")
         for name in given:
             if getattr(args, name):
                 raise OptionError(f"--{name.replace('_', '-')} goes with --tokenize FILE")
@@ -41,7 +46,7 @@ def tokenizing(args: argparse.Namespace) -> Any:
 
     made = Tokenizer(
         args.tokenize, max_length=args.max_length, add_special_tokens=not args.no_special_tokens,
-        bos=_token(args.bos), eos=True if args.append_eos else _token(args.eos),
+        bos=_token(args.bos), eos=True if args.append_eos else _token(args.eos), dtype=args.dtype or "int32",
     )  # fmt: skip
     names = [] if args.field is None else [name.strip() for name in args.field.split(",") if name.strip()]
     return dict.fromkeys(names, made) if names else made

@@ -23,6 +23,7 @@ class Library(Protocol):
     def batch(self, texts: list[str]) -> list[Any]: ...
     def id_of(self, token: str) -> int | None: ...
     def end(self) -> int | None: ...
+    def vocabulary(self) -> int | None: ...
     def digest(self) -> str: ...
 
 
@@ -77,6 +78,10 @@ class HuggingFace:
     def end(self) -> int | None:
         return next((found for name in ENDS if (found := self.id_of(name)) is not None), None)
 
+    def vocabulary(self) -> int | None:
+        """One more than the largest id; None where that is not known."""
+        return max(self._own.get_vocab().values(), default=-1) + 1
+
     def digest(self) -> str:
         if self._said is None:
             self._said = _digest(self._own.to_str().encode())
@@ -104,6 +109,9 @@ class Tiktoken:
         except (AttributeError, KeyError):
             return None
 
+    def vocabulary(self) -> int | None:
+        return int(self._own.n_vocab)
+
     def digest(self) -> str:
         return _digest(f"{self._own.name} {self._own.n_vocab}".encode())
 
@@ -122,6 +130,9 @@ class Function:
         return named(token) if callable(named) else None
 
     def end(self) -> int | None:
+        return None
+
+    def vocabulary(self) -> int | None:
         return None
 
     def digest(self) -> str:

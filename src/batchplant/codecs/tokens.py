@@ -55,6 +55,7 @@ class Tokenizer:
             raise OptionError(f"ids are whole numbers: dtype is int32, int64, uint16 …, not {self.dtype}")
         self._library = self._found()
         self._begin, self._end = self._special("bos", bos), self._special("eos", eos)
+        self._check_fit()
         added = (self._begin is not None) + (self._end is not None)
         if max_length is not None and max_length <= added:
             raise OptionError(f"max_length is at least {added + 1}, not {max_length}")
@@ -82,6 +83,19 @@ class Tokenizer:
             "a tokenizer is the path of a tokenizer.json, an object with encode_batch (tokenizers, tiktoken) "
             f"or a function from text to ids, not {given!r}"
         )
+
+    def _check_fit(self) -> None:
+        """OptionError where the dtype does not hold all ids of the vocabulary."""
+        most = int(np.iinfo(self.dtype).max)
+        # Of the usual dtypes nothing has to be asked.
+        size = self._library.vocabulary() if most < np.iinfo(np.int32).max else None
+        largest = max((size or 0) - 1, self._begin or 0, self._end or 0)
+        if largest > most:
+            raise OptionError(
+                f"the vocabulary does not fit into {self.dtype.name}: it has ids up to {largest:,}, and "
+                f"{self.dtype.name} holds up to {most:,}; use int32",
+                path=self.path,
+            )
 
     def _special(self, name: str, asked: int | str | bool | None) -> int | None:
         """The id of the token that is put at an end, None for none."""

@@ -30,6 +30,8 @@ def joint_steps(joint: Joint, outputs: Sequence[Output], schema: Schema) -> tupl
         except OptionError as error:
             raise error.at(field=", ".join(op.inputs)) from None
         known.specs.update(specs)
+        for name in op.drops:
+            known.specs.pop(name, None)
         found.append(Step(op, op.share or f"joint/{len(found)}", Spec(None)))
     return tuple(found)
 

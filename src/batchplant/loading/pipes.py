@@ -33,6 +33,14 @@ class Pipe:
     ops: Sequence[Op | Callable[..., Any]] = ()
     keep: str | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.field, str):
+            raise OptionError(
+                f"Pipe starts at one field, not at {self.field!r}; steps that see several go into joint: "
+                'Loader(…, joint=[Stack(["a", "b"], into="x")]) for a matrix, joint=[Map(fn, inputs=["a", '
+                '"b"], outputs="x")] for a function'
+            )
+
 
 Pipelines = Mapping[str, Pipe | Sequence[Op | Callable[..., Any]] | None]
 

@@ -72,7 +72,9 @@ class Plan:
     def names(self) -> tuple[str, ...]:
         """What a batch has."""
         added = [name for step in self.joint for name in step.op.outputs]
-        return tuple(dict.fromkeys([*(one.name for one in self.outputs), *added]))
+        dropped = {name for step in self.joint for name in step.op.drops}
+        names = dict.fromkeys([*(one.name for one in self.outputs), *added])
+        return tuple(name for name in names if name not in dropped)
 
     @property
     def columns(self) -> tuple[str, ...]:

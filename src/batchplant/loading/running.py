@@ -83,7 +83,7 @@ class Running:
                 made = self._run(name, step, {one: values[one] for one in op.inputs}, ids, epoch, there)
             except CellErrors as found:
                 return {}, {row: error.at(field=name) for row, error in found.errors.items()}
-            values |= made
+            values = {one: value for one, value in values.items() if one not in op.drops} | made
             here = {one for one, value in made.items() if isinstance(value, np.ndarray | tuple | list)}
             away = (away | set(made)) - here if there is not None else away - set(made)
         if self.plan.joint:

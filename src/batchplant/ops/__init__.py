@@ -42,7 +42,7 @@ from .erasing import RandomErasing
 from .filling import Fill
 from .framing import Collate, ImagePad, Letterbox, RandomCrop, RandomTranslate
 from .function import Function
-from .joint import JointOp, Map
+from .joint import JointOp, Map, Stack
 from .levels import AutoContrast, Equalize, GaussianNoise, Invert, JpegArtifacts, Posterize, Sharpness
 from .mixing import CopyPaste, Mosaic
 from .moving import MoveBoxes, MoveKeypoints, MoveMask, MovePolygons, MoveRle
@@ -134,6 +134,7 @@ __all__ = [
     "SpecAugment",
     "Spectrogram",
     "Squeeze",
+    "Stack",
     "TimeShift",
     "Tokenize",
     "TrivialAugment",

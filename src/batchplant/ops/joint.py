@@ -46,6 +46,8 @@ class JointOp(Op):
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    # Those that the batch no longer has behind this step.
+    drops: tuple[str, ...] = ()
 
     @property
     def there(self) -> tuple[str, ...]:
@@ -219,6 +221,59 @@ class Map(JointOp):
         if not skip:
             return np.stack(arrays)
         return np.concatenate(arrays), np.cumsum([0, *map(len, arrays)], dtype=np.int64)
+
+
+class Stack(JointOp):
+    """Columns of a table as one matrix: ``joint=[Stack(["age", "income"], into="x")]``.
+
+    Each of ``inputs`` is a column of numbers, which becomes a column of the matrix, or one of rows of
+    numbers, which become several; they stand in the order of ``inputs``. dtype: that of the matrix (default:
+    the one that NumPy converts all of them to, so int64 beside float32 gives float64). keep: the batch also
+    has the inputs. Missing numbers are what they are in the batch, NaN or 0.
+    """
+
+    def __init__(
+        self, inputs: str | Sequence[str], into: str, *, dtype: Any = None, keep: bool = False
+    ) -> None:
+        self.inputs, self.outputs = _names(inputs, "inputs"), _names(into, "into")
+        if len(self.outputs) != 1:
+            raise OptionError(f"into is the name of the matrix, not {into!r}")
+        self.dtype = None if dtype is None else np.dtype(dtype)
+        self.keep = bool(keep)
+        self.drops = () if keep else tuple(name for name in self.inputs if name not in self.outputs)
+        self._dtype, self._ends = np.dtype(np.float32), [0]
+
+    def __repr__(self) -> str:
+        dtype = "" if self.dtype is None else f", dtype={self.dtype.name!r}"
+        return f"Stack([{listed(map(repr, self.inputs))}], into={self.outputs[0]!r}{dtype})"
+
+    def own(self) -> Stack:
+        return copy.copy(self)
+
+    def infer_all(self, known: Known) -> dict[str, Spec]:
+        dtypes, widths = [], []
+        for name in self.inputs:
+            spec = known.spec(name, self)
+            shape = spec.shape
+            if (
+                spec.dtype is None or spec.dtype.kind not in "biuf" or spec.ragged or spec.unequal
+                or len(shape) > 1 or None in shape
+            ):  # fmt: skip
+                raise OptionError(
+                    f"Stack joins numbers, and rows of numbers of one length; {name!r} is {spec}"
+                )
+            dtypes.append(spec.dtype)
+            widths.append(shape[0] if shape else 1)
+        self._dtype = np.result_type(*dtypes) if self.dtype is None else self.dtype
+        self._ends = np.cumsum([0, *widths]).tolist()
+        return {self.outputs[0]: Spec(self._dtype, (self._ends[-1],))}
+
+    def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
+        matrix = np.empty((len(ids), self._ends[-1]), dtype=self._dtype)
+        for number, name in enumerate(self.inputs):
+            begin, end = self._ends[number : number + 2]
+            matrix[:, begin:end] = np.asarray(batch[name]).reshape(len(ids), end - begin)
+        return {self.outputs[0]: matrix}
 
 
 class _Spread:

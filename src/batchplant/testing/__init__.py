@@ -6,8 +6,9 @@
         format = "npz"
         suffix = ".npz"
 
-The attributes of :class:`FormatSuite`, which its docstring lists, say what is peculiar about a format. A format
-without a writer overrides ``write``, with the format's own library for example. :class:`ModelSuite` is for formats of models.
+The attributes of :class:`FormatSuite`, which its docstring lists, say what is peculiar about a format. A
+format without a writer overrides ``write``, with the format's own library for example. :class:`ModelSuite` is
+for formats of models.
 """
 
 from __future__ import annotations
