@@ -109,7 +109,8 @@ def test_annotations_of_a_sample_are_named_and_drawn(chromium: Any) -> None:
             26,
             20,
         ]
-        assert page.locator(".aug-shown").first.locator("polygon").count() == 1
+        # An outline, and the outline of a run-length mask.
+        assert page.locator(".aug-shown").first.locator("polygon").count() == 2
         assert page.locator(".aug-shown").first.locator("path.dot").count() == 1
         assert page.locator(".aug-shown").first.locator(".box-label").all_inner_texts()[0] == "dog"
         assert tab.axe() == []

@@ -13,10 +13,10 @@ from ..errors import BatchplantError
 from ..kinds import Labels
 from ..loading.plan import Output, Plan
 from ..loading.preview import Cut, mixes, preview
-from ..ops.moving import MoveBoxes, MovePolygons, Mover
+from ..ops.moving import MoveBoxes, MovePolygons, Mover, MoveRle
 from .cells.cell import cells_of
 from .media import png
-from .media.annotations import Drawn, of_json, of_labels, of_numbers
+from .media.annotations import Drawn, of_json, of_labels, of_numbers, of_rle
 from .pixels import as_shown, stretched
 from .session import Session, Side
 
@@ -52,7 +52,7 @@ def augmented(
             drawn = {} if cut is None else {"box": cut.box, "flip": cut.flip, "turn": cut.turn}
             shown = shown_value(output, made.values[output.name])
             if "src" in shown and output.image is not None:
-                shown["annotations"] = _annotations(side, loader.plan, output, made.values)
+                shown["annotations"] = _annotations(side, loader.plan, output, made.values, shown["size"])
             outputs.append({"name": output.name, "field": output.field, **shown, **drawn})
         views.append({"epoch": number, "outputs": outputs, "batch": len(made.batch)})
     order = loader._options["order"]
@@ -63,15 +63,20 @@ def augmented(
     }  # fmt: skip
 
 
-def _annotations(side: Side, plan: Plan, picture: Output, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Boxes, points and polygons as they come out of the loader, to be drawn over their picture."""
+def _annotations(
+    side: Side, plan: Plan, picture: Output, values: Mapping[str, Any], size: tuple[int, int]
+) -> list[dict[str, Any]]:
+    """Boxes, points, polygons and masks as they come out of the loader, to be drawn over their picture.
+
+    ``size``: height and width of that.
+    """
     found = []
     for output in plan.outputs:
         mover = output.mover
         # Further steps may have made anything of the positions.
         if mover is None or mover.of != picture.name or output.steps:
             continue
-        drawn = _moved(mover, values[output.name])
+        drawn = _moved(mover, values[output.name], *size)
         if not drawn:
             continue
         for labels in plan.outputs:
@@ -84,7 +89,9 @@ def _annotations(side: Side, plan: Plan, picture: Output, values: Mapping[str, A
     return found
 
 
-def _moved(mover: Mover, value: Any) -> Drawn:
+def _moved(mover: Mover, value: Any, height: int, width: int) -> Drawn:
+    if isinstance(mover, MoveRle):
+        return of_rle(value, height, width)
     if isinstance(mover, MovePolygons):
         return of_json([{"segmentation": rings} for rings in value or []])
     return of_numbers("boxes" if isinstance(mover, MoveBoxes) else "points", value)

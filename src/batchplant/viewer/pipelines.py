@@ -16,6 +16,7 @@ from ..errors import NotFoundError, OptionError, no_such
 from ..kinds import Boxes, Keypoints, Labels, Polygons
 from ..loading.loader import Loader
 from ..loading.pipes import Pipe
+from ..ops.moving import RLE, MoveRle
 from ..reader import Reader
 
 # What a file may call it, where no name is given.
@@ -142,7 +143,7 @@ def picked(text: str, reader: Reader) -> dict[str, Any]:
 
 
 def _annotations(reader: Reader, picture: str) -> set[str]:
-    """The fields that move with a picture, and the classes of its boxes."""
+    """The fields that move with a picture, and the classes and run-length masks beside its boxes."""
     schema = reader.schema
     found = {
         name
@@ -150,7 +151,8 @@ def _annotations(reader: Reader, picture: str) -> set[str]:
         if isinstance(kind, Boxes | Keypoints | Polygons) and kind.of == picture
     }
     labels = {label for name in found for label in getattr(schema[name], "labels", ())}
-    return found | {name for name in labels if isinstance(schema.get(name), Labels)}
+    masks = {name for name in labels if name == RLE and name in schema and MoveRle.fits(schema[name])}
+    return found | masks | {name for name in labels if isinstance(schema.get(name), Labels)}
 
 
 def _op(given: Any) -> ops.Op:
