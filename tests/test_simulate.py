@@ -316,6 +316,45 @@ def _data(spans: Any) -> tuple[int, int]:
     return int(spans.start.min()), int(spans.start.max()) + 1
 
 
+@pytest.mark.parametrize("order", ["random", "quasi_random"])
+def test_a_plan_of_a_tar_file_tells_bytes_and_requests_of_two_ranks(
+    order: str, web: Any, tmp_path: Path
+) -> None:
+    """In random order each of two ranks needs just half of everything: the headers of members decide."""
+    pytest.importorskip("obstore")
+    count, size = 1200, 20_000
+    rng = np.random.default_rng(0)
+    with bp.create(tmp_path / "a.tar", {"data": bp.Bytes()}) as out:
+        for _ in range(count):
+            out.append({"data": rng.bytes(size)})
+    plan = Plan().but(
+        data={
+            "samples": count, "sample_bytes": size, "files": 1, "varies": 0, "block_bytes": "8MiB",
+            "gap_bytes": (tmp_path / "a.tar").stat().st_size // count - size,
+        },
+        loader={"order": order, "window": 2, "lanes": True, "batch_size": 32, "drop_last": False},
+        cluster={"ranks": 2, "ranks_per_node": 2}, node={"cache": 0},
+    )  # fmt: skip
+    told = simulate(plan).first
+    url = web.put("a.tar", (tmp_path / "a.tar").read_bytes())
+    # Where its samples lie is found out once.
+    bp.open(url).close()
+    requests, fetched = [], []
+    for rank in range(2):
+        with bp.open(url) as data:
+            options = {"window": 2, "lanes": 2} if order == "quasi_random" else None
+            loader = bp.Loader(data, 32, order=order, order_options=options, seed=0, rank=rank, world=2)
+            before = loader.stats()
+            for _ in loader:
+                pass
+            after = loader.stats()
+            loader.close()
+        requests.append(after["requests"] - before["requests"])
+        fetched.append(after["bytes fetched"] - before["bytes fetched"])
+    assert np.mean(requests) == pytest.approx(told.requests, rel=0.2)
+    assert np.mean(fetched) == pytest.approx(told.bytes, rel=0.2)
+
+
 SPARSE = Plan().but(
     data={"samples": 2000, "files": 1}, loader={"order": "random", "batch_size": 16, "drop_last": False},
     cluster={"ranks": 1}, node={"cache": 0},

@@ -26,6 +26,7 @@ class Dataset:
         self.plan, self.each = plan, plan.samples_per_file
         self._key = key_of(plan.loader.seed, 0, PURPOSE)
         self._aligned = plan.data.aligned and plan.data.block_bytes > 0
+        self._stride = plan.data.sample_bytes + plan.data.gap_bytes
 
     def __len__(self) -> int:
         return self.plan.data.samples
@@ -39,19 +40,19 @@ class Dataset:
         run = self.plan.samples_per_block if self._aligned else self.each
         block, within = np.divmod(place, run)
         moved[within == 0] = 0
-        begin = block * (data.block_bytes if self._aligned else run * data.sample_bytes)
-        found: I64 = begin + within * data.sample_bytes + moved.astype(np.int64)
+        begin = block * (data.block_bytes if self._aligned else run * self._stride)
+        found: I64 = begin + within * self._stride + moved.astype(np.int64)
         return found
 
     def sizes(self, samples: I64) -> I64:
-        """Up to where the next one begins, or would, where the next is in another run."""
+        """Up to the gap before the next one, or where that would be, where the next is in another run."""
         data, run = self.plan.data, self.plan.samples_per_block if self._aligned else self.each
         ends = self._borders(samples + 1)
         last = ((samples + 1) % self.each % run == 0) | (samples + 1 == len(self))
         place = samples[last] % self.each
-        begin = place // run * (data.block_bytes if self._aligned else run * data.sample_bytes)
-        ends[last] = begin + (place % run + 1) * data.sample_bytes
-        return ends - self._borders(samples)
+        begin = place // run * (data.block_bytes if self._aligned else run * self._stride)
+        ends[last] = begin + (place % run + 1) * self._stride
+        return ends - self._borders(samples) - data.gap_bytes
 
     def file_size(self, number: int) -> int:
         """Up to the end of its last sample."""

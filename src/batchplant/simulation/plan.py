@@ -108,6 +108,7 @@ class Data:
 
     samples: int = _is(count, 10**9, "of the dataset", "1e9")
     sample_bytes: int = _is(size, 100_000, "of one sample in its file, on average", "100kB")
+    gap_bytes: int = _is(size, 0, "between two samples, which are not read: 1536 of a tar file", "0B")
     varies: float = _is(share, 0.5, "sizes lie within this share of the average, above and below")
     files: int = _is(count, 100_000, "shards that the samples lie in", "1e5")
     block_bytes: int = _is(size, 64 << 20, "what quasi_random and shards mix: 0 for whole files", "64MiB")
@@ -215,7 +216,7 @@ class Plan:
     @property
     def samples_per_block(self) -> int:
         """Blocks are not larger than a file."""
-        wanted = self.data.block_bytes // self.data.sample_bytes
+        wanted = self.data.block_bytes // (self.data.sample_bytes + self.data.gap_bytes)
         return min(self.samples_per_file, max(1, wanted)) if self.data.block_bytes else self.samples_per_file
 
     @property
