@@ -15,6 +15,7 @@ What FFCV has no type for (text, missing values, sizes that vary, images that ar
 Bytes type. Between table and pages, where FFCV never looks, we write our schema, so that kinds, dtypes,
 class names and long field names come back: ``bpschema``, u32 length, u32 CRC32C, JSON. A cell of size 0
 still takes a byte, since FFCV finds cells by their ptr alone; that byte is 0xFF where the cell is missing.
+A uint64 is stored as the int64 of the same bits: FFCV sees those from 2**63 on as negative numbers.
 """
 
 from __future__ import annotations

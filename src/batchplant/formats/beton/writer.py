@@ -124,9 +124,6 @@ class BetonWriter(Writer):
                 for row in np.flatnonzero(large):
                     message = f".beton holds pictures of at most {SIDE_MOST} pixels a side"
                     found[int(row)] = EncodeError(message, field=name)
-            elif kind == INT and column.dtype == np.uint64:
-                for row in np.flatnonzero(column > np.iinfo(np.int64).max):
-                    found[int(row)] = EncodeError(f"{column[row]} is out of range for int64", field=name)
         for row in np.flatnonzero(totals >= PAGE_END // 2):
             found[int(row)] = EncodeError(f"{totals[row]} bytes exceed .beton's largest page")
         return found
@@ -150,6 +147,7 @@ class BetonWriter(Writer):
         for number, (name, kind) in enumerate(zip(self.schema, self._types, strict=True)):
             member = rows[f"f{number}"]
             if kind in (INT, FLOAT):
+                # A uint64 is kept as the int64 of the same bits.
                 member[...] = columns[name]
                 continue
             allocated["ptr"][:, at], allocated["size"][:, at] = ptrs[:, at], sizes[:, at]

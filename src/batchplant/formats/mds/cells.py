@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from ...codecs import npy
 from ...columns import I64, U8, Column, Ragged, as_bytes, dense_of
-from ...errors import DecodeError
+from ...errors import DecodeError, EncodeError
 from ...families.shards import Inner, numbers_at, pil, wrong
 from ...schema import Field, Float, Int, Tensor
-from .encodings import DIGITS, DTYPES, MOST_SIZE, Encoding, stored_dtype
+from .encodings import DIGITS, DTYPES, MOST_DIGITS, MOST_SIZE, Encoding, stored_dtype
 
 
 def inner(encoding: Encoding, field: Field, data: U8, starts: I64, sizes: I64) -> Inner | None:
@@ -83,10 +83,14 @@ def _numbers(field: Field, cells: Ragged) -> npt.NDArray[Any]:
     for row, cell in enumerate(cells):
         assert cell is not None
         try:
-            # Python gives up on more digits by itself, and says so at length.
-            text = cell[:400].tobytes().decode()
-            made[row] = int(text) if dense[0].kind == "i" else float(text)
-        except (ValueError, OverflowError):
+            text = cell[:MOST_DIGITS].tobytes().decode()
+            made[row] = int(text) if dense[0].kind in "iu" else float(text)
+        except OverflowError:
+            said = (
+                f'{text[:40]} does not fit into {dense[0]}; open the column as text: schema={{NAME: "text"}}'
+            )
+            raise DecodeError(said, sample=row) from None
+        except ValueError:
             raise DecodeError(f"{text[:40]!r} is no {dense[0]}", sample=row) from None
     return made
 
@@ -96,7 +100,8 @@ def packed(encoding: Encoding, field: Field, column: Column) -> Ragged:
     if isinstance(column, Ragged) and column.valid is not None and not column.valid.all():
         column = _filled(encoding, field, column)
     if encoding.text in DIGITS:
-        assert not isinstance(column, Ragged)
+        if isinstance(column, Ragged):
+            return _checked_digits(encoding, column)
         return Ragged.from_cells([str(one).encode() for one in column.tolist()])
     if not isinstance(column, Ragged):
         width = column.dtype.itemsize * math.prod(column.shape[1:])
@@ -104,6 +109,17 @@ def packed(encoding: Encoding, field: Field, column: Column) -> Ragged:
     if encoding.text == "pil":
         return pil.packed(column)
     return _packed_arrays(encoding, field, column) if encoding.varies else column
+
+
+def _checked_digits(encoding: Encoding, column: Ragged) -> Ragged:
+    """Text that Streaming takes for numbers."""
+    number: Any = int if encoding.text == "str_int" else float
+    for row, cell in enumerate(column):
+        try:
+            number(b"" if cell is None else cell[:MOST_DIGITS].tobytes())
+        except ValueError:
+            raise EncodeError(f"a column of {encoding.text} holds numbers", sample=row) from None
+    return column
 
 
 def _filled(encoding: Encoding, field: Field, column: Ragged) -> Ragged:

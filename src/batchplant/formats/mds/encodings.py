@@ -8,7 +8,8 @@ ndarray:D:2,3         the values                                Tensor(D, (2, 3)
 ndarray:D             shape, values                             Tensor(D, (None, …)), as the first has
 ndarray               u8 dtype, shape, values                   the same
 str, str_decimal      UTF-8                                     Text
-str_int, str_float    decimal digits                            Int, Float
+str_int               decimal digits                            Int; uint64 or Text as the first have
+str_float             decimal digits                            Float
 json                  JSON text                                 Json
 jpeg, png             the file                                  Image, by what the first cells are
 pil                   u32 width, height, length; mode; pixels   Image, raw
@@ -44,6 +45,8 @@ DTYPES = {
 TEXTS = ("str", "str_decimal")
 PICTURES = ("jpeg", "png")
 DIGITS = {"str_int": "int64", "str_float": "float64"}
+# Python gives up on more digits by itself, and says so at length.
+MOST_DIGITS = 400
 # Those whose cells we hand on as they are. A pickle would run code: it stays bytes.
 OPAQUE = ("bytes", "pkl", "jpeg_array", "jpegarray", "list[jpeg]", "list[png]", "list[pil]")
 PLAIN = (*OPAQUE, *TEXTS, *PICTURES, "json")
@@ -141,7 +144,9 @@ def _text_of(field: Field) -> str:
 def holds(encoding: Encoding, field: Field) -> bool:
     """Whether cells of this encoding can be those of a field."""
     if encoding.text in DIGITS:
-        return dense_of(field) == (np.dtype(DIGITS[encoding.text]), ())
+        dense = dense_of(field)
+        unsigned = encoding.text == "str_int" and dense == (np.dtype("uint64"), ())
+        return isinstance(field, Text) or unsigned or dense == (np.dtype(DIGITS[encoding.text]), ())
     usual = encoding_of(field)
     return usual.form == encoding.form or (encoding.text == "ndarray" and usual.varies)
 
@@ -152,6 +157,8 @@ def field_of(encoding: Encoding, cells: Ragged) -> Field:
         if encoding.shape is not None:
             return Tensor(str(encoding.dtype), encoding.shape)
         return _array_field(encoding, cells)
+    if encoding.text == "str_int":
+        return _digits_field(cells)
     dtype = encoding.dtype or DIGITS.get(encoding.text)
     if dtype is not None:
         return Float(dtype) if dtype in FLOATS else Int(dtype)
@@ -161,6 +168,19 @@ def field_of(encoding: Encoding, cells: Ragged) -> Field:
         found = infer_image(cells) if len(cells) else None
         return Image(encoding.text) if found is None and not len(cells) else found or Bytes()
     return Text() if encoding.text in TEXTS else Json() if encoding.text == "json" else Bytes()
+
+
+def _digits_field(cells: Ragged) -> Field:
+    """Whole numbers of any size, as Python has them; what no integer of NumPy holds stays text."""
+    try:
+        values = [int(cell[:MOST_DIGITS].tobytes()) for cell in cells if cell is not None]
+    # Whoever reads it says what is wrong with it.
+    except ValueError:
+        return Int()
+    low, high = min(values, default=0), max(values, default=0)
+    if low >= -(2**63) and high < 2**63:
+        return Int()
+    return Int("uint64") if low >= 0 and high < 2**64 else Text()
 
 
 def _array_field(encoding: Encoding, cells: Ragged) -> Field:

@@ -13,7 +13,7 @@ from ...columns import I64, U8, Ragged
 from ...errors import BatchplantError, Problem
 from ...families.records import GivenSchema
 from ...families.shards import Inner, Shards, ShardsReader
-from ...schema import Field, Schema
+from ...schema import Field, Schema, Text
 from ...storage import is_remote, open_source
 from . import cells, index, shards
 from .encodings import DIGITS, PICTURES, holds
@@ -52,7 +52,8 @@ class MdsReader(ShardsReader):
         self._set_schema(self._told() if note is None else note.schema, schema)
 
     def _told(self) -> Schema:
-        vague = [name for name, one in self.columns if one.varies or one.text in ("pil", *PICTURES)]
+        told = ("pil", "str_int", *PICTURES)
+        vague = [name for name, one in self.columns if one.varies or one.text in told]
         return Schema(index.fields_of(self.index, self._first_cells(vague)))
 
     # -- reading ---------------------------------------------------------------------------------------
@@ -67,7 +68,7 @@ class MdsReader(ShardsReader):
         encoding, field = self._encodings[name], self.schema[name]
         if data is not None:
             return cells.inner(encoding, field, data, starts, sizes)
-        if encoding.text in DIGITS:
+        if encoding.text in DIGITS and not isinstance(field, Text):
             return None
         if encoding.size is None:
             check_bytes(field, starts, sizes)
