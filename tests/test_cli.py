@@ -269,7 +269,7 @@ def test_damage_is_found_and_named(dataset: Path, capsys: pytest.CaptureFixture[
 
 
 WRONG_USE = [
-    ([], "required"),
+    (["info"], "required"),
     (["info", "missing.beton"], "no such file"),
     (["info", "{data}", "--format", "nope"], "there is no format 'nope'"),
     (["info", "{data}", "--option", "nope=1"], "has no option 'nope'"),
