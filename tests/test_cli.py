@@ -791,8 +791,15 @@ def test_resume_is_named_only_where_there_is_a_state(
     monkeypatch.setattr(importlib.import_module("batchplant.cli.convert"), "convert", stop)
     target = tmp_path / "t.npz"
     assert main(["convert", "a", str(target)]) == 130
-    assert capsys.readouterr().err == "batchplant: stopped\n"
-    partial_folder(str(target)).mkdir()
-    (partial_folder(str(target)) / STATE).write_text("{}")
-    assert main(["convert", "a", str(target)]) == 130
-    assert "--resume" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "nothing is kept" in said
+    assert "--resume" not in said
+    # Several processes write one file as shards, too.
+    for sharded in (False, True):
+        hidden = partial_folder(str(target), sharded=sharded)
+        hidden.mkdir()
+        (hidden / STATE).write_text("{}")
+        for how in ([], ["--shard-samples", "5"]):
+            assert main(["convert", "a", str(target), *how]) == 130
+            assert "the same with --resume goes on" in capsys.readouterr().err
+        shutil.rmtree(hidden)

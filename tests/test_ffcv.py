@@ -1566,3 +1566,33 @@ def test_ffcv_reads_what_the_mirror_writes(tmp_path: Path) -> None:
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = processes.run([FFCV, script, path], capture_output=True, text=True, env=bare)
     assert done.stdout.strip().endswith("same"), done.stderr
+
+
+ORPHANS = """
+import sys, threading, time
+from batchplant.ffcv.fields import IntField
+from batchplant.ffcv.writer import DatasetWriter
+class Slow:
+    def __len__(self):
+        return 1000
+    def __getitem__(self, index):
+        print("ready", flush=True)
+        time.sleep(3600)
+def write():
+    DatasetWriter(sys.argv[1], {"x": IntField()}, num_workers=3).from_indexed_dataset(Slow(), chunksize=5)
+if sys.argv[2] == "main":
+    write()
+else:
+    threading.Thread(target=write).start()
+"""
+
+
+@pytest.mark.parametrize("thread", ["main", "other"])
+def test_workers_end_with_a_writer_that_is_killed(tmp_path: Path, thread: str) -> None:
+    command = [sys.executable, "-c", ORPHANS, str(tmp_path / "t.beton"), thread]
+    with processes.start(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(3)] == ["ready\n"] * 3
+        process.kill()
+        # Ends when the last of those that have it open is gone.
+        assert process.stdout.read() == ""

@@ -149,20 +149,25 @@ def run(args: argparse.Namespace) -> int:
                 source_options={"skip": args.skip, "where": args.where, **parse_options(args.option)},
                 target_options={**parse_options(args.to_option, create_with), **_chunk_option(args.chunks)},
             )  # fmt: skip
-    except (KeyboardInterrupt, DataError, OSError):
-        target = args.target
-        if is_remote(target):
-            target = Url(target, split_options(parse_options(args.to_option, create_with))[0])
-        hidden = partial_folder(target, sharded=bool(args.shard_size or args.shard_samples))
-        # Only where there is something to go on from.
-        if (hidden / STATE).is_file():
-            print(
-                "batchplant: what was done is kept; the same with --resume goes on from there",
-                file=sys.stderr,
-            )
+    except (KeyboardInterrupt, DataError, OSError) as error:
+        _say_how_to_go_on(args, stopped=isinstance(error, KeyboardInterrupt))
         raise
     _report(args, done)
     return 1 if done.skipped else 0
+
+
+def _say_how_to_go_on(args: argparse.Namespace, *, stopped: bool) -> None:
+    """Say after an error, or Ctrl-C, what was kept of a conversion."""
+    target = args.target
+    if is_remote(target):
+        target = Url(target, split_options(parse_options(args.to_option, create_with))[0])
+    # Several processes write a single file as shards, too.
+    folders = [partial_folder(target, sharded=sharded) for sharded in (False, True)]
+    kept = any((folder / STATE).is_file() for folder in folders)
+    if kept:
+        print("batchplant: what was done is kept; the same with --resume goes on from there", file=sys.stderr)
+    elif stopped:
+        print("batchplant: nothing is kept of so short a run; the same command starts anew", file=sys.stderr)
 
 
 def _chunks(text: str) -> tuple[str, list[int]]:

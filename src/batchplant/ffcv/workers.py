@@ -1,12 +1,20 @@
-"""Reading a user's dataset in worker processes, in order, and never waiting for one that is gone."""
+"""Reading a user's dataset in worker processes, in order, and never waiting for one that is gone.
+
+Workers end with their parent, however it ends. The system kills them (Linux), and each watches its socket,
+which is closed then: a worker that was forked closes its copies of the parent's ends first.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import multiprocessing
+import os
 import pickle
+import select
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections import deque
@@ -16,6 +24,7 @@ from typing import Any
 
 from ..errors import BatchplantError, EncodeError, OptionError
 
+PR_SET_PDEATHSIG = 1
 # Samples of one task that may wait for those before them.
 BUFFERED = 64
 
@@ -103,7 +112,8 @@ class _Team:
         context = multiprocessing.get_context("fork" if "fork" in methods else None)
         try:
             for _ in range(workers):
-                self._workers.append(_Worker(context, job))
+                ours = [one.connection for one in self._workers]
+                self._workers.append(_Worker(context, job, ours))
         except BaseException:
             self.stop()
             raise
@@ -152,11 +162,16 @@ class _Team:
 
 
 class _Worker:
-    def __init__(self, context: Any, job: Job) -> None:
+    def __init__(self, context: Any, job: Job, others: list[Any]) -> None:
         self.task: int | None = None
         self._where: Any = None
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, job), name="batchplant-read")
+        forks = context.get_start_method() == "fork"
+        inherited = [*others, self.connection] if forks else []
+        # The signal comes when the thread that forked ends: the main thread lives as long as the process.
+        parent = os.getpid() if forks and threading.current_thread() is threading.main_thread() else None
+        work = (theirs, job, inherited, parent)
+        self.process = context.Process(target=_work, args=work, name="batchplant-read")
         with warnings.catch_warnings():
             # Python warns of threads beside a fork; the child runs the dataset alone.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -210,10 +225,15 @@ class _Worker:
         self.process.close()
 
 
-def _work(connection: Any, job: Job) -> None:
+def _work(connection: Any, job: Job, inherited: list[Any], parent: int | None) -> None:
     """In a worker: samples of one task after another, until the other side hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for one in inherited:
+        one.close()
+    if parent is not None:
+        _die_with(parent)
+    threading.Thread(target=_watch, args=(connection.fileno(),), daemon=True).start()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     try:
@@ -222,6 +242,24 @@ def _work(connection: Any, job: Job) -> None:
                 connection.send_bytes(message)
     except (EOFError, OSError):
         pass
+
+
+def _die_with(parent: int) -> None:
+    """Have the system kill this process when its parent is gone, where it can."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # It may have gone before.
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _watch(handle: int) -> None:
+    """End with the parent, also amid a sample."""
+    ends = select.poll()
+    ends.register(handle, getattr(select, "POLLRDHUP", 0))
+    ends.poll()
+    os._exit(0)
 
 
 def _messages(job: Job, task: Any) -> Iterator[bytes]:

@@ -22,7 +22,7 @@ from typing import Any
 from ..errors import AccessError, BatchplantError, shown
 from .commit import WRITABLE_BY_OTHERS, put_file
 from .settings import StorageOptions, bytes_of, options_of, settings_for
-from .urls import Url, is_remote, options_at
+from .urls import Url, is_remote, like, options_at
 
 WORK = "BATCHPLANT_WORK"
 WORK_BYTES = "BATCHPLANT_WORK_BYTES"
@@ -50,7 +50,8 @@ def work_root() -> Path:
 
 def partial_folder(target: str, *, sharded: bool = False) -> Path:
     """Where a target is made until it is complete: beside it, or that of a URL in the work folder."""
-    target = f"{target.rstrip('/') if is_remote(target) else target}{'.shards' if sharded else ''}"
+    named = f"{target.rstrip('/') if is_remote(target) else target}{'.shards' if sharded else ''}"
+    target = like(target, named)
     if not is_remote(target):
         path = Path(target)
         return path.with_name(f".{path.name}.partial")
