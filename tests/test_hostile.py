@@ -21,6 +21,7 @@ from batchplant.registry import all_formats
 from proxy import Fault, answers, ignored_range, truncated
 
 HALF = "\ud800"
+DETECTION = ("coco", "voc", "yolo")
 NOTED = ("csv", "jsonl", "msgpack", "tfrecord", "ffr", "rec")
 
 
@@ -145,6 +146,35 @@ def test_a_folder_where_a_file_is_needed(tmp_path):
     (tmp_path / "a.csv.schema.json").mkdir()
     with pytest.raises(bp.NotFoundError, match=r"schema\.json: this is a folder"):
         bp.open(tmp_path / "a.csv")
+
+
+SHARDED = sorted(
+    name for name, one in all_formats().items()
+    if one.writer is not None and one.suffixes and not (one.tensors or one.fields or name in DETECTION)
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHARDED)
+@pytest.mark.parametrize("pattern", ["folder", "glob"])
+def test_a_folder_in_place_of_a_shard(name, pattern, tmp_path):
+    suffix = all_formats()[name].suffixes[0]
+    with bp.create(tmp_path / f"s{suffix}", {"x": bp.Int()}, format=name, shard_samples=2) as out:
+        for number in range(5):
+            out.append({"x": number})
+    first = out.files[0]
+    shutil.rmtree(first) if os.path.isdir(first) else os.unlink(first)
+    os.mkdir(first)
+    leave = {"allow_pickle": True} if name in ("pickle", "joblib") else {}
+    with pytest.raises(bp.BatchplantError) as caught:
+        bp.open(tmp_path if pattern == "folder" else tmp_path / f"s-*{suffix}", **leave)
+    assert first in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(all_formats()))
+def test_what_is_not_there_is_not_found(name, tmp_path):
+    for path in ("missing", "missing/"):
+        with pytest.raises(bp.NotFoundError):
+            bp.open(f"{tmp_path}/{path}", format=name)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterable
 
-from ..errors import NotFoundError, UnknownFormatError
+from ..errors import DamagedError, NotFoundError, UnknownFormatError
 from ..format import Format, Probe
 from ..formats._table import OUTLINES
 from ..options import own_options
@@ -108,8 +108,9 @@ class Found:
             return self.known, None
         probe = Probe(self.path)
         found = find_format(probe)
-        # Only a folder of shards has no format, and files_of takes those apart.
-        assert found is not None
+        if found is None:
+            # Folders of shards were taken apart: this one stands in the place of a shard.
+            raise DamagedError("this is a folder, and no dataset; a shard is needed here", path=self.path)
         return found, probe.opened
 
 

@@ -18,7 +18,7 @@ from ...families.tables import ParquetPart, PartsReader, open_parts
 from ...families.tables.footer import ENCRYPTED, MAGIC
 from ...format import Probe
 from ...schema import Bool, Duration, Field, Int, Schema, Text, Time
-from ...storage import NOTE_ERRORS, join, parse, tree
+from ...storage import NOTE_ERRORS, is_remote, join, parse, tree
 from ...storage.patterns import independent
 
 # What Hive, and everybody after it, calls a folder of which the value is missing.
@@ -103,6 +103,13 @@ def _files(folder: str) -> list[tuple[str, dict[str, str | None]]]:
             # The files of a folder come before those of the folders in it.
             order = [*((1, _natural(step)) for step in steps), (0, _natural(name))]
             found.append((order, join(folder, inside), _values_of(steps)))
+    # Programs call folders of files so, too; one without any stands in the place of a file that is missing.
+    # Servers have no empty folders.
+    for entry in () if is_remote(folder) else tree.entries(folder):
+        named = entry.folder and entry.name.lower().endswith(SUFFIXES) and entry.name[0] not in "._"
+        below = join(folder, entry.name, "")
+        if named and not any(path.startswith(below) for _, path, _ in found):
+            raise DamagedError("this is a folder without Parquet files; a file is needed here", path=below)
     return [(path, values) for _, path, values in sorted(found, key=lambda one: one[0])]
 
 
