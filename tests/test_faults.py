@@ -62,8 +62,13 @@ def test_some_calls_of_an_append(shim):
     drive(shim, *APPEND_WAYS, "--append", "--close", "--most", "1", "--mode", "kill", "--mode", "ENOSPC")
 
 
+def test_a_full_disk_is_an_error_of_ours(shim):
+    drive(shim, *OWN_WAYS, "--overwrite", "--most", "3", "--mode", "ENOSPC")
+
+
 def test_some_calls_of_shards(shim):
-    drive(shim, "beton", "--sharded", "--overwrite", "--most", "5", "--mode", "kill", "--mode", "interrupt")
+    modes = ("--mode", "kill", "--mode", "interrupt", "--mode", "ENOSPC")
+    drive(shim, "beton", "--sharded", "--overwrite", "--most", "5", *modes)
 
 
 @pytest.mark.exhaustive

@@ -1,5 +1,6 @@
 """Verifying: every problem is found and named, and nothing else."""
 
+import fcntl
 import json
 import re
 import shutil
@@ -13,7 +14,7 @@ import pytest
 import batchplant as bp
 from batchplant.families.tensors import TENSORS
 from batchplant.reader import Reader
-from batchplant.storage import checksums
+from batchplant.storage import checksums, partial_folder
 from batchplant.storage.cache import ChunkCache
 from batchplant.testing.cases import jpeg, pixels
 from batchplant.testing.damage import flip
@@ -762,3 +763,29 @@ def test_a_loader_and_the_commands_leave_samples_out(shards, tmp_path, capsys):
     capsys.readouterr()
     assert main(["verify", files[0], "--sample", "4", "--seed", "7"]) == 0
     assert "4 of 10 samples were checked, drawn with seed 7" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_what_a_killed_writer_left_is_mentioned(shards, tmp_path):
+    """It lies beside a complete dataset. Reading removes nothing; the next writer does."""
+
+    def write():
+        with bp.create(tmp_path / "t.npy", {"x": bp.Int()}, overwrite=True, shard_samples=shards) as out:
+            for number in range(4):
+                out.append({"x": number})
+        return out.files
+
+    files = write()
+    hidden = partial_folder(str(tmp_path / "t.npy"), sharded=shards is not None)
+    hidden.mkdir()
+    with open(hidden / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Somebody works there.
+        assert bp.verify(files).remarks == ()
+    done = bp.verify(files)
+    assert done.ok
+    assert any(f"{hidden.name} beside it was left by a writer" in remark for remark in done.remarks)
+    assert hidden.exists()
+    write()
+    assert not hidden.exists()
+    assert bp.verify(files).remarks == ()

@@ -1,13 +1,17 @@
 """What every writer shares: values to cells, errors that name the sample, nothing left behind."""
 
 import copy
+import errno
 import os
+import pickle
+import resource
 import threading
 
 import numpy as np
 import pytest
 
 import batchplant as bp
+import processes
 from batchplant.registry.creating import create_with
 from batchplant.testing.cases import jpeg, pixels
 
@@ -327,3 +331,31 @@ def test_damaged_files_to_resume_from_are_one_error(tmp_path):
     with pytest.raises(bp.DamagedError, match=r"left to resume from is damaged .* anew without resume"):
         out.close()
     assert not target.exists()
+
+
+@pytest.mark.parametrize("suffix", ["beton", "npy", "csv", "tfrecord", "parquet", "arrow", "zarr", "mds"])
+@pytest.mark.parametrize("shards", [None, 30])
+def test_a_disk_that_takes_no_more(suffix, shards, tmp_path):
+    """Here it is a limit on the size of files; a full disk takes the same way (see test_faults.py)."""
+    target = tmp_path / f"t.{suffix}"
+
+    def write(rows: int) -> None:
+        with bp.create(
+            target, {"x": bp.Tensor("uint8", (40_000,))}, overwrite=True, shard_samples=shards
+        ) as out:
+            for number in range(rows):
+                out.append({"x": np.random.default_rng(number).integers(0, 256, 40_000, np.uint8)})
+
+    def fail() -> bool:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, resource.RLIM_INFINITY))
+        with pytest.raises(bp.WriteError, match="the old dataset is untouched") as caught:
+            write(60)
+        error, again = caught.value, pickle.loads(pickle.dumps(caught.value))
+        assert isinstance(error, OSError)
+        assert error.errno == again.errno == errno.EFBIG
+        return (error.path, str(again)) == (str(target), str(error))
+
+    write(2)
+    assert processes.in_fork(fail)
+    assert len(bp.open(target if shards is None else tmp_path)) == 2
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]

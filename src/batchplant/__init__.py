@@ -33,6 +33,7 @@ from .errors import (
     UnknownFormatError,
     UnsafeError,
     WorkerError,
+    WriteError,
 )
 from .format import Format, Probe
 from .interleave import interleave
@@ -203,6 +204,7 @@ __all__ = [
     "Video",
     "Windows",
     "WorkerError",
+    "WriteError",
     "WriteOptions",
     "Writer",
     "__version__",

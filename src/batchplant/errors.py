@@ -6,6 +6,7 @@
     ├── OptionError            an argument, option or name that cannot be used (also a ValueError)
     ├── NotFoundError          no such file (also a FileNotFoundError)
     ├── AccessError            a file or a server does not give its bytes (also an OSError)
+    ├── WriteError             a disk does not take what is written: full, read-only, broken (also an OSError)
     ├── SampleIndexError       a sample number out of range (also an IndexError)
     ├── SampleKeyError         a key that no sample has, or several have (also a KeyError)
     ├── SchemaError            a value does not fit its field, or a format cannot hold a field
@@ -28,6 +29,7 @@ A place is part of every message: ``path``, ``sample``, ``field`` and ``offset``
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
@@ -161,8 +163,9 @@ def _remake(
     sample: int | None,
     field: str | None,
     offset: int | None,
+    **more: Any,
 ) -> BatchplantError:
-    return kind(message, path=path, sample=sample, field=field, offset=offset)
+    return kind(message, path=path, sample=sample, field=field, offset=offset, **more)
 
 
 class OptionError(BatchplantError, ValueError):
@@ -179,6 +182,21 @@ class AccessError(BatchplantError, OSError):
     Nothing is known about the bytes themselves, so that it is no DataError: a Loader with ``on_error="skip"``
     does not pass over it.
     """
+
+
+class WriteError(BatchplantError, OSError):
+    """A disk does not take what is written: it is full or read-only, a quota is used up, it fails.
+
+    ``errno`` is that of the system: ``errno.ENOSPC`` where the disk is full.
+    """
+
+    def __init__(self, message: str, *, errno: int | None = None, **place: Any) -> None:
+        super().__init__(message, **place)
+        self.errno = errno
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        make, (kind, message, path, sample, field, offset) = super().__reduce__()
+        return functools.partial(make, errno=self.errno), (kind, message, path, sample, field, offset)
 
 
 class SampleIndexError(BatchplantError, IndexError):

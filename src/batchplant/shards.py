@@ -14,10 +14,10 @@ import numpy as np
 
 from .codecs.cells import encode_samples
 from .columns import Columns, column_runs
-from .errors import BatchplantError, ExistsError, OptionError, Problem
+from .errors import BatchplantError, ExistsError, OptionError, Problem, WriteError
 from .joined import shifted
 from .schema import Schema
-from .storage import Partial, checksums, join, like, parent, side_car, tree
+from .storage import Partial, checksums, join, like, parent, side_car, tree, write_errors
 from .writer import WriteOptions, Writer
 
 
@@ -63,6 +63,11 @@ class ShardNames:
         """The number behind the last shard that is there."""
         return max((self._number(os.path.basename(one)) + 1 for one in self.shards()), default=0)
 
+    def say_untouched(self, error: WriteError) -> None:
+        """Say in an error of one shard that those that are there stay as they are."""
+        if self.existing() and "untouched" not in error.message:
+            error.message += "; the old dataset is untouched"
+
     def _number(self, name: str) -> int:
         end = len(name) - len(self._after) - len(self._suffix)
         return int(name[len(self._before) : end])
@@ -98,7 +103,8 @@ class ShardWriter:
         self._names_of, self._folder = names, names.folder
         self._first = 0
         hidden = like(self.path, self.path.rstrip("/") + ".shards")
-        self.partial = Partial(hidden, overwrite=True, check=self.check_target)
+        with write_errors(self.path):
+            self.partial = Partial(hidden, overwrite=True, check=self.check_target)
         self._first = self._names_of.next() if options.base is not None else 0
         self._done: list[dict[str, Any]] = []
         self._finished = False
@@ -188,6 +194,8 @@ class ShardWriter:
         try:
             yield
         except BatchplantError as error:
+            if isinstance(error, WriteError):
+                self._names_of.say_untouched(error)
             if error.path in (None, self._current.path):
                 error.path = self.path
                 if error.sample is not None:
@@ -212,7 +220,9 @@ class ShardWriter:
             made = [name for number in range(len(self._done)) for name in self._names(number)]
             gone = set(self._names_of.existing()).difference(made) if self.options.base is None else ()
             shards = [self._name(number) for number in range(len(self._done))]
-            self.partial.commit_all([(name, name) for name in made], sorted(gone), set(made) - set(shards))
+            with write_errors(self.path, self.partial):
+                moves = [(name, name) for name in made]
+                self.partial.commit_all(moves, sorted(gone), set(made) - set(shards))
             self.files = [join(self._folder, name) for name in shards]
         except BaseException:
             self.abort()

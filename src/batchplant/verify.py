@@ -13,6 +13,7 @@ from . import scans
 from .engines import Engine
 from .errors import DamagedError, OptionError, Problem
 from .scans import Progress
+from .storage.work import STATE, left_beside
 
 if TYPE_CHECKING:
     from .verification.task import Found, Job
@@ -107,6 +108,13 @@ def verify(
     count = job.plan.samples
     if drawn:
         remarks.append(f"{count:,} of {len(reader):,} samples were checked, drawn with seed {seed}")
+    for folder in left_beside({one.path for part in job.files for one, _ in part} | {reader.path}):
+        kept = "a conversion with resume (--resume) goes on from it" if (folder / STATE).is_file() else None
+        what = kept or "it holds nothing that is needed"
+        remarks.append(
+            f"{folder.name} beside it was left by a writer that was killed: {what}; the next writer of that "
+            "name clears it away, and you may delete it"
+        )
     if quarantine is not None:
         lists.write(quarantine, reader, problems)
     return Verification(reader.path, count, tuple(checks), problems, tuple(remarks))

@@ -25,7 +25,7 @@ from .columns import Columns, Ragged, column_runs
 from .errors import BatchplantError, DamagedError, OptionError, Problem
 from .reader import Reader
 from .schema import Audio, Field, Image, Schema, Video
-from .storage import Partial, Patch, checksums, index, side_car
+from .storage import Partial, Patch, checksums, index, side_car, write_errors
 from .write_options import WriteOptions
 
 __all__ = ["WriteOptions", "Writer"]
@@ -64,7 +64,8 @@ class Writer:
         self.schema = schema
         self.options = options
         self.skipped: list[Problem] = []
-        self.partial = self._open_partial()
+        with write_errors(self.path):
+            self.partial = self._open_partial()
         state = self.partial.state or {"received": 0, "written": 0, "skipped": [], "own": None}
         # The dataset that is appended to, its samples, and the byte of its file from which on; else nothing.
         self.base: Reader | None = None
@@ -85,12 +86,13 @@ class Writer:
         self._closed = False
         self._broken = False
         try:
-            if options.base is not None:
-                self._begin_append(options.base, state)
-            elif options.checksums and not self.partial.spool("checksums").size:
-                self.partial.spool("checksums").write(checksums.header(list(schema), self.kept_schema()))
-            with self._blaming_the_checkpoint():
-                self._begin(state["own"])
+            with write_errors(self.path, self.partial):
+                if options.base is not None:
+                    self._begin_append(options.base, state)
+                elif options.checksums and not self.partial.spool("checksums").size:
+                    self.partial.spool("checksums").write(checksums.header(list(schema), self.kept_schema()))
+                with self._blaming_the_checkpoint():
+                    self._begin(state["own"])
         except BaseException:
             self.give_up()
             raise
@@ -238,16 +240,17 @@ class Writer:
         self._check_open()
         self._flush_samples()
         self._drain(0)
-        self.partial.checkpoint(
-            {
-                "received": self.received,
-                "written": self.written,
-                "before": self.before,
-                "skipped": [dataclasses.asdict(one) for one in self.skipped],
-                "own": self._state(),
-                "extra": extra,
-            }
-        )
+        with write_errors(self.path, self.partial):
+            self.partial.checkpoint(
+                {
+                    "received": self.received,
+                    "written": self.written,
+                    "before": self.before,
+                    "skipped": [dataclasses.asdict(one) for one in self.skipped],
+                    "own": self._state(),
+                    "extra": extra,
+                }
+            )
 
     def close(self) -> None:
         """Complete the file and give it its name."""
@@ -257,24 +260,27 @@ class Writer:
             self._check_open()
             self._flush_samples()
             self._drain(0)
-            with self._blaming_the_checkpoint():
-                name = self._finish()
-            beside = []
-            if self.base is not None and name is not None:
-                self._extend(name)
-                self._stop()
-                return
-            if self.options.checksums:
-                checksums.finish(self.partial.spool("checksums"), self.written)
-                beside = [("checksums", checksums.SIDE_CAR)]
-            if name is None:
-                self.partial.settle(self.all_side_cars())
-            else:
-                self.partial.commit(name, [*beside, *self._beside()], self.all_side_cars())
+            with write_errors(self.path, self.partial):
+                self._complete()
         except BaseException:
             self.give_up()
             raise
         self._stop()
+
+    def _complete(self) -> None:
+        with self._blaming_the_checkpoint():
+            name = self._finish()
+        if self.base is not None and name is not None:
+            self._extend(name)
+            return
+        beside = []
+        if self.options.checksums:
+            checksums.finish(self.partial.spool("checksums"), self.written)
+            beside = [("checksums", checksums.SIDE_CAR)]
+        if name is None:
+            self.partial.settle(self.all_side_cars())
+        else:
+            self.partial.commit(name, [*beside, *self._beside()], self.all_side_cars())
 
     def abort(self) -> None:
         """Stop and leave nothing."""
@@ -386,7 +392,9 @@ class Writer:
                     self._raise_first(task.result())
             while self._tasks and (len(self._tasks) > most or self._tasks[0][1].done()):
                 first, task = self._tasks.popleft()
-                self._take(first, task.result())
+                made = task.result()
+                with write_errors(self.path, self.partial):
+                    self._take(first, made)
         except BaseException:
             self._broken = True
             raise

@@ -215,6 +215,8 @@ class Case:
         said = in_child(work)
         if (isinstance(said, list) and "OUTSIDE" in said[1]) or (said[0] == "signal" and mode != "kill"):
             return f"ended by {said}"
+        if mode == "ENOSPC" and said[0] == "raised" and not said[1].startswith("WriteError: "):
+            return f"a full disk is {said}"
         saved = len(self.saved.read_bytes())
         found = in_child(self.state)
         if found not in (self.old, self.new):

@@ -15,9 +15,20 @@ from pathlib import Path
 from typing import Literal
 
 from ..codecs.tokenizers import limit_threads
-from ..errors import ExistsError
+from ..errors import ExistsError, WriteError
 from ..shards import ShardNames
-from ..storage import Partial, is_remote, join, like, put_file, reached, side_car, split_options, tree
+from ..storage import (
+    Partial,
+    is_remote,
+    join,
+    like,
+    put_file,
+    reached,
+    side_car,
+    split_options,
+    tree,
+    write_errors,
+)
 from ..storage.uploads import put_bytes
 from ..storage.work import STATE
 from . import task
@@ -47,9 +58,10 @@ class Files:
         self._adding = job.prepared.write.base is not None
         self.first = 0
         hidden = like(job.prepared.path, job.prepared.path.rstrip("/") + ".shards")
-        self.partial = Partial(
-            hidden, overwrite=True, resume=resume or crew, check=self._check_target, crew=crew
-        )
+        with write_errors(job.prepared.path):
+            self.partial = Partial(
+                hidden, overwrite=True, resume=resume or crew, check=self._check_target, crew=crew
+            )
         try:
             self.first = self._names.next() if self._adding else 0
             state = self.partial.state or {}
@@ -111,13 +123,20 @@ class Files:
         made = [name for number in range(count) for name in self._made(number)]
         gone = () if self._adding else set(self._names.existing()).difference(made)
         shards = [self.place.name(number) for number in range(count)]
-        self.partial.commit_all([(name, name) for name in made], sorted(gone), set(made) - set(shards))
+        with write_errors(self.job.prepared.path, self.partial):
+            self.partial.commit_all([(name, name) for name in made], sorted(gone), set(made) - set(shards))
         return [join(self._names.folder, name) for name in shards]
 
     def paths(self) -> list[str]:
         """Where they lie, before they have their names."""
         folder = self.partial.staging or str(self.partial.folder)
         return [join(folder, self.place.name(number)) for number in range(len(self.job.plan))]
+
+    def explain(self, error: WriteError) -> None:
+        """Say of a file that could not be written what that means for the dataset."""
+        error.path = str(self.job.prepared.path)
+        if not self.partial.is_decided():
+            self._names.say_untouched(error)
 
     def leave(self) -> None:
         """Stop: what is done stays for a resume, unless it took no time to speak of."""
@@ -172,7 +191,8 @@ class Place:
         spills = self.spills
         feed = Feed(self.job, span) if spills is None else SpilledFeed(self.job, span, spills)
         done = write_file(self.job, writer, feed, report)
-        _put(join(self.folder, name + NOTE), json.dumps(done.to_json()).encode())
+        with write_errors(path):
+            _put(join(self.folder, name + NOTE), json.dumps(done.to_json()).encode())
         return done
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..engines import Engine, run
 from ..engines.inline import Inline
 from ..engines.ranks import Ranks
-from ..errors import Problem
+from ..errors import Problem, WriteError
 from ..storage import is_remote
 from ..writer import Writer
 from .files import COUNTS, Files, Place
@@ -176,8 +176,10 @@ def convert_to_files(
             files.partial.discard()
         else:
             paths = files.commit()
-    except BaseException:
+    except BaseException as error:
         files.leave()
+        if isinstance(error, WriteError):
+            files.explain(error)
         raise
     return _told(job, paths, [done[number] for number in sorted(done)], before + sum(resumed), began)
 

@@ -13,7 +13,7 @@ from .files import check_regular, files_below, is_below, is_plain, open_local, o
 from .local import MappedSource, mapped, mapped_source
 from .notes import NOTE_ERRORS, parse, parse_object
 from .opening import handing, noting, open_source, read_beside, read_text, read_whole
-from .partial import Partial, Spool, side_car
+from .partial import Partial, Spool, side_car, write_errors
 from .patches import Patch
 from .remote import RANGE_GAP, RANGE_MOST, Entry, Objects, RemoteSource, fetch_many, fetch_whole, plan_ranges
 from .settings import StorageOptions, split_options
@@ -69,4 +69,5 @@ __all__ = [
     "sync",
     "tag_of",
     "tree",
+    "write_errors",
 ]

@@ -9,6 +9,7 @@ and any other writer clears away.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -20,7 +21,7 @@ from typing import Any
 
 from .. import _native
 from ..columns import as_bytes
-from ..errors import BatchplantError, BusyError, ExistsError
+from ..errors import BatchplantError, BusyError, ExistsError, WriteError
 from .commit import WRITABLE_BY_OTHERS, put_file
 from .patches import Patch
 from .targets import LocalTarget, target_of
@@ -28,6 +29,44 @@ from .work import LOCK, STATE, drop, empty
 
 # That append to one target at a time.
 MOST_WRITERS = 256
+
+
+# What the system says where a disk does not take what is written, and what to do about it.
+FAILURES = {
+    errno.ENOSPC: "the disk is full; make room",
+    errno.EDQUOT: "the quota is used up; make room",
+    errno.EFBIG: "a file cannot be that large here; write shards",
+    errno.EROFS: "it lies on a file system that is read-only",
+    errno.EACCES: "this user may not write there",
+    errno.EPERM: "this user may not write there",
+    errno.EIO: "the disk fails",
+}
+
+
+@contextlib.contextmanager
+def write_errors(path: str, partial: Partial | None = None) -> Iterator[None]:
+    """Within it, what a disk does not take is a WriteError that says what became of the target.
+
+    This is where an OSError of a writer, or of a library that it writes with, becomes one of our own. It may
+    be nested: the innermost speaks.
+    """
+    try:
+        yield
+    except BatchplantError:
+        raise
+    except OSError as error:
+        reason = FAILURES.get(error.errno or 0)
+        if reason is None:
+            raise
+        where = error.filename if isinstance(error.filename, str) and error.filename != path else None
+        said = [f"{reason} ({error.strerror or error}{f': {where}' if where else ''})"]
+        if partial is not None and partial.is_decided():
+            said.append("the new dataset is complete, and gets its name when the folder is next opened")
+        elif partial is not None and partial.exists():
+            said.append("the old dataset is untouched")
+        if partial is not None and partial.saved and not partial.is_decided():
+            said.append("what was done is kept: resume=True (--resume) goes on from there")
+        raise WriteError("; ".join(said), errno=error.errno, path=path) from error
 
 
 class Spool:
@@ -130,6 +169,16 @@ class Partial:
             raise ExistsError(
                 f"it exists{complete}; replace it with overwrite=True (--overwrite)", path=self.path
             )
+
+    def exists(self) -> bool:
+        """Whether the target is there, as far as that can be found out."""
+        with contextlib.suppress(OSError, BatchplantError):
+            return self._target.exists()
+        return False
+
+    def is_decided(self) -> bool:
+        """Whether a commit was begun that the next process finishes."""
+        return self._target.is_decided(self.folder)
 
     def lead(self) -> bool:
         """Whether all others of the crew are gone: then nobody but this process works in the folder."""

@@ -12,15 +12,17 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ..errors import AccessError, BatchplantError, shown
 from .commit import WRITABLE_BY_OTHERS, put_file
+from .plans import stem_of
 from .settings import StorageOptions, bytes_of, options_of, settings_for
 from .urls import Url, is_remote, like, options_at
 
@@ -30,6 +32,7 @@ WORK_BYTES = "BATCHPLANT_WORK_BYTES"
 NOTE = "target.json"
 STATE = "state.json"
 LOCK = "lock"
+HIDDEN = re.compile(r"\..+\.partial", re.DOTALL)
 FREE = 0.1
 # However full the disk is, a writer may take so much.
 UNCHECKED = 256 << 20
@@ -197,6 +200,39 @@ def locked(folder: Path) -> Iterator[bool]:
         ours = False
     try:
         yield ours
+    finally:
+        os.close(fd)
+
+
+def left_beside(paths: Iterable[str]) -> list[Path]:
+    """Hidden folders of writers of these local files, or of their shards, in which nobody works any more."""
+    files: dict[Path, list[str]] = {}
+    for path in filter(lambda one: not is_remote(one), paths):
+        files.setdefault(Path(path).absolute().parent, []).append(Path(path).name)
+    found: list[Path] = []
+    for folder, names in files.items():
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            hidden = [one.name for one in entries if HIDDEN.fullmatch(one.name) and one.is_dir()]
+            exact = {f".{name}.partial" for name in names} if hidden else set()
+            for one in sorted(hidden):
+                stem = stem_of(one[1:].removesuffix(".partial"))
+                shards = one.endswith(".shards.partial") and any(name.startswith(stem) for name in names)
+                if (one in exact or shards) and not _is_locked(folder / one):
+                    found.append(folder / one)
+    return found
+
+
+def _is_locked(folder: Path) -> bool:
+    """Whether a process works in a hidden folder; looks only."""
+    try:
+        fd = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
     finally:
         os.close(fd)
 

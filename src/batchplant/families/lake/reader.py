@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import datetime
+import errno
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -284,6 +285,9 @@ def wrapped(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise DamagedError("the table lists it, but it is not there", path=path) from None
     except Exception as error:
+        # A full disk says nothing about the bytes that are there.
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
         raise DamagedError(first_line(error), path=path) from None
     except BaseException as error:
         # A panic of a library in Rust is no Exception.
