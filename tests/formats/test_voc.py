@@ -56,7 +56,9 @@ def test_as_the_challenge_has_it(tmp_path):
     data = voc(tmp_path / "data", found, **lists, **{"SegmentationClass/b.png": png(8, 10)})
     with bp.open(data) as reader:
         assert reader.format == "voc"
-        assert reader.schema["boxes"] == bp.Boxes("xyxy", labels=("labels", "difficult", "truncated", "pose"))
+        assert reader.schema["boxes"] == bp.Boxes(
+            "xyxy", labels=("labels", "difficult", "truncated", "pose", "object_extra")
+        )
         assert len(reader.schema["labels"].names) == 20
         assert reader.schema["mask"].optional
         first, second = reader
@@ -128,6 +130,106 @@ def test_sizes_that_are_none(width, tmp_path):
     with bp.open(data) as reader:
         assert reader[0]["boxes"].tolist() == [[0, 0, 2, 2]]
     assert bp.verify(data).ok
+
+
+def test_splits_are_kept(tmp_path):
+    found = {stem: xml(("cat", (1, 1, 2, 2))) for stem in "abcd"}
+    lists = {"train": b"b\na\n", "val": b"c\n", "trainval": b"a\nb\nc\nd\n", "test": b"d\n"}
+    data = voc(tmp_path / "data", found, **{f"ImageSets/Main/{one}.txt": lists[one] for one in lists})
+    with bp.open(data) as reader:
+        assert reader.schema["split"] == bp.Int(names=("train", "val", "test"))
+        assert [sample["split"] for sample in reader] == [0, 0, 1, 2]
+    again = tmp_path / "again.voc"
+    assert bp.convert(data, again).remarks == []
+    assert bp.verify(again, against=data).ok
+    main = again / "ImageSets" / "Main"
+    assert [(main / f"{one}.txt").read_text() for one in ("train", "val", "test")] == ["a\nb\n", "c\n", "d\n"]
+    assert not (main / "trainval.txt").exists()
+    bp.convert(data, tmp_path / "a.yolo")
+    assert len(bp.open(tmp_path / "a.yolo", split="val")) == 1
+
+
+def test_lists_that_overlap_are_kept(tmp_path):
+    lists = {"Main/train": b"a\nb\n", "Main/trainval": b"a\nb\nc\n", "Segmentation/val": b"c\n"}
+    more = {f"ImageSets/{one}.txt": lists[one] for one in lists}
+    data = voc(tmp_path / "data", {stem: xml() for stem in "abcd"}, **more)
+    with bp.open(data) as reader:
+        assert [sample["sets"] for sample in reader] == [
+            ["Main/train", "Main/trainval"], ["Main/train", "Main/trainval"],
+            ["Main/trainval", "Segmentation/val"], [],
+        ]  # fmt: skip
+    again = tmp_path / "again.voc"
+    assert bp.convert(data, again).remarks == []
+    assert bp.verify(again, against=data).ok
+    for name, text in lists.items():
+        assert (again / "ImageSets" / f"{name}.txt").read_bytes() == text
+    schema = {"image": bp.Image(), "sets": bp.List(bp.Text())}
+    with (
+        pytest.raises(bp.BatchplantError, match="as Main/train"),
+        bp.create(tmp_path / "b.voc", schema) as out,
+    ):
+        out.append({"image": jpeg(8, 10), "sets": ["../x"]})
+
+
+def test_other_elements_are_kept(tmp_path):
+    size = "<size><width>10</width><height>8</height><depth>1</depth></size>"
+    part = "<part><name>{0}</name><bndbox><xmin>1.5</xmin></bndbox></part>"
+    text = (
+        "<annotation><folder>VOC2007</folder><filename>other.jpg</filename>"
+        "<source><database>The &lt;VOC&gt; &amp; more</database><image>flickr</image></source><owner/>"
+        f"{size}<segmented>1</segmented><object><name>cat</name><truncated>1</truncated>"
+        "<bndbox><xmin>1.70000076293945</xmin><ymin>2</ymin><xmax>5.1</xmax><ymax>6</ymax></bndbox>"
+        f"{part.format('head')}{part.format('foot')}<actions><jumping>1</jumping></actions>"
+        '<point id="3">x</point></object></annotation>'
+    )
+    data = voc(tmp_path / "data", {"a": text, "b": xml(("cat", (1, 1, 2, 2)))})
+    with bp.open(data) as reader:
+        first, second = reader
+        assert reader.schema["boxes"].dtype == "float64"
+    assert first["image_extra"] == {
+        "folder": "VOC2007", "filename": "other.jpg", "owner": "", "segmented": "1", "size": {"depth": "1"},
+        "source": {"database": "The <VOC> & more", "image": "flickr"},
+    }  # fmt: skip
+    [extra] = first["object_extra"]
+    assert [one["name"] for one in extra["part"]] == ["head", "foot"]
+    assert extra["actions"] == {"jumping": "1"}
+    assert extra["point"] == {"@id": "3", "#text": "x"}
+    for name in ("again.voc", "a.coco", "a.parquet"):
+        assert bp.convert(data, tmp_path / name).remarks in (
+            [],
+            [
+                "coco has boxes as xywh, in pixels: they are converted",
+                "coco has no place for difficult, truncated, pose: not written",
+            ],
+        )
+        bp.convert(tmp_path / name, tmp_path / f"{name}.voc")
+        with bp.open(tmp_path / f"{name}.voc") as reader:
+            for sample, before in zip(reader, (first, second), strict=True):
+                assert sample["image_extra"] == before["image_extra"]
+                assert sample["object_extra"] == before["object_extra"]
+    written = (tmp_path / "again.voc" / "Annotations" / "a.xml").read_text()
+    assert "<xmin>1.70000076293945</xmin>" in written
+    assert "<database>The &lt;VOC&gt; &amp; more</database>" in written
+    assert written.count("<part>") == 2
+    assert bp.verify(tmp_path / "again.voc", against=data).ok
+
+
+def test_any_json_can_be_an_element(tmp_path):
+    odd = {
+        "a b": 1,
+        "n": None,
+        "x": 1.5,
+        "list": [1, [2]],
+        "one": ["x"],
+        "two": ["x", "y"],
+        " ": "\x01",
+        "s": " x ",
+    }
+    schema = {"image": bp.Image(), "image_extra": bp.Json()}
+    with bp.create(tmp_path / "a.voc", schema) as out:
+        out.append({"image": jpeg(8, 10), "image_extra": {**odd, "deep": {"in": odd, "empty": {}}}})
+    with bp.open(tmp_path / "a.voc") as reader:
+        assert reader[0]["image_extra"] == {**odd, "deep": {"in": odd, "empty": {}}}
 
 
 def test_lists_may_name_only_what_is_there(tmp_path):

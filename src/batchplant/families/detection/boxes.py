@@ -27,12 +27,12 @@ def boxes_as(boxes: npt.NDArray[Any], have: Boxes, want: Boxes, sizes: npt.NDArr
 def narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Real numbers as float32 where its shortest digits are those of every value, else as they are.
 
-    473.07 has no exact float32, and its nearest float32 is written as 473.07 again: nothing is lost.
+    473.07 has no exact float32, and its nearest float32 is written as 473.07 again: nothing is lost. Of
+    473.07000732421875, which has one, that would be another number.
     """
     with np.errstate(all="ignore"):
         small = values.astype(np.float32)
-        rest = np.unique(values[(small != values) & ~np.isnan(values)])
-        rest = rest[~_survives(rest)]
+        rest = np.unique(values[~_survives(values)])
         lost = any(float(str(np.float32(one))) != one for one in rest.tolist())
     return values if lost else small
 
@@ -43,7 +43,8 @@ def _survives(values: F64) -> npt.NDArray[np.bool_]:
     up, down = 10.0 ** np.maximum(6 - exponent, 0), 10.0 ** np.maximum(exponent - 6, 0)
     seven_digits = np.rint(values * up / down) / up * down == values
     apart = np.abs(np.spacing(values.astype(np.float32))) < down / up
-    found: npt.NDArray[np.bool_] = seven_digits & apart & (np.abs(values) > 1e-15) & (np.abs(values) < 1e15)
+    usual = (np.abs(values) > 1e-15) & (np.abs(values) < 1e15)
+    found: npt.NDArray[np.bool_] = (seven_digits & apart & usual) | (values == 0) | np.isnan(values)
     return found
 
 

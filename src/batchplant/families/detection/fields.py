@@ -12,6 +12,7 @@ FIELDS: dict[str, Field] = {
     "file_name": Text(),
     "image_id": Int(),
     "split": Int(),
+    "sets": List(Text()),
     "boxes": Boxes(),
     "labels": Labels(),
     "area": Tensor("float32", (None,)),

@@ -273,7 +273,9 @@ class DetectionWriter(Writer):
                 data = data[file.write(data) :]
 
     def _finish(self) -> str:
-        write_note(self._folder, list(self.schema), self._names_of_classes)
+        stored = {name: self._stored(field, name) for name, field in self.schema.items()}
+        wide = [name for name, field in stored.items() if getattr(field, "dtype", "") == "float64"]
+        write_note(self._folder, list(self.schema), self._names_of_classes, wide)
         return "folder"
 
     @property

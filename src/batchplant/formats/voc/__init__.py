@@ -11,13 +11,13 @@ from __future__ import annotations
 from ...capabilities import Capabilities
 from ...families.detection import FIELDS, VOC, annotated, left_out
 from ...format import Format, Probe
-from ...schema import Boxes, Image, Int, Labels, List, Tensor, Text
+from ...schema import Boxes, Image, Int, Json, Labels, List, Tensor, Text
 from .reader import VocReader
 from .writer import VocWriter
 
 HELD = (
     "image", "file_name", "split", "boxes", "labels", "difficult", "truncated", "occluded", "pose", "mask",
-    "instances",
+    "instances", "sets", "image_extra", "object_extra",
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ FORMAT = Format(
     reader=VocReader,
     writer=VocWriter,
     sniff=sniff,
-    kinds=(Image, Boxes, Labels, Tensor, Int, Text, List),
+    kinds=(Image, Boxes, Labels, Tensor, Int, Text, List, Json),
     optional=True,
     fields={name: FIELDS[name] for name in HELD},
     leaves=left_out(HELD),

@@ -12,11 +12,11 @@ import numpy as np
 from ...codecs.nested import json_text
 from ...columns import Columns, Ragged
 from ...errors import BatchplantError, DamagedError, OptionError, Problem
-from ...families.detection import DetectionReader, boxes_field, ragged
-from ...families.detection.notes import read_classes, read_note
+from ...families.detection import DetectionReader, boxes_field, narrowed, ragged
+from ...families.detection.notes import read_classes, read_float64, read_note
 from ...families.folders import PICTURES
 from ...families.folders.files import open_files
-from ...schema import Field, Labels, List, Tensor, Text
+from ...schema import Field, Int, Json, Labels, List, Tensor, Text
 from ...storage import is_below, is_plain, join, read_text, tree
 from .annotation import FLAGS, Annotation, parse
 
@@ -30,6 +30,8 @@ MOST_PROBLEMS = 100
 LONGEST_SIDE_PIXELS = 1 << 31
 # The list of all pictures, in the order in which our writer got them.
 ALL = "trainval"
+ORDER = ("all", ALL)
+MAIN = "Main/"
 # The classes of the challenge, so that its parts number them alike.
 CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable",
@@ -43,13 +45,24 @@ class VocReader(DetectionReader):
     ``split``: only the pictures that a list in ``ImageSets/Main/`` (or ``Segmentation/``) names: train, val …
     ``classes``: the names of the classes, in order (default: those of the challenge where they are all among
     them, else all that there are, sorted). ``masks=False`` leaves the masks of ``SegmentationClass/`` and
-    ``SegmentationObject/`` out.
+    ``SegmentationObject/`` out. ``float64=["boxes"]``: boxes are float64 even where float32 keeps all digits.
     """
 
+    widens_floats = True
+
     def __init__(
-        self, path: str, *, split: str | None = None, classes: Sequence[str] | None = None, masks: bool = True
+        self,
+        path: str,
+        *,
+        split: str | None = None,
+        classes: Sequence[str] | None = None,
+        masks: bool = True,
+        float64: Sequence[str] = (),
     ) -> None:
         self.path = path
+        self._float64 = {float64} if isinstance(float64, str) else set(float64)
+        if not self._float64 <= {"boxes"}:
+            raise OptionError(f"float64 names boxes, or nothing, not {float64!r}", path=path)
         self._pictures, self._columns = {}, Columns()
         below = open_files(path)
         try:
@@ -64,9 +77,10 @@ class VocReader(DetectionReader):
             stems = [_stem(name) for name in xml]
             if split is not None:
                 stems = self._listed(split, set(stems))
-            elif read_note(path) is not None and tree.is_file(join(path, SETS, "Main", f"{ALL}.txt")):
-                listed = self._listed(ALL, set(stems))
-                stems = listed if set(listed) == set(stems) else stems
+            elif read_note(path) is not None:
+                lists = [name for name in ORDER if tree.is_file(join(path, SETS, "Main", f"{name}.txt"))]
+                listed = self._listed(lists[0], set(stems)) if lists else stems
+                stems = listed if set(listed) == set(stems) and len(listed) == len(stems) else stems
             files = [pictures.get(stem, f"{folders[1]}/{stem}.jpg") for stem in stems]
             known = set(stems)
             self._alone = (
@@ -80,7 +94,8 @@ class VocReader(DetectionReader):
             self._set_pictures(below, files, **others)
             shown = [name.partition("/")[2] for name in files]
             self._columns["file_name"] = Ragged.from_cells([os.fsencode(name) for name in shown])
-            self._set_fields([f"{folders[0]}/{stem}.xml" for stem in stems], classes, list(others))
+            sets = {} if split is not None else self._sets(stems)
+            self._set_fields([f"{folders[0]}/{stem}.xml" for stem in stems], classes, list(others), sets)
         except BatchplantError as error:
             below.close()
             raise error.at(path=path) from None
@@ -106,7 +121,49 @@ class VocReader(DetectionReader):
         some = [name for name in main if "_" not in name] or main
         raise OptionError(f"there is no split {split!r}; there are {', '.join(some[:8]) or 'none'}")
 
-    def _set_fields(self, files: list[str], classes: Sequence[str] | None, masks: list[str]) -> None:
+    def _sets(self, stems: list[str]) -> dict[str, Field]:
+        """The field that says which lists name a picture, where there are lists that tell them apart.
+
+        ``split``, where the lists of ImageSets/Main share the pictures out, else ``sets``.
+        """
+        lists: dict[str, list[str]] = {}
+        there = set(stems)
+        folder = join(self.path, SETS)
+        for name in sorted(tree.names(folder)) if tree.is_folder(folder) else ():
+            for file in sorted(tree.names(join(folder, name))) if tree.is_folder(join(folder, name)) else ():
+                found = self._named(join(folder, name, file), there) if file.endswith(".txt") else None
+                if found is not None:
+                    lists[f"{name.rstrip('/')}/{file[:-4]}"] = found
+        if read_note(self.path) is not None:
+            lists.pop(f"{MAIN}{ORDER[0]}", None)
+        if set(lists.get(f"{MAIN}{ALL}", ())) == there:
+            del lists[f"{MAIN}{ALL}"]
+        if not lists:
+            return {}
+        usual = ("train", "val", "test")
+        shares = sorted(lists, key=lambda name: ([name != MAIN + one for one in usual], name))
+        named = [stem for name in shares for stem in lists[name]]
+        if len(named) == len(stems) and set(named) == there and all(name.startswith(MAIN) for name in lists):
+            place = {stem: number for number, name in enumerate(shares) for stem in lists[name]}
+            self._columns["split"] = np.array([place[stem] for stem in stems], dtype=np.int64)
+            return {"split": Int(names=tuple(name.removeprefix(MAIN) for name in shares))}
+        members = {name: set(found) for name, found in lists.items()}
+        cells = [[name for name, found in members.items() if stem in found] for stem in stems]
+        self._columns["sets"] = Ragged.from_cells([json_text(one) for one in cells])
+        return {"sets": List(Text())}
+
+    @staticmethod
+    def _named(path: str, there: set[str]) -> list[str] | None:
+        """The pictures of a list; None where it is one of a class, or names what is not there."""
+        try:
+            lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
+        except BatchplantError:
+            return None
+        return lines if there.issuperset(lines) and len(set(lines)) == len(lines) else None
+
+    def _set_fields(
+        self, files: list[str], classes: Sequence[str] | None, masks: list[str], sets: dict[str, Field]
+    ) -> None:
         found = list(self._parsed(files))
         things = [thing for one in found for thing in one.things]
         counts = np.array([len(one.things) for one in found], dtype=np.int64)
@@ -119,13 +176,20 @@ class VocReader(DetectionReader):
         boxes = np.array([thing.box for thing in things], dtype=np.float64).reshape(-1, 4)
         # Pixels are counted from 1, and the last one is inside.
         boxes[:, :2] -= 1
+        # Subtraction may have changed the last digit.
+        rounded = np.round(boxes, 9)
+        boxes = np.where(np.isclose(rounded, boxes, rtol=1e-14, atol=1e-14), rounded, boxes)
+        noted = read_note(self.path) or []
+        wide = "boxes" in self._float64 or "boxes" in read_float64(self.path)
+        with np.errstate(over="ignore"):
+            boxes = boxes if wide else boxes.astype(np.float32) if noted else narrowed(boxes)
         self._class_of = names
         columns, has = self._columns, {key for thing in things for key in thing.told}
-        has |= set(read_note(self.path) or ())
-        fields: dict[str, Field] = {"image": self._look(), "file_name": Text()}
+        has |= set(noted)
+        fields: dict[str, Field] = {"image": self._look(), "file_name": Text(), **sets}
         fields["boxes"] = boxes_field("xyxy", ["labels", *FLAGS])
         fields["labels"] = Labels(tuple(classes) or None)
-        columns["boxes"] = ragged(boxes.astype(np.float32), counts)
+        columns["boxes"] = ragged(boxes, counts)
         columns["labels"] = ragged(np.array([places.get(name, -1) for name in names], dtype=np.int64), counts)
         for flag in FLAGS:
             if flag != "occluded" or flag in has:
@@ -134,17 +198,38 @@ class VocReader(DetectionReader):
                 ]
                 fields[flag] = Tensor("bool", (None,))
                 columns[flag] = ragged(np.array(values, dtype=np.bool_), counts)
-        fields["boxes"] = boxes_field("xyxy", fields)
+        fields["boxes"] = boxes_field("xyxy", fields, dtype=boxes.dtype.name)
         if "pose" in has:
             fields["pose"] = List(Text())
-            ends = np.cumsum(counts).tolist()
-            poses = [thing.told.get("pose", "Unspecified") for thing in things]
-            parts = [poses[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
-            columns["pose"] = Ragged.from_cells([json_text(part) for part in parts])
+            poses = [[thing.told.get("pose", "Unspecified") for thing in one.things] for one in found]
+            columns["pose"] = Ragged.from_cells([json_text(part) for part in poses])
         for field in masks:
             fields[field] = self._look(field, mask=True)
+        extras = [self._extra(one, row) for row, one in enumerate(found)]
+        if any(extras) or "image_extra" in noted:
+            fields["image_extra"] = Json()
+            columns["image_extra"] = Ragged.from_cells([json_text(one) for one in extras])
+        if any(thing.extra for thing in things) or "object_extra" in noted:
+            fields["object_extra"] = Json()
+            cells = [json_text([thing.extra for thing in one.things]) for one in found]
+            columns["object_extra"] = Ragged.from_cells(cells)
         self._sizes = np.array([_size(one) for one in found], dtype=np.int64).reshape(-1, 2)
         self.schema = self._chosen(fields)
+
+    def _extra(self, one: Annotation, row: int) -> dict[str, Any]:
+        """What an annotation says besides what a writer knows by itself."""
+        pictures = self._pictures
+        masks = (pictures[field].names[row] for field in MASKS if field in pictures)
+        segmented = "1" if any(name is not None for name in masks) else "0"
+        file = os.path.basename(str(pictures["image"].names[row]))
+        usual = {"filename": file, "segmented": segmented}
+        extra = {key: value for key, value in one.extra.items() if usual.get(key, ...) != value}
+        size = extra.pop("size", None)
+        if isinstance(size, dict):
+            rest = {key: side for key, side in size.items() if key not in ("width", "height")}
+            if rest not in ({}, {"depth": "3"}):
+                extra["size"] = rest
+        return extra
 
     def _parsed(self, files: list[str]) -> Iterator[Annotation]:
         below = self._pictures["image"].below

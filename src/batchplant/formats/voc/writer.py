@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from typing import Any
 
-from ...errors import SchemaError
+from ...codecs.nested import json_text
+from ...columns import Columns
+from ...errors import BatchplantError, EncodeError, SchemaError, shown
 from ...families.detection import DetectionWriter
 from ...families.detection.writer import Entry
 from ...schema import Boxes, Int
+from ...storage import is_plain
 from .annotation import FLAGS, SIDES, write
-from .reader import ALL, ANNOTATIONS, IMAGES, MASKS, SETS
+from .reader import ALL, ANNOTATIONS, IMAGES, MASKS, ORDER, SETS
 
 
 class VocWriter(DetectionWriter):
@@ -30,25 +35,41 @@ class VocWriter(DetectionWriter):
             raise SchemaError(
                 "the split of a sample is an Int with names such as train and val", field="split"
             )
+        if any(not is_plain(name) for name in self._splits):
+            raise SchemaError("the name of a split is one of a file, such as train", field="split")
+        self._some = "sets" in self.schema
         self._list = self.partial.spool("list")
         (self._folder / ANNOTATIONS).mkdir(exist_ok=True)
+
+    def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
+        found = super()._unfit(columns)
+        for row, cell in enumerate(columns.get("sets", ())):
+            for name in json.loads(bytes(cell)):
+                parts = name.split("/") if isinstance(name, str) else []
+                if len(parts) != 2 or not all(map(is_plain, parts)):
+                    message = f"a set is the folder and name of a list, as Main/train, not {shown(str(name))}"
+                    found.setdefault(row, EncodeError(message, field="sets"))
+        return found
 
     def _put(self, entries: list[Entry]) -> None:
         for one in entries:
             values = one.values
             segmented = any(values.get(name) for name in MASKS)
             things = [self._thing(values, row) for row in range(len(values.get("labels", ())))]
-            text = write(os.path.basename(one.file), one.width, one.height, 3, segmented, things)
+            extra = {"segmented": str(int(segmented)), **values.get("image_extra", {})}
+            file = extra.get("filename", os.path.basename(one.file))
+            text = write(str(file), (one.width, one.height), extra, things)
             stem = os.path.splitext(one.file)[0]
             self._resumes, before = True, self._resumes
             self._save(f"{ANNOTATIONS}/{stem}.xml", text.encode(), one.number)
             self._resumes = before
-            split = self._splits[values["split"]] if self._splits else ALL
-            self._list.write(f"{split} {stem}\n".encode())
+            split = self._splits[values["split"]] if self._splits else ""
+            sets = [f"Main/{split}"] if split else values.get("sets", [])
+            self._list.write(json_text([stem, *sets]) + b"\n")
 
-    def _thing(self, values: dict[str, Any], row: int) -> dict[str, str]:
+    def _thing(self, values: dict[str, Any], row: int) -> dict[str, Any]:
         label = int(values["labels"][row])
-        found = {"name": self.classes[label] if self.classes else str(label)}
+        found: dict[str, Any] = {"name": self.classes[label] if self.classes else str(label)}
         found["pose"] = values["pose"][row] if "pose" in values else "Unspecified"
         for flag in FLAGS:
             if flag != "occluded" or flag in values:
@@ -58,6 +79,8 @@ class VocWriter(DetectionWriter):
             box = (left + 1, top + 1, right, bottom)
         else:
             box = (0.0, 0.0, 0.0, 0.0)
+        extra = values["object_extra"][row] if "object_extra" in values else {}
+        found |= {key: value for key, value in extra.items() if key not in found}
         return found | dict(zip(SIDES, map(_number, box), strict=True))
 
     def _save_other(self, name: str, file: str, column: Any, row: int, number: int) -> str | None:
@@ -71,15 +94,22 @@ class VocWriter(DetectionWriter):
     def _finish(self) -> str:
         folder = self._folder / SETS / "Main"
         folder.mkdir(parents=True, exist_ok=True)
-        lines: dict[str, list[str]] = {name: [] for name in (*self._splits, ALL)}
-        for line in self._list.read_at(self._list.size, 0).decode().splitlines():
-            split, _, stem = line.partition(" ")
-            for one in dict.fromkeys((split, ALL)):
-                lines[one].append(stem + "\n")
-        for split, stems in lines.items():
-            (folder / f"{split}.txt").write_text("".join(stems), encoding="utf-8")
+        lines: dict[str, list[str]] = {f"Main/{name}": [] for name in self._splits}
+        # The list of the order is trainval, unless that is a list of some of them.
+        order = f"Main/{ALL if not self._some and set(self._splits) <= {'train', 'val'} else ORDER[0]}"
+        for line in self._list.read_at(self._list.size, 0).splitlines():
+            stem, *sets = json.loads(line)
+            for name in dict.fromkeys((*sets, order)):
+                lines.setdefault(name, []).append(stem + "\n")
+        lines.setdefault(order, [])
+        for name, stems in lines.items():
+            path = self._folder / SETS / f"{name}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(stems), encoding="utf-8")
         return super()._finish()
 
 
 def _number(value: float) -> str:
+    # Addition may have changed the last digit.
+    value = round(value, 9) if math.isclose(round(value, 9), value, rel_tol=1e-14) else value
     return str(int(value)) if value.is_integer() else repr(value)
