@@ -249,6 +249,17 @@ def test_missing_values():
     assert one(mostly, "missing-values").severity == "warning"
 
 
+def test_a_few_words_among_numbers(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = [["abc" if n in (17, 40) else n, f"word {n}", "007" if n % 2 else "12", n] for n in range(300)]
+    path.write_text("x,text,zip,n\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    finding = one(bp.open(path), "odd-values")
+    assert (finding.field, finding.count, finding.of, numbers(finding)) == ("x", 2, 300, [17, 40])
+    assert "'abc' at sample 17" in finding.message
+    assert "missing=['', 'abc']" in finding.mend
+    assert bp.open(path, missing=["", "abc"]).schema["x"] == bp.Int(optional=True)
+
+
 def test_nan_and_infinity_but_not_what_is_missing():
     values = [0.5, np.nan, 1.0, None, np.inf]
     arrays = [np.array([n, np.nan if n == 2 else 0], np.float32) for n in range(5)]

@@ -159,7 +159,9 @@ def _schema(name: str, text: str, kinds: tuple[Any, ...]) -> Any:
     try:
         return given_schema(text)
     except BatchplantError as error:
-        raise OptionError(f"the option {name} is a JSON object of fields and their kinds: {error}") from None
+        raise OptionError(
+            f"the option {name} is fields and their kinds, as name=kind,… or JSON: {error}"
+        ) from None
 
 
 def _words(kinds: tuple[Any, ...]) -> str:

@@ -63,6 +63,26 @@ __all__ = [
     "Video",
 ]  # fmt: skip
 
+_DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+# Names of a field that stand for more than a kind: dtypes of numbers, and times in microseconds.
+BARE_KINDS: dict[str, Field] = {
+    **{name: Int(name) for name in _DTYPES},
+    **{name: Float(name) for name in ("float16", "float32", "float64")},
+    "date": Time("D"),
+    "time": Time("us"),
+    "datetime": Time("us"),
+    "duration": Duration("us"),
+    "str": Text(),
+    "string": Text(),
+}
+# Kinds that a bare name does not describe, and how to write them.
+NEEDS_MORE = {
+    "tensor": '{"kind": "tensor", "dtype": "float32", "shape": [3]}',
+    "decimal": '{"kind": "decimal", "precision": 12, "scale": 2}',
+    "list": '{"kind": "list", "of": {"kind": "int"}}',
+    "struct": '{"kind": "struct", "fields": [{"name": "x", "kind": "int"}]}',
+    "keypoints": '{"kind": "keypoints", "points": 17}',
+}
 # Nobody means more: a list in a list in a list, and so on.
 DEEPEST = 64
 
@@ -103,8 +123,18 @@ def _named(found: Any, depth: int = 0) -> list[tuple[str, Field]]:
 
 
 def as_field(given: Field | str) -> Field:
-    """A field, or the one that a kind's bare name means: ``"bytes"``."""
-    return given if isinstance(given, Field) else field_from_json({"kind": given})
+    """Return a field, or the one that a kind's bare name means: ``"bytes"``, ``"time"``, ``"float32"``."""
+    if isinstance(given, Field):
+        return given
+    known = BARE_KINDS.get(str(given).lower()) if isinstance(given, str) else None
+    if known is not None:
+        return known
+    if given in NEEDS_MORE:
+        raise SchemaError(f"{given} alone does not say enough; write {NEEDS_MORE[given]}")
+    if given not in KINDS:
+        known_names = sorted({*KINDS, *BARE_KINDS})
+        raise SchemaError(no_such("kind", given, known_names))
+    return field_from_json({"kind": given})
 
 
 class Schema(Mapping[str, Field]):

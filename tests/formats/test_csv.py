@@ -1,6 +1,7 @@
 """CSV and TSV: the suite, and what other programs and people write."""
 
 import csv
+import datetime
 import gzip
 import io
 import math
@@ -13,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
+from batchplant.cli import main
 from batchplant.families import textscan
+from batchplant.schema import KINDS
 from batchplant.storage.compressed import zstd_compress
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg
@@ -92,12 +95,12 @@ def test_types_are_those_of_all_cells(texts, field, tmp_path):
 
 def test_a_last_row_decides(tmp_path):
     """No sample of the rows would have seen it."""
-    rows = "".join(f"{n}\n" for n in range(200_000)) + "n/a\n"
+    rows = "".join(f"{n}\n" for n in range(200_000)) + "n.a.\n"
     with opened(tmp_path, "x\n" + rows) as reader:
         assert reader.schema["x"] == bp.Text()
         assert reader[199_999] == {"x": "199999"}
-        assert reader[-1] == {"x": "n/a"}
-    with opened(tmp_path, "x\n" + rows, missing=("", "n/a")) as reader:
+        assert reader[-1] == {"x": "n.a."}
+    with opened(tmp_path, "x\n" + rows, missing=("", "n.a.")) as reader:
         assert reader.schema["x"] == bp.Int(optional=True)
         assert [reader[n]["x"] for n in (5, -1)] == [5, None]
 
@@ -195,6 +198,73 @@ def test_a_cell_that_does_not_fit_what_was_given(tmp_path):
         assert reader[0] == {"n": 1, "x": None}
         with pytest.raises(bp.DecodeError, match="line 3, column 1: the value is missing"):
             reader[1]
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_words_for_missing_values_among_numbers_only(packed, tmp_path):
+    rows = [
+        "n,x,flag,word,mixed,only",
+        "1,1.5,true,NA,a,NA",
+        "NA,-,null,b,N/A,-",
+        "-3,None,false,-,,null",
+        ",nan,<NA>,null,c,NA",
+        "n/a,#N/A,NULL,x,d,NA",
+    ]
+    path = tmp_path / f"a.csv{packed}"
+    data = "\n".join(rows).encode()
+    path.write_bytes(gzip.compress(data) if packed else data)
+    reader = bp.open(path)
+    assert dict(reader.schema) == {
+        "n": bp.Int(optional=True), "x": bp.Float(optional=True), "flag": bp.Bool(optional=True),
+        "word": bp.Text(), "mixed": bp.Text(optional=True), "only": bp.Text(),
+    }  # fmt: skip
+    samples = list(reader)
+    assert [one["n"] for one in samples] == [1, None, -3, None, None]
+    assert [one["x"] for one in samples if one["x"] == one["x"]] == [1.5, None, None, None]
+    assert [one["flag"] for one in samples] == [True, None, False, None, None]
+    assert [one["word"] for one in samples] == ["NA", "b", "-", "null", "x"]
+    assert [one["mixed"] for one in samples] == ["a", "N/A", None, "c", "d"]
+    assert [one["only"] for one in samples] == ["NA", "-", "null", "NA", "NA"]
+    bp.convert(path, tmp_path / "b.csv")
+    assert bp.verify(tmp_path / "b.csv", against=path).ok
+    (tmp_path / "b.csv.schema.json").unlink()
+    assert bp.verify(tmp_path / "b.csv", against=path).ok
+
+
+def test_markers_that_are_named_stand_alone(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("n,t,d\n1,?,2024-01-31\n?,a,NA\nNA,b,?\n")
+    assert bp.open(path, missing=["?"]).schema["n"] == bp.Text(optional=True)
+    assert [one["t"] for one in bp.open(path, missing=["?"])] == [None, "a", "b"]
+    # A known schema wins: what is text stays, what is a time has no such word.
+    schema = {"n": bp.Text(), "d": bp.Time("D", optional=True)}
+    samples = list(bp.open(path, schema=schema, missing=["?", "NA"]))
+    assert [one["d"] for one in samples] == [datetime.date(2024, 1, 31), None, None]
+    path.write_text("d\n2024-01-31\nNA\n")
+    assert bp.open(path, types={"d": "date"})[1] == {"d": None}
+    with pytest.raises(bp.DecodeError, match="missing, and the field is not optional"):
+        bp.open(path, schema={"d": bp.Time("D")})[1]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_kind_can_be_named_or_says_what_it_needs(kind, tmp_path):
+    (tmp_path / "a.csv").write_text("x\nabc\n")
+    if kind in ("tensor", "decimal", "list", "struct", "keypoints"):
+        with pytest.raises(bp.SchemaError, match=rf'{kind} alone does not say enough; write \{{"kind": '):
+            bp.open(tmp_path / "a.csv", types={"x": kind})
+    else:
+        assert bp.open(tmp_path / "a.csv", types={"x": kind}).schema["x"].kind == kind
+
+
+def test_types_by_name_on_the_command_line(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("at,n,day\n2024-01-31T12:00:00,1,2024-01-31\n")
+    arguments = ["info", str(tmp_path / "a.csv"), "--option", "types=at=time,n=uint8,day=date"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "Time" in shown
+    assert "uint8" in shown
+    with pytest.raises(bp.SchemaError, match=r"no kind 'tiem' \(did you mean time\?\)"):
+        bp.open(tmp_path / "a.csv", types={"at": "tiem"})
 
 
 def test_empty_text_and_missing_text(tmp_path):

@@ -20,12 +20,13 @@ Tensor                         nested JSON lists; an empty one whose lists would
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _native, limits
-from ..columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs, starts_of
+from ..columns import I64, U8, Column, Columns, Flags, Ragged, as_bytes, column_runs, starts_of
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError
 from ..schema import Bool, Bytes, Duration, Field, Float, Int, Json, List, Schema, Tensor, Text, Time
 from . import nested, times
@@ -101,6 +102,24 @@ def shown(cells: Texts, row: int) -> str:
     start, size = int(cells.starts[row]), int(cells.sizes[row])
     text = cells.data[start : start + min(size, 41)].tobytes().decode(errors="replace")
     return repr(text if size <= 40 else text[:40] + "…")
+
+
+def equal_to(cells: Texts, words: Sequence[str]) -> Flags:
+    """Which cells are one of these words."""
+    found = np.zeros(len(cells.starts), dtype=np.bool_)
+    by_size: dict[int, list[bytes]] = {}
+    for word in map(str.encode, words):
+        by_size.setdefault(len(word), []).append(word)
+    rows = np.flatnonzero((cells.sizes > 0) & (cells.sizes <= max(by_size, default=0)))
+    # Numbers begin otherwise, but for a minus: most cells are looked at only once.
+    begins = np.zeros(256, dtype=np.bool_)
+    begins[[word[0] for some in by_size.values() for word in some]] = True
+    rows = rows[begins[cells.data[cells.starts[rows]]]]
+    for size, some in by_size.items():
+        alike = rows[cells.sizes[rows] == size]
+        letters = np.ascontiguousarray(cells.data[cells.starts[alike][:, None] + np.arange(size)])
+        found[alike] = np.isin(letters.view(f"S{size}").reshape(-1), np.array(some))
+    return found
 
 
 def _ragged(values: Any, valid: Any) -> Ragged:

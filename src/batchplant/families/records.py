@@ -90,12 +90,9 @@ def schema_of(note: bytes) -> Schema:
 
 
 def given_schema(given: GivenSchema | str) -> Schema:
-    """A schema as users give it: fields or the names of kinds, or the JSON of a schema."""
+    """A schema as users give it: fields or the names of kinds, the JSON of a schema, or name=kind,…"""
     if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except (ValueError, RecursionError) as error:
-            raise OptionError(f"the schema is no JSON: {error}") from None
+        given = _parsed_schema(given)
     if isinstance(given, list):
         return Schema.from_json(given)
     if not isinstance(given, Mapping):
@@ -104,6 +101,16 @@ def given_schema(given: GivenSchema | str) -> Schema:
         (name, field_from_json(field) if isinstance(field, dict) else as_field(field))
         for name, field in given.items()
     )
+
+
+def _parsed_schema(text: str) -> Any:
+    if text.lstrip()[:1] not in ("{", "[", '"') and "=" in text:
+        pairs = [part.rpartition("=") for part in text.split(",")]
+        return {name.strip(): kind.strip() for name, _, kind in pairs}
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"the schema is no JSON, and not name=kind: {error}") from None
 
 
 class RecordReader(Reader):

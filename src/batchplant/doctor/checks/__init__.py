@@ -5,7 +5,7 @@ from .duplicates import Duplicates, SimilarPictures
 from .labels import ClassImbalance, SortedLabels, TextLabels
 from .pictures import ExifRotation, LargePictures, MixedModes, PngPhotographs
 from .storage import CompressedFiles, FewShards, LargeBlocks, TinyFiles, UnequalShards
-from .values import Float64, MissingValues, NaiveTimes, NotFinite, Padding
+from .values import Float64, MissingValues, NaiveTimes, NotFinite, OddValues, Padding
 
 CHECKS = (
     Empty,
@@ -14,6 +14,7 @@ CHECKS = (
     Names,
     MissingValues,
     NotFinite,
+    OddValues,
     SortedLabels,
     ClassImbalance,
     TextLabels,

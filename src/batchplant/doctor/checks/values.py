@@ -21,6 +21,13 @@ PRECISION = 1e-5
 # From this share on a field is mostly padding, or mostly missing.
 MOSTLY = 0.5
 SHORTEST = 16
+# Numbers without needless zeros before them, as identifiers have.
+NUMBER = re.compile(rb"\s*[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?\s*")
+MAX_NUMBER_BYTES = 64
+# Values after which it is clear that a field is mostly words.
+ENOUGH_VALUES = 100
+# Above this share of other values a field is not meant to be numbers.
+MAX_ODD_SHARE = 0.1
 NAIVE = re.compile(rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.,]\d+)?)?")
 
 
@@ -206,6 +213,48 @@ class NaiveTimes(Check):
                 f'if they are UTC, say so when you write them: Time({unit}, tz="UTC")',
                 examples=tally.examples()[:2], field=name,
             )  # fmt: skip
+
+
+class OddValues(Check):
+    name = "odd-values"
+    title = "numbers that are text because of a few other values"
+    severity = "warning"
+    sentence = "One word in a column of numbers makes all of it text, which a model cannot use."
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._tallies = {
+            name: Tally(subject, name) for name, field in subject.schema.items() if type(field) is Text
+        }
+
+    def look(self, batch: Batch) -> None:
+        for name, tally in list(self._tallies.items()):
+            cells = batch.ragged(name)
+            odd = np.array(
+                [cell is not None and not _is_number(cell.tobytes()) for cell in cells], dtype=np.bool_
+            )
+            tally.add(batch, odd, functools.partial(_text, cells), of=int(batch.present(name).sum()))
+            if tally.of >= ENOUGH_VALUES and tally.count > MOSTLY * tally.of:
+                del self._tallies[name]
+
+    def findings(self) -> Iterator[Finding]:
+        for name, tally in self._tallies.items():
+            if not tally.count or tally.count > MAX_ODD_SHARE * tally.of:
+                continue
+            examples = tally.examples()
+            word = examples[0].said if examples else ""
+            first = f": {word!r} at sample {examples[0].sample:,}" if examples else ""
+            better = "correct them where the data comes from"
+            if self.subject.reader.format == "csv":
+                better += f", or read them as missing: bp.open(…, missing=['', {word!r}])"
+            yield self.finding(
+                f"{name}: text, because a few values are not numbers{first}", tally.count, tally.of, better,
+                examples=examples, field=name,
+            )  # fmt: skip
+
+
+def _is_number(cell: bytes) -> bool:
+    return len(cell) <= MAX_NUMBER_BYTES and NUMBER.fullmatch(cell) is not None
 
 
 class Padding(Check):
