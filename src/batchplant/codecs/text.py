@@ -89,7 +89,7 @@ def column(field: Field, cells: Texts) -> Column:
         _native.copy_runs(data, starts, sizes.clip(0), out, offsets[:-1])
         return Ragged(out, offsets, valid=valid)
     found, offsets, failure = _native.text_base64(data, starts, sizes)
-    _raise(failure, cells, "base64, as which bytes are written")
+    _raise(failure, cells, "base64, as which bytes are written, nor the path of a file with a suffix")
     return Ragged(found, offsets, valid=valid)
 
 

@@ -8,7 +8,9 @@ Zstandard files, and text that is no UTF-8, are unpacked or recoded once. The sc
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import gzip
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -17,7 +19,7 @@ import numpy as np
 
 from ..codecs import text
 from ..codecs.media import encodings
-from ..columns import I64, U8, Columns, Spans
+from ..columns import I64, U8, Columns, Ragged, Spans, concat_spans
 from ..errors import (
     BatchplantError,
     DamagedError,
@@ -28,10 +30,11 @@ from ..errors import (
     no_such,
 )
 from ..reader import Reader
-from ..schema import Field, Schema
+from ..schema import Audio, Field, Image, Schema, Text, Video
 from ..storage import MappedSource, RemoteSource, Source, compressed, index, open_source
 from ..storage.compressed import CachedSource, GzipSource, is_zstd, kept, kind_of, unpack, zstd_compress
 from ..writer import WriteOptions, Writer
+from .manifest import Manifest
 from .records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
 from .textscan import PIECE, Content
 
@@ -53,6 +56,8 @@ REASONS = {
     10: "values are nested too deep",
 }
 BAD_ROWS = ("raise", "skip")
+# Rows that are looked at for paths, the longest path, and rows of which paths are read at once.
+PROBED_ROWS, MAX_PATH_BYTES, NAMED_ROWS = 8, 4096, 1 << 16
 
 
 class TextReader(Reader):
@@ -172,6 +177,9 @@ class TextReader(Reader):
     _line: tuple[int, int] = (0, 1)
     # How many fields a row should have, where that is fixed.
     _width: int = 0
+    # The columns of paths, and the fields as their text stands in the rows.
+    _manifests: dict[str, Manifest] = {}  # noqa: RUF012
+    _stored: Schema
 
     def _choose(
         self, facts: index.Facts, schema: GivenSchema | str | None, types: GivenSchema | str | None
@@ -195,7 +203,44 @@ class TextReader(Reader):
             reason = text.refuses(field, self.format)
             if reason is not None:
                 raise SchemaError(reason, field=name)
-        self.schema = Schema(fields)
+        self._stored = self.schema = Schema(fields)
+
+    def _open_files(self, outside: bool) -> None:
+        """Take the paths in columns of images, sounds and videos for those of files."""
+        self._manifests = {}
+        for name, field in self.schema.items():
+            if isinstance(field, Image | Audio | Video) and self._has_paths(name, field):
+                self._manifests[name] = Manifest(
+                    self.path, name, functools.partial(self._names_in, name), outside=outside
+                )
+        kinds = dict(self.schema)
+        for name, manifest in self._manifests.items():
+            bare = dataclasses.replace(kinds[name], optional=False) == Image()
+            known = manifest.infer_image() if bare else None
+            kinds[name] = dataclasses.replace(known or kinds[name], optional=kinds[name].optional)
+        self.schema = Schema(kinds)
+
+    def _has_paths(self, name: str, field: Field) -> bool:
+        """Whether the cells of a column are paths: base64 has no point, and a file's name has one."""
+        stored = self._stored
+        self._stored = Schema({**stored, name: Text(optional=field.optional)})
+        # What is wrong with a row is told to whoever reads it.
+        with contextlib.suppress(BatchplantError):
+            for row in range(min(PROBED_ROWS, self.length)):
+                cell = self._rows_at(np.array([row]), [name])[name][0]
+                if cell is not None:
+                    if b"." in cell[:MAX_PATH_BYTES].tobytes():
+                        return True
+                    break
+        self._stored = stored
+        return False
+
+    def _names_in(self, name: str) -> Ragged:
+        parts = [
+            self._rows_at(np.arange(first, min(first + NAMED_ROWS, self.length)), [name])[name]
+            for first in range(0, self.length, NAMED_ROWS)
+        ]
+        return Ragged.concat([part for part in parts if isinstance(part, Ragged)])
 
     def _is_missing_as(self, facts: index.Facts, name: str, field: Field) -> bool:
         """Whether cells are missing where a column is read as this field, though not as what was inferred."""
@@ -221,6 +266,16 @@ class TextReader(Reader):
         return starts, sizes
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        inside = [name for name in fields if name not in self._manifests]
+        rows = self._rows_at(indices, inside) if inside else Columns()
+        if len(inside) == len(fields):
+            return rows
+        return Columns(
+            (name, rows[name] if name in rows else self._manifests[name].read(indices)) for name in fields
+        )
+
+    def _rows_at(self, indices: I64, fields: Sequence[str]) -> Columns:
+        """The cells as they stand in the rows."""
         starts, sizes = self._runs(indices)
         if isinstance(self.source, MappedSource):
             data, at = self.source.placed(starts, sizes)
@@ -254,7 +309,20 @@ class TextReader(Reader):
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         if not isinstance(self.source, MappedSource | RemoteSource):
             return None
-        return Spans([self.source.path], *self._runs(indices))
+        named = [self._manifests[name].ahead(indices) for name in fields if name in self._manifests]
+        found = [spans for spans in named if spans is not None]
+        if len(found) < len(named):
+            return None
+        if len(named) < len(fields):
+            found.append(Spans([self.source.path], *self._runs(indices)))
+        return concat_spans(found)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        return self._manifests[field].spans(indices) if field in self._manifests else None
+
+    def where(self, sample: int) -> str:
+        files = (manifest.path_of(sample) for manifest in self._manifests.values())
+        return next((path for path in files if path is not None), self.path)
 
     def blocks(self) -> I64 | None:
         return self._starts // BLOCK_BYTES
@@ -287,6 +355,8 @@ class TextReader(Reader):
 
     def close(self) -> None:
         self.source.close()
+        for manifest in self._manifests.values():
+            manifest.close()
 
 
 class TextWriter(Writer):

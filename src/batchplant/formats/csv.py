@@ -53,8 +53,9 @@ class CsvReader(TextReader):
     line end is plain text. ``encoding``: that of the text, where it is not UTF-8 and has no byte order mark.
     ``missing``: what stands, unquoted, for a missing value in every column; without it an empty cell, and in
     columns of numbers, truth values and times also NA, N/A, null, None and -. ``duplicates``: raise, or
-    rename columns of one name. ``bad_rows``: raise, or skip rows that cannot be read. ``index``: auto, write,
-    memory or rebuild; where the index of the file is kept.
+    rename columns of one name. ``bad_rows``: raise, or skip rows that cannot be read. ``outside``: whether
+    paths of images may lead out of the folder of the file. ``index``: auto, write, memory or rebuild; where
+    the index of the file is kept.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class CsvReader(TextReader):
         missing: str | Sequence[str] | None = None,
         duplicates: str = "raise",
         bad_rows: str = "raise",
+        outside: bool = False,
         index: str = "auto",
     ) -> None:
         if duplicates not in ("raise", "rename"):
@@ -96,6 +98,7 @@ class CsvReader(TextReader):
             if schema is not None and not header and not set(self.schema) & set(self._titles):
                 self._by_order()
             self._check_columns()
+            self._open_files(outside)
         except BatchplantError as error:
             self.close()
             raise error.at(path=path) from None
@@ -252,7 +255,8 @@ class CsvReader(TextReader):
         places = {name: number for number, name in enumerate(self._titles)}
         wanted = [places.get(name, -1) for name in fields]
         # Where nothing may be missing, an empty field is empty text.
-        empty = [isinstance(self.schema[name], Text) and not self.schema[name].optional for name in fields]
+        kinds = [self._stored[name] for name in fields]
+        empty = [isinstance(kind, Text) and not kind.optional for kind in kinds]
         start, size, special, failure = _native.csv_find(
             data,
             starts,
@@ -269,13 +273,13 @@ class CsvReader(TextReader):
         found = Columns()
         for number, name in enumerate(fields):
             cells = text.Texts(data, start[number], size[number])
-            if self._words and has_no_words(self.schema[name]):
+            if self._words and has_no_words(kinds[number]):
                 cells.sizes[text.equal_to(cells, self._words)] = -1
             if special[number].any():
                 plain, offsets = _native.csv_unquote(*cells, special[number], self._escape)
                 cells = text.Texts(plain, offsets[:-1], np.where(size[number] < 0, -1, np.diff(offsets)))
             try:
-                found[name] = text.column(self.schema[name], cells)
+                found[name] = text.column(kinds[number], cells)
             except BatchplantError as error:
                 row = error.sample
                 raise error.at(field=name, offset=None if row is None else start[number][row]) from None

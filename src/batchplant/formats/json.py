@@ -53,8 +53,8 @@ class JsonReader(TextReader):
     ``schema``: the fields to read; ``types``: those of some keys, in place of what the values look like.
     ``layout``: lines, array (one, of all records) or stream (values one after another), where the content
     does not tell. ``encoding``: that of the text, where it is not UTF-8 and has no byte order mark.
-    ``bad_rows``: raise, or skip records that cannot be read. ``index``: auto, write, memory or rebuild; where
-    the index of the file is kept.
+    ``bad_rows``: raise, or skip records that cannot be read. ``outside``: whether paths of images may lead
+    out of the folder of the file. ``index``: auto, write, memory or rebuild; where the index is kept.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class JsonReader(TextReader):
         layout: str | None = None,
         encoding: str | None = None,
         bad_rows: str = "raise",
+        outside: bool = False,
         index: str = "auto",
     ) -> None:
         if layout is not None and layout not in LAYOUTS:
@@ -78,6 +79,7 @@ class JsonReader(TextReader):
             self._choose(facts, schema, types)
             if self.bare and len(self.schema) != 1:
                 raise DamagedError("the records are not all objects, so there can be only one field")
+            self._open_files(outside)
         except BatchplantError as error:
             self.close()
             raise error.at(path=path) from None
@@ -157,7 +159,7 @@ class JsonReader(TextReader):
             raise DamagedError(failure[2], sample=failure[0], offset=failure[1])
         found = Columns()
         for number, name in enumerate(fields):
-            field = self.schema[name]
+            field = self._stored[name]
             try:
                 cells = _texts(field, data, kind[number], start[number], size[number], self.note is None)
                 found[name] = text.column(field, cells)

@@ -40,6 +40,11 @@ class Field:
         cls.__repr__ = Field.__repr__  # type: ignore[method-assign]
 
     @property
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the classes of an Int or of Labels, and of Keypoints; None of any other kind."""
+        return None
+
+    @property
     def cell(self) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
         """Dtype and shape of a cell when every cell has the same, else None (ragged)."""
         return None

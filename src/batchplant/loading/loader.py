@@ -240,7 +240,7 @@ class Loader(Bridges, Planned, Replaying, Stats):
                 return len(self._shard(live.progress.epoch, 0))
         return len(self._shard(self._epoch, 0))
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         """The next epoch, or the rest of the one that a loaded state was in.
 
         It begins with its first batch: an iterator that nobody takes anything from, as some trainers make,

@@ -263,7 +263,7 @@ class MoveKeypoints(Mover):
             made.swap, points = kind.swap, kind.points
             made.normalized = kind.normalized if self.normalized is None else self.normalized
         if self.swap is not None:
-            made.swap = swap_pairs(self.swap, points or 0, getattr(kind, "names", ()))
+            made.swap = swap_pairs(self.swap, points or 0, getattr(kind, "names", None) or ())
         if made.of is None:
             raise OptionError(f'say which picture the keypoints of {field} are of: MoveKeypoints(of="image")')
         if made.swap and max(map(max, made.swap)) >= (field.shape[-2] or 0):

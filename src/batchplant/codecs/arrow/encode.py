@@ -32,6 +32,7 @@ from ..media.image_rules import ImageOptions, ImageTarget, conform
 from . import nested
 from .buffers import bitmap, numbers
 from .hexes import unhex
+from .hugging_face import as_type
 from .types import arrow_schema, is_list, pyarrow, scalar_type, storage
 
 
@@ -41,7 +42,8 @@ def to_arrow(schema: Schema, columns: Columns, described: Any = None) -> Any:
     arrays = []
     for name, field in schema.items():
         try:
-            arrays.append(_array(field, columns[name]))
+            array = _array(field, columns[name])
+            arrays.append(array if described is None else as_type(array, described.field(name).type))
         except pa.ArrowException as error:
             raise EncodeError(f"Arrow cannot hold it: {error}", field=name) from None
         except BatchplantError as error:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import BatchplantError, DecodeError
+from ...schema import Audio, Image, Schema, Video
 from ...storage import absolute, is_below, join, parent, read_whole, tree
 from .buffers import numbers, valid_of
-from .types import is_file_struct, pyarrow
+from .types import is_file_struct, is_text, pyarrow
 
 
 def _folders_of(paths: Sequence[str]) -> list[str]:
@@ -34,6 +35,24 @@ def with_files(found: Any, *paths: str) -> Any:
             filled = _filled(column, paths, field.name)
             if filled is not column:
                 found = found.set_column(number, field.name, filled)
+    return found
+
+
+def path_structs(schema: Schema, found: Any) -> Any:
+    """The table or record batch; text that is to be images, sounds or videos becomes paths of files."""
+    pa = pyarrow()
+    for number, field in enumerate(found.schema):
+        if not isinstance(schema.get(field.name), Image | Audio | Video) or not is_text(field.type):
+            continue
+        paths = found.column(number)
+        chunks = [
+            pa.StructArray.from_arrays([pa.nulls(len(one), pa.large_binary()), one], ["bytes", "path"])
+            for one in _chunks(paths)
+        ]
+        kind = pa.struct([("bytes", pa.large_binary()), ("path", field.type)])
+        whole = pa.chunked_array(chunks, kind)
+        whole = whole if isinstance(paths, pa.ChunkedArray) else whole.combine_chunks()
+        found = found.set_column(number, pa.field(field.name, whole.type), whole)
     return found
 
 
@@ -86,9 +105,11 @@ def _read(path: Any, folders: Sequence[str]) -> bytes:
     said = f"its bytes are not in the table, and its file {str(path)[:200]!r}"
     reason = "cannot be looked for: the table lies in no folder"
     for folder in folders:
-        # An absolute path may lead into the folder, too.
+        # An absolute path may lead into the folder, too, and so may a URL.
         inside = os.path.relpath(path, folder) if isinstance(path, str) and path.startswith("/") else path
-        if not is_below(inside):
+        if isinstance(path, str) and path.startswith(f"{folder.rstrip('/')}/"):
+            inside = path[len(folder.rstrip("/")) + 1 :]
+        if not is_below(inside) or "://" in inside or "::" in inside:
             reason = f"does not lie in {folder}"
             continue
         try:

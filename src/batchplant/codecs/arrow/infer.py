@@ -55,9 +55,9 @@ from ...schema import (
 from ...storage import NOTE_ERRORS, parse
 from ..infer import infer_image
 from .decode import column_of
+from .hugging_face import HUGGING_FACE
 from .types import KEY, is_any_list, is_binary, is_file_struct, is_text, pyarrow
 
-HUGGING_FACE = b"huggingface"
 # Deeper lists than any array has axes.
 DEEPEST = 32
 

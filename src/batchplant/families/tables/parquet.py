@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ...codecs.arrow import KEY, from_arrow, pyarrow, schema_of
-from ...codecs.arrow.files import with_files
-from ...codecs.arrow.types import is_binary, is_file_struct
+from ...codecs.arrow.files import path_structs, with_files
+from ...codecs.arrow.hugging_face import plain_files
+from ...codecs.arrow.types import is_binary, is_file_struct, is_text
 from ...codecs.cells import encode_samples
 from ...columns import I64, Column, Columns, Ragged, Spans, starts_of
 from ...errors import BatchplantError, DamagedError, SchemaError
@@ -64,7 +65,8 @@ class PartsReader(ParquetRows):
             raise DamagedError("there is no Parquet file in it", path=self.path)
         pa = pyarrow()
         first = self._parts[0]
-        schemas = [part.schema for part in self._parts]
+        # Of two files of ours one may have been written without the features of Hugging Face.
+        schemas = [part.schema if len(self._parts) == 1 else plain_files(part.schema) for part in self._parts]
         try:
             arrow = schemas[0]
             if len(schemas) > 1:
@@ -122,14 +124,15 @@ class PartsReader(ParquetRows):
         columns = Columns()
         if inside:
             table = part.load(group, inside) if rows is None else part.load_rows(group, inside, rows)
-            columns = from_arrow(self.schema, inside, with_files(table, part.path, self.path))
+            table = with_files(path_structs(self.schema, table), part.path, self.path)
+            columns = from_arrow(self.schema, inside, table)
         for name in fields:
             if name not in columns:
                 columns[name] = _constant(self.schema[name], part.values.get(name), count)
         return Columns((name, columns[name]) for name in fields)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        if not isinstance(self.schema[field], Image):
+        if not isinstance(self.schema[field], Image) or self._has_text(field):
             return None
         places = self._places_of(field)
         units, _ = self._units_of(indices)
@@ -142,6 +145,11 @@ class PartsReader(ParquetRows):
         file = self._part_numbers(units).astype(np.int32)
         spans = Spans([part.path for part in self._parts], start, places.sizes[indices], file)
         return spans if len(self._parts) == 1 else spans.compact()
+
+    def _has_text(self, field: str) -> bool:
+        """Whether a column holds the paths of its images, not their bytes."""
+        parts = [part for part in self._parts if field in part.schema.names]
+        return any(is_text(part.schema.field(field).type) for part in parts)
 
     def _places_of(self, field: str) -> Places:
         if field not in self._places:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ... import _native
 from ...codecs.arrow import KEY, from_arrow, schema_of
-from ...codecs.arrow.files import with_files
+from ...codecs.arrow.files import path_structs, with_files
 from ...columns import I64, Column, Columns, Ragged, Spans, concat_spans, spans_of, starts_of
 from ...errors import BatchplantError, DamagedError, Problem, SchemaError
 from ...families.ipc import Part
@@ -84,6 +84,7 @@ class ArrowReader(TableReader):
         number = int(self._part_of_unit[unit])
         part = self._parts[number]
         found = part.load(unit - int(self._firsts[number]), list(fields))
+        found = path_structs(self.schema, found)
         return from_arrow(self.schema, fields, with_files(found, part.path, self.path))
 
     # -- cells where they lie --------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...codecs.arrow import arrow_schema, pyarrow, refuses, to_arrow, unfit
+from ...codecs.arrow import arrow_schema, featured_schema, pyarrow, refuses, to_arrow, unfit
 from ...columns import Columns
 from ...errors import BatchplantError, OptionError
 from ...families.ipc.layout import BLOCK, END, MAGIC, make_footer
@@ -22,6 +22,8 @@ class ArrowWriter(Writer):
     """Writes .arrow and .feather files (usable in place), and .arrows streams.
 
     ``compression``: none (used where it lies), lz4 or zstd. ``batch_size``: bytes of cells in a record batch.
+    ``hugging_face``: with the features of Hugging Face's datasets, for which an image is a struct of its
+    bytes and a path; False: a column of bytes.
     """
 
     def __init__(
@@ -32,13 +34,14 @@ class ArrowWriter(Writer):
         *,
         compression: str = "none",
         batch_size: int = BATCH_BYTES,
+        hugging_face: bool = True,
     ) -> None:
         if compression not in ("none", "lz4", "zstd"):
             raise OptionError(f"compression is none, lz4 or zstd, not {compression!r}")
         if batch_size < 1:
             raise OptionError(f"batch_size must be at least 1 byte, not {batch_size}")
         pa = pyarrow()
-        self._arrow = arrow_schema(schema)
+        self._arrow = featured_schema(schema) if hugging_face else arrow_schema(schema)
         packed = None if compression == "none" else compression
         self._options = pa.ipc.IpcWriteOptions(compression=packed)
         self._stream = path.lower().endswith(STREAM_SUFFIX)

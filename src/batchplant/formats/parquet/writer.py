@@ -12,7 +12,7 @@ from urllib.parse import quote
 import numpy as np
 
 from ...codecs import times
-from ...codecs.arrow import KEY, arrow_schema, pyarrow, refuses, storage, to_arrow, unfit
+from ...codecs.arrow import KEY, arrow_schema, featured_schema, pyarrow, refuses, to_arrow, unfit
 from ...codecs.arrow.types import is_any_list
 from ...codecs.cells import decode_cell
 from ...columns import I64, Column, Columns, Ragged
@@ -39,7 +39,8 @@ class ParquetWriter(Writer):
     ``compression``: zstd, snappy, gzip, brotli, lz4 or none; encoded pictures, sound and video are never
     packed again. ``level``: how hard it tries. ``row_group_size``: bytes of cells in a row group (default
     4 MiB: small, so that shuffled reading is quick). ``partition_by``: fields whose values become folders,
-    NAME=VALUE.
+    NAME=VALUE. ``hugging_face``: with the features of Hugging Face's datasets, for which an image is a struct
+    of its bytes and a path; False: a column of bytes.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class ParquetWriter(Writer):
         level: int | None = None,
         row_group_size: int = ROW_GROUP_BYTES,
         partition_by: str | Iterable[str] = (),
+        hugging_face: bool = True,
     ) -> None:
         if compression not in COMPRESSIONS:
             raise OptionError(f"compression is one of {', '.join(COMPRESSIONS)}, not {compression!r}")
@@ -66,11 +68,11 @@ class ParquetWriter(Writer):
         self._keys = [name for name in names if name]
         _check_keys(schema, self._keys)
         self._inside = Schema((name, field) for name, field in schema.items() if name not in self._keys)
-        self._arrow = arrow_schema(self._inside)
+        self._arrow = (featured_schema if hugging_face else arrow_schema)(self._inside)
         if self._keys:
             whole = json.dumps(schema.to_json(), ensure_ascii=False).encode()
-            self._arrow = self._arrow.with_metadata({KEY: whole})
-        self._how = _how(self._inside, compression, level)
+            self._arrow = self._arrow.with_metadata({**(self._arrow.metadata or {}), KEY: whole})
+        self._how = _how(self._inside, self._arrow, compression, level)
         super().__init__(path, schema, options)
 
     @classmethod
@@ -183,10 +185,10 @@ def _check_keys(schema: Schema, keys: Sequence[str]) -> None:
         raise OptionError("partition_by names every field; at least one has to stay in the files")
 
 
-def _how(schema: Schema, compression: str, level: int | None) -> dict[str, Any]:
+def _how(schema: Schema, described: Any, compression: str, level: int | None) -> dict[str, Any]:
     """What the library is told about columns."""
     media = [name for name, field in schema.items() if isinstance(field, Image | Audio | Video)]
-    columns = _leaves(schema)
+    columns = _leaves(described)
     few = [leaf for leaf, name in columns.items() if _repeats(schema[name])]
     ranged = [
         name
@@ -218,7 +220,7 @@ def _repeats(field: Field) -> bool:
     return isinstance(field, Int | Text) or (isinstance(field, Tensor) and field.dtype in ("int8", "uint8"))
 
 
-def _leaves(schema: Schema) -> dict[str, str]:
+def _leaves(described: Any) -> dict[str, str]:
     """What the file calls the columns: those of lists have names of their own."""
     found: dict[str, str] = {}
 
@@ -231,8 +233,8 @@ def _leaves(schema: Schema) -> dict[str, str]:
         else:
             found[path] = name
 
-    for name, field in schema.items():
-        add(storage(field), name, name)
+    for one in described:
+        add(one.type, one.name, one.name)
     return found
 
 

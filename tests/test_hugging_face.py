@@ -1,0 +1,150 @@
+"""Parquet and Arrow files that we write, as Hugging Face's datasets reads them."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import batchplant as bp
+
+pa = pytest.importorskip("pyarrow", reason="pip install 'batchplant[arrow]'")
+pq = pytest.importorskip("pyarrow.parquet")
+
+SCHEMA = {
+    "image": bp.Image(),
+    "sound": bp.Audio("wav", rate=16_000, optional=True),
+    "label": bp.Int(names=("cat", "dog")),
+    "small": bp.Int("uint8", names=("a", "b")),
+    "twice": bp.Int(names=("a", "a")),
+    "text": bp.Text(optional=True),
+    "key": bp.Bytes(),
+    "x": bp.Float("float32"),
+    "row": bp.Tensor("float32", (3,)),
+    "ids": bp.Tensor("int64", (None,)),
+    "tags": bp.List(bp.Text()),
+    "place": bp.Struct({"x": bp.Int(), "name": bp.Text()}),
+    "day": bp.Time("D"),
+    "at": bp.Time("us", tz="UTC"),
+}
+
+
+def picture(n):
+    out = io.BytesIO()
+    Image.fromarray(np.full((6, 8, 3), n, np.uint8)).save(out, "JPEG")
+    return out.getvalue()
+
+
+def sample(n):
+    return {
+        "image": picture(n), "sound": None, "label": n % 2, "small": 1, "twice": 0,
+        "text": "é" if n else None, "key": b"\0", "x": n / 2, "row": np.arange(3, dtype=np.float32),
+        "ids": np.arange(n), "tags": ["a"] * n, "place": {"x": n, "name": "b"},
+        "day": "2024-01-31", "at": "2024-01-31T12:00:00Z",
+    }  # fmt: skip
+
+
+def save(path, **options):
+    with bp.create(path, SCHEMA, **options) as out:
+        for n in range(4):
+            out.append(sample(n))
+    return path
+
+
+def written(path):
+    if path.suffix == ".parquet":
+        return pq.read_schema(path)
+    with pa.memory_map(str(path)) as file:
+        return pa.ipc.open_file(file).schema
+
+
+FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_features_and_the_types_that_they_need(suffix, tmp_path):
+    path = save(tmp_path / f"a{suffix}")
+    schema = written(path)
+    features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+    assert features["image"] == {"_type": "Image"}
+    assert features["sound"] == {"sampling_rate": 16_000, "_type": "Audio"}
+    assert features["label"] == {"names": ["cat", "dog"], "_type": "ClassLabel"}
+    # A ClassLabel is an int64, and has no name twice.
+    assert features["small"] == {"dtype": "uint8", "_type": "Value"}
+    assert features["twice"] == {"dtype": "int64", "_type": "Value"}
+    assert features["text"] == {"dtype": "string", "_type": "Value"}
+    assert features["x"] == {"dtype": "float32", "_type": "Value"}
+    assert features["row"]["length"] == 3
+    assert features["place"]["name"] == {"dtype": "string", "_type": "Value"}
+    assert features["day"] == {"dtype": "date32", "_type": "Value"}
+    assert features["at"] == {"dtype": "timestamp[us, tz=UTC]", "_type": "Value"}
+    # datasets believes a feature only where type and nullability are those of its own.
+    assert schema.field("image").equals(pa.field("image", FILE))
+    assert schema.field("label").equals(pa.field("label", pa.int64()))
+    # To us the fields are what they were.
+    reader = bp.open(path)
+    assert dict(reader.schema) == SCHEMA
+    assert reader.read([2])["image"][0].tobytes() == picture(2)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_images_are_used_where_they_lie(suffix, tmp_path):
+    path = save(tmp_path / f"a{suffix}")
+    spans = bp.open(path).spans("image", [0, 3])
+    assert spans is not None
+    data = path.read_bytes()
+    cells = [data[start : start + size] for start, size in zip(spans.start, spans.size, strict=True)]
+    assert cells == [picture(0), picture(3)]
+    batch = next(iter(bp.Loader(bp.open(path).select(["image", "label"]), 4)))
+    assert batch["image"].shape == (4, 6, 8, 3)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_plain_columns_where_they_are_wanted(suffix, tmp_path):
+    path = save(tmp_path / f"a{suffix}", hugging_face=False)
+    schema = written(path)
+    assert b"huggingface" not in (schema.metadata or {})
+    assert schema.field("image").type == pa.large_binary()
+    assert bp.verify(path, against=save(tmp_path / f"b{suffix}")).ok
+
+
+def test_files_with_and_without_features_are_one_table(tmp_path):
+    (tmp_path / "t").mkdir()
+    save(tmp_path / "t" / "1.parquet", hugging_face=False)
+    save(tmp_path / "t" / "2.parquet")
+    reader = bp.open(tmp_path / "t", format="parquet")
+    assert len(reader) == 8
+    assert dict(reader.schema) == SCHEMA
+    assert reader.read([1, 5])["image"][1].tobytes() == picture(1)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_datasets_reads_the_features_back(suffix, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    datasets = pytest.importorskip("datasets", reason="pip install datasets")
+    features = datasets.Features(
+        {
+            "image": datasets.Image(), "label": datasets.ClassLabel(names=["x", "y"]),
+            "text": datasets.Value("string"), "x": datasets.Value("float32"),
+            "ids": datasets.Sequence(datasets.Value("int64")), "key": datasets.Value("binary"),
+            "tags": datasets.Sequence(datasets.Value("string")),
+            "place": {"a": datasets.Value("string"), "b": datasets.Value("int64")},
+        }
+    )  # fmt: skip
+    image = Image.fromarray(np.zeros((4, 4, 3), np.uint8))
+    columns = {
+        "image": [image] * 3, "label": [0, 1, 0], "text": list("abc"), "x": [0.5] * 3,
+        "ids": [[1], [2, 3], []], "key": [b"k"] * 3, "tags": [["a"], [], ["b", "c"]],
+        "place": [{"a": "x", "b": 1}] * 3,
+    }  # fmt: skip
+    datasets.Dataset.from_dict(columns, features=features).to_parquet(tmp_path / "theirs.parquet")
+    ours = tmp_path / f"ours.{suffix}"
+    bp.convert(tmp_path / "theirs.parquet", ours)
+    back = datasets.load_dataset(
+        suffix, data_files=str(ours), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    assert back.features == features
+    assert back[1]["image"].size == (4, 4)
