@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from .capabilities import Capabilities
 from .errors import NotFoundError, SchemaError
 from .reader import Reader
-from .schema import EVERY_KIND, Field, Schema
+from .schema import EVERY_KIND, Field, Schema, Tensor
 from .storage import RemoteSource, Source, is_remote, open_source, tree
 from .tensors import TENSORS
 from .writer import Writer
@@ -238,7 +238,10 @@ class Format:
             return "named tensors"
         if self.fields:
             return ", ".join(self.fields)
-        return "every kind" if self.kinds == EVERY_KIND else ", ".join(one.kind for one in self.kinds)
+        if self.kinds != EVERY_KIND:
+            return ", ".join(one.kind for one in self.kinds)
+        refused = self.writer is not None and self.writer.refuses(Tensor("complex64", (2,))) is not None
+        return "every kind, no complex numbers" if refused else "every kind"
 
     @property
     def called(self) -> str:

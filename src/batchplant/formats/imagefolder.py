@@ -76,8 +76,8 @@ FORMAT = Format(
     folder=True,
     media=Image,
     doubt=mixed,
-    extra="images",
-    notes="class per subfolder, flat, images and masks side by side, or metadata.csv / metadata.jsonl",
+    notes="class per subfolder, flat, images and masks side by side, or metadata.csv / metadata.jsonl; "
+    "images other than JPEG, PNG and WebP need batchplant[images]",
     can=Capabilities(
         random_access=True,
         column_pruning=True,
