@@ -4,6 +4,7 @@ import csv
 import datetime
 import gzip
 import io
+import json
 import math
 from pathlib import Path
 from typing import ClassVar
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import batchplant as bp
 from batchplant.cli import main
 from batchplant.families import textscan
+from batchplant.registry import get_format
 from batchplant.schema import KINDS
 from batchplant.storage.compressed import zstd_compress
 from batchplant.testing import FormatSuite
@@ -265,6 +267,41 @@ def test_types_by_name_on_the_command_line(tmp_path, capsys):
     assert "uint8" in shown
     with pytest.raises(bp.SchemaError, match=r"no kind 'tiem' \(did you mean time\?\)"):
         bp.open(tmp_path / "a.csv", types={"at": "tiem"})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "field"),
+    [
+        ([1, 2**64 - 1], bp.Int("uint64")),
+        ([-(2**63), 2**63 - 1], bp.Int()),
+        ([-1, 2**64 - 1], bp.Text()),
+        ([2**70, -(2**70)], bp.Text()),
+        ([1.5, 2**60], bp.Text()),
+    ],
+)
+def test_wide_numbers_keep_all_of_their_digits(numbers, field, tmp_path):
+    (tmp_path / "a.csv").write_text("x\n" + "".join(f"{number}\n" for number in numbers))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"x": number}) + "\n" for number in numbers))
+    reader = bp.open(tmp_path / "a.csv")
+    assert reader.schema["x"] == field
+    assert [str(one["x"]) for one in reader] == [str(number) for number in numbers]
+    kept = bp.open(tmp_path / "a.jsonl")
+    assert kept.schema["x"] == (bp.Json() if isinstance(field, bp.Text) else field)
+    assert [one["x"] for one in kept] == numbers
+    for name in ("a.csv", "a.jsonl"):
+        exact = bp.open(tmp_path / name, types={"x": bp.Decimal(38, 1)})
+        assert [one["x"] for one in exact] == numbers
+    if abs(numbers[0]) >= 2**64:
+        with pytest.raises(bp.DecodeError, match="is out of range for int64; uint64, a Decimal or a Float"):
+            bp.open(tmp_path / "a.csv", types={"x": "int"})[0]
+
+
+def test_complex_numbers_are_said_to_be_refused(tmp_path):
+    for name in ("csv", "json"):
+        assert get_format(name).holds == "every kind, no complex numbers"
+        with pytest.raises(bp.SchemaError, match="no text for complex64"):
+            bp.create(tmp_path / f"a.{name}", {"x": bp.Tensor("complex64", (2,))})
+    assert get_format("npz").holds == "every kind"
 
 
 def test_empty_text_and_missing_text(tmp_path):

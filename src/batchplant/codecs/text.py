@@ -39,6 +39,8 @@ WHOLE, NATURAL, LARGE, NEGATIVE, REAL, WORD, BOOLEAN, OTHER, MISSING, ARRAY, OBJ
 )
 NUMBER, TEXT, JSON, BASE64, NESTED = range(5)
 LONGEST_TIME = 64
+# Digits of a number of which a message says that it is too large.
+MAX_DIGITS = 100
 
 
 class Texts(NamedTuple):
@@ -133,8 +135,20 @@ def _numbers(field: Field, data: U8, starts: I64, sizes: I64, valid: Any) -> Col
     dtype = np.dtype(getattr(field, "dtype", "bool"))
     values = np.empty(len(starts), dtype=dtype)
     failure = _native.text_numbers(data, starts, sizes, dtype.kind, dtype.itemsize, as_bytes(values))
-    _raise(failure, Texts(data, starts, sizes), field)
+    cells = Texts(data, starts, sizes)
+    if failure is not None and isinstance(field, Int):
+        _raise_beyond(failure[0], cells, field)
+    _raise(failure, cells, field)
     return _ragged(values, valid) if field.optional else values
+
+
+def _raise_beyond(row: int, cells: Texts, field: Int) -> None:
+    """Raise where the cell is a whole number, only too large."""
+    start, size = int(cells.starts[row]), int(cells.sizes[row])
+    digits = cells.data[start : start + min(size, MAX_DIGITS)].tobytes().strip()
+    if size <= MAX_DIGITS and digits.removeprefix(b"-").isdigit():
+        wide = "; uint64, a Decimal or a Float may hold it" if field.dtype == "int64" else ""
+        raise DecodeError(f"{shown(cells, row)} is out of range for {field.dtype}{wide}", sample=row)
 
 
 def _times(field: Time | Duration, cells: Texts, valid: Any) -> Column:
