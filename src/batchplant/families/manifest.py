@@ -28,7 +28,8 @@ class Manifest:
 
     def __init__(self, path: str, field: str, names: Callable[[], Ragged], *, outside: bool) -> None:
         self._path, self._field = path, field
-        self._load, self._names = names, None
+        self._load = names
+        self._names: Ragged | None = None
         self._folder = parent(absolute(path))
         self._outside = outside
         self._root: str = self._folder
