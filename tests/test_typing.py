@@ -8,7 +8,7 @@ import pytest
 
 import batchplant
 
-SNIPPET = '''
+SNIPPET = """
 import batchplant as bp
 
 reader = bp.open("train.parquet")
@@ -22,7 +22,7 @@ for batch in loader:
     images = batch["image"]
 first: dict[str, object] = next(iter(loader))
 sample: dict[str, object] = reader[0]
-'''
+"""
 
 
 def test_a_users_script_is_typed(tmp_path: Path) -> None:
