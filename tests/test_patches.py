@@ -419,3 +419,55 @@ def test_patches_behind_a_url(bucket, proxy, scan):
         for volume, start in zip(batch["volume"], batch["position"], strict=True):
             assert np.array_equal(volume, cut(VOLUME, start, (8, 6, 5)))
     reader.close()
+
+
+# -- volumes of differing shapes --------------------------------------------------------------------------
+
+
+def volumes(shapes=((9, 7), (4, 12), (3, 3))):
+    arrays = [np.arange(np.prod(shape), dtype=np.int32).reshape(shape) + 1 for shape in shapes]
+    kinds = {"scan": bp.Tensor("int32", (None, None)), "twice": bp.Tensor("int32", (None, None))}
+    samples = [{"scan": one, "twice": 2 * one, "name": f"v{n}"} for n, one in enumerate(arrays)]
+    return bp.open(samples, schema={**kinds, "name": bp.Text()}), arrays
+
+
+def test_a_stride_covers_every_volume():
+    reader, arrays = volumes()
+    patches = bp.VolumePatches(reader, size=(4, 4), stride=3, pad=0)
+    seen = [np.zeros(one.shape, dtype=bool) for one in arrays]
+    for sample in patches:
+        volume, (y, x) = sample["volume"], sample["position"]
+        whole = np.pad(arrays[volume], 8)[8 + y : 12 + y, 8 + x : 12 + x]
+        np.testing.assert_array_equal(sample["scan"], whole)
+        np.testing.assert_array_equal(sample["twice"], 2 * whole)
+        assert sample["name"] == f"v{volume}"
+        seen[volume][y : y + 4, x : x + 4] = True
+    assert all(one.all() for one in seen)
+    assert np.bincount(patches.blocks()).tolist() == [3 * 2, 1 * 4, 1]
+
+
+def test_patches_inside_of_volumes_and_random_ones():
+    reader, arrays = volumes(((9, 7), (4, 12)))
+    assert len(bp.VolumePatches(reader, size=(4, 4), stride=3)) == 2 * 2 + 1 * 3
+    drawn = bp.VolumePatches(reader, "scan", size=(4, 4), random=50, seed=3)
+    assert np.bincount([one["volume"] for one in drawn]).tolist() == [50, 50]
+    for sample in drawn:
+        y, x = sample["position"]
+        np.testing.assert_array_equal(sample["scan"], arrays[sample["volume"]][y : y + 4, x : x + 4])
+    assert len({tuple(one["position"]) for one in drawn}) > 10
+    again = bp.VolumePatches(reader, "scan", size=(4, 4), random=50, seed=3)
+    assert [one["position"].tolist() for one in again] == [one["position"].tolist() for one in drawn]
+    (batch, *_) = bp.Loader(drawn, 8, order="quasi_random")
+    assert batch["scan"].shape == (8, 4, 4)
+
+
+def test_volumes_that_cannot_be_cut_are_named():
+    reader, _ = volumes()
+    with pytest.raises(
+        bp.errors.OptionError, match=r"sample 2: a volume of shape \(3, 3\) is smaller.*pad=0"
+    ):
+        bp.VolumePatches(reader, size=(4, 4))
+    with pytest.raises(bp.errors.OptionError, match="cannot be cut out of"):
+        bp.VolumePatches(reader, "name", size=(4, 4))
+    with pytest.raises(bp.errors.OptionError, match="use VolumePatches"):
+        bp.Patches(reader, size=(4, 4))

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from .loading.pictures import PictureOptions
     from .loading.pipes import Pipe
     from .mix import Mix
-    from .patches import Patches
+    from .patches import Patches, VolumePatches
     from .viewer.notebook import view
     from .windows import Windows
 
@@ -93,6 +93,7 @@ _LATER = {
     "Mix": "mix",
     "Patches": "patches",
     "view": "viewer.notebook",
+    "VolumePatches": "patches",
     "Windows": "windows",
 }
 _MODULES = ("expressions", "loading", "mix", "ops", "patches", "viewer", "windows")
@@ -202,6 +203,7 @@ __all__ = [
     "UnsafeError",
     "Uuid",
     "Video",
+    "VolumePatches",
     "Windows",
     "WorkerError",
     "WriteError",

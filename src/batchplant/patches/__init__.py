@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .reader import Patches
+from .volumes import VolumePatches
 
-__all__ = ["Patches"]
+__all__ = ["Patches", "VolumePatches"]

@@ -112,7 +112,10 @@ class Patches(Reader):
                 wanted = [name for name, one in kinds if isinstance(one, Tensor) and one.cell is not None]
             found = {name: self._reader.array(name) for name in wanted}
         if not found:
-            raise OptionError("there is no array to cut patches from; name one with fields")
+            raise OptionError(
+                "there is no array to cut patches from; name one with fields. If every sample is a volume of "
+                "its own shape, use VolumePatches"
+            )
         return found
 
     def _sizes(self, given: Any) -> tuple[tuple[int, ...], tuple[bool, ...]]:
