@@ -138,7 +138,7 @@ def large_jpeg(folder: Path) -> Path:
 # The function, and the goal for which advice is taken.
 UNSEEN: dict[str, tuple[Callable[[Path], Path], str]] = {
     "wide table (CSV)": (wide_table, "train"),
-    "narrow table (CSV)": (narrow_table, "train"),
+    "narrow table (CSV)": (narrow_table, "analyse"),
     "long text (JSON Lines)": (long_text, "train"),
     "tokens (JSON Lines)": (tokens, "train"),
     "tiny tensors (NPZ)": (tiny_tensors, "train"),

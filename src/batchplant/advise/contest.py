@@ -22,11 +22,9 @@ from ..schema import Audio, Image, Tensor, Video
 from .facts import Facts
 from .rules import Case
 from .trial import (
-    BYTES,
     FIGURES,
     FIRST,
     ORDERS,
-    SCANNED_BYTES,
     Bench,
     Held,
     Prediction,
@@ -279,7 +277,7 @@ def tries(
     """
     facts, answers = case.facts, case.answers
     column = column_of(facts.schema) if case.goal == "analyse" else None
-    held, read_each = hold(reader, facts, SCANNED_BYTES if column else BYTES)
+    held, read_each = hold(reader, facts, scanned=column is not None)
     kind = kind_of(facts, [one.name for one in formats])
     ways = [way_of(one, settings, facts.schema, source=facts.format) for one in formats]
     ways = [way for way in ways if way.format != facts.format or changes(way, case, settings)]

@@ -32,7 +32,7 @@ from .machine import Machine
 FIGURES = {
     "train": ("epoch_rate", True, "samples/s of a shuffled epoch through the Loader"),
     "stream": ("epoch_rate", True, "samples/s of an epoch in order through the Loader"),
-    "analyse": ("column_rate", True, "time to read one column"),
+    "analyse": ("column_rate", True, "time to open it and read one column"),
     "archive": ("bytes", False, "bytes on disk"),
     "share": ("bytes", False, "bytes on disk"),
 }
@@ -127,6 +127,7 @@ def _compressed(
 
 # A pass over few samples is mostly its start, and there are fewer formats to scan than to load from.
 BYTES, SCANNED_BYTES = 12 << 20, 32 << 20
+SCANNED_SAMPLES = 4 * QUICK_SAMPLES
 LEAST = 8
 # Runs of neighbours, spread over the dataset: what compresses well does so by its neighbours.
 RUNS = 8
@@ -150,9 +151,10 @@ class Held(Reader):
         return Columns((name, self._columns[name]) for name in fields).take(indices)
 
 
-def hold(reader: Reader, facts: Facts, size: int = BYTES) -> tuple[Held, float]:
-    """Some samples in memory, of about so many bytes, and the seconds that reading one of them took."""
-    count = int(np.clip(size / max(facts.sample_bytes, 1), LEAST, QUICK_SAMPLES))
+def hold(reader: Reader, facts: Facts, *, scanned: bool = False) -> tuple[Held, float]:
+    """Some samples in memory, and the seconds that reading one of them took; more where they are scanned."""
+    size, most = (SCANNED_BYTES, SCANNED_SAMPLES) if scanned else (BYTES, QUICK_SAMPLES)
+    count = int(np.clip(size / max(facts.sample_bytes, 1), LEAST, most))
     rows = pilot_rows(len(reader), count)
     began = time.perf_counter()
     columns = reader.read(rows)
@@ -173,6 +175,7 @@ class Trial:
     """Figures of a way on a few samples. Rates are samples/s, None where they were not tried.
 
     bytes and seconds of a conversion grow by so much with each sample, from what every conversion costs.
+    column_rate: rows/s of one column, and open_seconds: to open the file before.
     parts: where the time of an epoch went, by the loader's own account. blocks: whether the format tells in
     which block a sample lies, as orders by blocks need it. noise: how far rounds were apart, as a fraction.
     stopped: why it was not tried to the end.
@@ -186,6 +189,7 @@ class Trial:
     seconds_fixed: float = 0.0
     epoch_rate: float | None = None
     column_rate: float | None = None
+    open_seconds: float = 0.0
     parts: Mapping[str, float] = dataclasses.field(default_factory=dict)
     blocks: bool = False
     noise: float = 0.0
@@ -200,8 +204,15 @@ class Trial:
         if self.error is not None:
             return None
         name = FIGURES[goal][0]
-        value: float | None = self.disk(samples) if name == "bytes" else getattr(self, name)
-        return value
+        if name == "bytes":
+            return self.disk(samples)
+        return self.query_rate(samples) if name == "column_rate" else self.epoch_rate
+
+    def query_rate(self, samples: int) -> float | None:
+        """Rows/s of a query that opens the file and reads one column of so many rows."""
+        if not self.column_rate:
+            return None
+        return samples / (self.open_seconds + samples / self.column_rate)
 
 
 class Bench:
@@ -346,7 +357,17 @@ class Bench:
         if self.busy:
             share = core_share(cores)
             rate, self.lost = rate / share, self.lost + (1 - share) * seconds
-        return dataclasses.replace(trial, column_rate=rate)
+        return dataclasses.replace(trial, column_rate=rate, open_seconds=self._open_seconds(trial.way))
+
+    def _open_seconds(self, way: Way) -> float:
+        """Seconds to open a file again; 0 where it is not in a file."""
+        paths = [self.reader(way).path] if way.stays else self._written[way.label]
+        began, cores = time.perf_counter(), core_seconds()
+        with contextlib.suppress(BatchplantError, OSError):
+            open_reader(paths if len(paths) > 1 else paths[0], format=way.format).close()
+            took = time.perf_counter() - began
+            return took * core_share(cores) if self.busy else took
+        return 0.0
 
     def close(self) -> None:
         for way, reader in self._files.items():
@@ -396,7 +417,7 @@ def predict(
     field of which the rate is.
     """
     size = trial.disk(facts.samples)
-    rate = trial.column_rate if answers.goal == "analyse" else trial.epoch_rate
+    rate = trial.query_rate(facts.samples) if answers.goal == "analyse" else trial.epoch_rate
     read = trial.bytes_each
     if column is not None and column in facts.fields:
         read *= min(1.0, facts.fields[column].bytes / max(facts.sample_bytes, 1.0))
