@@ -64,8 +64,8 @@ CLEARLY_WORSE = 0.35
 FINALISTS = 6
 ROUND_SECONDS = 0.1
 MIN_ROUNDS, MAX_ROUNDS = 3, 10
-# The best round of a way is trusted once another one came so near to it.
-SETTLED = 0.03
+# The best round of a way is trusted once two others came so near to it.
+SETTLED, AGREEING = 0.03, 3
 # Raw pixels of larger images, in crops, would mostly be read for nothing.
 RAW_SIDE = 2.5
 OVER = "not tried: the time was over"
@@ -218,7 +218,7 @@ class Contest:
         ordered = sorted(rounds, key=self._value, reverse=True)
         noise = 0.0
         if self._timed and len(ordered) > 1 and ordered[0].stopped is None:
-            noise = self._worse(ordered[1], ordered[0])
+            noise = self._worse(ordered[:AGREEING][-1], ordered[0])
         return dataclasses.replace(ordered[0], noise=noise)
 
     def _leading(self, trials: Iterable[Trial]) -> list[Trial]:
