@@ -106,7 +106,8 @@ def judge(path: Path, goal: str, folder: Path, rounds: int) -> dict[str, Any]:
         tried = {one.way.format: one.way for one in found.tried if not one.way.stays and not one.aside}
         names = list(dict.fromkeys([*tried, *measure.candidates(reader.schema)]))
         pick = "as it is" if found.best.way.stays else found.format
-        readers, sizes, skipped = {"as it is": reader}, {"as it is": float(found.facts.bytes or 0)}, []
+        readers, sizes = {"as it is": reader}, {"as it is": float(found.facts.bytes or 0)}
+        left_out: dict[str, str] = {}
         source = reader
         if found.best.way.images:
             # Once for all: the formats are compared, not how images are encoded.
@@ -117,12 +118,15 @@ def judge(path: Path, goal: str, folder: Path, rounds: int) -> dict[str, Any]:
             way = tried.get(name) or way_of(get_format(name), found.settings, reader.schema)
             if name == found.facts.format and name != pick:
                 continue
-            target = folder / f"{name}{way.suffix}"
-            grown = growth(source, way, folder, name)
-            if grown * len(reader) > MAX_GROWTH * (found.facts.bytes or 1):
-                skipped.append(name)
+            try:
+                if growth(source, way, folder, name) * len(reader) > MAX_GROWTH * (found.facts.bytes or 1):
+                    left_out[name] = "too large"
+                    continue
+                target = folder / f"{name}{way.suffix}"
+                done = bp.convert(source, target, target_format=name, target_options=dict(way.options))
+            except bp.errors.BatchplantError as error:
+                left_out[name] = str(error)
                 continue
-            done = bp.convert(source, target, target_format=name, target_options=dict(way.options))
             sizes[name] = sum(size_of(Path(one)) for one in done.files)
             readers[name] = bp.open(str(target), format=name)
         speeds = measured(readers, case, rounds, sizes, pick)
@@ -132,7 +136,7 @@ def judge(path: Path, goal: str, folder: Path, rounds: int) -> dict[str, Any]:
     return {
         "goal": goal, "pick": pick, "way": found.best.way.label, "reason": found.reason, "best": best,
         "behind the best": behind, "good": behind <= NEAR, "seconds": took, "samples": found.facts.samples,
-        "figure": FIGURES[goal][2], "measured": speeds, "bytes": sizes, "too large": skipped,
+        "figure": FIGURES[goal][2], "measured": speeds, "bytes": sizes, "left out": left_out,
         "predicted": {one.way.format if not one.way.stays else "as it is": one.value for one in found.tried},
     }  # fmt: skip
 

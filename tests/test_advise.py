@@ -739,6 +739,20 @@ def test_picks_do_not_change_from_run_to_run() -> None:
     assert picks(beton=2000.0) == {"beton"}
 
 
+def test_of_many_equals_the_preferred_ones_are_tried_to_the_end() -> None:
+    """A short trial tells them apart by noise only."""
+    ways = [
+        Way(name)
+        for name in ("beton", "webdataset", "tfrecord", "mds", "lmdb", "recordio", "arrow", "zarr", "n5")
+    ]
+    where, now = case(PNG, format="csv"), Trial(way=Way("csv", stays=True), bytes_each=100.0)
+    rates = {one.format: 1000.0 for one in ways} | {"now": 300.0}
+    for seed in range(25):
+        bench = GivenBench(rates, noise=0.05, seed=seed)
+        trials = Contest(bench, where, seconds=5, clock=bench.clock).run(now, ways)
+        assert choice_of(where, *trials).best.way.label == "beton"
+
+
 def test_no_prediction_is_above_what_was_measured() -> None:
     rates = {"beton": 1000.0, "arrow": 950.0, "parquet": 300.0}
     for goal in ("train", "stream", "analyse"):

@@ -61,7 +61,7 @@ SKETCH_TIME = 0.6
 MAX_GROWTH = 4.0
 # A format that is so much slower (or larger) than the leader in the first trial is not tried further.
 CLEARLY_WORSE = 0.35
-FINALISTS = 6
+FINALISTS, NEAR = 6, 0.12
 ROUND_SECONDS = 0.1
 MIN_ROUNDS, MAX_ROUNDS = 3, 10
 # The best round of a way is trusted once two others came so near to it.
@@ -231,7 +231,11 @@ class Contest:
         """The best of the short trials and the dataset as it lies; the others are stopped."""
         trials = [self._best(rounds) for rounds in self._rounds.values()]
         leading = self._leading(trials)
-        finalists = leading[:FINALISTS]
+        # A short trial does not tell near ones apart: of those, the preferred ones are tried on.
+        near = [one for one in leading[1:] if self._worse(one, leading[0]) <= NEAR]
+        near.sort(key=lambda one: list(self._rounds).index(one.way.label))
+        far = [one for one in leading[1:] if self._worse(one, leading[0]) > NEAR]
+        finalists = [*leading[:1], *near, *far][:FINALISTS]
         for trial in trials:
             if trial not in finalists and not trial.way.stays and self._value(trial) > -math.inf:
                 behind = f"{self._worse(trial, leading[0]):.0%} {'slower' if self._more else 'worse'}"
