@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import shutil
 import sys
 import threading
 import warnings
@@ -198,12 +199,18 @@ def test_ranks_without_lanes_hear_of_them(at):
 def test_a_random_order_says_once_what_it_costs(at):
     with at(fetch_bytes=ROOM) as remote:
         loader = bp.Loader(remote, BATCH, order="random")
-        with pytest.warns(UserWarning, match=r"about 2,000 requests.*quasi_random.*cache="):
-            next(iter(loader))
+        before, epoch = loader.stats()["requests"], iter(loader)
+        with pytest.warns(UserWarning, match=r"about ([\d,]+) requests.*quasi_random.*cache=") as said:
+            next(epoch)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            for _ in epoch:
+                pass
+            made = loader.stats()["requests"] - before
             next(iter(loader))
         loader.close()
+    told = int(re.search(r"about ([\d,]+) requests", str(said[0].message))[1].replace(",", ""))
+    assert told / 1.5 < made < told * 1.5
     # Where it all fits, there is nothing to say.
     with at() as remote, warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -341,3 +348,22 @@ def _only_labels(read):
         return read(self, indices, fields)
 
     return reads
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "zarr"])
+def test_no_warning_where_chunks_that_samples_share_are_fetched_once(bucket, tmp_path, suffix):
+    """A chunk counts once, however many samples lie in it: warnings are errors here."""
+    pytest.importorskip("pyarrow" if suffix == "parquet" else "zarr")
+    rng = np.random.default_rng(0)
+    with bp.create(tmp_path / f"a.{suffix}", {"data": bp.Bytes()}) as out:
+        for _ in range(400):
+            out.append({"data": rng.bytes(5_000)})
+    place = os.path.join(bucket.root, f"a.{suffix}")
+    (shutil.copytree if (tmp_path / f"a.{suffix}").is_dir() else shutil.copy)(tmp_path / f"a.{suffix}", place)
+    options = {"endpoint": bucket.endpoint, "fetch_bytes": "4MiB"}
+    loader = bp.Loader(f"{bucket.url}/a.{suffix}", 32, order="random", source_options=options)
+    before = loader.stats()["bytes fetched"]
+    for _ in loader:
+        pass
+    assert loader.stats()["bytes fetched"] - before < 1.5 * 400 * 5_000
+    loader.close()

@@ -264,7 +264,9 @@ class Loader(Bridges, Planned, Replaying, Stats):
                 self._epoch, self._shard(self._epoch, self._position), after=after(self, self._epoch)
             )
             if count:
-                self._traffic.warn(self._options["order"], self._options["order_options"] or {}, self.world)
+                self._traffic.warn(
+                    self._options["order"], self._options["order_options"] or {}, self.world, self.batch_size
+                )
                 self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
         return progress
 

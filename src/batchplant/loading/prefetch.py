@@ -41,8 +41,8 @@ FIRST = -0.5
 AHEAD, AHEAD_BATCHES = 128 << 20, 4
 # Samples of which the next epoch is looked at too.
 MOST_BEYOND = 5_000_000
-# Samples that tell how much an epoch needs.
-PROBED = 256
+# Stretches of samples that tell how much an epoch needs, and how long each is.
+PROBES, PROBED_LENGTH = 8, 1024
 
 
 After = Callable[[], Any]
@@ -372,9 +372,26 @@ def epoch_bytes(reader: Reader, fields: Sequence[str]) -> int:
     told = reader._bytes_of(fields)
     if told is not None:
         return told
-    ids = np.unique(np.linspace(0, len(reader) - 1, min(PROBED, len(reader))).astype(np.int64))
-    spans = reader.ranges(fields, ids) if len(ids) else None
-    return 0 if spans is None else int(spans.size.clip(0).sum() * len(reader) / len(ids))
+    return distinct_runs(reader, fields)[1]
+
+
+def distinct_runs(reader: Reader, fields: Sequence[str]) -> tuple[int, int]:
+    """About how many runs and bytes an epoch needs; a chunk that many samples share counts once."""
+    length = min(len(reader), PROBED_LENGTH)
+    if not length:
+        return 0, 0
+    starts = np.unique(np.linspace(0, len(reader) - length, PROBES).astype(np.int64))
+    if len(starts) * length >= len(reader):
+        starts, length = np.zeros(1, dtype=np.int64), len(reader)
+    count = total = 0
+    for start in starts.tolist():
+        spans = reader.ranges(fields, np.arange(start, start + length))
+        if spans is None:
+            return 0, 0
+        runs = np.unique(np.stack([spans.file.astype(np.int64), spans.start, spans.size.clip(0)]), axis=1)
+        count, total = count + runs.shape[1], total + int(runs[2].sum())
+    share = len(reader) / (len(starts) * length)
+    return round(count * share), round(total * share)
 
 
 def make_prefetch(
