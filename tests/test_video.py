@@ -348,6 +348,10 @@ def test_upright() -> None:
     # FFmpeg itself, by the picture that has to come out on top: the corner that was drawn first.
     half = Clip(made("libx264", "mp4", 2, turn=180)).read(upright=True)
     assert np.array_equal(half, Clip(made("libx264", "mp4", 2, turn=180)).read()[:, ::-1, ::-1])
+    films = bp.open([{"video": data}], schema={"video": bp.Video("mp4")})
+    for options in ({}, {"size": (32, 24)}):
+        clips = bp.VideoClips(films, 2, upright=True, **options)
+        assert np.array_equal(clips[1]["video"], clip.read(2, 2, upright=True, **options))
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from .loading.pictures import PictureOptions
     from .loading.pipes import Pipe
     from .mix import Mix
-    from .patches import Patches, VolumePatches
+    from .patches import Patches, VideoClips, VolumePatches
     from .viewer.notebook import view
     from .windows import Windows
 
@@ -92,6 +92,7 @@ _LATER = {
     "Pipe": "loading.pipes",
     "Mix": "mix",
     "Patches": "patches",
+    "VideoClips": "patches",
     "view": "viewer.notebook",
     "VolumePatches": "patches",
     "Windows": "windows",
@@ -203,6 +204,7 @@ __all__ = [
     "UnsafeError",
     "Uuid",
     "Video",
+    "VideoClips",
     "VolumePatches",
     "Windows",
     "WorkerError",
