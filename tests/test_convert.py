@@ -10,7 +10,13 @@ import pytest
 
 import batchplant as bp
 import processes
+from batchplant import engines
+from batchplant.cli import main
+from batchplant.codecs.media import image
+from batchplant.limits import human_size
+from batchplant.registry import create_with
 from batchplant.testing.cases import cells, jpeg, pixels, png
+from batchplant.write_options import WriteOptions
 
 convert_module = importlib.import_module("batchplant.conversion.task")
 
@@ -307,3 +313,81 @@ def test_pixels_become_pictures_and_back_without_a_change(tmp_path):
     assert {name.suffix for name in (tmp_path / "folder").glob("0*")} == {".png"}
     bp.convert(tmp_path / "folder", tmp_path / "again.beton")
     assert cells(bp.open(tmp_path / "again.beton")) == cells(bp.open(source))
+
+
+# --- images that grow -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def drawings(tmp_path):
+    """A folder of 30 flat PNG images: little as files, 1.5 MB as pixels."""
+    folder = tmp_path / "drawings"
+    (folder / "a").mkdir(parents=True)
+    for n in range(30):
+        flat = np.full((128, 128, 3), 8 * n, np.uint8)
+        (folder / "a" / f"{n:02}.png").write_bytes(image.encode(flat, "png"))
+    return folder
+
+
+def sizes(path):
+    with bp.open(path) as reader:
+        return sum(len(cell) for cell in cells(reader)["image"])
+
+
+def test_images_that_grow_are_remarked_on(drawings, tmp_path, capsys):
+    target = tmp_path / "a.beton"
+    assert main(["convert", str(drawings), str(target), "--quiet"]) == 0
+    note = (
+        f"image: {human_size(sizes(drawings))} of images became 1.5 MB: beton stores images that are not "
+        "JPEG as pixels; image_format='jpeg' (convert --image-format jpeg) makes them smaller with loss; "
+        "a .tar or .parquet file keeps their encoding"
+    )
+    assert capsys.readouterr().out.splitlines()[1:] == [f"  note: {note}"]
+    assert sizes(target) == 30 * 128 * 128 * 3
+    # What the note advises helps, and who chooses the pixels need not be told.
+    for name, images in [
+        ("b.beton", bp.ImageOptions(image_format="jpeg")),
+        ("c.beton", bp.ImageOptions(write_mode="raw")),
+        ("d.tar", bp.ImageOptions()),
+        ("e.parquet", bp.ImageOptions()),
+    ]:
+        assert bp.convert(drawings, tmp_path / name, images=images).remarks == [], name
+    assert sizes(tmp_path / "d.tar") == sizes(drawings)
+    # JPEG passes as it is, and so do pixels.
+    assert bp.convert(tmp_path / "b.beton", tmp_path / "f.beton").remarks == []
+    assert bp.convert(target, tmp_path / "g.beton").remarks == []
+
+
+def test_few_bytes_more_are_not_remarked_on(drawings, tmp_path):
+    assert bp.convert(drawings, tmp_path / "a.beton", limit=20).remarks == []
+
+
+def test_one_remark_has_the_sums_of_all_shards_and_processes(drawings, tmp_path):
+    how = {"rename": {"image": "picture"}}
+    whole = bp.convert(drawings, tmp_path / "a.beton", **how).remarks
+    assert len(whole) == 1
+    assert whole[0].startswith("picture: ")
+    assert bp.convert(drawings, tmp_path / "b.beton", shard_samples=8, **how).remarks == whole
+    # One file that processes write in parts.
+    two = engines.make("processes", workers=2)
+    assert bp.convert(drawings, tmp_path / "c.beton", engine=two, **how).remarks == whole
+
+
+def test_the_remark_counts_what_others_did_before(drawings, tmp_path):
+    whole = bp.convert(drawings, tmp_path / "a.beton").remarks
+    for rank in (1, 0):
+        rank_engine = engines.make("ranks", rank=rank, world=2)
+        last = bp.convert(drawings, tmp_path / "b.beton", shard_samples=10, engine=rank_engine)
+    assert last.remarks == whole
+
+
+def test_a_resumed_writer_counts_the_images_from_the_start(tmp_path):
+    path, schema, write = str(tmp_path / "a.beton"), bp.Schema(image=bp.Image()), WriteOptions(resume=True)
+    first = create_with(path, schema, write)
+    first.append({"image": png(9, 9, 3)})
+    first.checkpoint()
+    first.suspend()
+    with create_with(path, schema, write) as second:
+        second.append({"image": png(9, 9, 3)})
+    assert second.written == 2
+    assert second.image_bytes == {"image": (2 * len(png(9, 9, 3)), 2 * 9 * 9 * 3)}

@@ -42,6 +42,8 @@ class _Encoded:
     columns: Columns
     failed: list[tuple[int, BatchplantError]]
     sums: checksums.Sums | None
+    # By image field: the bytes of the cells as they came, and as they are stored.
+    image_bytes: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
 class Writer:
@@ -74,6 +76,10 @@ class Writer:
         self.received: int = state["received"]
         self.written: int = state["written"]
         self.skipped = [Problem(**one) for one in state["skipped"]]
+        # By image field: the bytes of all cells as they came, and as they are stored.
+        self.image_bytes: dict[str, tuple[int, int]] = {
+            name: (before, after) for name, (before, after) in state.get("image_bytes", {}).items()
+        }
         self._handed = self.received
         # What the checkpoint that is resumed was given; None where nothing is resumed.
         self.resumed: dict[str, Any] | None = state.get("extra")
@@ -247,6 +253,7 @@ class Writer:
                     "written": self.written,
                     "before": self.before,
                     "skipped": [dataclasses.asdict(one) for one in self.skipped],
+                    "image_bytes": self.image_bytes,
                     "own": self._state(),
                     "extra": extra,
                 }
@@ -380,9 +387,16 @@ class Writer:
         for row, error in self._unfit(done).items():
             failed.setdefault(row, error)
         if failed:
-            done = done.take(np.setdiff1d(np.arange(columns.rows), list(failed)))
+            good = np.setdiff1d(np.arange(columns.rows), list(failed))
+            columns, done = columns.take(good), done.take(good)
         sums = checksums.of_columns(self.schema, done) if self._summing else None
-        return _Encoded(done, [(int(numbers[row]), error) for row, error in failed.items()], sums)
+        image_bytes = {
+            name: (_size(columns[name]), _size(done[name]))
+            for name, field in self.schema.items()
+            if isinstance(field, Image)
+        }
+        skipped = [(int(numbers[row]), error) for row, error in failed.items()]
+        return _Encoded(done, skipped, sums, image_bytes)
 
     def _drain(self, most: int) -> None:
         """Write what is encoded, in order, until at most ``most`` tasks are under way."""
@@ -413,6 +427,9 @@ class Writer:
             self.partial.check_room(sum(_size(column) for column in made.columns.values()))
             if made.sums is not None:
                 self.partial.spool("checksums").write(made.sums)
+        for name, (before, after) in made.image_bytes.items():
+            sums = self.image_bytes.get(name, (0, 0))
+            self.image_bytes[name] = sums[0] + before, sums[1] + after
         self.written += made.columns.rows
         self.received += made.columns.rows + len(made.failed)
 

@@ -6,13 +6,16 @@ import contextlib
 import dataclasses
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from ..codecs.media import image_rules
 from ..engines import Engine, run
 from ..engines.inline import Inline
 from ..engines.ranks import Ranks
 from ..errors import Problem, WriteError
+from ..schema import Image
 from ..storage import is_remote
 from ..writer import Writer
 from .files import COUNTS, Files, Place
@@ -243,7 +246,9 @@ def _passes(progress: Progress | None) -> tuple[Progress | None, Progress | None
 
 def _told(job: Job, files: list[str], done: Iterable[Done], resumed: int, began: float) -> Conversion:
     done = list(done)
-    remarks = dict.fromkeys([remark for one in done for remark in one.remarks] + job.lost())
+    remarks = dict.fromkeys(
+        [remark for one in done for remark in one.remarks] + job.lost() + _grown(job, done)
+    )
     return Conversion(
         files,
         sum(one.written for one in done),
@@ -253,6 +258,28 @@ def _told(job: Job, files: list[str], done: Iterable[Done], resumed: int, began:
         list(remarks),
         sum(one.tokens for one in done) if job.tokenize is not None else None,
     )
+
+
+def _grown(job: Job, done: Iterable[Done]) -> list[str]:
+    """Remarks on the image fields that take many times more room in the target, over all its files."""
+    before: Counter[str] = Counter()
+    after: Counter[str] = Counter()
+    for file in done:
+        for name, sizes in file.image_bytes.items():
+            before[name] += sizes[0]
+            after[name] += sizes[1]
+    prepared = job.prepared
+    writer = prepared.format.writer
+    assert writer is not None
+    remarks = []
+    for name, field in prepared.schema.items():
+        if isinstance(field, Image):
+            remark = image_rules.growth_remark(
+                before[name], after[name], prepared.write.images_of(name), writer.image_target(field),
+                mask=field.mask, format=prepared.format.name,
+            )  # fmt: skip
+            remarks += [f"{name}: {remark}"] if remark else []
+    return remarks
 
 
 def _waiting(job: Job, mine: list[Done], began: float) -> Conversion:

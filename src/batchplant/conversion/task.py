@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -42,6 +43,8 @@ class Done:
     skipped: tuple[Problem, ...] = ()
     remarks: tuple[str, ...] = ()
     tokens: int = 0
+    # By image field: the bytes of its cells in the source, and as they are stored.
+    image_bytes: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -50,8 +53,13 @@ class Done:
     def from_json(cls, said: dict[str, Any]) -> Done:
         """Check what :meth:`to_json` gave; ValueError, TypeError or LookupError where it is damaged."""
         skipped = tuple(Problem(**one) for one in said.pop("skipped"))
-        done = cls(**{**said, "skipped": skipped, "remarks": tuple(said["remarks"])})
-        counts = (done.samples, done.written, done.resumed, done.tokens)
+        image_bytes = {
+            name: (before, after) for name, (before, after) in dict(said.pop("image_bytes", {})).items()
+        }
+        remarks = tuple(said.pop("remarks"))
+        done = cls(**said, skipped=skipped, remarks=remarks, image_bytes=image_bytes)
+        sizes = itertools.chain.from_iterable(image_bytes.values())
+        counts = (done.samples, done.written, done.resumed, done.tokens, *sizes)
         if not all(type(count) is int and count >= 0 for count in counts):
             raise ValueError("a count is no whole number")
         if not all(isinstance(text, str) for text in (done.digest, *done.remarks)):
@@ -73,7 +81,8 @@ def write_file(job: Job, writer: Writer, feed: Feed, report: Report) -> Done:
     skipped = [problem for _, problem in feed.skipped] + [feed.named(one) for one in writer.skipped]
     remarks = [*writer.remarks(), *image_rules.remarks(writer.schema, writer.options.images_of)]
     return Done(
-        job.digest, len(span), writer.written, start - span.start, tuple(skipped), tuple(remarks), feed.tokens
+        job.digest, len(span), writer.written, start - span.start, tuple(skipped), tuple(remarks),
+        feed.tokens, writer.image_bytes,
     )  # fmt: skip
 
 

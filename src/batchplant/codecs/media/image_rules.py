@@ -16,6 +16,7 @@ import numpy as np
 
 from ...columns import I64, Flags, Ragged
 from ...errors import BatchplantError, EncodeError, OptionError
+from ...limits import human_size
 from ...schema import Field, Image
 from . import exif, image, pillow
 
@@ -24,6 +25,9 @@ IMAGE_FORMATS = ("jpeg", "png", "webp", "tiff", "bmp", "raw")
 LOSSY = ("jpeg", "webp")
 # What a target holds that keeps encoded files as they are.
 ANY_ENCODED = frozenset(encoding for encoding in image.ENCODINGS if encoding)
+# Images that take more than so many times the room, and so many bytes more, are remarked on.
+GROWTH = 4
+GROWTH_BYTES = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,6 +143,32 @@ def remarks(fields: Mapping[str, Field], options_of: Callable[[str], ImageOption
             masks.append(name)
     said = "a mask is stored without loss and as it is, whatever is asked for pictures"
     return [f"{', '.join(masks)}: {said}"] if masks else []
+
+
+def growth_remark(
+    before: int, after: int, options: ImageOptions, target: ImageTarget, *, mask: bool, format: str
+) -> str | None:
+    """Say why a field's images take many times more room, and what avoids it.
+
+    ``before`` and ``after`` are the bytes of all its cells. None where they grew little, or where the
+    caller chose the encoding.
+    """
+    if after <= GROWTH * before or after - before <= GROWTH_BYTES:
+        return None
+    if options.image_format or options.write_mode:
+        return None
+    raw, whole = "raw" in target.encodings, target.encodings >= ANY_ENCODED
+    held = " or ".join(sorted(one.upper() for one in target.encodings - {"raw"}))
+    which = "them" if whole or not held else f"images that are not {held}"
+    ways = []
+    if raw and "png" in target.encodings:
+        ways.append("image_format='png' (convert --image-format png) makes them smaller without loss")
+    elif "jpeg" in target.encodings and not mask:
+        ways.append("image_format='jpeg' (convert --image-format jpeg) makes them smaller with loss")
+    if not whole:
+        ways.append("a .tar or .parquet file keeps their encoding")
+    reason = f"{format} stores {which} as {'pixels' if raw else 'PNG'}"
+    return "; ".join([f"{human_size(before)} of images became {human_size(after)}: {reason}", *ways])
 
 
 def conform(
