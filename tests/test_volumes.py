@@ -139,3 +139,50 @@ def test_labels_go_along(tmp_path):
         batch = next(iter(loader))
     assert batch["scan"].shape == (5, 6, 8, 8)
     assert np.array_equal(batch["scan"], batch["labels"])
+
+
+@pytest.mark.parametrize("rest", [(None, None), (None, None, 2), (9, 11)])
+def test_volumes_of_differing_sizes_are_cropped_to_one(rest):
+    rng = np.random.default_rng(5)
+    shapes = [
+        tuple(int(rng.integers(8, 14)) if one is None else one for one in (None, *rest)) for _ in range(6)
+    ]
+    scans = [rng.integers(0, 60000, shape).astype(np.uint16) for shape in shapes]
+    kind = bp.Tensor("uint16", (None, *rest))
+    samples = [{"scan": scan, "labels": scan} for scan in scans]
+    reader = bp.open(samples, schema={"scan": kind, "labels": kind})
+
+    def pipelines() -> dict[str, Any]:
+        steps = [ops.RandomCrop3d((4, 5, 6), share="crop"), ops.RandomFlip3d(p=0.0)]
+        return {"scan": steps, "labels": steps}
+
+    (batch,) = bp.Loader(reader, 6, pipelines=pipelines(), seed=4)
+    assert batch["scan"].shape == (6, 4, 5, 6, *rest[2:])
+    assert batch["scan"].dtype == np.uint16
+    assert np.array_equal(batch["scan"], batch["labels"])
+    for scan, crop in zip(scans, batch["scan"], strict=True):
+        corner = np.argwhere(scan == crop[(0,) * crop.ndim])
+        boxes = [
+            scan[tuple(slice(a, a + n) for a, n in zip(at[:3], (4, 5, 6), strict=True))] for at in corner
+        ]
+        assert any(box.shape == crop.shape and np.array_equal(box, crop) for box in boxes)
+    (other,) = bp.Loader(reader, 6, pipelines=pipelines(), seed=5)
+    assert not np.array_equal(batch["scan"], other["scan"])
+    (middle,) = bp.Loader(reader, 6, pipelines={"scan": [ops.CenterCrop3d(8)]})
+    z, y, x = ((size - 8) // 2 for size in shapes[0][:3])
+    assert np.array_equal(middle["scan"][0], scans[0][z : z + 8, y : y + 8, x : x + 8])
+
+
+def test_volumes_too_small_for_the_crop():
+    kind = {"scan": bp.Tensor("float32", (None, None, None))}
+    shapes = [(5, 6, 7), (5, 3, 7), (6, 6, 6)]
+    reader = bp.open([{"scan": np.zeros(shape, np.float32)} for shape in shapes], schema=kind)
+    pipelines = {"scan": [ops.RandomCrop3d(4)]}
+    with pytest.raises(bp.DecodeError, match=r"sample 1, field 'scan'.*\(5, 3, 7\); bp\.VolumePatches"):
+        list(bp.Loader(reader, 3, pipelines=pipelines))
+    (batch,) = bp.Loader(reader, 3, pipelines=pipelines, on_error="skip", ids=True)
+    assert batch["ids"].tolist() == [0, 2]
+    with pytest.raises(
+        OptionError, match=r"put RandomCrop3d before it, or cut patches with bp\.VolumePatches"
+    ):
+        bp.Loader(reader, 3, pipelines={"scan": [ops.RandomFlip3d()]})

@@ -23,6 +23,7 @@ from ..ops.joint import JointOp
 from ..ops.moving import MoveMask, Mover
 from ..ops.values import Present
 from ..ops.video import joined
+from ..ops.volumes import CenterCrop3d
 from ..reader import Reader
 from ..schema import Bool, Field, Float, Image, Int, List, Schema, Tensor
 from .following import Follows, follows, rowless
@@ -216,6 +217,9 @@ def _output(
             image, spec, ops = fuse(reader, pipe.field, field, ops, on_device=on_device)
         else:
             spec, ops = spec_of(field), joined(ops)
+            crops = bool(ops) and isinstance(ops[0][0], CenterCrop3d)
+            if crops and isinstance(field, Tensor) and spec.dtype is None and not field.optional:
+                spec = Spec(np.dtype(field.dtype), field.shape, unequal=True)
         if mover is not None:
             spec = mover.moved(spec)
         if rows_of is not None:

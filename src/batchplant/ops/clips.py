@@ -18,7 +18,7 @@ def fitted(op: Op, spec: Spec) -> tuple[Op, Spec]:
     try:
         return op.suited(spec), op.infer(spec)
     except OptionError:
-        if len(spec.shape) != 4 or spec.dtype is None or spec.torch or spec.ragged:
+        if len(spec.shape) != 4 or spec.dtype is None or spec.torch or spec.ragged or spec.unequal:
             raise
         framed = EachFrame(op.suited(spec.but(shape=spec.shape[1:])))
         return framed, framed.infer(spec)

@@ -5,14 +5,16 @@ A volume of labels beside one of values is changed alike where the ops of both h
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..columns import I64
-from ..errors import OptionError
-from .base import Draws, Op, Spec, Tensors, check_probability, per_sample
+from ..errors import DecodeError, OptionError
+from .base import CellErrors, Draws, Op, Spec, Tensors, check_probability, per_sample
 from .dtypes import choose, signed
 from .sound import span_of
 
@@ -29,46 +31,75 @@ class VolumeOp(Op):
     def sizes_of(self, spec: Spec) -> tuple[int, int, int]:
         """Depth, height, width; OptionError where these are no volumes."""
         known = [size for size in spec.shape if size is not None]
-        if spec.dtype is None or spec.ragged or len(known) != len(spec.shape) or len(known) not in (3, 4):
+        varying = spec.dtype is None or spec.ragged or len(known) != len(spec.shape)
+        if varying or len(known) not in (3, 4):
+            hint = ": put RandomCrop3d before it, or cut patches with bp.VolumePatches" if varying else ""
             raise OptionError(
                 f"{type(self).__name__} needs volumes (depth, height, width) or (depth, height, width, "
-                f"channels) of one size, not {spec}"
+                f"channels) of one size, not {spec}{hint}"
             )
         return known[0], known[1], known[2]
 
 
 class CenterCrop3d(VolumeOp):
-    """The middle of a volume: ``size`` is (depth, height, width), or one number for all."""
+    """The middle of a volume: ``size`` is (depth, height, width), or one number for all.
+
+    As the first step it also takes volumes of differing sizes; one that is too small is a DecodeError.
+    """
+
+    # Dtype of the volumes, and the sizes of their axes behind the first three.
+    _values: tuple[Any, tuple[int | None, ...]] = (None, ())
 
     def __init__(self, size: int | Sequence[int]) -> None:
         self.size = _three(size)
 
-    def infer(self, spec: Spec) -> Spec:
-        sizes = self.sizes_of(spec)
-        if any(want > had for want, had in zip(self.size, sizes, strict=True)):
-            raise OptionError(f"{type(self).__name__} of {self.size} does not fit into volumes of {sizes}")
-        return spec.but(shape=(*self.size, *spec.shape[3:]))
+    def suited(self, spec: Spec) -> Op:
+        suited = copy.copy(self)
+        suited._values = spec.dtype, spec.shape[3:]
+        return suited
 
-    def corners(self, sizes: Any, draws: Draws) -> I64:
-        """Where the parts begin, (samples, 3)."""
-        middle = (np.asarray(sizes) - self.size) // 2
-        return np.broadcast_to(middle, (len(draws), 3))
+    def infer(self, spec: Spec) -> Spec:
+        if (spec.unequal or spec.ragged) and len(spec.shape) in (3, 4) and None not in spec.shape[3:]:
+            sizes: tuple[int | None, ...] = spec.shape[:3]
+        else:
+            sizes = self.sizes_of(spec)
+        if any(have is not None and want > have for want, have in zip(self.size, sizes, strict=True)):
+            raise OptionError(f"{type(self).__name__} of {self.size} does not fit into volumes of {sizes}")
+        return spec.but(shape=(*self.size, *spec.shape[3:]), unequal=False, ragged=False)
+
+    def corners(self, sizes: I64, draws: Draws) -> I64:
+        """Where the parts of volumes of these sizes begin; both (samples, 3)."""
+        return (sizes - self.size) // 2
 
     def run(self, batch: Any, ids: I64, draws: Draws) -> Any:
-        out = np.empty((len(batch), *self.size, *batch.shape[4:]), dtype=batch.dtype)
-        for row, place in enumerate(self._places(batch, draws)):
+        if isinstance(batch, tuple):
+            values, offsets = batch
+            batch = [values[start:end] for start, end in itertools.pairwise(offsets)]
+        dtype, rest = (batch.dtype, batch.shape[4:]) if isinstance(batch, np.ndarray) else self._values
+        sizes = np.array([volume.shape[:3] for volume in batch], dtype=np.int64).reshape(-1, 3)
+        small = np.flatnonzero((sizes < self.size).any(axis=1)).tolist()
+        if small:
+            raise CellErrors({row: self._misfit(tuple(sizes[row].tolist())) for row in small})
+        out = np.empty((len(batch), *self.size, *rest), dtype=dtype)
+        for row, place in enumerate(self._places(sizes, draws)):
             out[row] = batch[row][place]
         return out
 
+    def _misfit(self, shape: tuple[int, ...]) -> DecodeError:
+        return DecodeError(
+            f"{type(self).__name__} of {self.size} does not fit into a volume of {shape}; "
+            "bp.VolumePatches(…, pad=0) fills such volumes up"
+        )
+
     def on_device(self, batch: Any, ids: I64, draws: Draws, tensors: Tensors) -> Any:
-        places = self._places(batch, draws)
+        places = self._places(np.tile(np.array(batch.shape[1:4]), (len(batch), 1)), draws)
         parts = [one[place] for one, place in zip(signed(batch), places, strict=True)]
         if not parts:
             return batch.new_empty((0, *self.size, *batch.shape[4:]))
         return tensors.torch.stack(parts).view(batch.dtype)
 
-    def _places(self, batch: Any, draws: Draws) -> list[tuple[slice, ...]]:
-        corners = self.corners(tuple(batch.shape[1:4]), draws).tolist()
+    def _places(self, sizes: I64, draws: Draws) -> list[tuple[slice, ...]]:
+        corners = self.corners(sizes, draws).tolist()
         return [
             tuple(slice(first, first + size) for first, size in zip(corner, self.size, strict=True))
             for corner in corners
@@ -76,15 +107,18 @@ class CenterCrop3d(VolumeOp):
 
 
 class RandomCrop3d(CenterCrop3d):
-    """A random part of a volume: ``size`` is (depth, height, width), or one number for all."""
+    """A random part of a volume: ``size`` is (depth, height, width), or one number for all.
+
+    As the first step it also takes volumes of differing sizes; one that is too small is a DecodeError.
+    """
 
     def __init__(self, size: int | Sequence[int], *, share: str | None = None) -> None:
         super().__init__(size)
         self.share = share
 
-    def corners(self, sizes: Any, draws: Draws) -> I64:
-        free = np.asarray(sizes) - self.size + 1
-        return np.stack([draws.integers(one) for one in free.tolist()], axis=1)
+    def corners(self, sizes: I64, draws: Draws) -> I64:
+        free = sizes - self.size + 1
+        return np.stack([draws.integers(places) for places in free.T], axis=1)
 
 
 class RandomFlip3d(VolumeOp):
