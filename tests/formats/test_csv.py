@@ -193,7 +193,7 @@ def test_a_cell_that_does_not_fit_what_was_given(tmp_path):
         opened(tmp_path, text, schema={"x": "int"})
     with opened(tmp_path, "n,m\n300,1\n,\n", types={"n": bp.Int("uint8"), "m": "float"}) as reader:
         assert reader.schema["m"] == bp.Float(optional=True)
-        with pytest.raises(bp.DecodeError, match="'300' is not Int"):
+        with pytest.raises(bp.DecodeError, match="'300' is out of range for uint8"):
             reader[0]
         assert reader[1] == {"n": None, "m": None}
     with opened(tmp_path, "n,m\n1,1\n,\n", schema={"n": bp.Int(), "x": bp.Text(optional=True)}) as reader:

@@ -117,6 +117,8 @@ def equal_to(cells: Texts, words: Sequence[str]) -> Flags:
     begins = np.zeros(256, dtype=np.bool_)
     begins[[word[0] for some in by_size.values() for word in some]] = True
     rows = rows[begins[cells.data[cells.starts[rows]]]]
+    if not len(rows):
+        return found
     for size, some in by_size.items():
         alike = rows[cells.sizes[rows] == size]
         letters = np.ascontiguousarray(cells.data[cells.starts[alike][:, None] + np.arange(size)])

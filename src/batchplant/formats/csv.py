@@ -109,6 +109,8 @@ class CsvReader(TextReader):
         super()._accept(found)
         self._delimiter = str(found.facts["delimiter"])
         self._titles = self._named([str(name) for name in found.facts["names"]])
+        # Columns with a missing cell: only in these can a word stand for one.
+        self._marked = frozenset(found.facts["marked"])
 
     def _makes_sense(self, found: index.Index) -> bool:
         marked = found.facts["marked"]
@@ -273,7 +275,7 @@ class CsvReader(TextReader):
         found = Columns()
         for number, name in enumerate(fields):
             cells = text.Texts(data, start[number], size[number])
-            if self._words and has_no_words(kinds[number]):
+            if self._words and wanted[number] in self._marked and has_no_words(kinds[number]):
                 cells.sizes[text.equal_to(cells, self._words)] = -1
             if special[number].any():
                 plain, offsets = _native.csv_unquote(*cells, special[number], self._escape)
