@@ -18,7 +18,6 @@ import batchplant as bp
 import processes
 from batchplant import storage
 from batchplant.storage import Partial, open_source, plan_ranges
-from batchplant.storage.remote import fetch
 from batchplant.testing.cases import cells, jpeg
 
 HUGE = 2**63 - 1
@@ -150,8 +149,8 @@ def test_urls_that_nothing_drives():
         open_source("nonsense://a/b")
 
 
-def test_a_file_that_shrinks_behind_a_url(monkeypatch):
-    monkeypatch.setattr(fetch, "PAUSE", 0.001)
+@pytest.mark.usefixtures("_no_settings")
+def test_a_file_that_shrinks_behind_a_url():
     with fsspec.open("memory://shrinks/a", "wb") as file:
         file.write(bytes(100_000))
     source = open_source("memory://shrinks/a")
