@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from ..errors import AccessError, BatchplantError, BusyError, NotFoundError
 from .commit import NAME as COMMIT
-from .files import is_below
 from .listings import (
     content,
     heads,
@@ -186,10 +185,9 @@ def entries_below(path: str, most: int | None = None) -> Iterator[tuple[str, Ent
                 kept().levels.update(_levels(root, name, found))
     cut = len(name) + 1 if name else 0
     for one in found:
-        inside = one.name[cut:]
-        # A name with .. in it would lead out of the folder wherever it is copied to.
-        if is_below(inside, is_listed=True) and not inside.endswith("/"):
-            yield inside, one
+        # Folders may be objects of their own.
+        if not one.name.endswith("/"):
+            yield one.name[cut:], one
 
 
 def _levels(root: str, name: str, found: list[Entry]) -> dict[str, tuple[dict[str, Entry], list[str]]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
+import posixpath
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 
 from ...columns import U8
 from ...errors import AccessError, BatchplantError
+from ..files import is_below
 from ..settings import DEFAULT_RETRY_SECONDS, StorageOptions
 from .outage import Outage
 
@@ -73,6 +75,8 @@ class Got(NamedTuple):
 
 Data = bytes | Path | Iterable[Any]
 REQUESTS = ("head", "get", "get_whole", "level", "walk", "put", "copy", "delete")
+# Characters of a name in a warning.
+MAX_NAME = 100
 
 
 class Client(ABC):
@@ -89,7 +93,7 @@ class Client(ABC):
         super().__init_subclass__(**options)
         for name in REQUESTS:
             if name in cls.__dict__:
-                setattr(cls, name, _noted(cls.__dict__[name]))
+                setattr(cls, name, WRAPPERS.get(name, _noted)(cls.__dict__[name]))
 
     def counted(self, got: Got) -> Got:
         """What came, counted."""
@@ -133,36 +137,114 @@ class Client(ABC):
         """Remove objects; those that are not there are none."""
 
 
-def _noted(request: Callable[..., Any]) -> Callable[..., Any]:
-    """The request, which also notes in the client's outage whether the server answered."""
+@contextlib.contextmanager
+def _noting(client: Client) -> Iterator[None]:
+    """Note in the client's outage whether the server answered."""
+    try:
+        yield
+    except TransientError as error:
+        error.outage = client.outage
+        if error.answered:
+            client.outage.answered = True
+        raise
+    except NoServerError:
+        raise
+    except BatchplantError:
+        client.outage.end()
+        raise
+    client.outage.end()
 
-    @contextlib.contextmanager
-    def noting(self: Client) -> Iterator[None]:
-        try:
-            yield
-        except TransientError as error:
-            error.outage = self.outage
-            if error.answered:
-                self.outage.answered = True
-            raise
-        except NoServerError:
-            raise
-        except BatchplantError:
-            self.outage.end()
-            raise
-        self.outage.end()
+
+def _noted(request: Callable[..., Any]) -> Callable[..., Any]:
+    """The request, which also notes whether the server answered."""
 
     @functools.wraps(request)
     def noted(self: Client, *args: Any, **options: Any) -> Any:
-        with noting(self):
+        with _noting(self):
             return request(self, *args, **options)
 
-    @functools.wraps(request)
-    def noted_entries(self: Client, *args: Any, **options: Any) -> Iterator[Any]:
-        with noting(self):
-            yield from request(self, *args, **options)
+    return noted
 
-    return noted_entries if inspect.isgeneratorfunction(request) else noted
+
+def _checked_walk(request: Callable[..., Iterator[Entry]]) -> Callable[..., Iterator[Entry]]:
+    """The request, noted, without the objects whose names do not lie below the folder."""
+
+    @functools.wraps(request)
+    def checked(self: Client, folder: str, *args: Any, **options: Any) -> Iterator[Entry]:
+        names = _Names(self.url, folder)
+        with _noting(self):
+            for entry in request(self, folder, *args, **options):
+                if names.holds(entry.name):
+                    yield entry
+        names.warn()
+
+    return checked
+
+
+def _checked_level(request: Callable[..., Any]) -> Callable[..., tuple[list[Entry], list[str]]]:
+    """The request, noted, without the names that do not lie right in the folder."""
+
+    @functools.wraps(request)
+    def checked(self: Client, folder: str) -> tuple[list[Entry], list[str]]:
+        names = _Names(self.url, folder)
+        with _noting(self):
+            entries, folders = request(self, folder)
+        level = (
+            [entry for entry in entries if names.holds(entry.name, right_in=True)],
+            [name for name in folders if names.holds(name, right_in=True)],
+        )
+        names.warn()
+        return level
+
+    return checked
+
+
+# How the requests of a client are wrapped, other than by _noted.
+WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "level": _checked_level,
+    "walk": _checked_walk,
+}
+
+
+class _Names:
+    """The names of one listing: those that are passed over, because they lead out of the folder.
+
+    Servers, and whoever may upload, choose names. A name with ``..`` in it, joined to a folder, would be
+    a place outside of it, to read, to copy to and to remove. One with ``.`` or an empty part would be
+    taken for another object, for URLs are normalized.
+    """
+
+    def __init__(self, url: str, folder: str) -> None:
+        self._url = f"{url}/{folder}" if folder else url
+        self._folder = folder.rstrip("/")
+        self._begin = f"{self._folder}/" if self._folder else ""
+        self._refused, self._example = 0, ""
+
+    def holds(self, name: str, *, right_in: bool = False) -> bool:
+        """Whether a name lies below the folder, or right in it."""
+        plain = name[:-1] if name.endswith("/") else name
+        # A folder may be an object of its own, of no bytes.
+        if plain == self._folder:
+            return False
+        inside = plain[len(self._begin) :]
+        if (
+            plain.startswith(self._begin)
+            and is_below(inside, is_listed=True)
+            and posixpath.normpath(inside) == inside
+            and not (right_in and "/" in inside)
+        ):
+            return True
+        self._refused, self._example = self._refused + 1, self._example or name[:MAX_NAME]
+        return False
+
+    def warn(self) -> None:
+        if self._refused:
+            warnings.warn(
+                f"{self._url}: {self._refused:,} of the names that the server lists are ignored, for they "
+                f"name no file below this folder, such as {self._example!a}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
 
 def checked_size(told: SupportsInt | str | None, path: str) -> int:

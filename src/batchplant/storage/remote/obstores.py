@@ -275,7 +275,8 @@ class ObstoreClient(Client):
                 f"the answer of the server makes no sense: {why[:100]}", path=path, offset=start
             )
         if kind in ("NotSupportedError", "NotImplementedError", "InvalidPathError", "PreconditionError"):
-            return AccessError(text.partition("\n")[0][:200], path=path, offset=start)
+            said = text.partition("\n")[0][:200]
+            return AccessError(said if said.isprintable() else ascii(said), path=path, offset=start)
         if "imdsv2" in text.lower() or "169.254." in text or "credential" in text.lower():
             return RefusedError(f"there are no credentials: {self._advice()}", path=path, offset=start)
         why = _why(text)

@@ -49,6 +49,8 @@ class FsspecClient(Client):
         # Where a file that is written is seen while it grows.
         self._in_place = place.scheme in IN_PLACE
         given = {"anon": True} if options.anonymous else {}
+        # In the name of an object, :: is no chain of file systems.
+        url = place.root if "::" in place.name else url
         try:
             # Listings are kept by whoever opens a dataset, and no longer.
             self._fs, _ = fsspec.core.url_to_fs(url, use_listings_cache=False, **given)
