@@ -316,21 +316,74 @@ def test_the_schema_given_is_not_changed(tmp_path):
     assert schema == before
 
 
-def test_damaged_files_to_resume_from_are_one_error(tmp_path):
+@pytest.mark.parametrize(
+    ("suffix", "damaged"), [("parquet", "footers"), ("parquet", "pending-0"), ("arrow", "pending-0")]
+)
+def test_damaged_files_to_resume_from_are_one_error(suffix, damaged, tmp_path):
     """Not whatever the library that completes the file raises."""
     pytest.importorskip("pyarrow")
-    target, schema = tmp_path / "a.parquet", bp.Schema({"n": bp.Int()})
-    out = bp.create(target, schema)
+    target, schema = tmp_path / f"a.{suffix}", bp.Schema({"n": bp.Int()})
+    options = {"row_group_size": 1} if damaged == "footers" else {}
+    out = bp.create(target, schema, **options)
     out.append({"n": 1})
     out.checkpoint()
     out.suspend()
-    spool = tmp_path / ".a.parquet.partial" / "0.parquet"
+    spool = tmp_path / f".a.{suffix}.partial" / damaged
     spool.write_bytes(b"\xff" * spool.stat().st_size)
-    out = create_with(str(target), schema, bp.WriteOptions(resume=True))
-    out.append({"n": 2})
     with pytest.raises(bp.DamagedError, match=r"left to resume from is damaged .* anew without resume"):
-        out.close()
+        create_with(str(target), schema, bp.WriteOptions(resume=True), **options).close()
     assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "options"),
+    [
+        ("parquet", {"row_group_size": 1000}),
+        ("parquet", {}),
+        # Also row groups that are written early, for there are too many partitions.
+        ("parquet", {"row_group_size": 1000, "partition_by": "key"}),
+        ("arrow", {"batch_size": 1000}),
+        ("arrow", {"batch_size": 1000, "compression": "zstd"}),
+        ("arrows", {}),
+    ],
+)
+def test_checkpoints_do_not_change_a_byte(suffix, options, tmp_path):
+    pytest.importorskip("pyarrow")
+    schema = bp.Schema(
+        {
+            "key": bp.Int(),
+            "flag": bp.Bool(),
+            "text": bp.Text(optional=True),
+            "array": bp.Tensor("int16", (3,)),
+        }
+    )
+    samples = [
+        {"key": n % 40, "flag": n % 3 == 1, "text": None if n % 5 == 0 else "ab" * n, "array": [n, 1, n]}
+        for n in range(150)
+    ]
+
+    def files(name, every, stop=None):
+        """Write with a checkpoint after every so many samples; after ``stop``, with a writer that resumes."""
+        target = str(tmp_path / name / f"a.{suffix}")
+        out = create_with(target, schema, bp.WriteOptions(), **options)
+        for number, sample in enumerate(samples, 1):
+            out.append(sample)
+            if number % every == 0:
+                out.checkpoint()
+            if number == stop:
+                out.append(samples[0])
+                out.suspend()
+                out = create_with(target, schema, bp.WriteOptions(resume=True), **options)
+                assert out.received == number
+        out.close()
+        assert sorted(one["array"][0] for one in bp.open(target)) == list(range(150))
+        top = tmp_path / name
+        return {path.relative_to(top): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+
+    whole = files("none", every=1000)
+    assert files("third", every=3, stop=3) == whole
+    assert files("seventh", every=7, stop=70) == whole
+    assert files("fortieth", every=40, stop=120) == whole
 
 
 @pytest.mark.parametrize("suffix", ["beton", "npy", "csv", "tfrecord", "parquet", "arrow", "zarr", "mds"])

@@ -404,9 +404,8 @@ def test_footers_are_as_pyarrow_wants_them(tmp_path):
     """A schema of any length in front of any number of batches."""
     for names in (["n"], [f"column {n}" for n in range(50)]):
         for count in (0, 1, 2, 7):
-            with bp.create(
-                tmp_path / "a.arrow", dict.fromkeys(names, bp.Int()), batch_size=1, overwrite=True
-            ) as out:
+            schema, batch_size = dict.fromkeys(names, bp.Int()), 3 * 8 * len(names)
+            with bp.create(tmp_path / "a.arrow", schema, batch_size=batch_size, overwrite=True) as out:
                 for n in range(count):
                     out.append(Columns((name, np.full(3, n)) for name in names))
             table = pa.ipc.open_file(str(tmp_path / "a.arrow"))

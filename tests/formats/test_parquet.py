@@ -418,20 +418,24 @@ def test_folders_that_are_something_else(tmp_path):
 # --- parts of a file ------------------------------------------------------------------------------------
 
 
-def test_a_file_of_many_parts_has_one_footer(tmp_path):
+def test_a_file_of_many_row_groups_has_one_footer(tmp_path):
     schema = {"n": bp.Int(), "t": bp.Text(), "x": bp.Tensor("float32", (2,)), "i": bp.Image()}
-    out = bp.create(tmp_path / "a.parquet", schema)
-    for n in range(40):
-        out.append({"n": n, "t": str(n), "x": np.full(2, n, np.float32), "i": jpeg()})
-        if n % 10 == 9:
-            out.checkpoint()
-    out.close()
+    # Of numbers, offsets, texts, arrays and images.
+    row_bytes = 8 + 8 + 2 + 8 + 8 + len(jpeg())
+    with bp.create(tmp_path / "a.parquet", schema, row_group_size=10 * row_bytes) as out:
+        for n in range(10, 50):
+            out.append({"n": n, "t": str(n), "x": np.full(2, n, np.float32), "i": jpeg()})
+            if n % 7 == 0:
+                out.checkpoint()
     table = pq.read_table(tmp_path / "a.parquet")
-    assert table.column("n").to_pylist() == list(range(40))
-    assert table.column("x")[39].as_py() == [39.0, 39.0]
-    assert pq.read_metadata(tmp_path / "a.parquet").num_row_groups == 4
+    assert table.column("n").to_pylist() == list(range(10, 50))
+    assert table.column("x")[39].as_py() == [49.0, 49.0]
+    about = pq.read_metadata(tmp_path / "a.parquet")
+    assert [about.row_group(one).num_rows for one in range(about.num_row_groups)] == [10] * 4
+    # Footers of row groups do not stay in the file.
+    assert (tmp_path / "a.parquet").read_bytes().count(b"ARROW:schema") == 1
     assert bp.verify(tmp_path / "a.parquet", decode=True).problems == []
-    assert cells(bp.open(tmp_path / "a.parquet"))["t"] == [str(n).encode() for n in range(40)]
+    assert cells(bp.open(tmp_path / "a.parquet"))["t"] == [str(n).encode() for n in range(10, 50)]
 
 
 def test_partitions_resume(tmp_path):
@@ -465,7 +469,7 @@ def test_footers_come_apart_and_together(tmp_path):
 
 
 def test_filters_skip_pages_of_what_we_wrote(tmp_path):
-    """In one go, and with a stop: what comes behind it was written as if it began the file."""
+    """In one go, and with checkpoints."""
     path, parted = tmp_path / "a.parquet", tmp_path / "b.parquet"
     for target in (path, parted):
         with bp.create(target, {"n": bp.Int(), "x": bp.Float()}, row_group_size=1 << 30) as out:

@@ -10,7 +10,7 @@ from ...codecs.arrow import arrow_schema, featured_schema, pyarrow, refuses, to_
 from ...columns import Columns
 from ...errors import BatchplantError, OptionError
 from ...families.ipc.layout import BLOCK, END, MAGIC, make_footer
-from ...families.tables.reader import size_of
+from ...families.tables.buffered import RowBuffer, SavedRows, row_sizes
 from ...schema import Field, Schema
 from ...writer import WriteOptions, Writer
 
@@ -46,8 +46,6 @@ class ArrowWriter(Writer):
         self._options = pa.ipc.IpcWriteOptions(compression=packed)
         self._stream = path.lower().endswith(STREAM_SUFFIX)
         self._batch_size = batch_size
-        self._batches: list[Any] = []
-        self._batch_bytes = 0
         super().__init__(path, schema, options)
 
     @classmethod
@@ -58,6 +56,10 @@ class ArrowWriter(Writer):
         self._file = self.partial.spool("messages")
         self._blocks = self.partial.spool("blocks")
         self._schema = self._arrow.serialize().to_pybytes()
+        self._buffer = RowBuffer(self._arrow)
+        self._saved = SavedRows(self.partial.folder, self._arrow)
+        if state is not None:
+            self._saved.restore(state["rows"], [self._buffer])
         if not self._file.size:
             self._file.write((b"" if self._stream else MAGIC + b"\0\0") + self._schema)
 
@@ -65,18 +67,13 @@ class ArrowWriter(Writer):
         return unfit(self.schema, columns)
 
     def _write(self, columns: Columns) -> None:
-        self._batches.append(to_arrow(self.schema, columns, self._arrow))
-        self._batch_bytes += size_of(columns)
-        if self._batch_bytes >= self._batch_size:
-            self._flush()
+        batch = to_arrow(self.schema, columns, self._arrow)
+        for table in self._buffer.fill(batch, row_sizes(columns), self._batch_size):
+            self._write_table(table)
 
-    def _flush(self) -> None:
-        """What has gathered, as a record batch: the message as a stream of its own would have it."""
-        if not self._batches:
-            return
+    def _write_table(self, table: Any) -> None:
+        """Write a record batch: the message as a stream of its own would have it."""
         pa = pyarrow()
-        table = pa.Table.from_batches(self._batches, self._arrow).combine_chunks()
-        self._batches, self._batch_bytes = [], 0
         for batch in table.to_batches():
             out = pa.BufferOutputStream()
             with pa.ipc.new_stream(out, self._arrow, options=self._options) as stream:
@@ -89,11 +86,11 @@ class ArrowWriter(Writer):
             self._file.write(message)
 
     def _state(self) -> dict[str, Any]:
-        self._flush()
-        return {}
+        return {"rows": self._saved.save([self._buffer])}
 
     def _finish(self) -> str:
-        self._flush()
+        if self._buffer.batches:
+            self._write_table(self._buffer.take())
         if self._stream:
             self._file.write(END)
             return "messages"

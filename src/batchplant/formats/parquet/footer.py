@@ -1,9 +1,8 @@
 """The footer of a Parquet file, taken apart and put together again.
 
 A writer that was stopped cannot go on in a Parquet file: where row groups lie stands only in the footer. So
-every part that was written without a stop has a footer of its own, which stays in the file as bytes that
-nobody looks at; :func:`merge` makes the one that counts, with all row groups at their true places, and the
-lists of where their pages lie.
+every row group is written as a file of its own, whose footer the writer takes off; :func:`merge` makes one of
+all of them, with all row groups at their true places, and the lists of where their pages lie.
 
 Footers are Thrift structures in the compact protocol, which ``tables.thrift`` reads.
 """

@@ -15,8 +15,9 @@ from ...codecs import times
 from ...codecs.arrow import KEY, arrow_schema, featured_schema, pyarrow, refuses, to_arrow, unfit
 from ...codecs.arrow.types import is_any_list
 from ...codecs.cells import decode_cell
-from ...columns import I64, Column, Columns, Ragged
+from ...columns import I64, Column, Columns
 from ...errors import BatchplantError, EncodeError, OptionError
+from ...families.tables.buffered import RowBuffer, SavedRows, row_sizes
 from ...schema import Audio, Bool, Duration, Field, Float, Image, Int, Schema, Tensor, Text, Time, Video
 from ...storage import Partial, Spool
 from ...writer import WriteOptions, Writer
@@ -28,6 +29,8 @@ ROW_GROUP_BYTES = 4 << 20
 # Of a page.
 PAGE_LEAST, PAGE_MOST = 128 << 10, 1 << 20
 MOST_PARTITIONS = 1000
+# That partitions hold in memory together.
+MOST_WAITING_GROUPS = 16
 # A folder's name has at most 255 bytes.
 LONGEST_VALUE = 200
 COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
@@ -81,8 +84,18 @@ class ParquetWriter(Writer):
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         self._files: dict[tuple[str, ...], _File] = {}
-        for folders, segments in (state or {}).get("files", []):
-            self._file(tuple(folders)).segments = [(first, last) for first, last in segments]
+        self._footers = self.partial.spool("footers")
+        self._saved = SavedRows(self.partial.folder, self._arrow)
+        # Of the rows since the buffers of all partitions were last counted.
+        self._uncounted_bytes = 0
+        if state is not None:
+            for folders, groups in state["files"]:
+                self._file(tuple(folders)).groups = [(start, at, size) for start, at, size in groups]
+            self._saved.restore(state["rows"], self._buffers())
+            self._uncounted_bytes = state["uncounted_bytes"]
+
+    def _buffers(self) -> list[RowBuffer]:
+        return [file.buffer for file in self._files.values()]
 
     def _file(self, folders: tuple[str, ...]) -> _File:
         if folders not in self._files:
@@ -91,7 +104,7 @@ class ParquetWriter(Writer):
                     f"there would be more than {MOST_PARTITIONS} partitions; use a field with fewer values"
                 )
             name = f"{len(self._files)}.parquet"
-            self._files[folders] = _File(self.partial, name, self._arrow, self._how)
+            self._files[folders] = _File(self.partial, name, self._footers, self._arrow, self._how)
         return self._files[folders]
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
@@ -105,9 +118,24 @@ class ParquetWriter(Writer):
         return found
 
     def _write(self, columns: Columns) -> None:
+        sizes = row_sizes(Columns((name, columns[name]) for name in self._inside))
         if not self._keys:
-            self._add(self._file(()), columns)
+            self._add(self._file(()), columns, sizes)
             return
+        # Buffers are counted after rows of a fixed size, not after each batch, whose size others choose.
+        ends = np.cumsum(sizes)
+        start = done = 0
+        while start < columns.rows:
+            wanted = done + self._group_size - self._uncounted_bytes
+            end = min(int(np.searchsorted(ends, wanted)) + 1, columns.rows)
+            self._write_partitions(columns.take(slice(start, end)), sizes[start:end])
+            self._uncounted_bytes += int(ends[end - 1]) - done
+            start, done = end, int(ends[end - 1])
+            if self._uncounted_bytes >= self._group_size:
+                self._uncounted_bytes = 0
+                self._bound_buffers()
+
+    def _write_partitions(self, columns: Columns, sizes: I64) -> None:
         texts = [
             [_text(self.schema[key], columns[key], row) for row in range(columns.rows)] for key in self._keys
         ]
@@ -118,28 +146,26 @@ class ParquetWriter(Writer):
             ).append(row)
         rest = Columns((name, columns[name]) for name in self._inside)
         for folders, wanted in rows.items():
-            self._add(self._file(folders), rest.take(np.array(wanted)))
+            self._add(self._file(folders), rest.take(np.array(wanted)), sizes[wanted])
 
-    def _add(self, file: _File, columns: Columns) -> None:
+    def _add(self, file: _File, columns: Columns, sizes: I64) -> None:
         batch = to_arrow(self._inside, columns, self._arrow)
         # Batches are as large as whoever writes likes; row groups are not.
-        until = np.cumsum(_row_sizes(columns))
-        start = done = 0
-        while start < columns.rows:
-            wanted = done + self._group_size - file.waiting_bytes
-            end = min(int(np.searchsorted(until, wanted)) + 1, columns.rows)
-            file.add(batch.slice(start, end - start), int(until[end - 1]) - done)
-            start, done = end, int(until[end - 1])
-            if file.waiting_bytes >= self._group_size:
-                file.flush()
-        waiting = sum(one.waiting_bytes for one in self._files.values()) if self._keys else 0
-        if waiting > 16 * self._group_size:
-            max(self._files.values(), key=lambda one: one.waiting_bytes).flush()
+        for table in file.buffer.fill(batch, sizes, self._group_size):
+            file.write(table)
+
+    def _bound_buffers(self) -> None:
+        """Write the largest of the row groups that are not full, while they are too large together."""
+        while sum(buffer.bytes for buffer in self._buffers()) > MOST_WAITING_GROUPS * self._group_size:
+            file = max(self._files.values(), key=lambda one: one.buffer.bytes)
+            file.write(file.buffer.take())
 
     def _state(self) -> dict[str, Any]:
-        for file in self._files.values():
-            file.end()
-        return {"files": [[list(folders), file.segments] for folders, file in self._files.items()]}
+        return {
+            "files": [[list(folders), file.groups] for folders, file in self._files.items()],
+            "rows": self._saved.save(self._buffers()),
+            "uncounted_bytes": self._uncounted_bytes,
+        }
 
     def _finish(self) -> str:
         if not self._keys:
@@ -161,17 +187,6 @@ class ParquetWriter(Writer):
         if not self._keys:
             return []
         return [f"the samples are ordered by {', '.join(self._keys)}, for each value is a folder of its own"]
-
-
-def _row_sizes(columns: Columns) -> I64:
-    """The bytes that the cells of each sample take in memory."""
-    sizes = np.zeros(columns.rows, dtype=np.int64)
-    for column in columns.values():
-        if isinstance(column, Ragged):
-            sizes += column.sizes.clip(0) + column.offsets.itemsize
-        else:
-            sizes += column.nbytes // max(1, len(column))
-    return sizes
 
 
 def _check_keys(schema: Schema, keys: Sequence[str]) -> None:
@@ -249,67 +264,48 @@ def _text(field: Field, column: Column, row: int) -> str:
 
 
 class _File:
-    """One Parquet file in the making. Every part that was written without a stop is a whole Parquet file."""
+    """One Parquet file in the making, of row groups whose footers wait in a spool of their own."""
 
-    def __init__(self, partial: Partial, name: str, schema: Any, how: dict[str, Any]) -> None:
+    def __init__(self, partial: Partial, name: str, footers: Spool, schema: Any, how: dict[str, Any]) -> None:
         self.name = name
-        self.waiting_bytes = 0
-        self.segments: list[tuple[int, int]] = []
+        self.buffer = RowBuffer(schema)
+        # Of every row group: where it begins; where its footer lies among the footers, and its size.
+        self.groups: list[tuple[int, int, int]] = []
         self._spool = partial.spool(name)
+        self._footers = footers
         self._schema, self._how = schema, how
-        self._waiting: list[Any] = []
-        self._writer: Any = None
-        self._began = 0
 
-    def add(self, batch: Any, size: int) -> None:
-        self._waiting.append(batch)
-        self.waiting_bytes += size
+    def write(self, table: Any) -> None:
+        """Write a row group as a Parquet file of its own, and take its footer off."""
+        import pyarrow.parquet as pq
 
-    def flush(self) -> None:
-        """What waits, as a row group."""
-        if not self._waiting:
-            return
-        table = pyarrow().Table.from_batches(self._waiting, self._schema)
-        self._waiting, self.waiting_bytes = [], 0
-        if self._writer is None:
-            self._open()
+        start = self._spool.size
+        # The library ends a page only at the end of an array, or after 1024 values.
+        rows = self._how["data_page_size"] // 4 * table.num_rows // max(1, self.buffer.taken_bytes)
+        table = pyarrow().Table.from_batches(table.to_batches(max_chunksize=max(1, rows)), self._schema)
         try:
-            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+            with pq.ParquetWriter(_Sink(self._spool), self._schema, **self._how) as out:
+                if table.num_rows:
+                    out.write_table(table, row_group_size=table.num_rows)
         except pyarrow().ArrowMemoryError:
             raise
         except pyarrow().ArrowException as error:
             raise EncodeError(f"Parquet cannot hold it: {error}") from None
-
-    def _open(self) -> None:
-        import pyarrow.parquet as pq
-
-        self._began = self._spool.size
-        self._writer = pq.ParquetWriter(_Sink(self._spool), self._schema, **self._how)
-
-    def end(self) -> None:
-        """Complete the part, so that a writer that goes on needs nothing of it."""
-        self.flush()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-            self.segments.append((self._began, self._spool.size))
+        size = int.from_bytes(self._spool.read_at(4, self._spool.size - 8), "little")
+        end = self._spool.size - 8 - size
+        self.groups.append((start, self._footers.size, size))
+        self._footers.write(self._spool.read_at(size, end))
+        self._spool.resize(end)
 
     def finish(self) -> None:
-        self.end()
-        if not self.segments:
-            self._open()
-            self.end()
-        if len(self.segments) > 1:
-            parts = [(first, self._footer(last)) for first, last in self.segments]
-            self._spool.write(merge(parts, self._spool.size, self._spool.read_at))
-
-    def _footer(self, last: int) -> bytes:
-        size = int.from_bytes(self._spool.read_at(4, last - 8), "little")
-        return self._spool.read_at(size, last - 8 - size)
+        if self.buffer.batches or not self.groups:
+            self.write(self.buffer.take())
+        parts = [(start, self._footers.read_at(size, at)) for start, at, size in self.groups]
+        self._spool.write(merge(parts, self._spool.size, self._spool.read_at))
 
 
 class _Sink(io.RawIOBase):
-    """What the library writes a part to: it counts from the part's beginning."""
+    """What the library writes a row group to: it counts from the row group's beginning."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
