@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import quarantine
-from ..errors import NotFoundError, OptionError
+from ..errors import DataError, NotFoundError, OptionError
 from ..filters import as_where
 from ..joined import Concat
 from ..options import accept, own_options
@@ -82,10 +82,13 @@ def _open_data(data: Any, format: str | None, options: dict[str, Any]) -> Reader
 
 def _open_one(one: Found, options: dict[str, Any], where: Condition | None = None) -> Reader:
     found, source = one.probed()
-    # Readers of folders list them, and would find damage.
-    if found.folder and not is_remote(one.path) and not os.path.lexists(one.path):
-        raise NotFoundError("no such folder", path=one.path)
     # Whoever can leave out whole files does so before they are opened.
     skips = {"where": where} if where is not None and "where" in own_options(found.reader) else {}
     with handing(source):
-        return found.reader(one.path, **accept(found.name, found.reader, options), **skips)
+        try:
+            return found.reader(one.path, **accept(found.name, found.reader, options), **skips)
+        except DataError:
+            # A reader of a folder lists it, and takes one that is not there for damaged.
+            if found.folder and not is_remote(one.path) and not os.path.lexists(one.path):
+                raise NotFoundError("no such folder", path=one.path) from None
+            raise
