@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
@@ -187,12 +188,13 @@ class AccessError(BatchplantError, OSError):
 class WriteError(BatchplantError, OSError):
     """A disk does not take what is written: it is full or read-only, a quota is used up, it fails.
 
-    ``errno`` is that of the system: ``errno.ENOSPC`` where the disk is full.
+    ``errno`` and ``strerror`` are those of the system: ``errno.ENOSPC`` where the disk is full.
     """
 
     def __init__(self, message: str, *, errno: int | None = None, **place: Any) -> None:
         super().__init__(message, **place)
         self.errno = errno
+        self.strerror = None if errno is None else os.strerror(errno)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         make, (kind, message, path, sample, field, offset) = super().__reduce__()
