@@ -231,6 +231,8 @@ class ByPage:
             known = [(chunk, leaf) for chunk, leaf in found if chunk is not None and not leaf.lists]
             if len(known) == len(found) and max(chunk.size for chunk, _ in known) > HEADER_BYTES:
                 chunks[column] = known
+        if not chunks:
+            return {}
         starts = np.array([chunk.start for some in chunks.values() for chunk, _ in some], np.int64)
         sizes = np.array([chunk.size for some in chunks.values() for chunk, _ in some], np.int64)
         self._source.will_need(starts, np.minimum(sizes, HEADER_BYTES))
