@@ -113,7 +113,7 @@ def test_formats_lists_all_and_tells_about_one(capsys: pytest.CaptureFixture[str
     assert isinstance(listed, list)
     assert {"beton", "npy", "npz", "imagefolder"} <= {one["name"] for one in listed}
     assert main(["formats"]) == 0
-    assert "batchplant[images]" in capsys.readouterr().out
+    assert "batchplant[arrow]" in capsys.readouterr().out
     assert main(["formats", "beton"]) == 0
     assert "page_size: a whole number or none (default None)" in capsys.readouterr().out
     assert main(["formats", "betonn"]) == 2

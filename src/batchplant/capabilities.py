@@ -71,7 +71,7 @@ class Capabilities:
         """With what the classes themselves say, so that no format has to repeat it."""
         return dataclasses.replace(
             self,
-            spans=reader._spans is not Reader._spans,
+            spans=reader._spans is not Reader._spans and reader.own_spans,
             row_filters="scan" if reader._prune is Filterable._prune else "push-down",
             append=writer is not None and writer.appends,
             nested={List, Struct} <= set(kinds),

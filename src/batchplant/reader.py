@@ -41,6 +41,8 @@ class Reader(Made, Keyed, Filterable, Exported):
     length: int
     # How many blocks to shuffle at a time, where the reader knows better than the order.
     window: int | None = None
+    # Whether spans lie in the format's own files; those of a manifest lie in the files that it names.
+    own_spans: ClassVar[bool] = True
 
     # -- what a format implements ----------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ class TextReader(Reader):
     encoding: str | None
     # How the schema was found: given, beside or inferred.
     _origin: str
+    own_spans = False
 
     # -- what a format implements ----------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ from .patches import Patch
 from .targets import LocalTarget, target_of
 from .work import LOCK, STATE, drop, empty
 
+# However short a file is, a read may take so much memory.
+MIN_READ_BYTES = 16 << 20
 # That append to one target at a time.
 MOST_WRITERS = 256
 
@@ -89,10 +91,10 @@ class Spool:
             self.size = max(self.size, offset)
 
     def read_at(self, size: int, offset: int) -> bytes:
-        """Return up to ``size`` bytes; no more memory is taken than the file has bytes."""
+        """Return up to ``size`` bytes; a size that is not true takes no more memory than the file has."""
         if offset < 0:
             raise ValueError(f"{self.path.name} has no byte {offset}")
-        return os.pread(self._fd, min(size, max(self.size - offset, 0)), offset)
+        return os.pread(self._fd, min(size, max(self.size - offset, MIN_READ_BYTES)), offset)
 
     def resize(self, size: int) -> None:
         os.ftruncate(self._fd, size)
@@ -420,23 +422,18 @@ class Partial:
 
 
 def _sealed(state: dict[str, Any]) -> bytes:
-    """Encode a checkpoint with its checksum."""
-    # As it will be read again: keys that are numbers become text.
-    state = json.loads(json.dumps(state))
-    return json.dumps({"crc32c": _checksum(state), "state": state}).encode()
+    """Encode a checkpoint: a line of JSON, and a line with its checksum."""
+    text = json.dumps(state).encode()
+    return b"%b\n%08x\n" % (text, _native.crc32c(text))
 
 
 def _unsealed(data: bytes) -> dict[str, Any]:
-    """Decode a checkpoint; ValueError or LookupError where it is damaged."""
-    sealed = json.loads(data)
-    state: dict[str, Any] = sealed["state"]
-    if sealed["crc32c"] != _checksum(state):
+    """Decode a checkpoint; ValueError where it is damaged."""
+    text, _, checksum = data.removesuffix(b"\n").rpartition(b"\n")
+    if int(checksum, 16) != _native.crc32c(text):
         raise ValueError("the checkpoint does not match its checksum")
+    state: dict[str, Any] = json.loads(text)
     return state
-
-
-def _checksum(state: dict[str, Any]) -> int:
-    return _native.crc32c(json.dumps(state, sort_keys=True).encode())
 
 
 def _is_foreign(folder: Path, owner: int) -> bool:
